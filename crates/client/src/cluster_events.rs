@@ -69,6 +69,9 @@ pub enum ClusterChange {
     Stale(u64),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(u64),
+    /// The node that reports the change has stopped serving, because its state differs from those of half of the
+    /// members or more, and no majority has equal states.
+    Undecided(u64),
     /// A change that this version of the client does not know.
     Other {
         /// Name of the event.
@@ -92,7 +95,8 @@ impl ClusterChange {
             | Self::Down(node)
             | Self::Lagging(node)
             | Self::Stale(node)
-            | Self::CaughtUp(node) => Some(*node),
+            | Self::CaughtUp(node)
+            | Self::Undecided(node) => Some(*node),
         }
     }
 
@@ -109,6 +113,7 @@ impl ClusterChange {
             "lagging" => Self::Lagging,
             "stale" => Self::Stale,
             "caught_up" => Self::CaughtUp,
+            "undecided" => Self::Undecided,
             other => return Self::Other { event: other.to_owned(), node: node_of(event) },
         };
         known(node)

@@ -9,7 +9,7 @@ use thalweg_raft::{BarrierError, ChangeError};
 use thalweg_replica::Leadership;
 use thalweg_serving::cluster::{ClusterError, DigestComparison, MemberDigest, MemberVersion};
 use thalweg_types::{Index, NodeId, ReadLevel, Revision, command::FIRST_VERSION};
-use thalweg_wire::peer::{AskDigest, AskVersions, Versions};
+use thalweg_wire::peer::{AskDigest, AskVersions, ManageKind, Versions};
 use tokio::{sync::mpsc, task::spawn_local};
 
 use crate::{
@@ -125,6 +125,11 @@ impl Tasks {
     /// Changes the membership: on this node if it leads, otherwise by a request to the leader.
     async fn change(&self, change: Change, within: Duration) -> Result<NodeId, ClusterError> {
         let Change { kind, node, info } = change;
+        let removes = matches!(kind, ManageKind::Remove | ManageKind::ForceRemove);
+        // The others answer a removed node no more.
+        if removes && node == self.here() && self.was_removed.get() {
+            return Err(ClusterError::AlreadyRemoved(node.to_string()));
+        }
         let changed = match self.consensus.member().leadership() {
             Leadership::Leader { .. } => self.requests.change_members(kind, node, info, within).await,
             Leadership::Follower { leader: Some((leader, at)), .. } => {
@@ -134,7 +139,10 @@ impl Tasks {
             Leadership::Follower { leader: None, .. } => Err(ChangeError::NotLeader { leader: None }),
         };
         self.refresh();
-        changed.map_err(|error| change_error(error, |node| self.name_of(node)))
+        changed.map_err(|error| match error {
+            ChangeError::Removed(node) if removes => ClusterError::AlreadyRemoved(node.to_string()),
+            error => change_error(error, |node| self.name_of(node)),
+        })
     }
 
     /// Returns the name of a member, or its address if it has no name. A node that is no member has only an id.

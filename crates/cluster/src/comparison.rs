@@ -5,19 +5,27 @@
 //!
 //! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
 //! replaced. It does not show damage of rows that were written long ago. A digest of all rows does: the leader requests
-//! one from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). The log and the
-//! votes of the node are not affected: the node continues with consensus until it is repaired. It can be elected then,
-//! because its log is sound. But a leader that does not serve proposes no expiries, retention or digests, and gives no
-//! snapshot to a follower, so the node passes on each leadership.
+//! one from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)).
+//!
+//! | members whose states differ from this node's | this node |
+//! |---|---|
+//! | fewer than half | serves, and logs a warning |
+//! | half or more, without a majority of equal states | is *undecided*: stops serving, and goes on comparing |
+//! | a majority with equal states | is wrong: stops serving, and is repaired |
+//!
+//! The log and the votes of a node that has stopped are not affected: the node continues with consensus until it is
+//! repaired. It can be elected then, because its log is sound. But a leader that does not serve proposes no expiries,
+//! retention or digests, and gives no snapshot to a follower, so the node passes on each leadership.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     rc::Rc,
-    time::Duration,
 };
 
 use thalweg_engine::{RepairDue, RepairNote};
+use thalweg_raft::MemberStatus;
+use thalweg_serving::cluster::Event;
 use thalweg_types::{Index, NodeId};
 use thalweg_wire::peer::{AskDigest, AskMarks, AskSource, Source};
 use tokio::{
@@ -29,10 +37,6 @@ use crate::{
     link::{CallError, DigestText, MarkList, Owned},
     tasks::{ASK_LIMIT, Tasks},
 };
-
-/// Shortest time between two attempts of a leader with a damaged state to pass on its leadership. If all members have
-/// such damage, they pass it on to each other.
-const PASS_ON_EVERY: Duration = Duration::from_secs(60);
 
 /// Facts about another member that decide whether it can give its state to this node.
 #[derive(Clone, Debug)]
@@ -59,9 +63,10 @@ struct ComparedDigests {
 enum StateDifference {
     /// A majority of the members has an equal state, and this node another one: this node's state is wrong.
     FromMajority,
-    /// A majority differs from this node, and no majority is known to have an equal state: any of them can be right.
+    /// Half of the members or more differ from this node, and no majority is known to have an equal state: any of them
+    /// can be right.
     WithoutMajority,
-    /// Fewer members differ.
+    /// Fewer members differ, so the rest and this node can be a majority of equal states.
     FromMinority,
 }
 
@@ -71,17 +76,40 @@ impl StateDifference {
         if differing.values().any(|count| 2 * count > members) {
             return Self::FromMajority;
         }
-        // If half of the members differ, the rest and this node can still be a majority of equal states.
-        let is_minority = 2 * differing.values().sum::<usize>() <= members;
+        let is_minority = 2 * differing.values().sum::<usize>() < members;
         if is_minority { Self::FromMinority } else { Self::WithoutMajority }
+    }
+}
+
+/// Digests of the members that could give their states, after one entry.
+#[derive(Debug, PartialEq, Eq)]
+enum StatedDigests {
+    /// These members have the same digest, and are a majority of all members.
+    OfMajority(BTreeSet<NodeId>),
+    /// Members have different digests, and no majority has the same one.
+    Different,
+    /// Too few members have stated a digest.
+    TooFew,
+}
+
+impl StatedDigests {
+    /// Judges the members that have stated each digest.
+    fn of(stated: BTreeMap<String, BTreeSet<NodeId>>, members: usize) -> Self {
+        let count = stated.len();
+        match stated.into_values().find(|nodes| 2 * nodes.len() > members) {
+            Some(nodes) => Self::OfMajority(nodes),
+            None if count > 1 => Self::Different,
+            None => Self::TooFew,
+        }
     }
 }
 
 /// Returns the reason why a node does not serve if no majority of the members has equal states.
 fn reason_without_majority(after: Index) -> String {
     format!(
-        "its state after entry {after} differs from those of most members, no majority has equal states, and any of \
-         them can be the right one: stop all nodes, start the one whose state shall remain, repair the others with \
+        "undecided: its state after entry {after} differs from those of half of the members or more, no majority has \
+         equal states as far as this node knows, and any of them can be the right one. Start the members that are \
+         down; if it stays so, stop all nodes, start the one whose state shall remain, repair the others with \
          `thalweg cluster repair`, and start them"
     )
 }
@@ -102,10 +130,11 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 
 impl Tasks {
     /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving, and leads no longer. If the members of that majority also differ from each other, all nodes stop,
-    /// and none of them is marked as wrong, so that the others can still get the state of one that is right. No node
-    /// repairs itself in such a run, because members that have not compared yet still give their states, and each of
-    /// these can be wrong.
+    /// stops serving, and leads no longer. If the members of that majority also differ from each other, or if exactly
+    /// half of the members differ, the node is undecided: it stops as well, and none is marked as wrong, so that the
+    /// others can still get the state of one that is right. It goes on comparing, because a member that answers later
+    /// can make a majority. No node repairs itself before that: members that have not compared yet still give their
+    /// states, and each of these can be wrong.
     ///
     /// Otherwise a node that repairs its state without an operator requests its own stop as soon as enough members can
     /// give it their states. It does the same after a scrub or a snapshot has found damage in its state. A leader with
@@ -113,37 +142,28 @@ impl Tasks {
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
         let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };
-        let (mut said, mut is_undecided) = (None, false);
-        let mut passed_on: Option<Instant> = None;
+        let mut said = None;
         loop {
             sleep(self.options.compare_every).await;
             if self.was_removed.get() {
                 return;
             }
-            if self.db.stopped_serving().is_none() {
-                is_undecided |= self.compare(&mut equal_at).await;
+            if self.is_compared() {
+                self.compare(&mut equal_at).await;
             }
-            if self.db.stopped_serving().is_none() {
-                is_undecided |= self.compare_digest(&mut digests).await;
-                self.request_digest(&mut digests).await;
+            if self.is_compared() {
+                self.compare_digest(&mut digests).await;
             }
             let is_stopped = self.db.stopped_serving().is_some();
-            if is_stopped {
+            let is_damaged = self.db.scrub_stats().is_state_damaged;
+            if is_stopped || is_damaged {
                 self.pass_on_leadership().await;
             }
-            let damage = self.db.scrub_stats();
-            if damage.is_state_damaged
-                && !is_stopped
-                && self.consensus.member().leads()
-                && passed_on.is_none_or(|at| at.elapsed() >= PASS_ON_EVERY)
-            {
-                let found = damage.damage.as_deref().unwrap_or_default();
-                tracing::error!(found, "the state of this node is damaged: it passes on its leadership");
-                self.pass_on_leadership().await;
-                passed_on = Some(Instant::now());
+            if !is_stopped {
+                self.request_digest(&mut digests).await;
             }
-            let is_sound = !is_stopped && !damage.is_state_damaged;
-            if is_undecided || !self.options.repairs_itself || is_sound {
+            let is_sound = !is_stopped && !is_damaged;
+            if self.undecided.get().is_some() || !self.options.repairs_itself || is_sound {
                 continue;
             }
             match self.begin_repair().await {
@@ -157,11 +177,15 @@ impl Tasks {
         }
     }
 
-    /// Compares once. A node whose last hash was equal is not asked again until this node has a new one. Returns true
-    /// if this node stops because no majority has equal states.
-    async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) -> bool {
+    /// Returns true unless this node has stopped serving for a reason that another comparison does not change.
+    fn is_compared(&self) -> bool {
+        self.db.stopped_serving().is_none() || self.undecided.get().is_some()
+    }
+
+    /// Compares once. A node whose last hash was equal is not asked again until this node has a new one.
+    async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) {
         let own: BTreeMap<Index, u64> = self.data.marks().collect();
-        let Some((&newest, &newest_hash)) = own.last_key_value() else { return false };
+        let Some((&newest, &newest_hash)) = own.last_key_value() else { return };
         let others = self.others();
         let members = others.len() + 1;
         equal_at.retain(|node, _| others.contains_key(node));
@@ -180,8 +204,7 @@ impl Tasks {
                 }
             }
         }
-        let worst = worst(&differing, members);
-        match worst {
+        match worst(&differing, members) {
             Some((after, StateDifference::FromMajority)) => self.stop_differing(after).await,
             Some((after, StateDifference::WithoutMajority)) => self.stop_without_majority(after).await,
             Some((index, StateDifference::FromMinority)) => {
@@ -189,32 +212,26 @@ impl Tasks {
             }
             None => {}
         }
-        worst.is_some_and(|(_, difference)| difference == StateDifference::WithoutMajority)
     }
 
     /// Compares this node's last digest with those that the other members have after the same entry. A digest that a
-    /// majority has computed equally is not compared again. Returns true if this node stops because no majority has
-    /// equal states.
-    async fn compare_digest(&self, digests: &mut ComparedDigests) -> bool {
+    /// majority has computed equally is not compared again.
+    async fn compare_digest(&self, digests: &mut ComparedDigests) {
         // A digest without an id was computed on this node alone.
-        let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else {
-            return false;
-        };
+        let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else { return };
         let index = own.state.applied.index;
         if index > digests.newest {
             (digests.newest, digests.since) = (index, Instant::now());
         }
         if index <= digests.through {
-            return false;
+            return;
         }
         let others = self.others();
         let members = others.len() + 1;
         let own = own.state.digest.to_string();
         let (mut equal, mut differing) = (1, BTreeMap::new());
         for (node, info) in others {
-            let link = self.network.peer(node, &info.address).control;
-            let ask = AskDigest { index, timeout_millis: 0 };
-            if let Ok(digest) = link.call::<_, DigestText, String>(&ask, Instant::now() + ASK_LIMIT).await {
+            if let Ok(digest) = self.digest_of(node, &info.address, index).await {
                 if digest == own {
                     equal += 1;
                 } else {
@@ -222,8 +239,7 @@ impl Tasks {
                 }
             }
         }
-        let difference = StateDifference::of(&differing, members);
-        match difference {
+        match StateDifference::of(&differing, members) {
             StateDifference::FromMajority => self.stop_differing(index).await,
             StateDifference::WithoutMajority => self.stop_without_majority(index).await,
             StateDifference::FromMinority if 2 * equal > members => {
@@ -235,7 +251,6 @@ impl Tasks {
             // Some members have not computed it yet, or do not answer.
             StateDifference::FromMinority => {}
         }
-        difference == StateDifference::WithoutMajority
     }
 
     /// Requests a digest from all members if this node leads and the last one is older than the interval.
@@ -250,6 +265,13 @@ impl Tasks {
         }
     }
 
+    /// Requests the digest that another member has after an entry. The member keeps its last few digests.
+    async fn digest_of(&self, node: NodeId, address: &str, index: Index) -> Result<String, CallError> {
+        let link = self.network.peer(node, address).control;
+        let ask = AskDigest { index, timeout_millis: 0 };
+        link.call::<_, DigestText, String>(&ask, Instant::now() + ASK_LIMIT).await
+    }
+
     async fn marks_of(&self, node: NodeId, address: &str) -> Result<Vec<(Index, u64)>, CallError> {
         let link = self.network.peer(node, address).control;
         link.call::<_, MarkList, _>(&AskMarks {}, Instant::now() + ASK_LIMIT).await
@@ -259,6 +281,7 @@ impl Tasks {
     async fn stop_differing(&self, after: Index) {
         let reason = reason(after, self.note.borrow().done, self.options.repairs_itself);
         tracing::error!(%reason, "this node stops serving");
+        self.undecided.set(None);
         self.db.stop_serving(reason);
         self.pass_on_leadership().await;
         if let Err(error) = self.note_due(RepairDue { after, sources: Vec::new() }).await {
@@ -269,22 +292,50 @@ impl Tasks {
         }
     }
 
-    /// Stops serving for the rest of this run.
+    /// Stops serving for the rest of this run. Does nothing if this node has stopped for this reason before.
     async fn stop_without_majority(&self, after: Index) {
+        if self.undecided.replace(Some(after)).is_some() {
+            return;
+        }
         let reason = reason_without_majority(after);
         tracing::error!(%reason, "this node stops serving");
+        self.events.push(Event::Undecided(self.here()));
         self.db.stop_serving(reason);
         self.pass_on_leadership().await;
     }
 
     /// Transfers the leadership to another voter if this node leads. It has been elected, or has stopped serving as the
-    /// leader, or has found damage in its state.
+    /// leader, or has found damage in its state. Members that are all undecided or damaged would pass it on for ever, so
+    /// it stays if no other voter serves.
     async fn pass_on_leadership(&self) {
-        if self.consensus.member().leads()
-            && let Err(error) = self.consensus.transfer(None).await
-        {
+        let may_stay = self.undecided.get().is_some() || self.db.stopped_serving().is_none();
+        if !self.consensus.member().leads() || (may_stay && !self.another_voter_serves().await) {
+            return;
+        }
+        if self.db.stopped_serving().is_none() {
+            tracing::error!(
+                "the state of this node is damaged (`thalweg status` shows how): it passes on its leadership"
+            );
+        }
+        if let Err(error) = self.consensus.transfer(None).await {
             tracing::warn!(%error, "leadership could not be transferred: this node leads on although it should not");
         }
+    }
+
+    async fn another_voter_serves(&self) -> bool {
+        for (node, member) in self.consensus.status().members {
+            if node != self.here() && member.votes && self.gives_state(node, &member.info.address).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Asks another member whether it gives its state. A member that does not serve does not.
+    async fn gives_state(&self, node: NodeId, address: &str) -> bool {
+        let link = self.network.peer(node, address).control;
+        let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
+        asked.is_ok_and(|source| source.gives)
     }
 
     async fn note_due(&self, due: RepairDue) -> io::Result<()> {
@@ -303,32 +354,61 @@ impl Tasks {
         }
         let members = self.consensus.status().members;
         let votes = members.get(&self.here()).is_some_and(|member| member.votes);
-        let mut others = Vec::new();
+        let (mut others, mut answering) = (Vec::new(), BTreeSet::new());
         for (node, member) in members.iter().filter(|(node, _)| **node != self.here()) {
-            let marks = self.marks_of(*node, &member.info.address).await.unwrap_or_default();
-            others.push(ComparedMember { node: *node, votes: member.votes, marks: marks.into_iter().collect() });
+            let marks = self.marks_of(*node, &member.info.address).await;
+            answering.extend(marks.is_ok().then_some(*node));
+            let marks = marks.unwrap_or_default().into_iter().collect();
+            others.push(ComparedMember { node: *node, votes: member.votes, marks });
         }
-        let agreeing = agreeing(&others, due.as_ref().map_or(Index::ZERO, |due| due.after));
+        let after = due.as_ref().map_or(Index::ZERO, |due| due.after);
+        let (digests, agreeing) = (self.stated_digests(&answering, &members, after).await, agreeing(&others, after));
+        let (agreeing, chosen_by) = choose(digests, agreeing)?;
         let mut sources = Vec::new();
         for (node, member) in members.iter().filter(|(node, _)| agreeing.contains(*node)) {
-            let link = self.network.peer(*node, &member.info.address).control;
-            let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
-            if asked.is_ok_and(|source| source.gives) {
+            let address = &member.info.address;
+            if self.gives_state(*node, address).await {
                 // The membership of a node with a wrong state may lack the address.
-                sources.push((*node, link.address()));
+                sources.push((*node, self.network.peer(*node, address).control.address()));
             }
         }
         let giving = sources.iter().map(|(node, _)| *node).collect();
         if !can_spare(&giving, &others, votes) {
             return Err("no majority of the members has equal states and offers a snapshot".to_owned());
         }
-        tracing::warn!(members = sources.len(), "this node stops to get the state of another member");
+        tracing::warn!(members = sources.len(), chosen_by, "this node stops to get the state of another member");
         let after = due.map_or_else(|| self.consensus.applied().unwrap_or(Index::ZERO), |due| due.after);
         let noted = self.note_due(RepairDue { after, sources }).await;
         noted.map_err(|error| format!("cannot write the file REPAIR: {error}"))?;
         self.db.stop_serving("its state is damaged: it gets the state of another member");
         self.shared.repair_is_due.send_replace(true);
         Ok(())
+    }
+
+    /// Requests the digests of all rows that other members have after an entry from `after` on, the newest that a
+    /// majority has first.
+    async fn stated_digests(
+        &self,
+        asked: &BTreeSet<NodeId>,
+        members: &BTreeMap<NodeId, MemberStatus>,
+        after: Index,
+    ) -> StatedDigests {
+        // The digest by which this node was found to be wrong can be one of an earlier run.
+        let own = self.db.state_digests().into_iter().filter(|report| report.id.is_some());
+        let indexes: BTreeSet<Index> = own.map(|report| report.state.applied.index).chain([after]).collect();
+        for index in indexes.into_iter().rev().filter(|index| *index >= after && *index > Index::ZERO) {
+            let mut stated: BTreeMap<String, BTreeSet<NodeId>> = BTreeMap::new();
+            for (node, member) in members.iter().filter(|(node, _)| asked.contains(*node)) {
+                if let Ok(digest) = self.digest_of(*node, &member.info.address, index).await {
+                    stated.entry(digest).or_default().insert(*node);
+                }
+            }
+            match StatedDigests::of(stated, members.len()) {
+                StatedDigests::TooFew => {}
+                judged => return judged,
+            }
+        }
+        StatedDigests::TooFew
     }
 }
 
@@ -337,6 +417,19 @@ impl Tasks {
 fn worst(differing: &BTreeMap<Index, BTreeMap<u64, usize>>, members: usize) -> Option<(Index, StateDifference)> {
     let judged = differing.iter().map(|(index, hashes)| (*index, StateDifference::of(hashes, members)));
     judged.min_by_key(|(_, difference)| *difference)
+}
+
+/// Returns the members whose states are right, and what shows it. A digest covers all rows, which equal running hashes
+/// do not. Running hashes cover the entries since the digest, if a majority has stated any of them. They decide alone
+/// if too few members have stated a digest: none was computed lately, or the members run an earlier version. Returns
+/// the obstacle if the digests show that no majority has equal states.
+fn choose(digests: StatedDigests, agreeing: BTreeSet<NodeId>) -> Result<(BTreeSet<NodeId>, &'static str), String> {
+    match digests {
+        StatedDigests::OfMajority(nodes) if agreeing.is_empty() => Ok((nodes, "digests")),
+        StatedDigests::OfMajority(nodes) => Ok((&nodes & &agreeing, "digests and running hashes")),
+        StatedDigests::Different => Err("no majority of the members has equal digests of its rows".to_owned()),
+        StatedDigests::TooFew => Ok((agreeing, "running hashes")),
+    }
 }
 
 /// Returns the members that agree with each other: the largest group with equal running hashes, at the newest entry for
@@ -414,7 +507,33 @@ mod tests {
         assert_eq!(judge(&[2, 1], 5), WithoutMajority);
         assert_eq!(judge(&[1, 3], 5), FromMajority);
         assert_eq!(judge(&[1, 1], 5), FromMinority, "three can have the state of this node");
-        assert_eq!(judge(&[2], 4), FromMinority, "two of four are no majority");
+        // No majority can have this node's state.
+        for (counts, members) in [(&[1][..], 2), (&[2][..], 4), (&[1, 1][..], 4), (&[3][..], 6)] {
+            assert_eq!(judge(counts, members), WithoutMajority, "{counts:?} of {members}");
+        }
+        assert_eq!(judge(&[1], 4), FromMinority, "the other two can have the state of this node");
+        assert_eq!(judge(&[3], 4), FromMajority);
+    }
+
+    #[test]
+    fn the_digest_of_a_majority_shows_which_members_can_give_their_states() {
+        let stated = |of: &[(&str, &[u64])]| {
+            of.iter().map(|(digest, of)| ((*digest).to_owned(), nodes(of))).collect::<BTreeMap<_, _>>()
+        };
+        let judge = |of: &[(&str, &[u64])], members| StatedDigests::of(stated(of), members);
+        assert_eq!(judge(&[("a", &[2, 3])], 3), StatedDigests::OfMajority(nodes(&[2, 3])));
+        assert_eq!(judge(&[("a", &[2]), ("b", &[3, 4, 5])], 5), StatedDigests::OfMajority(nodes(&[3, 4, 5])));
+        assert_eq!(judge(&[("a", &[2]), ("b", &[3])], 3), StatedDigests::Different);
+        assert_eq!(judge(&[("a", &[2, 3]), ("b", &[4])], 5), StatedDigests::Different, "the fifth may have either");
+        assert_eq!(judge(&[("a", &[2])], 3), StatedDigests::TooFew);
+        assert_eq!(judge(&[], 3), StatedDigests::TooFew);
+        // Equal running hashes do not show that a row of node 4 is damaged.
+        let chosen = |of: &[(&str, &[u64])], agreeing: &[u64]| choose(judge(of, 5), nodes(agreeing));
+        let damaged: &[(&str, &[u64])] = &[("a", &[2, 3, 5]), ("b", &[4])];
+        assert_eq!(chosen(damaged, &[2, 3, 4, 5]), Ok((nodes(&[2, 3, 5]), "digests and running hashes")));
+        assert_eq!(chosen(damaged, &[]), Ok((nodes(&[2, 3, 5]), "digests")), "no majority has stated running hashes");
+        assert_eq!(chosen(&[("a", &[2, 3])], &[2, 3, 4]), Ok((nodes(&[2, 3, 4]), "running hashes")));
+        assert!(chosen(&[("a", &[2, 3]), ("b", &[4])], &[2, 3, 4]).is_err());
     }
 
     #[test]

@@ -33,6 +33,7 @@ struct Confirmed {
 struct Inner {
     deaf_after: Duration,
     down_after: Duration,
+    sign_interval: Duration,
     started: Instant,
     hearings: RefCell<BTreeMap<NodeId, Hearing>>,
     confirmed: RefCell<BTreeMap<NodeId, Confirmed>>,
@@ -46,13 +47,19 @@ pub(crate) struct HearingRecord(Rc<Inner>);
 impl HearingRecord {
     pub(crate) fn new(deaf_after: Duration, options: DetectorOptions) -> Self {
         let (hearings, confirmed) = (RefCell::default(), RefCell::default());
-        let (down_after, detector) = (options.down_after, RefCell::new(Detector::new(options)));
-        Self(Rc::new(Inner { deaf_after, down_after, started: Instant::now(), hearings, confirmed, detector }))
+        let DetectorOptions { interval: sign_interval, down_after, .. } = options;
+        let (started, detector) = (Instant::now(), RefCell::new(Detector::new(options)));
+        Self(Rc::new(Inner { deaf_after, down_after, sign_interval, started, hearings, confirmed, detector }))
     }
 
     /// Returns the silence after which a node is usually down.
     pub(crate) fn down_after(&self) -> Duration {
         self.0.down_after
+    }
+
+    /// Returns the usual time between two signs of life.
+    pub(crate) fn sign_interval(&self) -> Duration {
+        self.0.sign_interval
     }
 
     fn now(&self) -> Duration {

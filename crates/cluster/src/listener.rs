@@ -36,7 +36,7 @@ use crate::{
     frames::{Frame, Heads, frame_queue, keep_alive, read_headed},
     handshake::{COPY, Credentials, HandshakeError, Names, Peer, Rejection, accept},
     link_counters::ChannelCounter,
-    runs::{RunConnection, Runs},
+    runs::{RunConnection, Runs, Silence},
     secured::Secured,
 };
 
@@ -57,9 +57,9 @@ pub(crate) trait Service: 'static {
     /// reason for the rejection.
     fn admits(&self, node: NodeId) -> Result<Names, Rejection>;
 
-    /// Returns the silence after which a process of a node no longer counts as alive, so that another process with the
+    /// Returns the silences after which a process of a node no longer counts as alive, so that another process with the
     /// node's id may connect.
-    fn max_silence(&self) -> Duration;
+    fn silence(&self) -> Silence;
 
     /// Notes a connection whose handshake has succeeded.
     fn connected(&self, peer: &Peer);
@@ -190,7 +190,7 @@ impl<S: Service> Shared<S> {
 
     /// Returns true if a node is connected from another process, which is alive.
     fn is_copy(&self, node: NodeId, run: Option<PeerRun>) -> bool {
-        run.is_some_and(|run| self.runs.has_other(node, run, self.service.max_silence(), Instant::now()))
+        run.is_some_and(|run| self.runs.has_other(node, run, self.service.silence(), Instant::now()))
     }
 
     async fn run(self: Rc<Self>, number: u64, stream: TcpStream) -> Result<(), HandshakeError> {

@@ -25,13 +25,13 @@ use openraft::{
     errors::{RPCError, ReplicationClosed, StreamingError, Unreachable},
     network::{RPCOption, RaftNetworkFactory, RaftNetworkV2},
     raft::{
-        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderError,
-        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+        TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
 use thalweg_raft::{
-    AppendTimes, FollowerRequests, LogReader, NoticeTimes, RaftEntry, RaftSnapshot, RaftVote, SnapshotHandle,
-    SnapshotReader, without_needless_notices,
+    AppendTimes, FollowerRequests, LogReader, NoticeTimes, RaftEntry, RaftLogId, RaftSnapshot, RaftVote,
+    SnapshotHandle, SnapshotReader, without_needless_notices,
 };
 use thalweg_replica::NodeInfo;
 use thalweg_types::{Index, NodeId, SpaceTime, limits::MAX_PIPELINED_BYTES};
@@ -223,16 +223,47 @@ impl RaftNetworkFactory<Types> for Network {
             network: self.clone(),
             hearing: self.0.hearing.clone(),
             node,
+            acknowledged: Acknowledged::default(),
         }
     }
 }
 
-/// openraft's requests to one node.
+/// Last entry that a follower has acknowledged to this leader. A clone is the same.
+#[derive(Clone, Default)]
+struct Acknowledged(Rc<Cell<Option<RaftLogId>>>);
+
+impl Acknowledged {
+    /// Notes the result of an append. Returns the last acknowledged entry if the follower does not have it any more:
+    /// it cannot take an append that begins there or before. It acknowledges only what is on its disk, and only a
+    /// leader truncates it.
+    fn note(&self, result: &StreamAppendResult<Types>) -> Option<RaftLogId> {
+        match result {
+            Ok(last) => {
+                if *last > self.0.get() {
+                    self.0.set(*last);
+                }
+                None
+            }
+            Err(StreamAppendError::Conflict(previous)) => {
+                let lost = self.0.get().filter(|last| last >= previous);
+                if lost.is_some() {
+                    // Said once for each loss.
+                    self.0.set(None);
+                }
+                lost
+            }
+            Err(StreamAppendError::HigherVote(_)) => None,
+        }
+    }
+}
+
+/// openraft's requests to one node, of one leadership.
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
     network: Network,
     hearing: HearingRecord,
     node: NodeId,
+    acknowledged: Acknowledged,
 }
 
 fn unreachable(error: impl fmt::Display) -> Unreachable<Types> {
@@ -352,6 +383,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         let setup = option.soft_ttl();
         Box::pin(async move {
             let (links, hearing, node) = (self.links.clone(), self.hearing.clone(), self.node);
+            let acknowledged = self.acknowledged.clone();
             let network = self.network.clone();
             let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
             let has_sent_entries = Rc::new(Cell::new(false));
@@ -382,9 +414,19 @@ impl RaftNetworkV2<Types> for PeerNetwork {
                 })
                 .buffered(MAX_PIPELINED);
             // After a result that is not a whole success, the results of later appends mean nothing.
-            let results = results.scan(false, |has_ended, result| {
+            let results = results.scan(false, move |has_ended, result| {
                 let next = (!*has_ended).then_some(result);
                 *has_ended = !matches!(&next, Some(Ok((_, true))));
+                if let Some(Ok((result, _))) = &next
+                    && let Some(lost) = acknowledged.note(result)
+                {
+                    tracing::error!(
+                        %node,
+                        index = lost.index,
+                        "a member lacks entries that it has acknowledged: it runs on an older copy of its directory, or \
+                         its disk has lost writes; it gets them again, but may have forgotten votes: replace it"
+                    );
+                }
                 std::future::ready(next.map(|result| result.map(|(result, _)| result)))
             });
             let results: BoxStream<'s, _> = Box::pin(results);

@@ -325,6 +325,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         cluster,
         advertise,
         was_removed: Cell::new(false),
+        undecided: Cell::new(None),
     });
     Tasks::spawn(&tasks);
     tokio::task::spawn_local(answer_calls(Rc::clone(&tasks), calls));

@@ -25,6 +25,7 @@ pub(crate) fn empty(cluster: ClusterId, node: NodeId, triggers: Triggers) -> Clu
         applied_revision: Revision::ZERO,
         is_changing: false,
         time_behind: None,
+        undecided_after: None,
         triggers,
         members: Vec::new(),
     }
@@ -90,6 +91,8 @@ pub(crate) fn compose(
         applied_revision: applied.revision,
         is_changing: status.is_changing,
         time_behind: status.time_behind.map(since),
+        // The comparison of states knows it.
+        undecided_after: None,
         triggers,
         members: members.collect(),
     }

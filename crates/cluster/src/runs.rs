@@ -5,9 +5,13 @@
 //!
 //! Two processes on copies of one directory have the same id. Both would dial the other members, and both would ask the
 //! leader to correct the address of the id, so each would vote in turn. The first process to connect keeps the id: a
-//! second one is rejected while the first is alive. A run is alive while it has a connection that has not ended and has
-//! sent a frame within the given silence. The process that ends closes its connections, so a restarted node is accepted
-//! at once; after a loss of power, it is accepted when the silence is long enough.
+//! second one is rejected while the first is alive.
+//!
+//! A process that ends closes its connections, so a restarted node is accepted at once. After a loss of power, nobody
+//! closes them. So the first attempt of another process is a question to the known one, which is alive as long as it
+//! goes on sending frames: each node sends several signs of life within [`Silence::max_answer`]. The other process dials
+//! again all the time. It is accepted once the known one has sent nothing for that long since the first attempt, or
+//! nothing for [`Silence::max`] at all.
 //!
 //! Invariant: each node has at most one run here. The connections of a run that another one has replaced end with their
 //! next frame. Everything here runs on one thread.
@@ -23,6 +27,15 @@ use thalweg_types::NodeId;
 use thalweg_wire::peer::PeerRun;
 use tokio::time::Instant;
 
+/// Silences after which a process no longer counts as alive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Silence {
+    /// Silence after which another process is accepted at its first attempt.
+    pub max: Duration,
+    /// Silence since the first attempt of another process after which that process is accepted.
+    pub max_answer: Duration,
+}
+
 /// A run of one node, with at least one connection.
 #[derive(Debug)]
 struct Presence {
@@ -31,8 +44,25 @@ struct Presence {
     connections: Cell<usize>,
     /// Time of the last frame on any of them.
     heard: Cell<Instant>,
+    /// Time of the first attempt of another run to connect since that frame; `heard <= challenged`.
+    challenged: Cell<Option<Instant>>,
     /// True once another run of the node has connected.
     is_replaced: Cell<bool>,
+}
+
+impl Presence {
+    fn note_frame(&self, now: Instant) {
+        self.heard.set(now);
+        self.challenged.set(None);
+    }
+
+    /// Notes an attempt of another run to connect. Returns true if this run counts as alive.
+    fn withstands(&self, silence: Silence, now: Instant) -> bool {
+        let challenged = self.challenged.get().unwrap_or(now);
+        self.challenged.set(Some(challenged));
+        now.saturating_duration_since(self.heard.get()) <= silence.max
+            && now.saturating_duration_since(challenged) <= silence.max_answer
+    }
 }
 
 /// Runs of the connected nodes. Clones share them. Bound: the number of connections.
@@ -40,11 +70,11 @@ struct Presence {
 pub(crate) struct Runs(Rc<RefCell<BTreeMap<NodeId, Rc<Presence>>>>);
 
 impl Runs {
-    /// Returns true if a node is connected in another run than `run`, which was heard within `max_silence`.
-    pub(crate) fn has_other(&self, node: NodeId, run: PeerRun, max_silence: Duration, now: Instant) -> bool {
+    /// Notes that a node attempts to connect in the run `run`. Returns true if it is connected in another run, which
+    /// counts as alive.
+    pub(crate) fn has_other(&self, node: NodeId, run: PeerRun, silence: Silence, now: Instant) -> bool {
         let runs = self.0.borrow();
-        let is_alive = |known: &Rc<Presence>| now.saturating_duration_since(known.heard.get()) <= max_silence;
-        runs.get(&node).is_some_and(|known| known.run != run && is_alive(known))
+        runs.get(&node).is_some_and(|known| known.run != run && known.withstands(silence, now))
     }
 
     /// Notes a connection of a node. If the node is connected in another run, the new one replaces it.
@@ -52,15 +82,16 @@ impl Runs {
         let mut runs = self.0.borrow_mut();
         let known = runs.get(&node).filter(|known| known.run == run).cloned();
         let presence = known.unwrap_or_else(|| {
-            let (connections, heard, is_replaced) = (Cell::new(0), Cell::new(now), Cell::new(false));
-            let new = Rc::new(Presence { run, connections, heard, is_replaced });
+            let (connections, heard) = (Cell::new(0), Cell::new(now));
+            let (challenged, is_replaced) = (Cell::default(), Cell::new(false));
+            let new = Rc::new(Presence { run, connections, heard, challenged, is_replaced });
             if let Some(former) = runs.insert(node, Rc::clone(&new)) {
                 former.is_replaced.set(true);
             }
             new
         });
         presence.connections.set(presence.connections.get() + 1);
-        presence.heard.set(now);
+        presence.note_frame(now);
         RunConnection { runs: self.clone(), node, presence, has_ended: Cell::new(false) }
     }
 }
@@ -77,7 +108,7 @@ pub(crate) struct RunConnection {
 impl RunConnection {
     /// Notes a frame. Returns false if another run has replaced this one, so the connection must end.
     pub(crate) fn heard(&self, now: Instant) -> bool {
-        self.presence.heard.set(now);
+        self.presence.note_frame(now);
         !self.presence.is_replaced.get()
     }
 
@@ -106,17 +137,19 @@ mod tests {
 
     const NODE: NodeId = NodeId(7);
     const SECOND: Duration = Duration::from_secs(1);
+    /// With this, the silence alone decides.
+    const SHORT: Silence = Silence { max: SECOND, max_answer: SECOND };
     const FIRST: PeerRun = PeerRun([1; 16]);
     const COPY: PeerRun = PeerRun([2; 16]);
 
     #[test]
     fn the_first_of_two_processes_keeps_the_id_while_it_is_alive() {
         let (runs, start) = (Runs::default(), Instant::now());
-        let has_other = |run, now| runs.has_other(NODE, run, SECOND, now);
+        let has_other = |run, now| runs.has_other(NODE, run, SHORT, now);
         assert!(!has_other(COPY, start), "nobody is connected");
         let [control, appends] = [(); 2].map(|()| runs.begin(NODE, FIRST, start));
         assert!(has_other(COPY, start) && !has_other(FIRST, start));
-        assert!(!runs.has_other(NodeId(8), COPY, SECOND, start), "another node");
+        assert!(!runs.has_other(NodeId(8), COPY, SHORT, start), "another node");
         assert!(control.heard(start + 5 * SECOND));
         assert!(has_other(COPY, start + 6 * SECOND), "it was heard a second before");
         drop(control);
@@ -132,12 +165,35 @@ mod tests {
         let (runs, start) = (Runs::default(), Instant::now());
         let later = start + 3 * SECOND;
         let former = runs.begin(NODE, FIRST, start);
-        assert!(!runs.has_other(NODE, COPY, SECOND, later));
+        assert!(!runs.has_other(NODE, COPY, SHORT, later));
         let new = runs.begin(NODE, COPY, later);
         assert!(!former.heard(later) && new.heard(later));
         drop(former);
-        assert!(runs.has_other(NODE, FIRST, SECOND, later), "the end of the former run is not that of the new one");
+        assert!(runs.has_other(NODE, FIRST, SHORT, later), "the end of the former run is not that of the new one");
         drop(new);
         assert!(runs.0.borrow().is_empty());
+    }
+
+    /// The silences of a cluster on slow links are long. A node that has lost power need not wait for them.
+    #[test]
+    fn a_process_that_sends_nothing_after_the_attempt_of_another_one_is_replaced() {
+        let silence = Silence { max: 60 * SECOND, max_answer: 3 * SECOND };
+        let (runs, start) = (Runs::default(), Instant::now());
+        let has_other = |run, after: u32| runs.has_other(NODE, run, silence, start + after * SECOND);
+        let known = runs.begin(NODE, FIRST, start);
+        // It was paused for a while, and a copy of its directory waits.
+        assert!(has_other(COPY, 10) && has_other(COPY, 12));
+        assert!(known.heard(start + 13 * SECOND));
+        // The answer counts, not the time since the first attempt.
+        assert!([14, 16, 17].into_iter().all(|after| has_other(COPY, after)));
+        assert!(known.heard(start + 18 * SECOND));
+        // Then it loses power.
+        assert!(!has_other(FIRST, 20), "its own connections are no attempts of another process");
+        assert!([21, 23, 24].into_iter().all(|after| has_other(COPY, after)), "it has time for an answer");
+        assert!(!has_other(COPY, 25));
+        let new = runs.begin(NODE, COPY, start + 25 * SECOND);
+        assert!(!known.heard(start + 26 * SECOND) && new.heard(start + 26 * SECOND));
+        // Without attempts of others, the whole silence decides.
+        assert!(!has_other(FIRST, 26 + 61));
     }
 }

@@ -52,6 +52,7 @@ use crate::{
     link_counters::ChannelCounter,
     listener::Service,
     network::Network,
+    runs::Silence,
     secured::Secured,
     signs::Signs,
     subjects::Mesh,
@@ -64,6 +65,12 @@ pub(crate) const RECEIVING_TICK: Duration = Duration::from_millis(100);
 /// leader keeps the snapshot and repeats a chunk.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 const MAX_IDLE_TICKS: u32 = (MAX_IDLE.as_millis() / RECEIVING_TICK.as_millis()) as u32;
+
+/// Minimum time that a process of a node has for a sign of life after another process with the node's id wants to
+/// connect. With the usual silences, these decide alone.
+const MIN_ANSWER: Duration = Duration::from_secs(3);
+/// Number of signs of life that a process may miss in that time.
+const MAX_MISSED_SIGNS: u32 = 4;
 
 /// Maximum number of characters of the names of requests in a log line.
 const MAX_PRINTED: usize = 4096;
@@ -354,6 +361,9 @@ impl Requests {
         within: Duration,
     ) -> Result<NodeId, ChangeError> {
         let consensus = &self.consensus;
+        if matches!(kind, ManageKind::Join | ManageKind::JoinAsLearner) && node == UNKNOWN {
+            return Err(ChangeError::Refused("no node has the id 0".to_owned()));
+        }
         let change = async {
             match kind {
                 ManageKind::Join | ManageKind::JoinAsLearner => {
@@ -547,9 +557,10 @@ impl Service for Requests {
         }
     }
 
-    fn max_silence(&self) -> Duration {
+    fn silence(&self) -> Silence {
         // A node whose signs are late for a moment must not lose its place to a copy of its directory.
-        3 * self.hearing.down_after()
+        let max_answer = MIN_ANSWER.max(MAX_MISSED_SIGNS * self.hearing.sign_interval());
+        Silence { max: 3 * self.hearing.down_after(), max_answer }
     }
 
     fn connected(&self, peer: &Peer) {

@@ -139,6 +139,9 @@ pub(crate) struct Tasks {
     pub advertise: String,
     /// True once this node was removed from the cluster.
     pub was_removed: Cell<bool>,
+    /// Entry after which this node's state differs from those of half of the members or more, while no majority is
+    /// known to have equal states. The node has stopped serving then.
+    pub undecided: Cell<Option<Index>>,
 }
 
 impl Tasks {
@@ -221,7 +224,9 @@ impl Tasks {
     /// Composes the report anew.
     pub(crate) fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
-        let report = compose(self.cluster, &self.consensus, (&self.hearing, &self.peers), &own, self.options.triggers);
+        let mut report =
+            compose(self.cluster, &self.consensus, (&self.hearing, &self.peers), &own, self.options.triggers);
+        report.undecided_after = self.undecided.get();
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 

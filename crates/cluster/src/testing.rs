@@ -12,6 +12,7 @@ use crate::{
     handshake::{Credentials, Names, Peer, Rejection, RemovalNotice},
     link::{Link, Path},
     listener::{Service, serve},
+    runs::Silence,
     secret::Secret,
 };
 
@@ -46,8 +47,9 @@ impl Service for Scripted {
         Ok(None)
     }
 
-    fn max_silence(&self) -> Duration {
-        Duration::from_secs(600)
+    fn silence(&self) -> Silence {
+        let max = Duration::from_secs(600);
+        Silence { max, max_answer: max }
     }
 
     fn connected(&self, _: &Peer) {}

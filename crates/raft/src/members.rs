@@ -247,10 +247,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         configs.last().is_some_and(|voters| voters.contains(&node.0))
     }
 
-    /// Removes a member for good.
+    /// Removes a member for good. [`ChangeError::Removed`] means that the node was a member and that its removal is
+    /// complete, so that a request can be repeated.
     pub async fn remove(&self, node: NodeId, removal: Removal) -> Result<(), ChangeError> {
         let status = self.led()?;
-        let member = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
+        let Some(member) = status.members.get(&node) else { return Err(self.why_no_member(node).await) };
         if member.votes {
             let mut after = voters(&status);
             after.remove(&node);
@@ -266,6 +267,26 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             self.change(&status, ChangeMembers::RemoveVoters(BTreeSet::from([node.0]))).await
         } else {
             self.change(&status, ChangeMembers::RemoveNodes(BTreeSet::from([node.0]))).await
+        }
+    }
+
+    /// Returns the error of the removal of a node that is no member: it was removed before, or its removal is not
+    /// complete, or it was never a member.
+    async fn why_no_member(&self, node: NodeId) -> ChangeError {
+        if let Err(error) = self.apply_earlier_changes().await {
+            return error;
+        }
+        let status = match self.led() {
+            Ok(status) => status,
+            Err(error) => return error,
+        };
+        let index = |id: Option<LogId>| id.map(|id| id.index);
+        match self.is_removed(node) {
+            Ok(true) => ChangeError::Removed(node),
+            // The last entry of its removal, or of another change, is not committed or not applied yet.
+            Ok(false) if index(status.membership) > index(status.applied) => ChangeError::InProgress,
+            Ok(false) => ChangeError::NotAMember(node),
+            Err(error) => ChangeError::Stopped(error.to_string()),
         }
     }
 

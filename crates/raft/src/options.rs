@@ -99,6 +99,9 @@ impl ConsensusOptions {
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: u64::MAX,
             enable_leader_restore: Some(false),
+            // A member on an older copy of its directory gets again what it has lost. Without this, the leader would
+            // repeat an append for ever that the member cannot take, and with debug assertions its consensus would end.
+            allow_log_reversion: Some(true),
             ..Config::default()
         };
         Ok(Arc::new(config.validate().map_err(|error| StartError::Options(error.to_string()))?))

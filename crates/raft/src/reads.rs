@@ -13,6 +13,7 @@
 //!
 //! The lease is measured by a clock that stands still while the machine is suspended, and the others elect a leader
 //! meanwhile. So after a suspension a leader relies only on answers to requests that it has sent since (`suspensions`).
+//! A sole voter needs no answer: nobody is elected without its vote.
 //!
 //! A leader serves no more lease reads in a term in which it has begun to transfer its leadership, because a transfer
 //! makes followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
@@ -175,12 +176,18 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
         // openraft notes the time at which it has sent the request that was answered.
         let answered = self.0.raft.data_metrics().borrow_watched().last_quorum_acked.as_ref().map(|sent| **sent);
-        if self.0.suspensions.have_followed(answered, self.0.member.clock().suspended()) {
+        if self.0.suspensions.have_followed(answered, self.0.member.clock().suspended()) && !self.votes_alone() {
             return None;
         }
         let age = self.0.options.lease() * 3 / 4;
         let option = LinearizerOption::new(Some(age), false).with_wait_timeout(Duration::ZERO);
         self.linearizer(option).await.ok()
+    }
+
+    /// Returns true if this node is the only voter. No other node is elected without its vote, also while it is
+    /// suspended, and no other node answers it.
+    fn votes_alone(&self) -> bool {
+        self.membership().is_ok_and(|membership| membership.sole_voter() == Some(self.0.member.node()))
     }
 }
 

@@ -404,10 +404,9 @@ impl From<SnapshotError> for ApiError {
             SnapshotError::PastEnd { .. } => StatusCode::RANGE_NOT_SATISFIABLE,
             SnapshotError::StoppedServing { .. } | SnapshotError::TooMany { .. } => StatusCode::SERVICE_UNAVAILABLE,
             SnapshotError::Expired => StatusCode::INSUFFICIENT_STORAGE,
-            SnapshotError::State(_)
-            | SnapshotError::Log(_)
-            | SnapshotError::ValueDamaged(_)
-            | SnapshotError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            SnapshotError::State(_) | SnapshotError::Log(_) | SnapshotError::ValueDamaged(_) | SnapshotError::Io(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         };
         let mut api = Self::classified(status, &error);
         api.detail = match error {

@@ -38,7 +38,7 @@ fn network(server: &Server) -> PeerNetwork {
     let hearing = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
     let network = Network::new(credentials(NodeId(1), 5), hearing.clone(), LinkCounters::default());
     let links = network.peer(SERVER, &server.address.to_string());
-    PeerNetwork { links, network, hearing, node: SERVER }
+    PeerNetwork { links, network, hearing, node: SERVER, acknowledged: Acknowledged::default() }
 }
 
 fn success(request: &Frame) -> Vec<u8> {
@@ -49,6 +49,21 @@ fn success(request: &Frame) -> Vec<u8> {
 async fn results(network: &mut PeerNetwork, requests: Vec<AppendEntriesRequest<Types>>) -> Vec<Option<u64>> {
     let results = network.stream_append(stream::iter(requests), RPCOption::new(HEARTBEAT)).await.unwrap();
     results.map(|result| result.unwrap().unwrap().map(|id| id.index)).collect().await
+}
+
+/// A directory was restored from a copy. That a follower has never had an entry is no loss.
+#[test]
+fn an_entry_that_was_acknowledged_and_is_missing_is_noticed() {
+    let acknowledged = Acknowledged::default();
+    let conflict = |index| Err(StreamAppendError::Conflict(id(index)));
+    assert_eq!(acknowledged.note(&conflict(10)), None, "nothing was acknowledged to this leader");
+    assert_eq!(acknowledged.note(&Ok(Some(id(10)))), None);
+    assert_eq!(acknowledged.note(&Ok(Some(id(8)))), None, "a heartbeat states less");
+    assert_eq!(acknowledged.note(&conflict(11)), None, "it lacks only what comes later");
+    assert_eq!(acknowledged.note(&conflict(10)), Some(id(10)));
+    assert_eq!(acknowledged.note(&conflict(5)), None, "the search for what it has is no further loss");
+    assert_eq!(acknowledged.note(&Ok(Some(id(12)))), None);
+    assert_eq!(acknowledged.note(&conflict(3)), Some(id(12)));
 }
 
 #[test]

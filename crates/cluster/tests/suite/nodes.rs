@@ -8,7 +8,7 @@ use thalweg_disk::{
     sim::{Errno, Event, Fault, Operation},
 };
 use thalweg_engine::{Ack, Keyspace, MemberIdentity, ReplicationStage, WriteError};
-use thalweg_serving::cluster::{ClusterError, ClusterEvent, ClusterHandle, MemberRole, Removal};
+use thalweg_serving::cluster::{ClusterError, ClusterEvent, ClusterHandle, JoinRequest, MemberRole, Removal};
 use thalweg_types::{Durability, NodeId, ReadLevel};
 
 use crate::cluster::{TestCluster, TestNode, wait_until};
@@ -281,6 +281,19 @@ fn a_leader_without_a_live_voter_beside_it_says_so_when_it_shall_pass_on_the_lea
     assert_eq!(wait(node.transfer(None, soon())), Err(ClusterError::NoSuccessor));
 }
 
+/// A link to the node 0 accepts whatever answers, here the leader itself. Another member would count twice.
+#[test]
+fn no_member_has_the_id_0() {
+    let cluster = TestCluster::start(1);
+    let node = &cluster.nodes[0].node;
+    wait_until("the node leads", || node.leads());
+    let (address, name) = (node.address().to_string(), "none".to_owned());
+    let request = JoinRequest { node: NodeId(0), name, address, stays_learner: false };
+    let joined = wait(node.join(request, soon()));
+    assert!(matches!(&joined, Err(ClusterError::Refused { .. })), "{joined:?}");
+    assert_eq!(node.report().members.len(), 1);
+}
+
 /// The leader sends no entries to a node that it has removed, so the node would go on as if it were a member.
 #[test]
 fn a_removed_node_that_still_runs_stops_serving() {
@@ -290,7 +303,7 @@ fn a_removed_node_that_still_runs_stops_serving() {
     let gone = cluster.nodes[other].id();
     let keyspace = cluster.nodes[other].db.keyspace("k").unwrap();
     wait_until("the node is removed", || match wait(cluster.nodes[leader].node.remove(gone, Removal::Safe, soon())) {
-        Ok(()) | Err(ClusterError::NoSuchMember(_)) => true,
+        Ok(()) | Err(ClusterError::AlreadyRemoved(_)) => true,
         Err(ClusterError::ChangeInProgress | ClusterError::NotLeader { .. } | ClusterError::NoLeader) => false,
         Err(other) => panic!("{other}"),
     });
@@ -307,6 +320,14 @@ fn a_removed_node_that_still_runs_stops_serving() {
     let says_so = |event: &ClusterEvent| event.event == thalweg_serving::cluster::Event::Removed(gone);
     wait_until("an event says so", || removed.node.events().after(0).1.iter().any(says_so));
     cluster.wait_for_voters(2);
+    // A repeated request is told so by each node; an id that was never a member is something else.
+    for node in cluster.nodes.iter().chain([&removed]) {
+        let again = || wait(node.node.remove(gone, Removal::Safe, soon()));
+        wait_until("it was removed before", || again() == Err(ClusterError::AlreadyRemoved(gone.to_string())));
+    }
+    let never = NodeId(gone.0 ^ 1);
+    let unknown = || wait(cluster.nodes[0].node.remove(never, Removal::Safe, soon()));
+    wait_until("it was never a member", || unknown() == Err(ClusterError::NoSuchMember(never.to_string())));
     put_again(&cluster, 0, b"key", b"other");
     cluster.check_equal();
     for node in &cluster.nodes {

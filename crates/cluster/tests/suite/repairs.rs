@@ -3,8 +3,9 @@
 use std::{
     io::IoSlice,
     ops::{Bound, ControlFlow},
+    path::PathBuf,
     sync::atomic::AtomicBool,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use thalweg_cluster::{NodeOptions, RepairError, repair};
@@ -13,9 +14,9 @@ use thalweg_engine::{
     snapshot::{SnapshotError, SnapshotOptions},
 };
 use thalweg_log::{Draft, Purpose, RecordKind};
-use thalweg_serving::cluster::{ClusterError, ClusterHandle};
+use thalweg_serving::cluster::{ClusterError, ClusterHandle, Event};
 use thalweg_store::{Applied, WriteBatch};
-use thalweg_types::{Durability, Index, ReadLevel, SpaceId, Term};
+use thalweg_types::{Durability, Index, NodeId, ReadLevel, SpaceId, Term};
 
 use crate::{
     cluster::{TestCluster, TestNode, database_options, wait_until},
@@ -282,6 +283,84 @@ fn no_node_repairs_itself_while_no_majority_has_equal_states() {
         assert!(reason_of(node).unwrap().contains("no majority has equal states"), "{:?}", reason_of(node));
         assert_eq!(node.db.repair_note().unwrap(), RepairNote::default());
     }
+}
+
+/// Stops a node that does not lead, and changes one of its rows.
+fn stop_with_other_row(cluster: &mut TestCluster, key: &[u8]) -> (PathBuf, NodeOptions) {
+    let follower = cluster.follower();
+    let (path, options) = cluster.nodes.remove(follower).stop();
+    let db = Database::open_member(&path, database_options(), MemberIdentity::Existing).unwrap();
+    change_row(&db, key);
+    db.close().unwrap();
+    (path, NodeOptions { repairs_itself: true, ..options })
+}
+
+/// Waits until nodes have stopped serving because they are undecided, and checks that each says so. Only digests show
+/// it, so the leader requests one.
+fn until_undecided(cluster: &TestCluster, nodes: &[NodeId]) {
+    let is_meant = |node: &&TestNode| nodes.contains(&node.id());
+    wait_until("the nodes have stopped serving", || {
+        if cluster.nodes.iter().filter(is_meant).any(|node| node.db.last_state_digest().is_none()) {
+            // It fails if leadership moves.
+            let _ = cluster.nodes[cluster.leader()].db.state_digest();
+        }
+        cluster.nodes.iter().filter(is_meant).all(|node| node.db.stopped_serving().is_some())
+    });
+    for node in cluster.nodes.iter().filter(is_meant) {
+        let reason = node.db.stopped_serving().unwrap();
+        assert!(reason.starts_with("undecided: "), "{reason}");
+        wait_until("its report says so", || node.report().undecided_after.is_some());
+        let events = node.node.events().after(0).1;
+        let undecided = events.iter().filter(|event| event.event == Event::Undecided(node.id()));
+        assert_eq!(undecided.count(), 1);
+        assert_eq!(node.db.repair_note().unwrap(), RepairNote::default());
+    }
+}
+
+/// One of the two states is wrong, and nobody knows which.
+#[test]
+fn no_half_of_the_members_serves_if_the_other_half_differs() {
+    let mut cluster = TestCluster::start(2);
+    put_through(&cluster.nodes[cluster.leader()].db.keyspace("k").unwrap(), b"a changed row", b"value");
+    cluster.check_equal();
+    let (path, options) = stop_with_other_row(&mut cluster, b"a changed row");
+    cluster.restart(path, options);
+    cluster.wait_for_voters(2);
+    let both: Vec<NodeId> = cluster.nodes.iter().map(TestNode::id).collect();
+    until_undecided(&cluster, &both);
+    assert!(!repair_is_due(odd(&cluster), Duration::from_millis(500)));
+}
+
+/// The node cannot know that the member that is down has the state of the two others.
+#[test]
+fn an_undecided_node_is_repaired_once_a_majority_answers() {
+    let mut cluster = TestCluster::start(4);
+    put_through(&cluster.nodes[cluster.leader()].db.keyspace("k").unwrap(), b"a changed row", b"value");
+    cluster.check_equal();
+    let follower = cluster.follower();
+    let down = cluster.nodes.remove(follower).stop();
+    let (path, options) = stop_with_other_row(&mut cluster, b"a changed row");
+    cluster.restart(path, options);
+    cluster.wait_for_voters(4);
+    let (at, id) = (cluster.nodes.len() - 1, odd(&cluster).id());
+    until_undecided(&cluster, &[id]);
+    let serving = cluster.nodes.iter().filter(|node| node.db.stopped_serving().is_none()).count();
+    assert_eq!(serving, 2, "the state of these two can be that of a majority");
+    cluster.restart(down.0, down.1);
+    let mut asked = Instant::now();
+    wait_until("the note says that a repair is due", || {
+        // The member that was down may have skipped a digest while it caught up.
+        if asked.elapsed() > Duration::from_secs(2) {
+            let _ = cluster.nodes[cluster.leader()].db.state_digest();
+            asked = Instant::now();
+        }
+        cluster.nodes[at].db.repair_note().unwrap().due.is_some()
+    });
+    let odd = &cluster.nodes[at];
+    // No running hash has shown it, and none shows which members are right.
+    assert!(repair_is_due(odd, Duration::from_secs(60)));
+    assert_eq!(odd.db.repair_note().unwrap().due.expect("it is due").sources.len(), 3);
+    wait_until("it is decided", || odd.report().undecided_after.is_none());
 }
 
 #[test]

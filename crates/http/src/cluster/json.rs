@@ -19,6 +19,12 @@ pub(super) fn id_of(node: NodeId) -> String {
     format!("{:016x}", node.0)
 }
 
+/// Returns the node whose id `text` is.
+pub(super) fn id_in(text: &str) -> Option<NodeId> {
+    let is_id = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_id.then(|| u64::from_str_radix(text, 16).ok().map(NodeId)).flatten()
+}
+
 /// The cluster, as the node that answers knows it.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ClusterStatus {
@@ -53,6 +59,9 @@ pub(crate) struct ClusterStatus {
     /// Time by which the time of the data (for time to live, leases and retention) is behind the wall clocks of a
     /// majority of the voters; missing if the node does not lead.
     time_behind_millis: Option<u64>,
+    /// Index of the entry after which the node's state differs from those of half of the members or more, while no
+    /// majority is known to have equal states, so that the node has stopped serving. Missing otherwise.
+    undecided_after: Option<u64>,
 }
 
 impl ClusterStatus {
@@ -77,6 +86,7 @@ impl ClusterStatus {
             changing: report.is_changing,
             room: report.has_room(),
             time_behind_millis: report.time_behind.map(|ElapsedMillis(millis)| millis),
+            undecided_after: report.undecided_after.map(|index| index.0),
         }
     }
 }
@@ -270,9 +280,9 @@ impl JsonJoin {
     pub(super) fn request(self) -> Result<JoinRequest, ApiError> {
         let bad = |message: &'static str| ApiError::bad_request("bad_json", message);
         let Self { node, address, name, learner } = self;
-        let id =
-            Some(&node).filter(|digits| digits.len() == 16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        let id = id.ok_or_else(|| bad("node must be 16 hexadecimal digits"))?;
+        // The members would take whatever answers at the address for the node 0, also another member.
+        let id = id_in(&node).filter(|id| id.0 != 0);
+        let id = id.ok_or_else(|| bad("node must be 16 hexadecimal digits, and not 0"))?;
         let name = name.unwrap_or(node);
         if address.len() > MAX_ADDRESS_BYTES {
             return Err(bad("address has 255 bytes at most"));
@@ -286,7 +296,7 @@ impl JsonJoin {
         if !address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
             return Err(bad("address must be HOST:PORT"));
         }
-        Ok(JoinRequest { node: NodeId(id), name, address, stays_learner: learner.unwrap_or(false) })
+        Ok(JoinRequest { node: id, name, address, stays_learner: learner.unwrap_or(false) })
     }
 }
 
@@ -314,6 +324,16 @@ pub(crate) struct Promoted {
     pub(super) node: String,
     /// True if the member was a voter before, so that nothing changed.
     pub(super) was_voter: bool,
+}
+
+/// Result of the removal of a node that was removed before.
+#[derive(Serialize, ToSchema)]
+#[schema(as = ClusterRemoved)]
+pub(crate) struct Removed {
+    /// Id of the node.
+    pub(super) node: String,
+    /// Always true: the node was a member and was removed before, so that nothing changed.
+    pub(super) already_removed: bool,
 }
 
 /// Request that names a member.
@@ -421,7 +441,8 @@ pub(crate) struct EventShown {
     /// Number of the event on the node that answers.
     pub(super) sequence: u64,
     pub(super) unix_micros: u64,
-    /// Kind of the event: leader, joined, promoted, removed, alive, suspect, down, lagging, stale or caught_up.
+    /// Kind of the event: leader, joined, promoted, removed, alive, suspect, down, lagging, stale, caught_up or
+    /// undecided.
     pub(super) event: &'static str,
     /// Node that the event is about; missing if the cluster has lost its leader.
     pub(super) node: Option<String>,

@@ -22,11 +22,10 @@ use thalweg_serving::{
     cluster::{Cluster, ClusterError, ClusterHandle, MemberReport},
     error::ApiError,
 };
-use thalweg_types::NodeId;
 
 use self::json::{
     ClusterStatus, DigestsShown, JoinToken, Joined, JsonJoin, JsonMember, JsonRemove, JsonShutdown, JsonTransfer,
-    Leading, MemberList, NodeList, Promoted, ReplicaList, Stopping, id_of,
+    Leading, MemberList, NodeList, Promoted, Removed, ReplicaList, Stopping, id_in, id_of,
 };
 use crate::{
     call::{Answer, Call},
@@ -135,10 +134,7 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
     let handle = handle(app)?;
     let request: JsonRemove = sent(app, call).await?;
     let report = handle.report();
-    if let Some(other) = request.node.as_deref().filter(|named| !is_own(&report.find(named), report.node)) {
-        let message = format!("this node is not {other:?}: leave out `node`, or use /v1/cluster/remove");
-        return Err(ApiError::bad_request("other_node", message));
-    }
+    check_own(handle, request.node.as_deref(), "leave out `node`, or use /v1/cluster/remove")?;
     // A sole voter cannot pass on the leadership, so the answer must not be that nobody has taken over.
     if report.voters().all(|voter| voter.node == report.node) && report.voters().next().is_some() {
         return Err(ClusterError::LastVoter.into());
@@ -153,8 +149,9 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
             Err(ClusterError::NoLeader | ClusterError::NotLeader { .. }) if Instant::now() < until => {
                 tokio::time::sleep(LEADER_PAUSE).await;
             }
+            // An earlier request whose answer was lost has removed it.
+            Ok(()) | Err(ClusterError::AlreadyRemoved(_)) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
             Err(error) => return Err(error.into()),
-            Ok(()) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
         }
     }
 }
@@ -167,17 +164,23 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
 pub(crate) async fn shut_down(app: &Arc<App>, call: &mut Call) -> Answer {
     let cluster = cluster(app)?;
     let request: JsonShutdown = sent(app, call).await?;
-    let report = cluster.handle.report();
-    if let Some(other) = request.node.as_deref().filter(|named| !is_own(&report.find(named), report.node)) {
-        let message = format!("this node is not {other:?}: send the request to that node");
-        return Err(ApiError::bad_request("other_node", message));
-    }
+    check_own(&cluster.handle, request.node.as_deref(), "send the request to that node")?;
     cluster.stop_requested.notify_one();
-    Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(report.node) }))
+    Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(cluster.handle.report().node) }))
 }
 
-fn is_own(found: &Option<&MemberReport>, own: NodeId) -> bool {
-    found.is_some_and(|member| member.node == own)
+/// Checks that a request is for this node, if it names one. The id is right for a node that is no member, too.
+fn check_own(handle: &Arc<dyn ClusterHandle>, named: Option<&str>, next: &str) -> Result<(), ApiError> {
+    let (own, Some(named)) = (handle.report().node, named) else { return Ok(()) };
+    match member(handle, named) {
+        _ if id_in(named) == Some(own) => Ok(()),
+        Ok(member) if member.node == own => Ok(()),
+        Err(error) if error.code == "ambiguous_member" => Err(error),
+        _ => {
+            let shown: String = named.chars().take(64).collect();
+            Err(ApiError::bad_request("other_node", format!("this node is not {shown:?}: {next}")))
+        }
+    }
 }
 
 /// Handles `POST /v1/cluster/promote`: makes a learner a voter. A voter stays one, so that the request can be repeated.
@@ -197,18 +200,31 @@ pub(crate) async fn promote(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(StatusCode::OK, &Promoted { node: id_of(member.node), was_voter }))
 }
 
-/// Handles `POST /v1/cluster/remove`: removes a member.
+/// Handles `POST /v1/cluster/remove`: removes a member. A request with the id of a member that was removed before
+/// changes nothing, so that it can be repeated. A name can belong to another node by then, so it must name a member.
 #[utoipa::path(
     post, path = "/v1/cluster/remove", params(Timeout), request_body = JsonRemove, security(("admin_token" = [])),
-    responses((status = 204, description = "The node is no member any more."))
+    responses(
+        (status = 200, description = "The node was removed before.", body = Removed),
+        (status = 204, description = "The node is no member any more."),
+    )
 )]
 pub(crate) async fn remove(app: &Arc<App>, call: &mut Call) -> Answer {
     let handle = handle(app)?;
     let request: JsonRemove = sent(app, call).await?;
     let named = request.node.as_deref().ok_or_else(|| ApiError::bad_request("bad_json", "node is missing"))?;
-    let member = member(handle, named)?;
-    handle.remove(member.node, request.removal(), deadline(call)?).await?;
-    Ok(reply::empty(StatusCode::NO_CONTENT))
+    let node = match (member(handle, named), id_in(named)) {
+        (Ok(member), _) => member.node,
+        (Err(error), Some(node)) if error.code == "no_such_member" => node,
+        (Err(error), _) => return Err(error),
+    };
+    match handle.remove(node, request.removal(), deadline(call)?).await {
+        Ok(()) => Ok(reply::empty(StatusCode::NO_CONTENT)),
+        Err(ClusterError::AlreadyRemoved(_)) => {
+            Ok(reply::json_of(StatusCode::OK, &Removed { node: id_of(node), already_removed: true }))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Handles `POST /v1/cluster/transfer`: transfers leadership.

@@ -8,6 +8,7 @@ mod failover;
 mod membership;
 mod network;
 mod node;
+mod older_copy;
 mod reads;
 mod snapshots;
 mod time;

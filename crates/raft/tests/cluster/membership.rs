@@ -279,6 +279,12 @@ fn a_removed_voter_does_not_come_back() {
         assert_eq!(voters(&leader), (1..=3).filter(|id| *id != gone).collect());
         let again = leader.consensus.add_learner(NodeId(gone), NodeInfo::at("back:1")).await;
         assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
+        // A repeated removal differs from that of a node that was never a member.
+        for (node, error) in [(gone, ChangeError::Removed(NodeId(gone))), (9, ChangeError::NotAMember(NodeId(9)))] {
+            for removal in [Removal::Safe, Removal::Forced] {
+                assert_eq!(leader.consensus.remove(NodeId(node), removal).await, Err(error.clone()));
+            }
+        }
         // The other nodes know it as well.
         let to = (1..=3).find(|id| *id != leader.id && *id != gone).map(NodeId);
         let begun = std::time::Instant::now();

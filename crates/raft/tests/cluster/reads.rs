@@ -84,6 +84,19 @@ fn a_leader_whose_machine_was_suspended_does_not_rely_on_its_lease() {
     });
 }
 
+/// Nobody was elected without its vote, and nobody answers it.
+#[test]
+fn a_sole_voter_serves_reads_by_lease_after_a_suspension() {
+    run(async {
+        let cluster = Cluster::founded(1).await;
+        cluster.write(&put("k", b"v")).await;
+        let leader = cluster.leader().await;
+        cluster.clock.suspend(Duration::from_secs(60));
+        leader.consensus.read_lease(WITHIN).await.unwrap();
+        assert_eq!(leader.get("k"), Some(b"v".to_vec()));
+    });
+}
+
 #[test]
 fn a_read_waits_for_the_revision_that_a_client_has_seen() {
     run(async {

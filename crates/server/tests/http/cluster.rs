@@ -335,6 +335,18 @@ async fn the_members_and_their_lag_are_shown() {
     member_.node.get("/health").await.is(200);
 }
 
+#[tokio::test]
+async fn a_node_without_a_majority_of_equal_states_says_so() {
+    let member_ = Member::start().await;
+    for (after, shown, figure) in [(None, json!(null), 0), (Some(Index(7)), json!(7), 1)] {
+        member_.cluster.change(|report| report.undecided_after = after);
+        let status = member_.node.get("/v1/cluster/status").await.is(200).json();
+        assert_eq!(status["undecided_after"], shown);
+        let metrics = String::from_utf8(member_.node.get("/metrics").await.is(200).body).unwrap();
+        holds(&metrics, &format!("thalweg_cluster_states_undecided {figure}"));
+    }
+}
+
 /// Prometheus drops series that are there twice.
 #[tokio::test]
 async fn members_with_one_name_have_series_of_their_own() {
@@ -383,6 +395,7 @@ async fn members_are_added_promoted_and_removed() {
     holds(error["message"].as_str().unwrap(), "new is a member already");
     for wrong in [
         json!({ "node": "ff", "address": "h:1" }),
+        json!({ "node": "0000000000000000", "address": "h:1" }),
         json!({ "node": "00000000000000fe", "address": "h" }),
         json!({ "node": "00000000000000fe", "address": "h:1", "name": "x".repeat(65) }),
         json!({ "node": "00000000000000fe", "address": "h:1", "name": "a\nb" }),
@@ -406,6 +419,12 @@ async fn members_are_added_promoted_and_removed() {
     let error = member.post("remove", &json!({ "node": "n1" })).await.refused(409, "quorum_at_risk", "fix");
     holds(error["message"].as_str().unwrap(), "0 of 2 voters");
     member.post("remove", &json!({ "node": "n3", "force": true })).await.is(204);
+    // A program repeats the request by the id. The name could be that of another node by now.
+    let again = member.post("remove", &json!({ "node": "0000000000000003" })).await.is(200).json();
+    assert_eq!(again, json!({ "node": "0000000000000003", "already_removed": true }));
+    for unknown in ["n3", "0000000000000009"] {
+        member.post("remove", &json!({ "node": unknown })).await.refused(404, "no_such_member", "fix");
+    }
     member.post("remove", &json!({})).await.refused(400, "bad_json", "fix");
     let names: Vec<_> = member.cluster_members().await;
     assert_eq!(names, ["n1", "n2", "new"]);
@@ -447,6 +466,23 @@ async fn a_leader_that_leaves_hands_leadership_over_first() {
     assert_eq!(member.cluster_members().await, ["n2", "n3"]);
     let status = member.node.get("/v1/cluster/status").await.is(200).json();
     assert_eq!((&status["role"], &status["leader"]), (&Value::Null, &json!("0000000000000002")));
+    // The request is repeated, because its answer was lost. The name is none of a member any more.
+    member.post("leave", &json!({ "node": "0000000000000001" })).await.is(204);
+    member.post("leave", &json!({ "node": "n1" })).await.refused(400, "other_node", "fix");
+}
+
+/// Two members have one name after one of them has lost its directory. The other one may run as well.
+#[tokio::test]
+async fn a_node_leaves_and_stops_by_a_name_of_its_own_or_by_its_id() {
+    let member = Member::start().await;
+    member.cluster.change(|report| report.members[2].name = "n1".to_owned());
+    for what in ["leave", "shutdown"] {
+        member.post(what, &json!({ "node": "n1" })).await.refused(400, "ambiguous_member", "fix");
+    }
+    // It was removed, and still runs.
+    member.cluster.change(|report| report.members.retain(|member| member.node != NodeId(1)));
+    member.post("shutdown", &json!({ "node": "0000000000000002" })).await.refused(400, "other_node", "fix");
+    member.post("shutdown", &json!({ "node": "0000000000000001" })).await.is(202);
 }
 
 #[tokio::test]

@@ -435,6 +435,7 @@ async fn a_watch_sends_each_kind_of_event_as_it_happens() {
         (Event::Down(member), 3, 0, "down", "n3"),
         (Event::Lagging(member), 3, 0, "lagging", "n3"),
         (Event::Stale(member), 3, 0, "stale", "n3"),
+        (Event::Undecided(member), 3, 0, "undecided", "n3"),
         (Event::CaughtUp(member), 3, 0, "caught_up", "n3"),
     ];
     for (sequence, (event, node, term, kind, name)) in (1..).zip(kinds) {
@@ -443,13 +444,13 @@ async fn a_watch_sends_each_kind_of_event_as_it_happens() {
         assert_eq!(events(&mut tested.raw, 1).await, expected);
     }
     // The same numbers are those of HTTP.
-    let path = format!("/v1/cluster/events?after=10&run={run}&limit=1");
+    let path = format!("/v1/cluster/events?after=11&run={run}&limit=1");
     let lines = tested.node.call("GET", &path, &[("accept", "application/x-ndjson")], b"").await.is(200).lines();
-    assert_eq!((&lines[1]["sequence"], &lines[1]["event"]), (&11.into(), &"caught_up".into()));
+    assert_eq!((&lines[1]["sequence"], &lines[1]["event"]), (&12.into(), &"caught_up".into()));
     tested.raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(tested.raw, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
     // The channel ends its watches when the server stops.
-    assert_eq!(begin(&mut tested.raw, 1, watch(None, None)).await, (11, run, true));
+    assert_eq!(begin(&mut tested.raw, 1, watch(None, None)).await, (12, run, true));
     tested.node.signal_stop();
     assert_eq!(expect!(tested.raw, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "stopping");
     tested.node.stopped().await.unwrap();

@@ -86,6 +86,7 @@ impl FakeCluster {
             applied_revision: Revision(7),
             is_changing: false,
             time_behind: None,
+            undecided_after: None,
             triggers: Triggers { lag_entries: 10, lag_bytes: 1000, stale_after: ElapsedMillis(5000) },
             members,
         };
@@ -253,6 +254,15 @@ impl ClusterHandle for FakeCluster {
 
     fn remove(&self, node: NodeId, removal: Removal, _: Instant) -> ClusterFuture<()> {
         let mut report = self.lock();
+        if report.members.iter().all(|member| member.node != node) {
+            let was_removed = self.events.after(0).1.iter().any(|event| event.event == Event::Removed(node));
+            let id = node.to_string();
+            return done(Err(if was_removed {
+                ClusterError::AlreadyRemoved(id)
+            } else {
+                ClusterError::NoSuchMember(id)
+            }));
+        }
         let left: Vec<_> = report.voters().filter(|voter| voter.node != node).collect();
         let alive = left.iter().filter(|voter| voter.health == MemberHealth::Alive).count();
         let voters = left.len();

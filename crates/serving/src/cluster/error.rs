@@ -50,6 +50,9 @@ pub enum ClusterError {
     /// The cluster has no member with this id or name.
     #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
     NoSuchMember(String),
+    /// The node was a member, and was removed before. The text is its id.
+    #[error("the node {0} was removed from the cluster before")]
+    AlreadyRemoved(String),
     /// The node is a member already. The text is its name.
     #[error("{0} is a member already")]
     AlreadyMember(String),
@@ -162,6 +165,7 @@ classified! {
         Self::RevisionNotReached { .. } => "revision_not_reached", Retry;
         Self::OutcomeUnknown => "outcome_unknown", Retry;
         Self::NoSuchMember(_) => "no_such_member", Fix;
+        Self::AlreadyRemoved(_) => "already_removed", Fix;
         Self::Refused { .. } => "change_refused", Fix;
         Self::VersionUnknown { .. } => "version_unknown", Fix;
         Self::VersionUnconfirmed { .. } => "version_unconfirmed", Fix;
@@ -189,6 +193,7 @@ impl ClusterError {
     fn status(&self) -> StatusCode {
         match self {
             Self::NotClustered
+            | Self::AlreadyRemoved(_)
             | Self::AlreadyMember(_)
             | Self::LearnerBehind { .. }
             | Self::MemberSilent(_)

@@ -48,6 +48,8 @@ pub enum Event {
     Stale(NodeId),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(NodeId),
+    /// A member, which is the reporting node, has stopped serving, because no majority has equal states.
+    Undecided(NodeId),
 }
 
 impl Event {
@@ -65,6 +67,7 @@ impl Event {
             Self::Lagging(_) => "lagging",
             Self::Stale(_) => "stale",
             Self::CaughtUp(_) => "caught_up",
+            Self::Undecided(_) => "undecided",
         }
     }
 
@@ -81,7 +84,8 @@ impl Event {
             | Self::Down(node)
             | Self::Lagging(node)
             | Self::Stale(node)
-            | Self::CaughtUp(node) => Some(*node),
+            | Self::CaughtUp(node)
+            | Self::Undecided(node) => Some(*node),
         }
     }
 

@@ -88,7 +88,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// member is a voter and the change that made it one is complete.
     fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()>;
 
-    /// Removes a member for good. Its id is never used again.
+    /// Removes a member for good. Its id is never used again. Fails with [`ClusterError::AlreadyRemoved`] if the node
+    /// was a member and its removal is complete.
     fn remove(&self, node: NodeId, removal: Removal, deadline: Instant) -> ClusterFuture<()>;
 
     /// Transfers leadership to a voter, or to the one with the least lag. Returns the new leader.

@@ -119,6 +119,9 @@ pub struct ClusterReport {
     pub is_changing: bool,
     /// Time by which space time is behind the wall clocks of a majority of the voters; known to the leader only.
     pub time_behind: Option<ElapsedMillis>,
+    /// Entry after which the reporting node's state differs from those of half of the members or more, while no majority
+    /// is known to have equal states. The node has stopped serving then.
+    pub undecided_after: Option<Index>,
     /// Bounds of the conditions `lagging` and `stale`.
     pub triggers: Triggers,
     /// All members, by their ids.
@@ -301,6 +304,7 @@ mod tests {
             applied_revision: Revision(0),
             is_changing: false,
             time_behind: None,
+            undecided_after: None,
             triggers: TRIGGERS,
             members: healths.iter().zip(1..).map(|(health, node)| member(node, *health)).collect(),
         }

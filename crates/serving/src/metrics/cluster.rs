@@ -82,6 +82,8 @@ impl Collector for ClusterCollector {
             "0 if so many voters' disks are full that the leader refuses new data",
             u64::from(report.has_room()),
         )?;
+        let help = "1 if this node has stopped serving because no majority of the members has equal states";
+        gauge(to, "cluster_states_undecided", help, u64::from(report.undecided_after.is_some()))?;
         if let Some(ElapsedMillis(millis)) = report.time_behind {
             let help = "Time by which the time of the data is behind the wall clocks of a majority, on the leader";
             gauge(to, "cluster_time_behind_millis", help, millis)?;

@@ -110,7 +110,7 @@ impl Cluster {
         }
         let remove = move |leader: SimConsensus| async move {
             match leader.remove(NodeId(old), Removal::Safe).await {
-                Err(ChangeError::NotAMember(_)) => Ok(()),
+                Err(ChangeError::Removed(_)) => Ok(()),
                 Err(ChangeError::Leads(_)) => leader.transfer(None).await.and(Err(ChangeError::Leads(NodeId(old)))),
                 done => done,
             }

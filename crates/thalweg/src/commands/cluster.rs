@@ -105,7 +105,8 @@ pub(crate) enum ClusterAction {
     #[command(
         after_help = "The node's id is never used again. To replace a failed node, remove it, and start a new one with an empty\n\
                             directory and --join. --force removes a member even if the remaining voters that are alive are no\n\
-                            majority: the cluster then has no leader until more of them are back.\n\n\
+                            majority: the cluster then has no leader until more of them are back. A script that may repeat the\n\
+                            command names the node by its id: a node that was removed before is no error then.\n\n\
                             Example:\n  thalweg cluster remove db3"
     )]
     Remove {
@@ -289,9 +290,11 @@ pub(crate) fn run(args: &ClusterCommand) -> Result<(), Failure> {
             })
         }
         ClusterAction::Remove { node, force, token, place } => {
-            change("remove", &json!({ "node": node, "force": force }), token, place)?;
-            done(&json!({ "removed": node }), place, || {
-                format!("{node} is no member any more; stop it if it still runs")
+            let reply = change("remove", &json!({ "node": node, "force": force }), token, place)?;
+            let was_removed = reply["already_removed"] == true;
+            done(&json!({ "removed": node, "already_removed": was_removed }), place, || {
+                let when = if was_removed { "was removed before" } else { "is no member any more" };
+                format!("{node} {when}; stop it if it still runs")
             })
         }
         ClusterAction::Leave { node, force, token, place } => {

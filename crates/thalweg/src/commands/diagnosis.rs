@@ -282,6 +282,12 @@ fn of_nodes(found: &mut Findings, nodes: &[Node]) {
                 format!("{name} is running but was removed from the cluster"),
                 "stop the node",
             ),
+            "stopped_serving" if !cluster["undecided_after"].is_null() => found.problem(
+                "states_undecided",
+                format!("{name} has stopped serving, because no majority of the members has equal states"),
+                "start the members that are down, one of which may decide; if it stays so, docs/guides/cluster.md has the \
+                 steps to keep the state of one node",
+            ),
             "stopped_serving" => found.problem(
                 "state_differs",
                 format!("{name} has stopped serving: {}", text(&status["health"], "reason")),
@@ -446,6 +452,10 @@ mod tests {
             status["health"] = json!({ "status": "stopped_serving", "reason": "it differs" });
         }
         assert_eq!(codes(&status, &members, &nodes), ["state_differs"]);
+        if let Ok((_, cluster)) = &mut nodes[1].answer {
+            cluster["undecided_after"] = json!(1024);
+        }
+        assert_eq!(codes(&status, &members, &nodes), ["states_undecided"]);
         let (_, _, mut nodes) = good();
         if let Ok((status, _)) = &mut nodes[1].answer {
             status["health"] = json!({ "status": "stopped_serving", "reason": REMOVED_REASON });

@@ -22,13 +22,15 @@ type Metrics = BTreeMap<String, BTreeSet<String>>;
 const OF_PROMETHEUS: [&str; 2] = ["instance", "job"];
 
 /// Words of the guide that look like options and are values and fields of the API.
-const NO_OPTIONS: [&str; 21] = [
+const NO_OPTIONS: [&str; 23] = [
     // Stages of a publish, and of a replicated write.
     "fan_out",
     "follower_write",
     "follower_sync",
     "disk_full",
     "stopped_serving",
+    "states_undecided",
+    "state_differs",
     "maintenance_error",
     "max_pending",
     // Fields of a scenario file.

@@ -64,6 +64,7 @@ impl ClusterHandle for Gated {
             applied_revision: Revision(0),
             is_changing: false,
             time_behind: None,
+            undecided_after: None,
             triggers: Triggers { lag_entries: 0, lag_bytes: 0, stale_after: ElapsedMillis(0) },
             members: Vec::new(),
         }
