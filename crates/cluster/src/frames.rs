@@ -29,7 +29,8 @@ use crate::link_counters::ChannelCounter;
 
 /// Maximum number of frames that wait on one connection.
 const MAX_QUEUED_FRAMES: usize = 4096;
-/// Size of a body in bytes from which another thread compresses or decompresses it. A shorter one takes less than 2 ms.
+/// Size of a body in bytes from which another thread encodes, compresses or decompresses it. A shorter one takes less
+/// than 2 ms.
 const ELSEWHERE_BYTES: usize = 1024 * 1024;
 /// Silence after which the system probes whether the peer still exists, and interval of the probes. A peer that has
 /// lost power sends nothing, so its connections would otherwise stay open.
@@ -160,6 +161,17 @@ pub(crate) async fn encoded_elsewhere<'a, F: PeerFrame<'a>>(frame: &F, id: u64) 
         out
     });
     Ok(compressing.await.expect("compression does not panic, and the runtime is running"))
+}
+
+/// Encodes a frame whose body has about this number of bytes: here, or on another thread if it is long.
+pub(crate) async fn encoded_by<E>(bytes: usize, encode: E) -> Result<Vec<u8>, EncodeError>
+where
+    E: FnOnce() -> Result<Vec<u8>, EncodeError> + Send + 'static,
+{
+    if bytes < ELSEWHERE_BYTES {
+        return encode();
+    }
+    spawn_blocking(encode).await.expect("encoding does not panic, and the runtime is running")
 }
 
 /// Enables TCP keep-alive probes, so that the kernel ends a connection whose peer no longer exists.
