@@ -308,6 +308,8 @@ struct SentAppend {
     pending: PendingReply,
     /// Time that is counted as the one of its sending.
     counted: Option<Duration>,
+    /// Time of its sending, if its entries are old.
+    old_since: Option<Instant>,
     _connection: Connection,
     _room: OwnedSemaphorePermit,
 }
@@ -382,7 +384,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let network = self.network.clone();
             let pipeline = Rc::new(Pipeline::default());
             let has_sent_entries = Rc::new(Cell::new(false));
-            let acknowledging = network.clone();
+            let acknowledging = (network.clone(), Rc::clone(&pipeline));
             let appends = without_needless_notices(input, NoticeTimes::DEFAULTS, links.requests.clone());
             let sent = appends.then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
@@ -391,24 +393,28 @@ impl RaftNetworkV2<Types> for PeerNetwork {
                 let (pipeline, hearing, network) = (Rc::clone(&pipeline), hearing.clone(), network.clone());
                 async move {
                     let age = network.age_of(&request);
-                    let room = pipeline.room_for(payload_bytes(&request)).await;
+                    let room = pipeline.room_for(payload_bytes(&request), age).await;
                     let connection = link.connection(Instant::now() + setup).await?;
                     let heard = hearing.echo(node);
                     let (range, pending) = send_append(&connection, &request, age, heard, &network).await?;
                     let counted = network.sent(&request);
+                    let old_since = (age == EntryAge::Old).then(Instant::now);
                     let (_connection, _room) = (connection, room);
-                    Ok::<_, CallError>(SentAppend { range, pending, counted, _connection, _room })
+                    Ok::<_, CallError>(SentAppend { range, pending, counted, old_since, _connection, _room })
                 }
             });
             let results = sent
                 .map(move |sent| (sent, acknowledging.clone()))
-                .map(|(sent, network)| async move {
-                    let SentAppend { range, pending, counted, _connection, _room } = sent.map_err(rpc)?;
+                .map(|(sent, (network, pipeline))| async move {
+                    let SentAppend { range, pending, counted, old_since, _connection, _room } = sent.map_err(rpc)?;
                     let deadline = Instant::now() + APPEND_LIMIT;
                     let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
                     let result = range.result(&appended).map_err(rpc)?;
                     let is_whole = matches!(&result, Ok(last) if *last == range.last);
                     network.acknowledged(counted.filter(|_| is_whole));
+                    if let Some(since) = old_since {
+                        pipeline.acknowledged(since.elapsed());
+                    }
                     Ok((result, is_whole))
                 })
                 .buffered(MAX_PIPELINED);

@@ -3,14 +3,24 @@
 //! Owns: the bound of their bytes. Does not own: the appends (`network`).
 //!
 //! At most [`MAX_PIPELINED_BYTES`] of entries are on their way, so a follower with a slow disk holds no more in memory.
+//! Old entries, for a follower that lacks many, have a smaller bound: [`OLD_WINDOW_BYTES`], and the bytes that a fast
+//! network carries in the shortest time of an append. Whatever is on its way is processed and synced at full speed, on
+//! processors and disks that may also serve clients. The smaller bound keeps such a burst to a few milliseconds, and
+//! reading waits for the acknowledgements of the follower.
 
-use std::sync::Arc;
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use thalweg_types::limits::MAX_PIPELINED_BYTES;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Size in bytes of an append before which other tasks run.
 pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
+/// Bytes of old entries that may be on their way if the network takes no time.
+const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
+/// Bytes of old entries that a network carries in a microsecond.
+const OLD_BYTES_PER_MICRO: usize = 256;
+
+const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
 
 /// Age of the entries of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +35,13 @@ pub(crate) enum EntryAge {
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     room: Arc<Semaphore>,
+    /// Shortest time from the sending of an append of old entries to its acknowledgement.
+    shortest: Cell<Option<Duration>>,
 }
 
 impl Default for Pipeline {
     fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(MAX_PIPELINED_BYTES)) }
+        Self { room: Arc::new(Semaphore::new(MAX_PIPELINED_BYTES)), shortest: Cell::new(None) }
     }
 }
 
@@ -37,11 +49,69 @@ impl Pipeline {
     /// Reserves memory for the entries of an append of `bytes` bytes, until the permit is dropped. Waits until the
     /// appends on their way leave enough, and lets other tasks run before a large append: otherwise all that a follower
     /// lacks, up to the bound, would be sent before consensus continues on the same thread.
-    pub(crate) async fn room_for(&self, bytes: usize) -> OwnedSemaphorePermit {
+    pub(crate) async fn room_for(&self, bytes: usize, age: EntryAge) -> OwnedSemaphorePermit {
         if bytes >= YIELD_FROM_BYTES {
             tokio::task::yield_now().await;
         }
-        let wanted = bytes.min(MAX_PIPELINED_BYTES) as u32;
+        let wanted = self.charge(bytes, age) as u32;
         Arc::clone(&self.room).acquire_many_owned(wanted).await.expect("the semaphore is never closed")
+    }
+
+    /// Returns the number of permits for entries of `bytes` bytes. The semaphore has one for each byte of new entries.
+    fn charge(&self, bytes: usize, age: EntryAge) -> usize {
+        let charge = match age {
+            EntryAge::New => bytes,
+            EntryAge::Old => bytes.saturating_mul(MAX_PIPELINED_BYTES) / self.old_window(),
+        };
+        charge.min(MAX_PIPELINED_BYTES)
+    }
+
+    /// Bound of the bytes of old entries on their way.
+    fn old_window(&self) -> usize {
+        let micros = self.shortest.get().map_or(0, |shortest| shortest.as_micros() as usize);
+        OLD_WINDOW_BYTES.saturating_add(micros.saturating_mul(OLD_BYTES_PER_MICRO)).min(MAX_PIPELINED_BYTES)
+    }
+
+    /// Notes the time from the sending of an append of old entries to its acknowledgement.
+    pub(crate) fn acknowledged(&self, took: Duration) {
+        self.shortest.set(Some(self.shortest.get().map_or(took, |shortest| shortest.min(took))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const PIECE: usize = 32 * 1024;
+
+    /// Returns the number of bytes on their way at which the next piece waits.
+    fn fill(pipeline: &Pipeline, age: EntryAge) -> usize {
+        let permits = std::iter::from_fn(|| pipeline.room_for(PIECE, age).now_or_never());
+        permits.collect::<Vec<_>>().len() * PIECE
+    }
+
+    #[test]
+    fn fewer_bytes_of_old_entries_are_on_their_way_unless_the_network_is_slow() {
+        let pipeline = Pipeline::default();
+        assert_eq!(fill(&pipeline, EntryAge::New), MAX_PIPELINED_BYTES);
+        assert_eq!(fill(&pipeline, EntryAge::Old), OLD_WINDOW_BYTES);
+        pipeline.acknowledged(Duration::from_millis(60));
+        assert_eq!(fill(&pipeline, EntryAge::Old), MAX_PIPELINED_BYTES);
+        pipeline.acknowledged(Duration::from_millis(8));
+        let window = fill(&pipeline, EntryAge::Old);
+        assert!((2 * OLD_WINDOW_BYTES - 4 * PIECE..=2 * OLD_WINDOW_BYTES).contains(&window), "{window}");
+        pipeline.acknowledged(Duration::from_millis(9));
+        assert_eq!(fill(&pipeline, EntryAge::Old), window, "the shortest time counts");
+    }
+
+    #[test]
+    fn an_entry_above_the_bound_travels_alone() {
+        let pipeline = Pipeline::default();
+        let large = [(MAX_PIPELINED_BYTES + 1, EntryAge::New), (OLD_WINDOW_BYTES + 1, EntryAge::Old)];
+        for (bytes, age) in large {
+            assert_eq!(pipeline.charge(bytes, age), MAX_PIPELINED_BYTES);
+        }
     }
 }
