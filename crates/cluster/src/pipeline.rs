@@ -1,6 +1,7 @@
 //! Appends that are on their way to a follower.
 //!
-//! Owns: the bound of their bytes. Does not own: the appends (`network`).
+//! Owns: the bound of their bytes, and the sign by which the follower knows that it is far behind. Does not own: the
+//! appends (`network`, `service`).
 //!
 //! At most [`MAX_PIPELINED_BYTES`] of entries are on their way, so a follower with a slow disk holds no more in memory.
 //! Old entries, for a follower that lacks many, have a smaller bound: [`OLD_WINDOW_BYTES`], and the bytes that a fast
@@ -10,8 +11,11 @@
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
+use openraft::raft::AppendEntriesRequest;
 use thalweg_types::limits::MAX_PIPELINED_BYTES;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::types::Types;
 
 /// Size in bytes of an append before which other tasks run.
 pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
@@ -19,6 +23,9 @@ pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
 const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of old entries that a network carries in a microsecond.
 const OLD_BYTES_PER_MICRO: usize = 256;
+
+/// Number of committed entries after the last one of an append from which its receiver is far behind.
+const FAR_BEHIND_ENTRIES: u64 = 64;
 
 const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
 
@@ -78,11 +85,24 @@ impl Pipeline {
     }
 }
 
+/// Returns true if an append shows its receiver that it is far behind: the leader has committed many entries after those
+/// of the append.
+pub(crate) fn is_far_behind(request: &AppendEntriesRequest<Types>) -> bool {
+    let (last, committed) = (request.entries.last(), request.leader_commit.as_ref());
+    let lacks = last.zip(committed).map(|(last, committed)| committed.index.saturating_sub(last.log_id.index));
+    lacks >= Some(FAR_BEHIND_ENTRIES)
+}
+
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use openraft::EntryPayload;
+    use thalweg_raft::{RaftEntry, RaftLogId};
+    use thalweg_state::membership::LogId;
+    use thalweg_types::{Index, NodeId, Term};
 
     use super::*;
+    use crate::convert::raft_vote;
 
     const PIECE: usize = 32 * 1024;
 
@@ -104,6 +124,25 @@ mod tests {
         assert!((2 * OLD_WINDOW_BYTES - 4 * PIECE..=2 * OLD_WINDOW_BYTES).contains(&window), "{window}");
         pipeline.acknowledged(Duration::from_millis(9));
         assert_eq!(fill(&pipeline, EntryAge::Old), window, "the shortest time counts");
+    }
+
+    #[test]
+    fn a_follower_is_far_behind_if_many_later_entries_are_committed() {
+        let id = |index| -> RaftLogId { thalweg_raft::raft_log_id(LogId { term: Term(1), index: Index(index) }) };
+        let vote = thalweg_wire::peer::PeerVote { term: Term(1), node: NodeId(1), committed: true };
+        let append = |committed: Option<u64>, entry: Option<u64>| -> AppendEntriesRequest<Types> {
+            let entries = entry.map(|at| RaftEntry { log_id: id(at), payload: EntryPayload::Blank });
+            AppendEntriesRequest {
+                vote: raft_vote(&vote),
+                prev_log_id: Some(id(9)),
+                leader_commit: committed.map(id),
+                entries: entries.into_iter().collect(),
+            }
+        };
+        assert!(is_far_behind(&append(Some(10 + FAR_BEHIND_ENTRIES), Some(10))));
+        assert!(!is_far_behind(&append(Some(9 + FAR_BEHIND_ENTRIES), Some(10))));
+        assert!(!is_far_behind(&append(None, Some(10))), "nothing is committed");
+        assert!(!is_far_behind(&append(Some(1000), None)), "a heartbeat");
     }
 
     #[test]

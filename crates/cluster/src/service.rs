@@ -52,6 +52,7 @@ use crate::{
     link_counters::ChannelCounter,
     listener::Service,
     network::Network,
+    pipeline::{YIELD_FROM_BYTES, is_far_behind},
     secured::Secured,
     signs::Signs,
     subjects::Mesh,
@@ -246,6 +247,11 @@ impl Requests {
             self.hear_leader(from, frame.heard)?;
             let request = append_request(&frame, &body);
             let request = request.map_err(|error| Refusal::new(Action::Fix, "malformed_frame", error))?;
+            if body.len() >= YIELD_FROM_BYTES && is_far_behind(&request) {
+                // While this node catches up, its thread would not sleep for many milliseconds, and the scheduler would
+                // let threads that serve clients on the same processor wait for its next tick.
+                std::thread::yield_now();
+            }
             if let Some(first) = frame.entries.get(0).filter(|first| first.id.index == Index::ZERO) {
                 self.consensus.set_first_time(first.time);
             }
