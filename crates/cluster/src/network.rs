@@ -49,7 +49,7 @@ use crate::{
     link::{CallError, Connection, DialWarnings, Link, Owned, Path, PendingReply},
     link_counters::{ChannelCounter, LinkBytes, LinkCounters},
     old_entries::OldEntryThreads,
-    pipeline::{EntryAge, Pipeline, YIELD_FROM_BYTES},
+    pipeline::{EntryAge, Pipeline, YIELD_FROM_BYTES, is_far_behind},
     types::{Rt, Types},
 };
 
@@ -191,11 +191,11 @@ impl Network {
     /// Returns the age of the entries of an append.
     fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
         let first = self.0.log.get().zip(request.entries.first());
-        let is_old = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));
-        if is_old { EntryAge::Old } else { EntryAge::New }
+        let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));
+        if is_in_file || is_far_behind(request) { EntryAge::Old } else { EntryAge::New }
     }
 
-    /// Encodes an append. Many bytes of old entries are encoded by the thread that has read them.
+    /// Encodes an append. Many bytes of old entries are encoded by the thread that reads such entries.
     async fn encode(&self, append: AppendParts, age: EntryAge, id: u64) -> Result<Vec<u8>, EncodeError> {
         let bytes = append.payload_bytes();
         let threads = self.0.old_entries.get().filter(|_| age == EntryAge::Old && bytes >= YIELD_FROM_BYTES);

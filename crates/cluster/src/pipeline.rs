@@ -32,9 +32,9 @@ const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
 /// Age of the entries of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryAge {
-    /// The entries are among the newest, which are in memory, or there are none.
+    /// The follower is not far behind, or there are no entries.
     New,
-    /// The entries must be read from the file.
+    /// The follower is far behind: the entries are no longer in memory, or many later ones are committed.
     Old,
 }
 

@@ -221,6 +221,20 @@ fn a_node_that_cannot_be_dialled_is_dialled_at_the_address_with_which_it_connect
 }
 
 #[test]
+fn entries_are_old_for_a_follower_that_lacks_many_committed_ones() {
+    run(async {
+        let server = Server::start(|_, request| ready(success(&request)).boxed_local()).await;
+        let network = network(&server).network;
+        let age = |committed, bytes| {
+            let append = AppendEntriesRequest { leader_commit: Some(id(committed)), ..request(5, bytes) };
+            network.age_of(&append)
+        };
+        assert_eq!([age(4, Some(1)), age(5, Some(1)), age(500, None)], [EntryAge::New; 3]);
+        assert_eq!(age(500, Some(1)), EntryAge::Old, "also if this node has them in memory");
+    });
+}
+
+#[test]
 fn old_entries_are_encoded_elsewhere_to_the_same_frame() {
     run(async {
         let hearing = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
