@@ -8,10 +8,13 @@ use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult
 use thalweg_log::RecordKind;
 use thalweg_raft::{RaftEntry, RaftLogId, RaftVote};
 use thalweg_state::membership::LogId;
-use thalweg_types::{NodeId, SpaceTime, codec::List};
+use thalweg_types::{
+    NodeId, SpaceTime,
+    codec::{EncodeError, List},
+};
 use thalweg_wire::peer::{
     Append, AppendResult, Appended, AskPreVote, AskVote, EntryId, EntryKind, Heartbeat, LogEntry, PeerVote, PreVoted,
-    Voted,
+    Voted, encode_compressed,
 };
 
 use crate::types::Types;
@@ -47,12 +50,25 @@ fn kind_of(kind: RecordKind) -> EntryKind {
     }
 }
 
-/// Entries of an append, converted to the fields that frames carry.
-pub(crate) struct Parts(Vec<(EntryId, EntryKind, SpaceTime, Bytes)>);
+/// Room for the fields of an entry beside its payload, in bytes. A frame with more fields grows.
+const ENTRY_ROOM_BYTES: usize = 64;
 
-impl Parts {
-    /// Converts entries. `first_time` is the space time of the space's first entry, if `entries` contains it.
-    pub(crate) fn of(entries: &[RaftEntry], first_time: SpaceTime) -> Result<Self, thalweg_raft::StoreError> {
+/// An append request, converted to the fields that its frame carries. It owns them, so another thread can encode it.
+pub(crate) struct AppendParts {
+    vote: PeerVote,
+    heard: u64,
+    previous: Option<EntryId>,
+    committed: Option<EntryId>,
+    entries: Vec<(EntryId, EntryKind, SpaceTime, Bytes)>,
+}
+
+impl AppendParts {
+    /// Converts a request. `first_time` is the space time of the space's first entry, if the request contains it.
+    pub(crate) fn of(
+        request: &AppendEntriesRequest<Types>,
+        heard: u64,
+        first_time: SpaceTime,
+    ) -> Result<Self, thalweg_raft::StoreError> {
         let part = |entry: &RaftEntry| {
             let (kind, payload) = thalweg_raft::record_of(entry)?;
             let time = match &entry.payload {
@@ -62,25 +78,32 @@ impl Parts {
             };
             Ok((entry_id(&entry.log_id), kind_of(kind), time, payload))
         };
-        entries.iter().map(part).collect::<Result<_, _>>().map(Self)
+        Ok(Self {
+            vote: peer_vote(&request.vote),
+            heard,
+            previous: request.prev_log_id.as_ref().map(entry_id),
+            committed: request.leader_commit.as_ref().map(entry_id),
+            entries: request.entries.iter().map(part).collect::<Result<_, thalweg_raft::StoreError>>()?,
+        })
     }
 
-    pub(crate) fn entries(&self) -> Vec<LogEntry<'_>> {
-        self.0
+    /// Size of the entries' payloads in bytes.
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.entries.iter().map(|(_, _, _, payload)| payload.len()).sum()
+    }
+
+    /// Encodes the frame, and compresses it if that pays.
+    pub(crate) fn encode(self, id: u64) -> Result<Vec<u8>, EncodeError> {
+        let room = self.payload_bytes() + (self.entries.len() + 2) * ENTRY_ROOM_BYTES;
+        let Self { vote, heard, previous, committed, entries } = self;
+        let entries: Vec<_> = entries
             .iter()
             .map(|(id, kind, time, payload)| LogEntry { id: id.clone(), kind: *kind, time: *time, payload })
-            .collect()
-    }
-}
-
-/// Returns the frame of an append request.
-pub(crate) fn append<'a>(request: &AppendEntriesRequest<Types>, heard: u64, entries: &'a [LogEntry<'a>]) -> Append<'a> {
-    Append {
-        vote: peer_vote(&request.vote),
-        heard,
-        previous: request.prev_log_id.as_ref().map(entry_id),
-        committed: request.leader_commit.as_ref().map(entry_id),
-        entries: List::Items(entries),
+            .collect();
+        let frame = Append { vote, heard, previous, committed, entries: List::Items(&entries) };
+        let mut out = Vec::with_capacity(room);
+        encode_compressed(&frame, id, &mut out)?;
+        Ok(out)
     }
 }
 

@@ -29,8 +29,15 @@ use crate::link_counters::ChannelCounter;
 
 /// Maximum number of frames that wait on one connection.
 const MAX_QUEUED_FRAMES: usize = 4096;
-/// Size of a body in bytes from which another thread compresses or decompresses it. A shorter one takes less than 2 ms.
+/// Size of a body in bytes from which another thread encodes, compresses or decompresses it. A shorter one takes less
+/// than 2 ms.
 const ELSEWHERE_BYTES: usize = 1024 * 1024;
+/// Size of a body in bytes up to which its memory is taken before its bytes arrive. A body in a handshake is far
+/// smaller.
+const EXPECTED_BODY_BYTES: usize = 1024 * 1024;
+/// Number of bytes of a long frame that are written before other tasks run. The kernel copies them, and over the
+/// loopback it delivers them within the same call, which takes about a third of a millisecond.
+const MAX_WRITE_BYTES: usize = 2 * LINK_WRITE_BYTES;
 /// Silence after which the system probes whether the peer still exists, and interval of the probes. A peer that has
 /// lost power sends nothing, so its connections would otherwise stay open.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -66,7 +73,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// Reads one frame; `None` if the peer has ended the connection between two frames. Takes memory for the body as its
+/// Reads one frame; `None` if the peer has ended the connection between two frames. Takes memory for a long body as its
 /// bytes arrive, at most `max_body`. A compressed body is accepted only after the handshake, where `max_body` is the
 /// largest body: before it, a peer must not make this node allocate more memory than the peer has sent.
 pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: usize) -> io::Result<Option<Frame>> {
@@ -110,7 +117,7 @@ async fn read_body(
     head_bytes: usize,
     max_body: usize,
 ) -> io::Result<Frame> {
-    let mut body = Vec::with_capacity(header.len.min(64 * 1024));
+    let mut body = Vec::with_capacity(header.len.min(EXPECTED_BODY_BYTES));
     let read = stream.take(header.len as u64).read_to_end(&mut body).await?;
     if read < header.len {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -160,6 +167,17 @@ pub(crate) async fn encoded_elsewhere<'a, F: PeerFrame<'a>>(frame: &F, id: u64) 
         out
     });
     Ok(compressing.await.expect("compression does not panic, and the runtime is running"))
+}
+
+/// Encodes a frame whose body has about this number of bytes: here, or on another thread if it is long.
+pub(crate) async fn encoded_by<E>(bytes: usize, encode: E) -> Result<Vec<u8>, EncodeError>
+where
+    E: FnOnce() -> Result<Vec<u8>, EncodeError> + Send + 'static,
+{
+    if bytes < ELSEWHERE_BYTES {
+        return encode();
+    }
+    spawn_blocking(encode).await.expect("encoding does not panic, and the runtime is running")
 }
 
 /// Enables TCP keep-alive probes, so that the kernel ends a connection whose peer no longer exists.
@@ -235,7 +253,12 @@ pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
                 rooms.push(next.room);
             }
             let together = &together[begin..];
-            stream.write_all(together).await?;
+            for (number, piece) in together.chunks(MAX_WRITE_BYTES).enumerate() {
+                if number > 0 {
+                    tokio::task::yield_now().await;
+                }
+                stream.write_all(piece).await?;
+            }
             // A TLS session may keep encrypted bytes.
             stream.flush().await?;
             counter.sent(together.len());

@@ -9,7 +9,8 @@
 //! ```
 //! Everything of a node's consensus runs on one thread, with a runtime of its own: the sockets between nodes, openraft,
 //! and the application of entries. So a heartbeat never waits for a thread of the server. Messages between subscribers
-//! of different nodes have a thread of their own (`subjects`).
+//! of different nodes have a thread of their own (`subjects`), and so has the reading and encoding of old entries for a
+//! follower that catches up (`old_entries`).
 
 mod about;
 mod calls;
@@ -30,8 +31,10 @@ mod link_counters;
 mod listener;
 mod network;
 mod node;
+mod old_entries;
 mod options;
 mod peers;
+mod pipeline;
 mod repair;
 mod report;
 mod runs;

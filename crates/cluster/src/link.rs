@@ -300,11 +300,29 @@ impl Connection {
         frame: &F,
         turn: Option<&Turn>,
     ) -> Result<PendingReply, CallError> {
-        let id = self.next_id.replace(self.next_id.get() + 1);
+        let id = self.take_id();
         let bytes = encoded_elsewhere(frame, id).await?;
         if let Some(turn) = turn {
             turn.come().await;
         }
+        self.send_bytes(id, bytes).await
+    }
+
+    /// Sends a request that `encode` encodes with its id, which may take place on another thread.
+    pub(crate) async fn send_encoded<B>(&self, encode: impl FnOnce(u64) -> B) -> Result<PendingReply, CallError>
+    where
+        B: Future<Output = Result<Vec<u8>, EncodeError>>,
+    {
+        let id = self.take_id();
+        let bytes = encode(id).await?;
+        self.send_bytes(id, bytes).await
+    }
+
+    fn take_id(&self) -> u64 {
+        self.next_id.replace(self.next_id.get() + 1)
+    }
+
+    async fn send_bytes(&self, id: u64, bytes: Vec<u8>) -> Result<PendingReply, CallError> {
         let (sender, receiver) = oneshot::channel();
         if self.has_ended.get() {
             return Err(CallError::Unreachable { node: self.node, reason: "the connection has ended".to_owned() });

@@ -12,9 +12,9 @@ use std::{
     collections::BTreeMap,
     fmt,
     future::Future,
+    io,
     pin::pin,
     rc::Rc,
-    sync::Arc,
     time::Duration,
 };
 
@@ -34,29 +34,27 @@ use thalweg_raft::{
     SnapshotHandle, SnapshotReader, without_needless_notices,
 };
 use thalweg_replica::NodeInfo;
-use thalweg_types::{Index, NodeId, SpaceTime, limits::MAX_PIPELINED_BYTES};
+use thalweg_types::{Index, NodeId, SpaceTime, codec::EncodeError};
 use thalweg_wire::peer::{
     Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SHORT_FROM, SnapshotBegun, SnapshotChunk,
     SnapshotInstalled, Transfer, Transferred, Voted,
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
-};
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::{
-    convert::{Parts, Range, append, ask_pre_vote, ask_vote, entry_id, heartbeat, peer_vote, raft_vote, vote_response},
+    convert::{AppendParts, Range, ask_pre_vote, ask_vote, entry_id, heartbeat, peer_vote, raft_vote, vote_response},
+    frames::encoded_by,
     handshake::{Credentials, RemovalNotice},
     hearing::HearingRecord,
     link::{CallError, Connection, DialWarnings, Link, Owned, Path, PendingReply},
     link_counters::{ChannelCounter, LinkBytes, LinkCounters},
+    old_entries::OldEntryThreads,
+    pipeline::{EntryAge, Pipeline, YIELD_FROM_BYTES, is_far_behind},
     types::{Rt, Types},
 };
 
 /// Maximum number of appends to a follower that are on their way at a time.
 const MAX_PIPELINED: usize = 32;
-/// Size in bytes of an append before which other tasks run.
-const YIELD_FROM_BYTES: usize = 64 * 1024;
 /// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one
 /// heartbeat interval, but a slow fsync takes longer, and the leader would send the same entries repeatedly. The
 /// follower's silence ends the wait sooner, see `link`.
@@ -108,6 +106,8 @@ struct Inner {
     log: OnceCell<LogReader>,
     /// Counters of the times of appends. Set together with the reader.
     times: OnceCell<AppendTimes>,
+    /// Threads that read and encode old entries. Set together with the reader.
+    old_entries: OnceCell<OldEntryThreads>,
 }
 
 /// Links to all other nodes. A clone uses the same links.
@@ -123,8 +123,8 @@ impl fmt::Debug for Network {
 impl Network {
     pub(crate) fn new(credentials: Rc<Credentials>, hearing: HearingRecord, counters: LinkCounters) -> Self {
         let (peers, warnings) = (RefCell::default(), DialWarnings::default());
-        let (log, times) = (OnceCell::new(), OnceCell::new());
-        Self(Rc::new(Inner { credentials, peers, hearing, counters, warnings, log, times }))
+        let (log, times, old_entries) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Self(Rc::new(Inner { credentials, peers, hearing, counters, warnings, log, times, old_entries }))
     }
 
     /// Notice that this node was removed from the cluster.
@@ -173,14 +173,36 @@ impl Network {
         }
     }
 
-    /// Sets the reader of this node's log, and the counters of the times of appends. Only the first call has an effect.
-    pub(crate) fn set_log(&self, log: LogReader, times: AppendTimes) {
-        log.read_old_entries_elsewhere(|read| {
-            let reading = tokio::task::spawn_blocking(read);
-            async { reading.await.expect("a read does not panic, and the runtime is running") }.boxed_local()
+    /// Sets the reader of this node's log, and the counters of the times of appends, and starts the threads that read
+    /// and encode old entries. Only the first call has an effect.
+    pub(crate) fn set_log(&self, log: LogReader, times: AppendTimes) -> io::Result<()> {
+        let threads = OldEntryThreads::start()?;
+        let reading = threads.clone();
+        log.read_old_entries_elsewhere(move |read| {
+            let threads = reading.clone();
+            async move { threads.run(read).await }.boxed_local()
         });
         let _ = self.0.log.set(log);
         let _ = self.0.times.set(times);
+        let _ = self.0.old_entries.set(threads);
+        Ok(())
+    }
+
+    /// Returns the age of the entries of an append.
+    fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
+        let first = self.0.log.get().zip(request.entries.first());
+        let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));
+        if is_in_file || is_far_behind(request) { EntryAge::Old } else { EntryAge::New }
+    }
+
+    /// Encodes an append. Many bytes of old entries are encoded by the thread that reads such entries.
+    async fn encode(&self, append: AppendParts, age: EntryAge, id: u64) -> Result<Vec<u8>, EncodeError> {
+        let bytes = append.payload_bytes();
+        let threads = self.0.old_entries.get().filter(|_| age == EntryAge::Old && bytes >= YIELD_FROM_BYTES);
+        match threads {
+            Some(threads) => threads.run(move || append.encode(id)).await,
+            None => encoded_by(bytes, move || append.encode(id)).await,
+        }
     }
 
     /// Notes that an append was passed to its connection. Returns the time of that, if it is to be counted.
@@ -286,6 +308,7 @@ fn deadline(option: &RPCOption) -> Instant {
 async fn send_append(
     connection: &Connection,
     request: &AppendEntriesRequest<Types>,
+    age: EntryAge,
     heard: u64,
     network: &Network,
 ) -> Result<(Range, PendingReply), CallError> {
@@ -296,25 +319,30 @@ async fn send_append(
     }
     let lost = |reason: String| CallError::Lost { node: connection.node(), reason };
     let first_time = if request.prev_log_id.is_none() { network.first_time() } else { SpaceTime::default() };
-    let parts = Parts::of(&request.entries, first_time).map_err(|error| lost(error.to_string()))?;
-    let entries = parts.entries();
-    let pending = connection.send(&append(request, heard, &entries)).await?;
+    let append = AppendParts::of(request, heard, first_time).map_err(|error| lost(error.to_string()))?;
+    let pending = connection.send_encoded(|id| network.encode(append, age, id)).await?;
     Ok((Range::of(request), pending))
 }
 
-/// Reserves memory for the entries of an append. Waits until the appends on their way leave enough, and lets other tasks
-/// run before a large append: otherwise all that a follower lacks, up to [`MAX_PIPELINED_BYTES`], would be read and sent
-/// before consensus continues on the same thread.
-async fn room_for(room: Arc<Semaphore>, request: &AppendEntriesRequest<Types>) -> OwnedSemaphorePermit {
+/// Number of bytes of the commands of an append.
+fn payload_bytes(request: &AppendEntriesRequest<Types>) -> usize {
     let bytes = |entry: &RaftEntry| match &entry.payload {
         EntryPayload::Normal(commands) => commands.bytes.len(),
         _ => 0,
     };
-    let wanted = request.entries.iter().map(bytes).sum::<usize>().min(MAX_PIPELINED_BYTES);
-    if wanted >= YIELD_FROM_BYTES {
-        tokio::task::yield_now().await;
-    }
-    room.acquire_many_owned(wanted as u32).await.expect("the semaphore is never closed")
+    request.entries.iter().map(bytes).sum()
+}
+
+/// An append that is on its way. Its bytes count until it is dropped.
+struct SentAppend {
+    range: Range,
+    pending: PendingReply,
+    /// Time that is counted as the one of its sending.
+    counted: Option<Duration>,
+    /// Time of its sending, if its entries are old.
+    old_since: Option<Instant>,
+    _connection: Connection,
+    _room: OwnedSemaphorePermit,
 }
 
 impl PeerNetwork {
@@ -367,7 +395,8 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         let deadline = deadline(&option);
         let connection = link.connection(deadline).await.map_err(rpc)?;
         let heard = self.hearing.echo(self.node);
-        let (range, pending) = send_append(&connection, &request, heard, &self.network).await.map_err(rpc)?;
+        let age = self.network.age_of(&request);
+        let (range, pending) = send_append(&connection, &request, age, heard, &self.network).await.map_err(rpc)?;
         let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
         range.response(&appended).map_err(rpc)
     }
@@ -385,31 +414,39 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let (links, hearing, node) = (self.links.clone(), self.hearing.clone(), self.node);
             let acknowledged = self.acknowledged.clone();
             let network = self.network.clone();
-            let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
+            let pipeline = Rc::new(Pipeline::default());
             let has_sent_entries = Rc::new(Cell::new(false));
-            let acknowledging = network.clone();
+            let acknowledging = (network.clone(), Rc::clone(&pipeline));
             let appends = without_needless_notices(input, NoticeTimes::DEFAULTS, links.requests.clone());
             let sent = appends.then(move |request| {
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
-                let (room, hearing, network) = (Arc::clone(&room), hearing.clone(), network.clone());
+                let (pipeline, hearing, network) = (Rc::clone(&pipeline), hearing.clone(), network.clone());
                 async move {
-                    let room = room_for(room, &request).await;
+                    let age = network.age_of(&request);
+                    let room = pipeline.room_for(payload_bytes(&request), age).await;
                     let connection = link.connection(Instant::now() + setup).await?;
-                    let (range, pending) = send_append(&connection, &request, hearing.echo(node), &network).await?;
-                    Ok::<_, CallError>(((range, pending, connection, room), network.sent(&request)))
+                    let heard = hearing.echo(node);
+                    let (range, pending) = send_append(&connection, &request, age, heard, &network).await?;
+                    let counted = network.sent(&request);
+                    let old_since = (age == EntryAge::Old).then(Instant::now);
+                    let (_connection, _room) = (connection, room);
+                    Ok::<_, CallError>(SentAppend { range, pending, counted, old_since, _connection, _room })
                 }
             });
             let results = sent
                 .map(move |sent| (sent, acknowledging.clone()))
-                .map(|(sent, network)| async move {
-                    let ((range, pending, _connection, _room), sent) = sent.map_err(rpc)?;
+                .map(|(sent, (network, pipeline))| async move {
+                    let SentAppend { range, pending, counted, old_since, _connection, _room } = sent.map_err(rpc)?;
                     let deadline = Instant::now() + APPEND_LIMIT;
                     let appended: Appended = pending.wait::<Owned, _>(deadline).await.map_err(rpc)?;
                     let result = range.result(&appended).map_err(rpc)?;
                     let is_whole = matches!(&result, Ok(last) if *last == range.last);
-                    network.acknowledged(sent.filter(|_| is_whole));
+                    network.acknowledged(counted.filter(|_| is_whole));
+                    if let Some(since) = old_since {
+                        pipeline.acknowledged(since.elapsed());
+                    }
                     Ok((result, is_whole))
                 })
                 .buffered(MAX_PIPELINED);

@@ -288,7 +288,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
         options.consensus,
     )
     .await?;
-    network.set_log(consensus.reader().clone(), consensus.append_times());
+    network.set_log(consensus.reader().clone(), consensus.append_times()).map_err(NodeError::Thread)?;
     let about = AboutNode {
         name: options.name.clone(),
         zone: options.zone.clone(),

@@ -52,6 +52,7 @@ use crate::{
     link_counters::ChannelCounter,
     listener::Service,
     network::Network,
+    pipeline::{YIELD_FROM_BYTES, is_far_behind},
     runs::Silence,
     secured::Secured,
     signs::Signs,
@@ -247,12 +248,26 @@ impl Requests {
         Err(Refusal::new(Action::Retry, "deaf_leader", "this node ignores a leader that does not hear it"))
     }
 
+    /// Gives way to the threads that serve clients, before this node serves an append of `bytes` bytes with entries. They
+    /// may be threads of other nodes on the same machine.
+    fn give_way(&self, bytes: usize, is_far_behind: bool) {
+        self.consensus.note_far_behind(is_far_behind);
+        if is_far_behind && bytes >= YIELD_FROM_BYTES {
+            // While this node catches up, its thread would not sleep for many milliseconds, and the scheduler would let
+            // other threads wait for its next tick.
+            std::thread::yield_now();
+        }
+    }
+
     async fn append(self: Rc<Self>, from: NodeId, id: u64, body: Bytes) -> Vec<u8> {
         let result = async {
             let frame = Append::decode_body(&body)?;
             self.hear_leader(from, frame.heard)?;
             let request = append_request(&frame, &body);
             let request = request.map_err(|error| Refusal::new(Action::Fix, "malformed_frame", error))?;
+            if !request.entries.is_empty() {
+                self.give_way(body.len(), is_far_behind(&request));
+            }
             if let Some(first) = frame.entries.get(0).filter(|first| first.id.index == Index::ZERO) {
                 self.consensus.set_first_time(first.time);
             }

@@ -306,6 +306,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.member.want_purge(index);
     }
 
+    /// Notes that a leader's append shows this node to be far behind, or not. A node that is far behind rests between
+    /// two fsyncs.
+    pub fn note_far_behind(&self, is_far_behind: bool) {
+        self.0.queue.note_far_behind(is_far_behind);
+    }
+
     /// Serves a leader's append.
     pub async fn append_entries(
         &self,

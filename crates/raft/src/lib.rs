@@ -37,6 +37,7 @@ mod index;
 mod members;
 mod options;
 mod proposals;
+mod read_ahead;
 mod reader;
 mod reads;
 mod receiving;

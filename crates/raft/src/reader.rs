@@ -1,11 +1,12 @@
 //! Reading a space's entries.
 //!
 //! Owns: [`LogReader`], which openraft, the applier and replication all use. Does not own: the cache of the newest
-//! entries (see `tail`) and the positions of the others (see `index`).
+//! entries (see `tail`), the positions of the others (see `index`), and the entries that are read ahead (`read_ahead`).
 //!
 //! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry. Those
 //! for a follower that lacks old entries are passed to another thread if the node has one
-//! ([`LogReader::read_old_entries_elsewhere`]).
+//! ([`LogReader::read_old_entries_elsewhere`]), several appends at a time. That thread can have a low priority, so it
+//! takes no lock of this crate: the position is looked up before the read and checked after it, on the caller's thread.
 //!
 //! While openraft starts, it searches all entries that the state does not have yet for the newest two memberships, 64
 //! at a time, from the last one back. After a kill these can be a million entries. Readers therefore return only those
@@ -14,7 +15,7 @@
 use std::{
     fmt::{self, Debug},
     io,
-    ops::{Bound, RangeBounds, RangeInclusive},
+    ops::{Bound, Range, RangeBounds, RangeInclusive},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -27,11 +28,12 @@ use openraft::{OptionalSend, RaftLogReader, async_runtime::AsyncRuntime};
 use thalweg_log::{Log, LogRecord, ReadError};
 use thalweg_replica::{Membership, Valid};
 use thalweg_state::membership::LogId;
-use thalweg_types::{Index, SpaceId, SpaceTime};
+use thalweg_types::{Index, Lsn, SpaceId, SpaceTime};
 
 use crate::{
     convert::{entry_of, log_id, raft_log_id, raft_vote},
     error::StoreError,
+    read_ahead::ReadAhead,
     space_log::{SpaceLog, StoreStats},
     types::{RaftEntry, RaftLogId, RaftVote, Types},
     written::Written,
@@ -40,6 +42,8 @@ use crate::{
 /// Divisor of the largest read when a follower needs entries that are not cached. The copies of 1 MiB keep consensus,
 /// which runs on one thread, from anything else for a millisecond.
 const OLD_SHARE: usize = 4;
+/// Number of largest reads that another thread performs at a time. Their entries wait in memory for their appends.
+const READS_AHEAD: usize = 2;
 
 /// A read of entries.
 pub type EntryRead = Box<dyn FnOnce() -> Result<Vec<RaftEntry>, StoreError> + Send>;
@@ -57,6 +61,25 @@ impl fmt::Debug for OtherThread {
     }
 }
 
+/// Beginning of a read from the file.
+#[derive(Debug)]
+struct FilePlace {
+    /// Position at or before the first entry.
+    anchor: Lsn,
+    valid: Valid,
+    wanted: Range<Index>,
+    /// Number of truncations of the log before the read.
+    truncations: u64,
+}
+
+/// Place of the first entry of a read.
+#[derive(Debug)]
+enum Place {
+    /// The records are in memory, or there are none.
+    Memory(Vec<LogRecord>),
+    File(FilePlace),
+}
+
 /// Reads the log of one space; cheap to clone, safe from many threads.
 #[derive(Clone, Debug)]
 pub struct LogReader {
@@ -67,12 +90,14 @@ pub struct LogReader {
     /// True while openraft starts.
     is_start: Arc<AtomicBool>,
     other_thread: Arc<OtherThread>,
+    ahead: ReadAhead,
 }
 
 impl LogReader {
     pub(crate) fn new(log: Log, space: SpaceId, max_read_bytes: usize, space_log: SpaceLog) -> Self {
         let (space_log, is_start) = (Arc::new(Mutex::new(space_log)), Arc::new(AtomicBool::new(false)));
-        Self { log, space, max_read_bytes, space_log, is_start, other_thread: Arc::default() }
+        let (other_thread, ahead) = (Arc::default(), ReadAhead::default());
+        Self { log, space, max_read_bytes, space_log, is_start, other_thread, ahead }
     }
 
     /// Makes all readers of this log pass their reads of old entries for followers to `run`, which runs them on another
@@ -85,7 +110,8 @@ impl LogReader {
     }
 
     /// Returns true if an entry must be read from the file.
-    fn is_old(&self, index: Index) -> bool {
+    #[must_use]
+    pub fn is_old(&self, index: Index) -> bool {
         self.cached(index).is_none()
     }
 
@@ -166,37 +192,44 @@ impl LogReader {
     /// `max_bytes` of payload are exceeded, but after one entry at the earliest. Never returns a void entry.
     pub fn records(&self, from: Index, to: Index, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
         loop {
-            let space_log = self.space_log();
-            let from = from.max(space_log.index.first());
-            let to = to.min(space_log.index.next());
-            if from >= to {
-                return Ok(Vec::new());
+            let place = match self.place(from, to, max_bytes)? {
+                Place::Memory(records) => return Ok(records),
+                Place::File(place) => place,
+            };
+            let found = self.read_from(&place, max_bytes);
+            if self.is_current(place.wanted.start, place.truncations) {
+                return found;
             }
-            if let Some(cached) = space_log.tail.from(from) {
-                return Ok(take_bytes(cached.take_while(|record| record.index < to).cloned(), max_bytes));
-            }
-            let anchor = space_log.index.seek(from).ok_or(StoreError::Missing(from))?;
-            let (truncations, valid) = (space_log.truncations, Valid::of(&self.log, self.space));
-            drop(space_log);
-            let found = self.read_from(anchor, &valid, from..to, max_bytes);
-            let space_log = self.space_log();
-            // The log was truncated or purged during the read, so the result may be wrong.
-            if space_log.truncations != truncations || space_log.index.first() > from {
-                continue;
-            }
-            return found;
         }
     }
 
-    fn read_from(
-        &self,
-        anchor: thalweg_types::Lsn,
-        valid: &Valid,
-        wanted: std::ops::Range<Index>,
-        max_bytes: usize,
-    ) -> Result<Vec<LogRecord>, StoreError> {
+    /// Returns the records of a read if they are in memory, and otherwise their place in the file.
+    fn place(&self, from: Index, to: Index, max_bytes: usize) -> Result<Place, StoreError> {
+        let space_log = self.space_log();
+        let from = from.max(space_log.index.first());
+        let to = to.min(space_log.index.next());
+        if from >= to {
+            return Ok(Place::Memory(Vec::new()));
+        }
+        if let Some(cached) = space_log.tail.from(from) {
+            let wanted = cached.take_while(|record| record.index < to).cloned();
+            return Ok(Place::Memory(take_bytes(wanted, max_bytes)));
+        }
+        let anchor = space_log.index.seek(from).ok_or(StoreError::Missing(from))?;
+        let valid = Valid::of(&self.log, self.space);
+        Ok(Place::File(FilePlace { anchor, valid, wanted: from..to, truncations: space_log.truncations }))
+    }
+
+    /// Returns false if the log was truncated or purged during a read from entry `from` on, so the result may be wrong.
+    fn is_current(&self, from: Index, truncations: u64) -> bool {
+        let space_log = self.space_log();
+        space_log.truncations == truncations && space_log.index.first() <= from
+    }
+
+    fn read_from(&self, place: &FilePlace, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
+        let FilePlace { anchor, valid, wanted, .. } = place;
         // The anchor's segment may have been freed, but not the one with the first entry after the purged one.
-        let records = match self.log.records_from(anchor) {
+        let records = match self.log.records_from(*anchor) {
             Err(ReadError::Compacted { oldest }) => self.log.records_from(oldest)?,
             records => records?,
         };
@@ -221,6 +254,29 @@ impl LogReader {
             }
         }
         Err(StoreError::Missing(next))
+    }
+
+    /// Reads entries from `from` on, as many as several appends need. Passes reads of the file to `run`.
+    async fn read_ahead(&self, from: Index, run: &RunElsewhere) -> Result<ReadAhead, StoreError> {
+        let max_bytes = READS_AHEAD * self.max_read_bytes;
+        loop {
+            let truncations = self.space_log().truncations;
+            let place = match self.place(from, Index(u64::MAX), max_bytes)? {
+                Place::Memory(records) => {
+                    let entries = records.iter().map(entry_of).collect::<Result<_, _>>()?;
+                    return Ok(ReadAhead::new(entries, truncations));
+                }
+                Place::File(place) => place,
+            };
+            let (reader, from, truncations) = (self.clone(), place.wanted.start, place.truncations);
+            let read = move || -> Result<Vec<RaftEntry>, StoreError> {
+                reader.read_from(&place, max_bytes)?.iter().map(entry_of).collect()
+            };
+            let found = run(Box::new(read)).await;
+            if self.is_current(from, truncations) {
+                return Ok(ReadAhead::new(found?, truncations));
+            }
+        }
     }
 
     /// Returns the space time of the space's first entry; `None` if it was purged or there is none. That entry is a
@@ -328,16 +384,17 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<RaftEntry>> {
         let (from, to) = (Index(start), Index(end));
         if !self.is_old(from) {
+            self.ahead = ReadAhead::default();
             return Ok(self.entries(from, to, self.max_read_bytes)?);
         }
         let max_bytes = self.max_read_bytes / OLD_SHARE;
-        match self.other_thread.0.get() {
-            Some(run) => {
-                let reader = self.clone();
-                Ok(run(Box::new(move || reader.entries(from, to, max_bytes))).await?)
-            }
-            None => Ok(self.entries(from, to, max_bytes)?),
+        let Some(run) = self.other_thread.0.get() else { return Ok(self.entries(from, to, max_bytes)?) };
+        if !self.ahead.has(from, self.space_log().truncations) {
+            // The entries of the former read make room first.
+            self.ahead = ReadAhead::default();
+            self.ahead = self.read_ahead(from, run).await?;
         }
+        Ok(self.ahead.take(to, max_bytes))
     }
 
     async fn entries_stream<RB>(&mut self, range: RB) -> impl Stream<Item = io::Result<RaftEntry>> + OptionalSend

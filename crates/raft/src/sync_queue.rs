@@ -5,10 +5,16 @@
 //!
 //! Bound: [`MAX_PENDING`] callbacks wait, and as many are in the running fsync. At the bound, an append waits before it
 //! writes. A failed fsync fails all callbacks from then on.
+//!
+//! Nobody waits for the fsyncs of a follower that is far behind, and one after the other they would keep the disk busy
+//! all the time. So its driver rests after each of them; see [`SyncQueue::takes_rest`].
 
 use std::{
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -26,6 +32,9 @@ use crate::{error::StoreError, types::Types};
 
 /// Maximum number of callbacks that wait for the next fsync.
 pub(crate) const MAX_PENDING: usize = 16 * 1024;
+/// Number of rests that follow an append to a follower that is far behind. A node that has become the leader gets no
+/// further append that could end them.
+const RESTS: u32 = 16;
 
 /// Arranges that [`SyncQueue::step`] is called soon: by a thread in a server, by the scheduler in a simulation.
 pub trait SyncDriver {
@@ -37,6 +46,8 @@ pub trait SyncDriver {
 pub struct SyncQueue<Rt: AsyncRuntime> {
     log: Log,
     state: Mutex<State<Rt>>,
+    /// Number of further steps after which the driver rests.
+    rests: AtomicU32,
 }
 
 /// A callback, with the LSN below which the log must be durable.
@@ -96,7 +107,7 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
             running_bytes: 0,
             running_since: None,
         };
-        Self { log, state: Mutex::new(state) }
+        Self { log, state: Mutex::new(state), rests: AtomicU32::new(0) }
     }
 
     /// Returns the amount and the age of written data that is not durable yet.
@@ -111,6 +122,17 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
     fn state(&self) -> MutexGuard<'_, State<Rt>> {
         // No code under this lock panics during a change of the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an append shows this node to be far behind its leader, or not.
+    pub fn note_far_behind(&self, is_far_behind: bool) {
+        self.rests.store(if is_far_behind { RESTS } else { 0 }, Relaxed);
+    }
+
+    /// Returns true if the driver should rest before the next step. Called after each step.
+    #[must_use]
+    pub fn takes_rest(&self) -> bool {
+        self.rests.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     /// Queues the callback of a write of `bytes` bytes, which is completed once all records below `lsn` are durable, or

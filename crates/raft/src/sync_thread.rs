@@ -7,12 +7,17 @@
 use std::{
     fmt, io,
     sync::{Arc, Condvar, Mutex, PoisonError},
-    thread::JoinHandle,
+    thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use openraft::async_runtime::AsyncRuntime;
 
 use crate::sync_queue::{SyncDriver, SyncQueue};
+
+/// Pause between two fsyncs of a follower that is far behind. With a longer one, each fsync would write more, and the
+/// fsync of another user of the disk would wait longer for it.
+const REST: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 struct Bell {
@@ -62,9 +67,12 @@ impl SyncThread {
     {
         let bell = Arc::new(Bell::default());
         let heard = Arc::clone(&bell);
-        let thread = std::thread::Builder::new().name("raft-sync".to_owned()).spawn(move || {
+        let thread = thread::Builder::new().name("raft-sync".to_owned()).spawn(move || {
             while heard.wait() {
                 queue.step();
+                if queue.takes_rest() {
+                    thread::sleep(REST);
+                }
             }
             queue.step();
             queue.close();

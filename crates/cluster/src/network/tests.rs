@@ -2,7 +2,7 @@ use std::future::ready;
 
 use futures_util::stream;
 use thalweg_raft::{Commands, RaftLogId};
-use thalweg_types::{Index, SpaceTime, Term};
+use thalweg_types::{Index, SpaceTime, Term, limits::MAX_PIPELINED_BYTES};
 use thalweg_wire::peer::{Append, AppendResult, PeerFrame, PeerKind};
 use tokio::sync::watch;
 
@@ -232,5 +232,32 @@ fn a_node_that_cannot_be_dialled_is_dialled_at_the_address_with_which_it_connect
         assert!(links.appends.connection(soon()).await.is_ok());
         let later = "127.0.0.1:2";
         assert_eq!(network.peer(SERVER, later).control.address(), later, "the membership has changed");
+    });
+}
+
+#[test]
+fn entries_are_old_for_a_follower_that_lacks_many_committed_ones() {
+    run(async {
+        let server = Server::start(|_, request| ready(success(&request)).boxed_local()).await;
+        let network = network(&server).network;
+        let age = |committed, bytes| {
+            let append = AppendEntriesRequest { leader_commit: Some(id(committed)), ..request(5, bytes) };
+            network.age_of(&append)
+        };
+        assert_eq!([age(4, Some(1)), age(5, Some(1)), age(500, None)], [EntryAge::New; 3]);
+        assert_eq!(age(500, Some(1)), EntryAge::Old, "also if this node has them in memory");
+    });
+}
+
+#[test]
+fn old_entries_are_encoded_elsewhere_to_the_same_frame() {
+    run(async {
+        let hearing = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
+        let network = Network::new(credentials(NodeId(1), 5), hearing, LinkCounters::default());
+        let append = request(5, Some(YIELD_FROM_BYTES));
+        let parts = || AppendParts::of(&append, 3, SpaceTime(0)).unwrap();
+        let here = network.encode(parts(), EntryAge::New, 7).await.unwrap();
+        let _ = network.0.old_entries.set(OldEntryThreads::start().unwrap());
+        assert_eq!(network.encode(parts(), EntryAge::Old, 7).await.unwrap(), here);
     });
 }

@@ -8,5 +8,6 @@ mod contract;
 mod golden;
 mod model;
 mod power_loss;
+mod read_ahead;
 mod starts;
 mod syncs;

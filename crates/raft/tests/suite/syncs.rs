@@ -135,3 +135,16 @@ fn memory_is_bounded_in_bytes_and_reads_too() {
         assert_eq!(streamed, (3..499).map(|index| entry(1, index, 1000)).collect::<Vec<_>>());
     });
 }
+
+#[test]
+fn a_follower_that_is_far_behind_rests_between_syncs_until_it_has_caught_up() {
+    let queue = Queue::new(open_log(Arc::new(SimDisk::new(7))).unwrap());
+    let rests = || std::iter::from_fn(|| queue.takes_rest().then_some(())).take(1000).count();
+    assert_eq!(rests(), 0);
+    queue.note_far_behind(true);
+    assert_eq!(rests(), 16, "they end without a further append");
+    queue.note_far_behind(true);
+    assert!(queue.takes_rest());
+    queue.note_far_behind(false);
+    assert_eq!(rests(), 0);
+}

@@ -30,7 +30,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("engine", &["types", "disk", "log", "store", "state", "replica", "snapshot", "recipes", "redis"]),
     ("sim", &["types", "disk", "log", "store", "state", "replica", "raft", "engine"]),
     ("serving", &["types", "broker", "engine", "transport"]),
-    ("cluster", &["types", "log", "state", "replica", "raft", "engine", "wire", "broker", "transport", "serving"]),
+    (
+        "cluster",
+        &["types", "disk", "log", "state", "replica", "raft", "engine", "wire", "broker", "transport", "serving"],
+    ),
     ("http", &["types", "wire", "broker", "engine", "serving"]),
     ("native", &["types", "wire", "broker", "engine", "transport", "serving"]),
     ("resp", &["types", "wire", "broker", "engine", "transport", "redis", "serving"]),
@@ -70,7 +73,7 @@ const TESTS_MAY_ALSO_USE: &[(&str, &[&str])] = &[
     ("bench", &["server"]),
     ("serving", &["wire", "redis"]),
     ("thalweg", &["sim", "client", "wire", "lab"]),
-    ("cluster", &["disk", "store"]),
+    ("cluster", &["store"]),
     // The log and the replica make an engine a member that lags behind its cluster.
     ("server", &["disk", "log", "replica", "wire", "broker", "redis"]),
 ];

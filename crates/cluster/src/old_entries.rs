@@ -1,0 +1,133 @@
+//! The threads that read and encode old entries for followers that lack many.
+//!
+//! Owns: the threads, their priorities, and the choice between them. Does not own: reading (`raft`) and frames
+//! (`convert`).
+//!
+//! A follower that catches up must not delay the commands of clients, so this work has idle priority: any other thread
+//! that becomes ready gets the processor at once. But if others leave an idle thread no time, the follower would never
+//! catch up. Work that has taken longer than [`PATIENCE`] therefore moves the work of the next [`HASTE`] to a thread
+//! with low priority, which always gets about a tenth of what another thread gets.
+//!
+//! The threads end when the last handle is dropped.
+
+use std::{
+    fmt, io,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread,
+    time::Duration,
+};
+
+use thalweg_disk::Priority;
+use tokio::{sync::oneshot, time::Instant};
+
+/// Time of one piece of work from which the idle thread counts as too slow. A piece takes one or two milliseconds of a
+/// processor.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Time for which work goes to the thread with low priority after that.
+const HASTE: Duration = Duration::from_secs(5);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Choice between the two threads.
+#[derive(Clone, Copy, Debug, Default)]
+struct Haste {
+    until: Option<Instant>,
+}
+
+impl Haste {
+    fn is_on(self, now: Instant) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    /// Notes work that was given to a thread at `begun` and has ended at `now`.
+    fn ended(self, begun: Instant, now: Instant) -> Self {
+        let was_idle = !self.is_on(begun);
+        let is_slow = now.saturating_duration_since(begun) >= PATIENCE;
+        if was_idle && is_slow { Self { until: Some(now + HASTE) } } else { self }
+    }
+}
+
+struct Inner {
+    idle: mpsc::Sender<Work>,
+    low: mpsc::Sender<Work>,
+    haste: Mutex<Haste>,
+}
+
+/// The threads for old entries. Clones use the same ones.
+#[derive(Clone)]
+pub(crate) struct OldEntryThreads(Arc<Inner>);
+
+impl fmt::Debug for OldEntryThreads {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OldEntryThreads").finish_non_exhaustive()
+    }
+}
+
+fn start(name: &str, priority: Priority) -> io::Result<mpsc::Sender<Work>> {
+    let (sender, receiver) = mpsc::channel::<Work>();
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        priority.take();
+        for work in receiver {
+            work();
+        }
+    })?;
+    Ok(sender)
+}
+
+impl OldEntryThreads {
+    /// Starts the threads, which sleep while there is no work.
+    pub(crate) fn start() -> io::Result<Self> {
+        let idle = start("thalweg-old", Priority::Idle)?;
+        let low = start("thalweg-old-low", Priority::Low)?;
+        Ok(Self(Arc::new(Inner { idle, low, haste: Mutex::default() })))
+    }
+
+    /// Runs work on one of the threads and returns its result.
+    pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        let begun = Instant::now();
+        let thread = if self.haste().is_on(begun) { &self.0.low } else { &self.0.idle };
+        let (sender, done) = oneshot::channel();
+        let work: Work = Box::new(move || {
+            // The caller may have been dropped.
+            let _ = sender.send(work());
+        });
+        thread.send(work).expect("the work before did not panic");
+        let result = done.await.expect("the work does not panic");
+        let haste = self.haste().ended(begun, Instant::now());
+        *self.0.haste.lock().unwrap_or_else(PoisonError::into_inner) = haste;
+        result
+    }
+
+    fn haste(&self) -> Haste {
+        *self.0.haste.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    #[test]
+    fn slow_work_on_the_idle_thread_makes_haste_for_a_while() {
+        let (begun, milli) = (Instant::now(), Duration::from_millis(1));
+        let usual = Haste::default().ended(begun, begun + PATIENCE - milli);
+        assert!(!usual.is_on(begun + PATIENCE));
+        let slow_at = begun + PATIENCE;
+        let hasty = usual.ended(begun, slow_at);
+        assert!(hasty.is_on(slow_at) && hasty.is_on(slow_at + HASTE - milli) && !hasty.is_on(slow_at + HASTE));
+        let busy = hasty.ended(slow_at, slow_at + 3 * PATIENCE);
+        assert!(!busy.is_on(slow_at + HASTE), "slow work on the other thread makes no more haste");
+    }
+
+    #[test]
+    fn work_runs_on_a_thread_of_its_own_and_slow_work_changes_the_thread() {
+        run(async {
+            let threads = OldEntryThreads::start().unwrap();
+            let name = || thread::current().name().unwrap_or_default().to_owned();
+            assert_eq!(threads.run(name).await, "thalweg-old");
+            threads.run(|| thread::sleep(PATIENCE)).await;
+            assert_eq!(threads.run(name).await, "thalweg-old-low");
+        });
+    }
+}

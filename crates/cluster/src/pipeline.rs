@@ -1,0 +1,156 @@
+//! Appends that are on their way to a follower.
+//!
+//! Owns: the bound of their bytes, and the sign by which the follower knows that it is far behind. Does not own: the
+//! appends (`network`, `service`).
+//!
+//! At most [`MAX_PIPELINED_BYTES`] of entries are on their way, so a follower with a slow disk holds no more in memory.
+//! Old entries, for a follower that lacks many, have a smaller bound: [`OLD_WINDOW_BYTES`], and the bytes that a fast
+//! network carries in the shortest time of an append. Whatever is on its way is processed and synced at full speed, on
+//! processors and disks that may also serve clients. The smaller bound keeps such a burst to a few milliseconds, and
+//! reading waits for the acknowledgements of the follower.
+
+use std::{cell::Cell, sync::Arc, time::Duration};
+
+use openraft::raft::AppendEntriesRequest;
+use thalweg_types::limits::MAX_PIPELINED_BYTES;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::types::Types;
+
+/// Size in bytes of an append before which other tasks run.
+pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
+/// Bytes of old entries that may be on their way if the network takes no time.
+const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
+/// Bytes of old entries that a network carries in a microsecond.
+const OLD_BYTES_PER_MICRO: usize = 256;
+
+/// Number of committed entries after the last one of an append from which its receiver is far behind.
+const FAR_BEHIND_ENTRIES: u64 = 64;
+
+const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
+
+/// Age of the entries of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EntryAge {
+    /// The follower is not far behind, or there are no entries.
+    New,
+    /// The follower is far behind: the entries are no longer in memory, or many later ones are committed.
+    Old,
+}
+
+/// Bytes on their way to a follower, of one stream of appends.
+#[derive(Debug)]
+pub(crate) struct Pipeline {
+    room: Arc<Semaphore>,
+    /// Shortest time from the sending of an append of old entries to its acknowledgement.
+    shortest: Cell<Option<Duration>>,
+}
+
+impl Default for Pipeline {
+    fn default() -> Self {
+        Self { room: Arc::new(Semaphore::new(MAX_PIPELINED_BYTES)), shortest: Cell::new(None) }
+    }
+}
+
+impl Pipeline {
+    /// Reserves memory for the entries of an append of `bytes` bytes, until the permit is dropped. Waits until the
+    /// appends on their way leave enough, and lets other tasks run before a large append: otherwise all that a follower
+    /// lacks, up to the bound, would be sent before consensus continues on the same thread.
+    pub(crate) async fn room_for(&self, bytes: usize, age: EntryAge) -> OwnedSemaphorePermit {
+        if bytes >= YIELD_FROM_BYTES {
+            tokio::task::yield_now().await;
+        }
+        let wanted = self.charge(bytes, age) as u32;
+        Arc::clone(&self.room).acquire_many_owned(wanted).await.expect("the semaphore is never closed")
+    }
+
+    /// Returns the number of permits for entries of `bytes` bytes. The semaphore has one for each byte of new entries.
+    fn charge(&self, bytes: usize, age: EntryAge) -> usize {
+        let charge = match age {
+            EntryAge::New => bytes,
+            EntryAge::Old => bytes.saturating_mul(MAX_PIPELINED_BYTES) / self.old_window(),
+        };
+        charge.min(MAX_PIPELINED_BYTES)
+    }
+
+    /// Bound of the bytes of old entries on their way.
+    fn old_window(&self) -> usize {
+        let micros = self.shortest.get().map_or(0, |shortest| shortest.as_micros() as usize);
+        OLD_WINDOW_BYTES.saturating_add(micros.saturating_mul(OLD_BYTES_PER_MICRO)).min(MAX_PIPELINED_BYTES)
+    }
+
+    /// Notes the time from the sending of an append of old entries to its acknowledgement.
+    pub(crate) fn acknowledged(&self, took: Duration) {
+        self.shortest.set(Some(self.shortest.get().map_or(took, |shortest| shortest.min(took))));
+    }
+}
+
+/// Returns true if an append shows its receiver that it is far behind: the leader has committed many entries after those
+/// of the append.
+pub(crate) fn is_far_behind(request: &AppendEntriesRequest<Types>) -> bool {
+    let (last, committed) = (request.entries.last(), request.leader_commit.as_ref());
+    let lacks = last.zip(committed).map(|(last, committed)| committed.index.saturating_sub(last.log_id.index));
+    lacks >= Some(FAR_BEHIND_ENTRIES)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use openraft::EntryPayload;
+    use thalweg_raft::{RaftEntry, RaftLogId};
+    use thalweg_state::membership::LogId;
+    use thalweg_types::{Index, NodeId, Term};
+
+    use super::*;
+    use crate::convert::raft_vote;
+
+    const PIECE: usize = 32 * 1024;
+
+    /// Returns the number of bytes on their way at which the next piece waits.
+    fn fill(pipeline: &Pipeline, age: EntryAge) -> usize {
+        let permits = std::iter::from_fn(|| pipeline.room_for(PIECE, age).now_or_never());
+        permits.collect::<Vec<_>>().len() * PIECE
+    }
+
+    #[test]
+    fn fewer_bytes_of_old_entries_are_on_their_way_unless_the_network_is_slow() {
+        let pipeline = Pipeline::default();
+        assert_eq!(fill(&pipeline, EntryAge::New), MAX_PIPELINED_BYTES);
+        assert_eq!(fill(&pipeline, EntryAge::Old), OLD_WINDOW_BYTES);
+        pipeline.acknowledged(Duration::from_millis(60));
+        assert_eq!(fill(&pipeline, EntryAge::Old), MAX_PIPELINED_BYTES);
+        pipeline.acknowledged(Duration::from_millis(8));
+        let window = fill(&pipeline, EntryAge::Old);
+        assert!((2 * OLD_WINDOW_BYTES - 4 * PIECE..=2 * OLD_WINDOW_BYTES).contains(&window), "{window}");
+        pipeline.acknowledged(Duration::from_millis(9));
+        assert_eq!(fill(&pipeline, EntryAge::Old), window, "the shortest time counts");
+    }
+
+    #[test]
+    fn a_follower_is_far_behind_if_many_later_entries_are_committed() {
+        let id = |index| -> RaftLogId { thalweg_raft::raft_log_id(LogId { term: Term(1), index: Index(index) }) };
+        let vote = thalweg_wire::peer::PeerVote { term: Term(1), node: NodeId(1), committed: true };
+        let append = |committed: Option<u64>, entry: Option<u64>| -> AppendEntriesRequest<Types> {
+            let entries = entry.map(|at| RaftEntry { log_id: id(at), payload: EntryPayload::Blank });
+            AppendEntriesRequest {
+                vote: raft_vote(&vote),
+                prev_log_id: Some(id(9)),
+                leader_commit: committed.map(id),
+                entries: entries.into_iter().collect(),
+            }
+        };
+        assert!(is_far_behind(&append(Some(10 + FAR_BEHIND_ENTRIES), Some(10))));
+        assert!(!is_far_behind(&append(Some(9 + FAR_BEHIND_ENTRIES), Some(10))));
+        assert!(!is_far_behind(&append(None, Some(10))), "nothing is committed");
+        assert!(!is_far_behind(&append(Some(1000), None)), "a heartbeat");
+    }
+
+    #[test]
+    fn an_entry_above_the_bound_travels_alone() {
+        let pipeline = Pipeline::default();
+        let large = [(MAX_PIPELINED_BYTES + 1, EntryAge::New), (OLD_WINDOW_BYTES + 1, EntryAge::Old)];
+        for (bytes, age) in large {
+            assert_eq!(pipeline.charge(bytes, age), MAX_PIPELINED_BYTES);
+        }
+    }
+}

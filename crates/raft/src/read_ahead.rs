@@ -1,0 +1,66 @@
+//! Old entries that were read for a follower before openraft asks for them.
+//!
+//! Owns: the entries of one reader that it has not returned yet, and the check that they are still valid. Does not own:
+//! reading them (see `reader`).
+//!
+//! The log is read a MiB at a time and checked in whole batches. If each append were read on its own, most bytes of a
+//! log with large entries would be read and checked two to four times.
+//!
+//! Invariants: the entries have consecutive indexes; none is returned after a later truncation of the log.
+
+use std::collections::VecDeque;
+
+use openraft::EntryPayload;
+use thalweg_types::Index;
+
+use crate::types::RaftEntry;
+
+/// Entries that a reader has read and not returned yet.
+#[derive(Debug, Default)]
+pub(crate) struct ReadAhead {
+    entries: VecDeque<RaftEntry>,
+    /// Number of truncations of the log before the entries were read.
+    truncations: u64,
+}
+
+/// The clone of a reader has read nothing ahead.
+impl Clone for ReadAhead {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl ReadAhead {
+    /// Holds entries that were read when the log had been truncated this number of times.
+    pub(crate) fn new(entries: Vec<RaftEntry>, truncations: u64) -> Self {
+        Self { entries: entries.into(), truncations }
+    }
+
+    /// Returns true if `from` is the next entry, and the log has not been truncated since the entries were read.
+    pub(crate) fn has(&self, from: Index, truncations: u64) -> bool {
+        let is_next = self.entries.front().is_some_and(|next| next.log_id.index == from.0);
+        is_next && self.truncations == truncations
+    }
+
+    /// Removes the next entries below `to`: at least one, if there is one, and no more than `max_bytes` of payload
+    /// otherwise.
+    pub(crate) fn take(&mut self, to: Index, max_bytes: usize) -> Vec<RaftEntry> {
+        let (mut taken, mut bytes) = (Vec::new(), 0);
+        while let Some(next) = self.entries.front() {
+            bytes += payload_bytes(next);
+            if next.log_id.index >= to.0 || (bytes > max_bytes && !taken.is_empty()) {
+                break;
+            }
+            taken.extend(self.entries.pop_front());
+        }
+        taken
+    }
+}
+
+fn payload_bytes(entry: &RaftEntry) -> usize {
+    match &entry.payload {
+        EntryPayload::Normal(commands) => commands.bytes.len(),
+        // Memberships have a few bytes, and blank entries none.
+        _ => 0,
+    }
+}
