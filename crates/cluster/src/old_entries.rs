@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// Time for which work goes to the thread with low priority after that.
 const HASTE: Duration = Duration::from_secs(5);
 
-type Work = Box<dyn FnOnce() + Send>;
+type OldEntryWork = Box<dyn FnOnce() + Send>;
 
 /// Choice between the two threads.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,8 +48,8 @@ impl Haste {
 }
 
 struct Inner {
-    idle: mpsc::Sender<Work>,
-    low: mpsc::Sender<Work>,
+    idle: mpsc::Sender<OldEntryWork>,
+    low: mpsc::Sender<OldEntryWork>,
     haste: Mutex<Haste>,
 }
 
@@ -63,8 +63,8 @@ impl fmt::Debug for OldEntryThreads {
     }
 }
 
-fn start(name: &str, priority: Priority) -> io::Result<mpsc::Sender<Work>> {
-    let (sender, receiver) = mpsc::channel::<Work>();
+fn start(name: &str, priority: Priority) -> io::Result<mpsc::Sender<OldEntryWork>> {
+    let (sender, receiver) = mpsc::channel::<OldEntryWork>();
     thread::Builder::new().name(name.to_owned()).spawn(move || {
         priority.take();
         for work in receiver {
@@ -87,7 +87,7 @@ impl OldEntryThreads {
         let begun = Instant::now();
         let thread = if self.haste().is_on(begun) { &self.0.low } else { &self.0.idle };
         let (sender, done) = oneshot::channel();
-        let work: Work = Box::new(move || {
+        let work: OldEntryWork = Box::new(move || {
             // The caller may have been dropped.
             let _ = sender.send(work());
         });

@@ -74,7 +74,7 @@ struct FilePlace {
 
 /// Place of the first entry of a read.
 #[derive(Debug)]
-enum Place {
+enum EntryPlace {
     /// The records are in memory, or there are none.
     Memory(Vec<LogRecord>),
     File(FilePlace),
@@ -193,8 +193,8 @@ impl LogReader {
     pub fn records(&self, from: Index, to: Index, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
         loop {
             let place = match self.place(from, to, max_bytes)? {
-                Place::Memory(records) => return Ok(records),
-                Place::File(place) => place,
+                EntryPlace::Memory(records) => return Ok(records),
+                EntryPlace::File(place) => place,
             };
             let found = self.read_from(&place, max_bytes);
             if self.is_current(place.wanted.start, place.truncations) {
@@ -204,20 +204,20 @@ impl LogReader {
     }
 
     /// Returns the records of a read if they are in memory, and otherwise their place in the file.
-    fn place(&self, from: Index, to: Index, max_bytes: usize) -> Result<Place, StoreError> {
+    fn place(&self, from: Index, to: Index, max_bytes: usize) -> Result<EntryPlace, StoreError> {
         let space_log = self.space_log();
         let from = from.max(space_log.index.first());
         let to = to.min(space_log.index.next());
         if from >= to {
-            return Ok(Place::Memory(Vec::new()));
+            return Ok(EntryPlace::Memory(Vec::new()));
         }
         if let Some(cached) = space_log.tail.from(from) {
             let wanted = cached.take_while(|record| record.index < to).cloned();
-            return Ok(Place::Memory(take_bytes(wanted, max_bytes)));
+            return Ok(EntryPlace::Memory(take_bytes(wanted, max_bytes)));
         }
         let anchor = space_log.index.seek(from).ok_or(StoreError::Missing(from))?;
         let valid = Valid::of(&self.log, self.space);
-        Ok(Place::File(FilePlace { anchor, valid, wanted: from..to, truncations: space_log.truncations }))
+        Ok(EntryPlace::File(FilePlace { anchor, valid, wanted: from..to, truncations: space_log.truncations }))
     }
 
     /// Returns false if the log was truncated or purged during a read from entry `from` on, so the result may be wrong.
@@ -262,11 +262,11 @@ impl LogReader {
         loop {
             let truncations = self.space_log().truncations;
             let place = match self.place(from, Index(u64::MAX), max_bytes)? {
-                Place::Memory(records) => {
+                EntryPlace::Memory(records) => {
                     let entries = records.iter().map(entry_of).collect::<Result<_, _>>()?;
                     return Ok(ReadAhead::new(entries, truncations));
                 }
-                Place::File(place) => place,
+                EntryPlace::File(place) => place,
             };
             let (reader, from, truncations) = (self.clone(), place.wanted.start, place.truncations);
             let read = move || -> Result<Vec<RaftEntry>, StoreError> {

@@ -47,7 +47,7 @@ const MAX_REFUSALS: u32 = 3;
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(20);
 
 /// Message of a node to a subscriber.
-enum Told {
+enum SubscriberEvent {
     /// The changes of a watch up to the revision `next`, which has not been shown.
     Changes { changes: Vec<SeenChange>, next: u64 },
     /// Records of the stream from the offset `first` on.
@@ -56,7 +56,7 @@ enum Told {
     Compacted,
 }
 
-type Sender = UnboundedSender<Told>;
+type Sender = UnboundedSender<SubscriberEvent>;
 
 /// The subscribers of a simulation. A clone refers to the same ones.
 #[derive(Clone)]
@@ -140,18 +140,18 @@ impl Subscribers {
             let mut is_new = position.is_none();
             while let Some(told) = received(&mut receiver, until).await {
                 match told {
-                    Told::Changes { changes, next } => {
+                    SubscriberEvent::Changes { changes, next } => {
                         self.show(node, number, std::mem::take(&mut is_new), changes, next);
                         if Some(next) > position {
                             refusals = 0;
                         }
                     }
-                    Told::Compacted => {
+                    SubscriberEvent::Compacted => {
                         record(node, format!("has no history for watch {number} at revision {position:?}"));
                         self.0.followed.borrow_mut().refused += 1;
                         refusals += 1;
                     }
-                    Told::Records { .. } => {}
+                    SubscriberEvent::Records { .. } => {}
                 }
             }
         }
@@ -184,7 +184,7 @@ impl Subscribers {
             spawn(node, serve_tail((cluster.clone(), node), running, from, sender));
             let until = now() + random_duration(STAY);
             while let Some(told) = received(&mut receiver, until).await {
-                let Told::Records { first, records } = told else { continue };
+                let SubscriberEvent::Records { first, records } = told else { continue };
                 let tail = &mut self.0.followed.borrow_mut().tails[number];
                 if first != tail.len() as u64 {
                     let text = format!("tail {number} has {} records, and gets those from offset {first}", tail.len());
@@ -198,7 +198,7 @@ impl Subscribers {
 }
 
 /// Returns the next message of a node; `None` if the node has ended, or at the time `until`.
-async fn received(receiver: &mut UnboundedReceiver<Told>, until: Duration) -> Option<Told> {
+async fn received(receiver: &mut UnboundedReceiver<SubscriberEvent>, until: Duration) -> Option<SubscriberEvent> {
     timeout(until.saturating_sub(now()), receiver.recv()).await.ok().flatten()
 }
 
@@ -225,7 +225,7 @@ async fn serve_watch(
         Err(error) => return end_watch(&cluster, node, error, &sender),
     };
     let mut position = watch.position().0;
-    if sender.send(Told::Changes { changes: Vec::new(), next: position }).is_err() {
+    if sender.send(SubscriberEvent::Changes { changes: Vec::new(), next: position }).is_err() {
         return;
     }
     while !sender.is_closed() {
@@ -241,7 +241,7 @@ async fn serve_watch(
             let changes = seen_changes(&cluster, node, &events);
             sleep(random_duration(USUAL_DELAY)).await;
             // The subscriber may have left.
-            let _ = sender.send(Told::Changes { changes, next });
+            let _ = sender.send(SubscriberEvent::Changes { changes, next });
         }
         if is_idle {
             let _ = timeout(LOOK_AGAIN, watch.ready()).await;
@@ -252,7 +252,7 @@ async fn serve_watch(
 /// Tells the subscriber that a watch has ended, or reports that it should not have.
 fn end_watch(cluster: &Cluster, node: ProcessId, error: WatchError, sender: &Sender) {
     match error {
-        WatchError::Compacted { .. } => _ = sender.send(Told::Compacted),
+        WatchError::Compacted { .. } => _ = sender.send(SubscriberEvent::Compacted),
         WatchError::Closed => {}
         WatchError::Read(error) => cluster.node_failed(node, &format!("a watch cannot read: {error}")),
         error => cluster.truth().violation(node, format!("a watch ends: {error}")),
@@ -316,7 +316,7 @@ async fn serve_tail((cluster, node): (Cluster, ProcessId), running: Running, fro
         }
         sleep(random_duration(USUAL_DELAY)).await;
         // The subscriber may have left.
-        let _ = sender.send(Told::Records { first, records });
+        let _ = sender.send(SubscriberEvent::Records { first, records });
     }
 }
 
@@ -335,7 +335,7 @@ fn records_from(stream: &Stream, from: u64) -> Result<Vec<u64>, ReadError> {
         match number.filter(|_| is_next) {
             Some(number) => records.push(number),
             None => {
-                failure = Some(ReadError::Corrupt(format!("offset {offset} is not the next one, or has no number")))
+                failure = Some(ReadError::Corrupt(format!("offset {offset} is not the next one, or has no number")));
             }
         }
         if failure.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
