@@ -86,9 +86,9 @@ impl Tails {
     /// Wakes all waiting callers, and makes [`is_closed`](Self::is_closed) return true.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        let all = std::mem::take(&mut *self.lock());
+        let all = self.take_all();
         self.waiting.store(0, Ordering::SeqCst);
-        all.into_values().flat_map(BTreeMap::into_values).for_each(Waiter::wake);
+        all.into_iter().for_each(Waiter::wake);
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -105,11 +105,17 @@ impl Tails {
 
     /// Wakes all waiting callers, so that they look at their streams again.
     pub(crate) fn wake_all(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        for waiters in all.into_values() {
-            self.waiting.fetch_sub(waiters.len(), Ordering::SeqCst);
-            waiters.into_values().for_each(Waiter::wake);
-        }
+        let all = self.take_all();
+        self.waiting.fetch_sub(all.len(), Ordering::SeqCst);
+        all.into_iter().for_each(Waiter::wake);
+    }
+
+    /// Removes the waiting callers of all streams, and returns them in the order of their tickets.
+    fn take_all(&self) -> Vec<Waiter> {
+        let by_stream = std::mem::take(&mut *self.lock());
+        let mut all: Vec<(u64, Waiter)> = by_stream.into_values().flatten().collect();
+        all.sort_unstable_by_key(|(ticket, _)| *ticket);
+        all.into_iter().map(|(_, waiter)| waiter).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<StreamId, BTreeMap<u64, Waiter>>> {
@@ -138,5 +144,46 @@ impl Observer for Tails {
             }
         }
         self.machine.take_woken_groups().into_iter().for_each(|stream| self.wake(stream));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+    use crate::{
+        Database,
+        options::{BackendKind, Options},
+    };
+
+    /// A task that notes its number when it is woken.
+    struct NumberedTask(u32, Arc<Mutex<Vec<u32>>>);
+
+    impl Wake for NumberedTask {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().unwrap().push(self.0);
+        }
+    }
+
+    #[test]
+    fn callers_of_all_streams_are_woken_in_the_order_of_their_tickets() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { backend: Some(BackendKind::Memory), ..Options::default() };
+        let db = Database::open(dir.path(), options).unwrap();
+        let tails = &db.inner.open.tails;
+        let woken = Arc::<Mutex<Vec<u32>>>::default();
+        let register = || {
+            for number in 0..10 {
+                let waker = Waker::from(Arc::new(NumberedTask(number, Arc::clone(&woken))));
+                tails.register(StreamId(100 - number), tails.ticket(), Waiter::Task(waker));
+            }
+        };
+        register();
+        tails.wake_all();
+        register();
+        tails.close();
+        let expected: Vec<u32> = (0..10).chain(0..10).collect();
+        assert_eq!(*woken.lock().unwrap(), expected);
     }
 }
