@@ -1,8 +1,8 @@
 //! Long decimal fractions as hexadecimal numbers.
 //!
-//! `rustc_apfloat` divides bit by bit. If a number is close to the middle between two floating-point numbers, it does so
-//! with as many bits as the decimal digits need, which takes tens of milliseconds for thousands of digits. A mantissa
-//! has 64 bits, so 66 bits of the quotient, and whether a remainder is left, decide how a number is rounded.
+//! `rustc_apfloat` divides bit by bit. If a number is close to the middle between two floating-point numbers, it does
+//! so with as many bits as the decimal digits need, which takes tens of milliseconds for thousands of digits. A
+//! mantissa has 64 bits, so 66 bits of the quotient, and whether a remainder is left, decide how a number is rounded.
 //!
 //! Owns: this division. Numbers are limbs of 64 bits, the least significant first, and the last one is not 0.
 
