@@ -25,7 +25,8 @@ pub const MAX_DRIFT: f64 = 1e-3;
 pub const MAX_STOLEN: f64 = 0.2;
 
 /// Remedies for a closed loop whose rate the load generator limits.
-pub const LIMITED_REMEDY: &str = "repeat it with more threads or cores for the generator, on another machine than the server's, or with fewer clients";
+pub const LIMITED_REMEDY: &str = "repeat it with more threads or cores for the generator, on another machine than the \
+     server's, or with fewer clients";
 
 /// Validity of a run's figures. The text in a variant is the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]

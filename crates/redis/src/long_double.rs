@@ -5,6 +5,8 @@
 //! every machine, so a log entry has the same effect everywhere. Parsing and addition round to a mantissa of
 //! 64 bits, ties to even.
 
+mod decimal;
+
 use std::str::FromStr;
 
 use rustc_apfloat::{Float, Round, ieee::X87DoubleExtended};
@@ -20,6 +22,10 @@ const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;
 /// Limit to which a parsed exponent is clamped. With the digits that a text can have, larger exponents give
 /// infinity or zero anyway.
 const MAX_EXPONENT: i64 = 100_000;
+/// Maximum number of digits of a fraction that `rustc_apfloat` divides. With more of them, its division takes long.
+const MAX_DIVIDED_DIGITS: usize = 40;
+/// Exponent of the power of ten below which all numbers are rounded to zero. Half of the smallest number is 1.8e-4951.
+const MIN_EXPONENT: i64 = -4951;
 /// Maximum number of digits written after the decimal point.
 const DECIMALS: usize = 17;
 
@@ -132,10 +138,28 @@ fn finite(text: &[u8]) -> Option<X87DoubleExtended> {
     if is_zero {
         return Some(X87DoubleExtended::ZERO);
     }
-    let (whole, fraction) = (std::str::from_utf8(whole).ok()?, std::str::from_utf8(fraction).ok()?);
-    let (prefix, mark) = if hexadecimal { ("0x", 'p') } else { ("", 'e') };
-    let number = X87DoubleExtended::from_str(&format!("{prefix}0{whole}.{fraction}0{mark}{exponent}")).ok()?;
+    let text = if !hexadecimal && whole.len() + fraction.len() > MAX_DIVIDED_DIGITS {
+        long_text(whole, fraction, exponent)?
+    } else {
+        let (whole, fraction) = (std::str::from_utf8(whole).ok()?, std::str::from_utf8(fraction).ok()?);
+        let (prefix, mark) = if hexadecimal { ("0x", 'p') } else { ("", 'e') };
+        format!("{prefix}0{whole}.{fraction}0{mark}{exponent}")
+    };
+    let number = X87DoubleExtended::from_str(&text).ok()?;
     (number.is_finite() && number.is_non_zero()).then_some(number)
+}
+
+/// Returns a text of a decimal number above 0 that `rustc_apfloat` parses in a short time; `None` if the number is
+/// rounded to zero.
+fn long_text(whole: &[u8], fraction: &[u8], exponent: i64) -> Option<String> {
+    let zeros = whole.iter().chain(fraction).take_while(|digit| **digit == b'0').count();
+    let digits: Vec<u8> = whole.iter().chain(fraction).skip(zeros).copied().collect();
+    let scale = fraction.len() as i64 - exponent;
+    if digits.len() <= MAX_DIVIDED_DIGITS || scale <= 0 {
+        return Some(format!("{}.0e{}", String::from_utf8(digits).ok()?, -scale));
+    }
+    let is_zero = digits.len() as i64 - scale <= MIN_EXPONENT;
+    (!is_zero).then(|| decimal::hexadecimal(&digits, scale as u32))
 }
 
 /// Parses the exponent of a number: the digits after `e` or `p`.
@@ -225,6 +249,23 @@ mod tests {
         assert_eq!(sum("1e30", "0"), "1000000000000000000024696061952");
         assert_eq!(sum(&format!("0.{}1e4001", "0".repeat(4000)), "1"), "2");
         assert_eq!(sum("1e4932", "0").len(), 4933);
+    }
+
+    #[test]
+    fn long_fractions_are_rounded_once() {
+        let zeros = "0".repeat(5_000);
+        assert_eq!(sum(&format!("9223372036854775808.5{zeros}"), "0"), "9223372036854775808");
+        assert_eq!(sum(&format!("9223372036854775808.5{zeros}1"), "0"), "9223372036854775809");
+        assert_eq!(sum(&format!("92233720368547758085{zeros}1e-5002"), "0"), "9223372036854775809");
+        assert_eq!(sum(&format!("1{zeros}e-5000"), "-1"), "0");
+        assert_eq!(sum(&format!("{zeros}3e-5"), &format!("0.{}", "1".repeat(5_000))), "0.11114111111111111");
+        assert!(LongDouble::parse(format!("{}e-9900", "7".repeat(5_000)).as_bytes()).is_some());
+        for rounded_to_zero in ["e-9952", "e-99999", "e-99999999999"] {
+            let text = format!("{}{rounded_to_zero}", "7".repeat(5_000));
+            assert_eq!(LongDouble::parse(text.as_bytes()), None, "{rounded_to_zero}");
+        }
+        assert_eq!(LongDouble::parse(format!("{}e4000", "7".repeat(5_000)).as_bytes()), None, "overflows");
+        assert_eq!(LongDouble::parse(format!("0.{zeros}e5").as_bytes()), Some(LongDouble::ZERO));
     }
 
     #[test]

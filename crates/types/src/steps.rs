@@ -55,7 +55,7 @@ const BYTES_READ: usize = 128;
 const BYTES_WRITTEN: usize = 48;
 /// Number of comparisons of a pattern with a byte for one step.
 const COMPARISONS: u64 = 32;
-/// Maximum number of digits of a floating-point number that count. Hardly a number of a Redis command has more.
+/// Maximum number of digits of a floating-point number that count. A longer one takes at most about twice the work.
 pub const MAX_FLOAT_DIGITS: usize = 5_200;
 /// Square of the digits of a floating-point number that are parsed for one step.
 const FLOAT_PARSED: usize = 20_000;

@@ -57,7 +57,7 @@ pub(crate) struct Configured {
     /// Count keys and bytes exactly; each write then reads the value that it replaces [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub exact_counts: Option<bool>,
-    /// Lifetime of a value whose put names none; none: values without an end [default: none]
+    /// Lifetime of values that are put without one; none: they stay forever [default: none]
     #[arg(long, value_name = "SPAN", value_parser = |text: &str| parse_limit(text, parse_span))]
     pub default_ttl: Option<Limit<Duration>>,
     /// Keep overwritten and deleted values: a number of revisions per key, an age, or both, such as 10, 1h or 10,1h;

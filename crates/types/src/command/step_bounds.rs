@@ -79,7 +79,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     let command = unwrap(command).bytes;
     let write = WRITE_KEY + if keeps_history { KEEP_VERSION } else { 0 };
     let steps = if let Some(put) = BlindPut::decode(command) {
-        Some(write + read_bytes(put.value.len()))
+        Some((write + read_bytes(put.value.len())).saturating_add(value_reads.unwrap_or(0)))
     } else if matches!(command.first(), Some(&(REDIS | REDIS_JOINT))) {
         of_redis(command, write, value_reads).ok()
     } else {
@@ -493,6 +493,11 @@ mod tests {
         assert!(steps(false, true, None) - steps(false, false, None) > 2 * short, "two values are kept");
         assert_eq!(steps(false, true, Some(7)) - steps(false, true, None), 7);
         assert_eq!(steps(false, true, Some(u64::MAX)), MAX_COMMAND_STEPS);
+
+        let mut put = Vec::new();
+        encode_put(&mut put, KS, b"k", b"v").unwrap();
+        let [unknown, known, most] = [None, Some(9), Some(u64::MAX)].map(|known| max_steps_with(&put, true, known));
+        assert_eq!((known - unknown, most), (9, MAX_COMMAND_STEPS), "a single put replaces a value, too");
 
         let mut touch = TransactionBuilder::new();
         touch.then().touch(KS, b"k", Deadline::Never).unwrap();
