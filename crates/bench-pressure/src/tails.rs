@@ -12,6 +12,7 @@ use crate::{
     load::{Bounds, Faults, Knee, Objective, Validity, find_knee},
     options::{Order, PressureOptions, WireProtocol},
     over::{self, Job},
+    probe::steadiness,
     report::{Check, Table, cells, duration, number},
     scenario::{Figures, Scenario},
     server::{Level, MemoryLimit, Server, VALUES},
@@ -188,6 +189,10 @@ fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
         );
         let ratio = median_of(minutes, Minute::ratio);
         checks.push(Check::at_most(format!("{name}: p99.9 of that of the raw probe"), ratio, MAX_RATIO, " ×"));
+        // The slowest of a minute's few thousand appends differ on any disk, so the medians show if the disk is steady.
+        let medians: Vec<f64> =
+            minutes.iter().map(|minute| minute.probe.percentile(50.0).as_nanos() as f64 / 1e3).collect();
+        checks.extend(steadiness(format!("{name}: raw probe, p50"), &medians, " µs"));
     }
     let note = "tails: the times of puts and of the probe count from the moment at which they were due. The gets before and after \
                 the puts show stalls of the machine that need no disk";
@@ -251,13 +256,16 @@ mod tests {
             probe.record(Duration::from_millis(probe_ms));
             Minute { puts: outcome(put_ms), probe, before: outcome(1), after: outcome(1) }
         };
-        let ratio = |minutes| {
+        let verdicts = |minutes| {
             let rounds = Rounds { bytes: 100, rate: 1000.0, knee: Some(knee(Some(2000.0))), minutes };
             let Figures { checks, tables, .. } = figures(&[rounds], &options);
-            assert_eq!((checks.len(), tables[0].rows.len()), (3, 4));
-            checks[2].verdict
+            assert_eq!((checks.len(), tables[0].rows.len()), (4, 4));
+            [checks[2].verdict, checks[3].verdict]
         };
-        assert_eq!(ratio(vec![minute(29, 10), minute(90, 10), minute(14, 10)]), Verdict::Met, "the median decides");
-        assert_eq!(ratio(vec![minute(31, 10), minute(90, 10), minute(14, 10)]), Verdict::Missed);
+        let (met, missed) = ([Verdict::Met; 2], [Verdict::Missed, Verdict::Met]);
+        assert_eq!(verdicts(vec![minute(29, 10), minute(90, 10), minute(14, 10)]), met, "the median decides");
+        assert_eq!(verdicts(vec![minute(31, 10), minute(90, 10), minute(14, 10)]), missed);
+        let unsteady = vec![minute(29, 10), minute(60, 30), minute(100, 90)];
+        assert_eq!(verdicts(unsteady), [Verdict::Met, Verdict::Void], "the disk was not the same in all rounds");
     }
 }

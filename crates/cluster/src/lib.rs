@@ -14,6 +14,7 @@
 
 mod about;
 mod calls;
+mod catch_up;
 mod comparison;
 mod convert;
 mod data;

@@ -27,6 +27,7 @@ use tokio::{task::spawn_local, time::sleep};
 
 use crate::{
     about::AboutNode,
+    catch_up::{CatchUp, Line, entries_behind},
     data::Data,
     events::Events,
     forwarder::send_manage,
@@ -178,12 +179,15 @@ impl Tasks {
         let mut names: BTreeMap<NodeId, String> = BTreeMap::new();
         let mut leaving = BTreeSet::new();
         let mut leader = None;
-        let (mut is_first, mut has_room) = (true, true);
+        let (mut is_first, mut has_room, mut catch_up) = (true, true, CatchUp::default());
         loop {
             self.refresh();
             let report = self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if std::mem::replace(&mut has_room, report.has_room()) != has_room {
                 note_room(&report);
+            }
+            if let Some(line) = catch_up.note(entries_behind(&report), Instant::now()) {
+                self.log_catch_up(line, report.applied_index);
             }
             let others: Vec<_> =
                 report.members.iter().map(|member| member.node).filter(|n| *n != self.here()).collect();
@@ -218,6 +222,20 @@ impl Tasks {
                 tracing::warn!(%from, "dropped an unfinished snapshot, because its sender is silent");
             }
             sleep(LOOK).await;
+        }
+    }
+
+    /// Logs how far this node has caught up since its start. A member does not know the bytes of the entries that it has
+    /// not received yet.
+    fn log_catch_up(&self, line: Line, applied: Index) {
+        match line {
+            Line::Behind(entries) => {
+                let received = self.consensus.reader().last().map_or(Index::ZERO, |last| last.index);
+                let not_received = entries.saturating_sub(received.0.saturating_sub(applied.0));
+                let unapplied_bytes = self.consensus.bytes_after(applied);
+                tracing::info!(entries, not_received, unapplied_bytes, "this member catches up with the cluster");
+            }
+            Line::CaughtUp => tracing::info!(index = applied.0, "this member has caught up with the cluster"),
         }
     }
 

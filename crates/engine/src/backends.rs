@@ -100,6 +100,22 @@ pub(crate) fn remove_set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::R
     remove_dir(disk, &aside_dir(kind))
 }
 
+/// Removes the old state of a rebuild that was interrupted, after an open has completed the new one by replay. The new
+/// state is persisted first. If that fails, as on a full disk, the old one stays until a later open.
+pub(crate) fn finish_rebuild(disk: &Arc<dyn Disk>, state: &dyn Backend) {
+    // A rebuild needs a real disk.
+    if disk.os_path().is_none() {
+        return;
+    }
+    let place = BackendLocation::on(disk);
+    // A migration may have followed the rebuild.
+    let kinds: Vec<_> = BackendKind::ALL.into_iter().filter(|kind| place.has(&aside_dir(*kind))).collect();
+    if !kinds.is_empty() && state.flush().is_ok() {
+        // A directory that cannot be removed only takes space.
+        kinds.into_iter().for_each(|kind| _ = remove_set_aside(disk, kind));
+    }
+}
+
 fn aside_dir(kind: BackendKind) -> String {
     format!("{}.old", StateDir::FIRST.path(kind))
 }

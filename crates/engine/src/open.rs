@@ -247,6 +247,7 @@ pub(crate) fn on(
     let parts =
         SpaceParts { disk: &disk, path, log: log.clone(), backend: backend.clone(), clock, options, identity, mode };
     let OpenedSpace { machine, replica, clock_file, identity, replayed, bridged } = parts.open(role, progress)?;
+    backends::finish_rebuild(&disk, &*backend);
     let tails = Arc::new(Tails::new(machine.clone()));
     let hashes = Arc::<HashMarks>::default();
     let witness = Arc::<OnceLock<Arc<dyn Observer>>>::default();

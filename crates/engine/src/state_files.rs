@@ -10,8 +10,8 @@
 //!            remove state/default/BACKEND.old
 //! ```
 //! Invariant: the old state is removed only after the new one is complete and on disk. A rebuild that is interrupted
-//! leaves the old state beside an incomplete new one, which the next open completes by replay; the next rebuild starts
-//! again.
+//! leaves the old state beside an incomplete new one. The next open completes the new one by replay, persists it and
+//! removes the old one; the next rebuild starts again.
 
 use std::{ops::ControlFlow, path::Path, sync::Arc};
 

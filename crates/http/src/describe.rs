@@ -297,6 +297,9 @@ replies! {
         204 "The write is done." [Durability, Revision, Tag];
         202 "The write is accepted at level none; its outcome is not known yet." [Durability];
     }
+    /// Reply to a write that needs no body and whose outcome is always known: the level `none` counts as `os`, or is
+    /// refused.
+    Committed { 204 "The write is done." [Durability, Revision, Tag]; }
     /// Reply to a write at durability level `none`, with JSON.
     Accepted {
         202 "The write is accepted at level none; its outcome is not known yet." [Durability] Media::Json.name();

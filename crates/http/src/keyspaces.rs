@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use crate::{
     call::{Answer, Call},
-    describe::{Acked, KeyspacePath, Level},
+    describe::{Committed, KeyspacePath, Level},
     json::{present_field, span_of_seconds},
     json_body,
     parse::name_segment,
@@ -188,7 +188,7 @@ pub(crate) async fn patch(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `DELETE /v1/keyspaces/{keyspace}`: drops a keyspace.
-#[utoipa::path(delete, path = "/v1/keyspaces/{keyspace}", params(KeyspacePath, Level), responses(Acked))]
+#[utoipa::path(delete, path = "/v1/keyspaces/{keyspace}", params(KeyspacePath, Level), responses(Committed))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let name = name(call)?;

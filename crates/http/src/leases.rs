@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 
 use crate::{
     call::{Answer, Call},
-    describe::{Acked, Durable, LeasePath, Level},
+    describe::{Committed, Durable, LeasePath, Level},
     json::{insert_bytes, span_of_seconds},
     json_body,
     parse::{LeaseQuery, LeasesQuery, decode},
@@ -169,7 +169,7 @@ fn answer(status: StatusCode, grant: &LeaseGrant) -> http::Response<axum_core::b
 }
 
 /// Handles `DELETE /v1/leases/{lease}`: revokes a lease, which removes its keys.
-#[utoipa::path(delete, path = "/v1/leases/{lease}", params(LeasePath, Level), responses(Acked))]
+#[utoipa::path(delete, path = "/v1/leases/{lease}", params(LeasePath, Level), responses(Committed))]
 pub(crate) async fn revoke(app: &Arc<App>, call: &mut Call) -> Answer {
     call.no_query()?;
     let (id, level) = (id_of(call)?, call.level(app)?);

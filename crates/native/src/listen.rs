@@ -107,7 +107,6 @@ async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, p
     if !place.has_share() || matches!(quic, Some(None)) {
         return connection::reject_channel(channel).await;
     }
-    native.metrics.connections.open();
+    let _open = native.metrics.connections.open();
     connection::serve(Arc::clone(&native), account, connection, channel, place, bulk).await;
-    native.metrics.connections.close();
 }

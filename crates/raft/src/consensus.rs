@@ -14,7 +14,13 @@
 //! acknowledgement. Therefore a restarted node neither votes nor stands for election for one lease, unless it is the
 //! only voter or has never voted.
 
-use std::{cell::Cell, collections::BTreeMap, fmt, io, rc::Rc, sync::Arc};
+use std::{
+    cell::{Cell, OnceCell},
+    collections::BTreeMap,
+    fmt, io,
+    rc::Rc,
+    sync::Arc,
+};
 
 use openraft::{
     RaftNetworkFactory,
@@ -24,6 +30,7 @@ use openraft::{
     storage::RaftLogStorage,
     type_config::{TypeConfigExt, alias::InstantOf},
 };
+use thalweg_log::AppendError;
 use thalweg_replica::{Leadership, Member, Membership, NodeInfo, ProposeError};
 use thalweg_types::{Index, NodeId, SpaceTime, Term};
 
@@ -125,6 +132,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     /// Names of the requests in recent entries.
     pub names: EntryNames,
     pub is_stopped: Cell<bool>,
+    /// Error of the log because of which this node has ended consensus.
+    pub ended_by: OnceCell<AppendError>,
     /// True while this node sends no heartbeats because its fsyncs hang. It takes no proposals then.
     pub is_silent: Cell<bool>,
     /// Ends writes that wait for room in the log.
@@ -208,6 +217,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             elections: Elections::default(),
             names: EntryNames::default(),
             is_stopped: Cell::new(false),
+            ended_by: OnceCell::new(),
             is_silent: Cell::new(false),
             stops_writes,
         };
@@ -248,12 +258,28 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.member.set_leadership(Leadership::Follower { leader: None, term: self.0.member.leadership().term() });
     }
 
+    /// Ends consensus on this node because its log has failed. Proposals that are in flight end with an unknown
+    /// outcome, and the member rejects all later ones with the reason. Does nothing after [`stop`](Self::stop).
+    pub(crate) async fn end_with(&self, error: &AppendError) {
+        if self.0.is_stopped.get() {
+            return;
+        }
+        // A second call would have the same error.
+        let _ = self.0.ended_by.set(error.clone());
+        self.0.stops_writes.set(true);
+        // openraft has ended by itself if a write has met the failed log, too.
+        let _ = self.0.raft.shutdown().await;
+    }
+
     /// Returns the error with which consensus has ended on this node; `None` while it runs, and after
     /// [`stop`](Self::stop).
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         if self.0.is_stopped.get() {
             return None;
+        }
+        if let Some(error) = self.0.ended_by.get() {
+            return Some(error.to_string());
         }
         let metrics = self.0.raft.metrics();
         let running = metrics.borrow_watched().running_state.clone();

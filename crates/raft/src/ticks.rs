@@ -1,8 +1,12 @@
 //! Work that consensus does several times a second.
 //!
-//! Owns: the deadlines of queued commands, the end of a leadership that no majority supports, purges, and the watchdog
-//! over the fsyncs. Does not own: the deadlines of batches (`proposals`), and the conclusions from what members report
-//! (`weighing`).
+//! Owns: the deadlines of queued commands, the end of a leadership that no majority supports, purges, the watchdog over
+//! the fsyncs, and the look at the log's failure. Does not own: the deadlines of batches (`proposals`), and the
+//! conclusions from what members report (`weighing`).
+//!
+//! **Failed log.** An idle leader writes nothing, so openraft does not notice that the log has failed in a background
+//! sync, and the heartbeats go on. The tick ends consensus on this node then, so that the followers elect another
+//! leader before the next write, which would end with an unknown outcome.
 //!
 //! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced
 //! entries grow in memory. When the oldest write is older than a second, or 64 MiB are unsynced, it transfers its
@@ -16,6 +20,7 @@ use openraft::{
     async_runtime::{AsyncRuntime, WatchReceiver},
     type_config::TypeConfigExt,
 };
+use thalweg_log::AppendError;
 use thalweg_types::Index;
 
 use crate::{consensus::Consensus, types::Types};
@@ -40,6 +45,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let mut watch = Watch::Healthy;
         while !self.0.is_stopped.get() {
             Types::<Rt>::sleep(TICK).await;
+            if let Some(reason) = self.0.member.log().failure() {
+                return self.end_with(&AppendError::Failed { reason }).await;
+            }
             self.0.member.expire_queued();
             self.update_leadership();
             self.weigh_facts().await;

@@ -56,12 +56,12 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
         let Ok(local) = stream.local_addr() else { return };
         let io = Channel::tcp(stream);
         let client = resp.clients.add(io.peer(), local, Instant::now());
+        // The client leaves the table before the connection counts as closed, also if the task panics.
+        let open = resp.metrics.connections.open();
         let mut connection = Connection::new(Session::new(&resp, account, client, load), io, place, &bulk);
-        resp.metrics.connections.open();
         poll_fn(|cx| connection.poll(cx)).await;
-        // The client leaves the table before the connection counts as closed.
         drop(connection);
-        resp.metrics.connections.close();
+        drop(open);
         drop(seat);
     };
     connections.spawn_on(task, runtime);

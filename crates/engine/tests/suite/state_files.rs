@@ -133,6 +133,23 @@ fn every_backend_is_verified_and_rebuilt() {
 }
 
 #[test]
+fn an_open_completes_an_interrupted_rebuild_and_removes_the_old_state() {
+    for backend in [BackendKind::Lsm, BackendKind::Sqlite] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = options(backend);
+        let before = fill(dir.path(), &options);
+        let parent = dir.path().join("state/default");
+        let state = parent.join(backend.name());
+        fs::rename(&state, state.with_extension("old")).unwrap();
+        let db = Database::open(dir.path(), options.clone()).unwrap();
+        assert_eq!(files(&parent), [state.clone()], "{backend:?}");
+        db.close().unwrap();
+        drop(db);
+        assert_eq!(digest(dir.path(), &options), before, "{backend:?}");
+    }
+}
+
+#[test]
 fn a_log_that_has_freed_entries_rebuilds_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(BackendKind::Lsm);

@@ -27,7 +27,7 @@ pub(crate) use json::{JsonSettlement, again, settlements};
 use self::json::{JsonAck, JsonConfig, JsonExtend, JsonNack, JsonSeek, JsonStart, describe, describe_config};
 use crate::{
     call::{Answer, Call},
-    describe::{Acked, GroupPath, Level, StreamPath},
+    describe::{Committed, GroupPath, Level, StreamPath},
     json_body,
     parse::{Cursor, ListQuery, name_segment},
     read_gate, reading, reply,
@@ -184,7 +184,7 @@ fn changed(group: &Group, sent: JsonConfig) -> Result<GroupConfig, ApiError> {
 }
 
 /// Handles `DELETE /v1/streams/{stream}/groups/{group}`: deletes a consumer group.
-#[utoipa::path(delete, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath, Level), responses(Acked))]
+#[utoipa::path(delete, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath, Level), responses(Committed))]
 pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find_to_change(app, call).await?;
     let ack = call.db(app)?.delete_group(&group, call.level(app)?).await?;

@@ -1,11 +1,12 @@
 //! Loss of the leader, with proposals in flight.
 
-use std::time::Duration;
+use std::{io::IoSlice, time::Duration};
 
 use futures_util::future::{join, join_all};
-use thalweg_log::Purpose;
+use thalweg_disk::sim::{Errno, Fault, Operation};
+use thalweg_log::{AppendError, Draft, Purpose, RecordKind};
 use thalweg_replica::{Leadership, NodeInfo, Origin, ProposeError, Wake};
-use thalweg_types::{Durability, Index, NodeId, Term, command::Outcome};
+use thalweg_types::{Durability, Index, NodeId, SpaceId, SpaceTime, Term, command::Outcome};
 
 use crate::{
     commands::{put, run},
@@ -333,6 +334,55 @@ fn a_leader_whose_fsyncs_hang_repeats_its_transfer_until_another_takes_over() {
         let new = cluster.leader_except(&[old.id]).await;
         assert_eq!(new.get("meanwhile"), Some(b"v".to_vec()));
         old.syncs.release();
+    });
+}
+
+#[test]
+fn an_idle_leader_whose_log_fails_is_replaced() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        cluster.write(&put("before", b"v")).await;
+        cluster.wait_equal(Index(1)).await;
+        let old = cluster.leader().await;
+        cluster.wait("its fsync", || (!old.syncs.has_waiting()).then_some(())).await;
+        cluster.disks.borrow()[&old.id].fail(Fault::new(Operation::Sync, 1, Errno::Io));
+        // An fsync for which consensus does not wait.
+        let payload = [IoSlice::new(b"of another space")];
+        let (space, kind, time) = (SpaceId(9), RecordKind::Blank, SpaceTime(0));
+        let draft = Draft { space, kind, term: Term::ZERO, index: Index::ZERO, time, payload: &payload };
+        let failed = old.log.append(&[draft], Durability::Disk, Purpose::Data);
+        assert!(matches!(failed, Err(AppendError::Failed { .. })), "{failed:?}");
+        cluster.leader_except(&[old.id]).await;
+        let reason = cluster.wait("the end of consensus", || old.member.failure()).await;
+        assert!(reason.contains("the log has failed"), "{reason}");
+        assert!(old.consensus.failure().is_some_and(|failure| reason.contains(&failure)), "{reason}");
+        assert!(!old.member.leads());
+        assert!(old.consensus.read_lease(Duration::from_millis(100)).await.is_err());
+        cluster.write_except(&[old.id], &put("after", b"v")).await;
+    });
+}
+
+/// While its append waits for a segment, a leader sends no heartbeats.
+#[test]
+fn a_leader_that_gets_no_segment_is_replaced() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let old = cluster.leader().await;
+        let disk = cluster.disks.borrow()[&old.id].clone();
+        disk.fail(Fault::new(Operation::Create, 1, Errno::Io).on_path(".tmp").for_good());
+        for number in 0.. {
+            assert!(number < 100, "the prepared segments are full");
+            let write = old.propose(put(&format!("{number}"), &[1; 500_000]));
+            let is_written = matches!(tokio::time::timeout(Duration::from_secs(2), write).await, Ok(Ok(_)));
+            if !is_written || !old.member.leads() {
+                break;
+            }
+        }
+        cluster.leader_except(&[old.id]).await;
+        cluster.write_except(&[old.id], &put("after", b"v")).await;
+        disk.clear_faults();
+        cluster.wait_equal(Index(1)).await;
+        assert_eq!(old.get("after"), Some(b"v".to_vec()));
     });
 }
 

@@ -1,21 +1,24 @@
 //! Configuration of a server: the layers that are given, and the values that result.
 //!
 //! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file follow),
-//! layering, defaults ([`DEFAULTS`]), validation, the explanation of every value.
+//! layering, defaults ([`DEFAULTS`]), validation (`checks`), the explanation of every value.
 //! Does not own: reading the command line (the command does, and passes a [`ConfigLayer`]).
 //! `docs/decisions.md` compares this module with the library figment.
 //! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that has not been
 //! checked; every knob has an effect.
 
 mod certificate;
+mod checks;
 mod cluster;
 mod cluster_checks;
 mod cluster_memory;
+mod error;
 mod explain;
 mod hosts;
 mod layers;
 mod memory;
 mod memory_size;
+mod ports;
 mod presets;
 mod profile;
 mod resp;
@@ -27,19 +30,16 @@ use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
 
 use thalweg_broker::Batching;
 use thalweg_engine::{BackendKind, Options, TableCompression};
-use thalweg_transport::MAX_QUIC_SOCKETS;
 use thalweg_types::{
-    Action, Classified, Durability, ReadLevel,
-    limits::{
-        DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES, MAX_PUBLISH_BYTES, MAX_WATCHES,
-        MIN_CACHE_BYTES,
-    },
+    Durability, ReadLevel,
+    limits::{DEFAULT_LINK_BYTES, DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MESSAGES},
 };
 
-use crate::{limits::MAX_CONNECTION_THREADS, pace::MinRate};
+use crate::pace::MinRate;
 
 pub use certificate::{PeerPem, PemFile};
 pub use cluster::{Advertise, ClusterAddress, HostPort, JoinAddresses, Label, NodeName};
+pub use error::ConfigError;
 pub use explain::example;
 pub use hosts::AllowedHosts;
 pub use layers::{Layers, Resolved, Source, resembling};
@@ -524,176 +524,6 @@ impl Config {
     pub fn reply_rate(&self) -> MinRate {
         MinRate::new(self.min_transfer_rate.0, self.write_timeout.0)
     }
-
-    /// Checks that the configuration values fit together. The error names the first value that does not.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
-        if let MemorySize::Bytes(ByteSize(..memory_size::MIN_MEMORY_BYTES)) = self.memory {
-            return wrong("memory", "auto, or at least 64MiB");
-        }
-        self.check_ports()?;
-        if !self.http.ip().is_loopback() && !self.allow_unprotected {
-            return Err(ConfigError::Unprotected { knob: "http", address: self.http });
-        }
-        self.check_native()?;
-        self.check_cluster()?;
-        if let RespAddress::At(address) = self.resp
-            && !address.ip().is_loopback()
-            && !self.allow_unprotected
-        {
-            return Err(ConfigError::Unprotected { knob: "resp", address });
-        }
-        for (name, threads) in [("native_threads", self.native_threads), ("resp_threads", self.resp_threads)] {
-            if threads > MAX_CONNECTION_THREADS {
-                return wrong(name, "at most 256");
-            }
-        }
-        if u32::try_from(self.segment_bytes.0).is_err() {
-            return wrong("segment_bytes", "below 4GiB");
-        }
-        for (name, value) in [
-            ("max_connections", u64::from(self.max_connections)),
-            ("max_requests_in_flight", u64::from(self.max_requests_in_flight)),
-            ("max_handshakes", u64::from(self.max_handshakes)),
-            ("max_body_bytes", self.max_body_bytes.0),
-            ("min_transfer_rate", self.min_transfer_rate.0),
-            ("max_scans", u64::from(self.max_scans)),
-            ("batch_messages", u64::from(self.batch_messages)),
-            ("batch_bytes", self.batch_bytes.0),
-            ("subscription_messages", u64::from(self.subscription_messages)),
-            ("subscription_bytes", self.subscription_bytes.0),
-        ] {
-            if value == 0 {
-                return wrong(name, "at least 1");
-            }
-        }
-        // The database's own bound on watches has no shares for clients, so it must not be the first that is reached.
-        if self.max_tails as usize > MAX_WATCHES {
-            return wrong("max_tails", "at most 10000, which is the maximum number of watches");
-        }
-        if self.share_reserve_percent > 50 {
-            return wrong("share_reserve_percent", "at most 50");
-        }
-        for (name, value) in [
-            ("idle_timeout_when_short", self.idle_timeout_when_short),
-            ("header_timeout", self.header_timeout),
-            ("body_timeout", self.body_timeout),
-            ("write_timeout", self.write_timeout),
-            ("tail_keep_alive", self.tail_keep_alive),
-        ] {
-            if value.0.is_zero() {
-                return wrong(name, "above 0s");
-            }
-        }
-        if self.max_body_bytes_in_flight < self.max_body_bytes {
-            return wrong(
-                "max_body_bytes_in_flight",
-                "at least max_body_bytes; otherwise the largest body is never admitted",
-            );
-        }
-        if self.max_reply_bytes_in_flight.0 < memory_size::LEAST_REPLY_BYTES {
-            return wrong(
-                "max_reply_bytes_in_flight",
-                "at least 24MiB; otherwise the largest values are never admitted",
-            );
-        }
-        if self.max_link_bytes < self.subscription_bytes {
-            return wrong(
-                "max_link_bytes",
-                "at least subscription_bytes; otherwise a single subscription never reaches its limit",
-            );
-        }
-        if self.max_queued_bytes < self.max_link_bytes {
-            return wrong(
-                "max_queued_bytes",
-                "at least max_link_bytes; otherwise a single connection never reaches its limit",
-            );
-        }
-        if self.batch_bytes.0 > MAX_PUBLISH_BYTES as u64 / 2 {
-            return wrong("batch_bytes", "at most 8MiB");
-        }
-        if self.max_object_bytes.0 < MIB {
-            return wrong("max_object_bytes", "at least 1MiB");
-        }
-        if self.new_cache_bytes.0 < MIN_CACHE_BYTES {
-            return wrong("new_cache_bytes", "at least 64KiB");
-        }
-        if self.idle_timeout.0 < self.tail_keep_alive.0 * 2 {
-            return wrong("idle_timeout", "at least twice tail_keep_alive; otherwise quiet tails are closed as idle");
-        }
-        if self.drain_timeout > Span::seconds(8) {
-            return wrong("drain_timeout", "at most 8s, so that a stop takes at most 10s");
-        }
-        Ok(())
-    }
-}
-
-impl Config {
-    fn serves_quic(&self) -> bool {
-        self.native != NativeAddress::Off && self.native_quic_sockets > 0
-    }
-
-    /// Returns the address to listen on for the native protocol; `None` if the protocol is not served.
-    #[must_use]
-    pub fn native_address(&self) -> Option<SocketAddr> {
-        let mut address = self.native.resolve(self.http)?;
-        if self.native != NativeAddress::Next {
-            return Some(address);
-        }
-        let taken = [self.resp.address(), self.cluster.address()];
-        // Two other protocols occupy two ports at most.
-        for _ in 0..taken.len() {
-            if taken.iter().flatten().any(|other| overlap(address, *other)) {
-                address.set_port(address.port().checked_add(1).unwrap_or(0));
-            }
-        }
-        Some(address)
-    }
-
-    /// Checks that no two protocols have the same port.
-    fn check_ports(&self) -> Result<(), ConfigError> {
-        let native = self.native_address().map(|address| ("native", address));
-        let resp = self.resp.address().map(|address| ("resp", address));
-        let cluster = self.cluster.address().map(|address| ("cluster", address));
-        let all: Vec<_> = [Some(("http", self.http)), native, resp, cluster].into_iter().flatten().collect();
-        for (at, &(first, address)) in all.iter().enumerate() {
-            if let Some(&(second, _)) = all[at + 1..].iter().find(|(_, other)| overlap(address, *other)) {
-                return Err(ConfigError::SamePort { first, second, port: address.port() });
-            }
-        }
-        Ok(())
-    }
-
-    fn check_native(&self) -> Result<(), ConfigError> {
-        let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
-        // TLS alone does not authenticate clients, so it keeps none of them out.
-        if let Some(address) = self.native_address()
-            && !address.ip().is_loopback()
-            && !self.allow_unprotected
-        {
-            return Err(ConfigError::Unprotected { knob: "native", address });
-        }
-        let is_file = |file: &PemFile| matches!(file, PemFile::At(_));
-        if is_file(&self.native_certificate) && !is_file(&self.native_key) {
-            return wrong("native_key", "a file with the private key, because native_certificate is a file");
-        }
-        if is_file(&self.native_key) && !is_file(&self.native_certificate) {
-            return wrong("native_certificate", "a file with the certificate, because native_key is a file");
-        }
-        if self.native_quic_sockets as usize > MAX_QUIC_SOCKETS {
-            return wrong("native_quic_sockets", "at most 64");
-        }
-        if self.native_quic_window < ByteSize(128 << 10) || self.native_quic_window > ByteSize(1 << 30) {
-            return wrong("native_quic_window", "at least 128KiB and at most 1GiB");
-        }
-        Ok(())
-    }
-}
-
-/// Returns true if two sockets cannot listen at these addresses at the same time.
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
-    one.port() != 0 && one.port() == other.port() && (is_any || one.ip() == other.ip())
 }
 
 /// Returns the knob whose name resembles an unknown one.
@@ -705,112 +535,6 @@ fn similar(name: &str) -> Option<&'static str> {
 impl From<BackendKind> for Backend {
     fn from(kind: BackendKind) -> Self {
         Self(Some(kind))
-    }
-}
-
-/// Error in a configuration, which cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// The configuration file could not be read.
-    #[error("cannot read {path}: {reason}")]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error text of the system.
-        reason: String,
-    },
-    /// The configuration file is not valid TOML.
-    #[error("{path} is not TOML: {reason}")]
-    Syntax {
-        /// Path of the file.
-        path: PathBuf,
-        /// Position and cause, from the parser.
-        reason: String,
-    },
-    /// The configuration names a value that does not exist.
-    #[error(
-        "unknown configuration key {name:?}{}: `serve --explain` lists all keys",
-        .similar.map_or(String::new(), |similar| format!(" (did you mean {similar}?)"))
-    )]
-    Unknown {
-        /// Unknown name, as given.
-        name: String,
-        /// Name of a knob that resembles it.
-        similar: Option<&'static str>,
-    },
-    /// Two protocols have the same port.
-    #[error("{first} and {second} both have port {port}: give each protocol a port of its own")]
-    SamePort {
-        /// Name of the configuration value that sets the port of one of the two protocols.
-        first: &'static str,
-        /// Name of the configuration value that sets the port of the other protocol.
-        second: &'static str,
-        /// The port.
-        port: u16,
-    },
-    /// The server would use more memory than the system offers.
-    #[error("memory = {asked} is above the {available}: choose less, or auto for half of it")]
-    Memory {
-        /// Configured memory.
-        asked: ByteSize,
-        /// Memory that the system offers.
-        available: AvailableMemory,
-    },
-    /// The text of a configuration value cannot be parsed.
-    #[error("configuration key {name}: {got:?} is not {expected}")]
-    Value {
-        /// Name of the configuration value.
-        name: &'static str,
-        /// Text of the configuration value, as given.
-        got: String,
-        /// Description of the texts that are valid for this configuration value.
-        expected: &'static str,
-    },
-    /// A value is outside its range, or conflicts with another value.
-    #[error("configuration key {name} must be {expected}")]
-    Range {
-        /// Name of the configuration value.
-        name: &'static str,
-        /// Description of the values that are valid.
-        expected: &'static str,
-    },
-    /// The server would listen at an address that other machines can reach, and `allow_unprotected` is not
-    /// set.
-    #[error(
-        "{knob} = {address} can be reached by other machines, but clients are not authenticated yet (TLS does not \
-         authenticate them, and Redis clients send their password in the clear): use a loopback address, or set \
-         allow_unprotected = true if the network is trusted"
-    )]
-    Unprotected {
-        /// Name of the configuration value that has the address.
-        knob: &'static str,
-        /// The address that other machines can reach.
-        address: SocketAddr,
-    },
-    /// An error in a configuration value, with the file or variable that has the value.
-    #[error("{place}: {error}")]
-    At {
-        /// Path of the file, or name of the variable, that has the value.
-        place: String,
-        /// Error in the configuration value.
-        error: Box<ConfigError>,
-    },
-}
-
-impl Classified for ConfigError {
-    fn code(&self) -> &'static str {
-        match self {
-            Self::At { error, .. } => error.code(),
-            Self::File { .. } => "config_file",
-            Self::Syntax { .. } => "config_syntax",
-            Self::Unknown { .. } => "config_unknown_key",
-            Self::Value { .. } | Self::Range { .. } | Self::SamePort { .. } | Self::Memory { .. } => "config_value",
-            Self::Unprotected { .. } => "config_unprotected",
-        }
-    }
-
-    fn action(&self) -> Action {
-        Action::Fix
     }
 }
 

@@ -9,15 +9,22 @@ pub struct Connections {
     closed: AtomicU64,
 }
 
+/// An open connection. It counts as closed when this value is dropped, also by a panic of its task.
+#[derive(Debug)]
+#[must_use = "the connection counts as closed at once"]
+pub struct OpenConnection<'c>(&'c Connections);
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        self.0.closed.fetch_add(1, Relaxed);
+    }
+}
+
 impl Connections {
     /// Counts a connection that was accepted.
-    pub fn open(&self) {
+    pub fn open(&self) -> OpenConnection<'_> {
         self.opened.fetch_add(1, Relaxed);
-    }
-
-    /// Counts the end of a connection.
-    pub fn close(&self) {
-        self.closed.fetch_add(1, Relaxed);
+        OpenConnection(self)
     }
 
     /// Number of connections that were ever accepted.
@@ -32,5 +39,21 @@ impl Connections {
         // Read `closed` first, so that the difference is not negative.
         let closed = self.closed.load(Relaxed);
         self.opened.load(Relaxed).saturating_sub(closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_whose_task_panics_counts_as_closed() {
+        let connections = Connections::default();
+        let ended = std::panic::catch_unwind(|| {
+            let _open = connections.open();
+            assert_eq!(connections.count(), 0, "this panic is expected");
+        });
+        assert!(ended.is_err());
+        assert_eq!((connections.opened(), connections.count()), (1, 0));
     }
 }

@@ -18,7 +18,7 @@ mod shares;
 mod views;
 
 pub use cluster::ClusterCollector;
-pub use connections::Connections;
+pub use connections::{Connections, OpenConnection};
 pub use encode::{NoLabels, counter, gauge};
 pub use groups::Groups;
 pub use histogram::{HistogramCounts, Shards};

@@ -1,8 +1,8 @@
 //! Database connections: their configuration, and the meaning of their errors.
 
-use std::{fmt::Display, path::Path, time::Duration};
+use std::{fmt::Display, io, path::Path, time::Duration};
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::OFlags;
 
 use crate::backend::BackendError;
@@ -67,6 +67,22 @@ pub(super) fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) ->
         Some(ErrorCode::DiskFull) => BackendError::DiskFull { operation, message: error.to_string() },
         _ => BackendError::io(operation, error),
     }
+}
+
+/// Returns the error of a write through `connection`. SQLite reports a full disk only if a write of its pages fails with
+/// `ENOSPC`; with `EDQUOT`, which means a quota, or in the WAL's index, it reports an I/O error. A failed fsync stays an
+/// I/O error, because it may have lost data.
+pub(super) fn write_failed(connection: &Connection, operation: &'static str, error: rusqlite::Error) -> BackendError {
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    if matches!(code, Some(ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_SHMSIZE)) {
+        // SAFETY: the connection is open, and the call only reads the error number of its last failed system call.
+        let errno = unsafe { ffi::sqlite3_system_errno(connection.handle()) };
+        let cause = io::Error::from_raw_os_error(errno);
+        if thalweg_disk::is_out_of_space(cause.kind()) {
+            return BackendError::DiskFull { operation, message: format!("{error}: {cause}") };
+        }
+    }
+    failed(operation)(error)
 }
 
 pub(super) fn corrupt(message: impl Display) -> BackendError {

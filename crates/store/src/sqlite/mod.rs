@@ -22,6 +22,8 @@
 //! Invariant: SQLite reads only a WAL that is on disk. An open writes it again before (`rewrite`).
 
 mod connection;
+#[cfg(test)]
+mod quota_tests;
 mod residency;
 mod rewrite;
 mod view;
@@ -48,7 +50,7 @@ use crate::{
 };
 use connection::{
     APPLICATION_ID, BUSY_TIMEOUT, CREATE_LARGE, FILE, FORMAT_VERSION, FORMAT_VERSION_1, NO_FOLLOW, PAGE_BYTES, Role,
-    corrupt, failed,
+    corrupt, failed, write_failed,
 };
 use residency::Residency;
 use view::{Readers, SqliteView};
@@ -154,31 +156,32 @@ impl SqliteStore {
         let transaction = writer.transaction().map_err(failed("write"))?;
         let (mut bytes, mut count) = (0, 0);
         {
+            let on_write = |error| write_failed(&transaction, "write", error);
             let mut contents = match view::contents_of(&transaction)? {
                 Some(contents) => contents,
                 None => view::summarize(&transaction)?,
             };
             if view::format_of(&transaction)? != FORMAT_VERSION {
                 let convert = format!("{CREATE_LARGE} PRAGMA user_version = {FORMAT_VERSION}");
-                transaction.execute_batch(&convert).map_err(failed("write"))?;
+                transaction.execute_batch(&convert).map_err(on_write)?;
             }
             let get = "SELECT value FROM pairs WHERE key = ?1";
-            let mut get = transaction.prepare_cached(get).map_err(failed("write"))?;
+            let mut get = transaction.prepare_cached(get).map_err(on_write)?;
             let put = "INSERT INTO pairs (key, value) VALUES (?1, ?2) \
                        ON CONFLICT (key) DO UPDATE SET value = excluded.value";
-            let mut put = transaction.prepare_cached(put).map_err(failed("write"))?;
-            let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(failed("write"))?;
+            let mut put = transaction.prepare_cached(put).map_err(on_write)?;
+            let mut delete = transaction.prepare_cached("DELETE FROM pairs WHERE key = ?1").map_err(on_write)?;
             let put_large = "INSERT INTO large (stored) VALUES (?1)";
-            let mut put_large = transaction.prepare_cached(put_large).map_err(failed("write"))?;
+            let mut put_large = transaction.prepare_cached(put_large).map_err(on_write)?;
             let delete_large = "DELETE FROM large WHERE id = ?1";
-            let mut delete_large = transaction.prepare_cached(delete_large).map_err(failed("write"))?;
+            let mut delete_large = transaction.prepare_cached(delete_large).map_err(on_write)?;
             let mut stored = Vec::new();
             for change in changes {
                 count += 1;
                 let (Change::Put(key, _) | Change::Delete(key)) = change;
-                let mut old = get.query([key]).map_err(failed("write"))?;
+                let mut old = get.query([key]).map_err(on_write)?;
                 let mut old_large = None;
-                if let Some(row) = old.next().map_err(failed("write"))? {
+                if let Some(row) = old.next().map_err(on_write)? {
                     old_large = view::large_of(row, 0)?;
                     view::with_stored(&transaction, row, 0, |stored| {
                         contents.remove(key, stored);
@@ -187,7 +190,7 @@ impl SqliteStore {
                 }
                 drop(old);
                 if let Some(id) = old_large {
-                    delete_large.execute([id]).map_err(failed("write"))?;
+                    delete_large.execute([id]).map_err(on_write)?;
                 }
                 match change {
                     Change::Put(key, value) => {
@@ -197,26 +200,27 @@ impl SqliteStore {
                         stored.extend_from_slice(value);
                         contents.add(key, &stored);
                         if stored.len() < LARGE_BYTES {
-                            put.execute([key, &stored]).map_err(failed("write"))?;
+                            put.execute([key, &stored]).map_err(on_write)?;
                         } else {
-                            let id = put_large.insert([&stored]).map_err(failed("write"))?;
-                            put.execute((key, id)).map_err(failed("write"))?;
+                            let id = put_large.insert([&stored]).map_err(on_write)?;
+                            put.execute((key, id)).map_err(on_write)?;
                         }
                     }
                     Change::Delete(key) => {
                         bytes += key.len();
-                        delete.execute([key]).map_err(failed("write"))?;
+                        delete.execute([key]).map_err(on_write)?;
                     }
                 }
             }
             let meta = "INSERT INTO meta (name, value) VALUES (?1, ?2) \
                         ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            let mut meta = transaction.prepare_cached(meta).map_err(failed("write"))?;
+            let mut meta = transaction.prepare_cached(meta).map_err(on_write)?;
             let applied = applied.encode();
-            meta.execute(("applied", &applied)).map_err(failed("write"))?;
-            meta.execute(("contents", contents.encode(&applied))).map_err(failed("write"))?;
+            meta.execute(("applied", &applied)).map_err(on_write)?;
+            meta.execute(("contents", contents.encode(&applied))).map_err(on_write)?;
         }
-        self.readers.commit(|| transaction.commit()).map_err(failed("commit"))?;
+        let committed = self.readers.commit(|| transaction.commit());
+        committed.map_err(|error| write_failed(writer, "commit", error))?;
         let written = bytes as u64 + count * u64::from(PAGE_BYTES);
         self.unchecked_bytes.fetch_add(written, Ordering::Relaxed);
         Ok(bytes as u64)
@@ -229,7 +233,8 @@ impl SqliteStore {
     }
 
     fn copy_wal(&self, writer: &Connection) -> Result<(), BackendError> {
-        writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(())).map_err(failed("checkpoint"))?;
+        let copied = writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        copied.map_err(|error| write_failed(writer, "checkpoint", error))?;
         self.unchecked_bytes.store(0, Ordering::Relaxed);
         Ok(())
     }
@@ -247,7 +252,7 @@ impl SqliteStore {
         writer.busy_timeout(Duration::ZERO).map_err(failed("configure"))?;
         let emptied = writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         writer.busy_timeout(BUSY_TIMEOUT).map_err(failed("configure"))?;
-        emptied.map_err(failed("checkpoint"))
+        emptied.map_err(|error| write_failed(writer, "checkpoint", error))
     }
 }
 
@@ -280,7 +285,7 @@ fn prepare(writer: &Connection) -> Result<(), BackendError> {
              PRAGMA user_version = {FORMAT_VERSION};
              COMMIT;"
         );
-        writer.execute_batch(&create).map_err(failed("create"))?;
+        writer.execute_batch(&create).map_err(|error| write_failed(writer, "create", error))?;
     }
     Ok(())
 }

@@ -1,0 +1,103 @@
+//! Proposals that were taken out of the queue, and the conclusions from what they cost.
+//!
+//! Owns: the measured costs of the clients, and the pauses of addresses whose turns delay others. Does not own: the
+//! choice of the proposals (`queue`), or the lengths of the pauses (`turn_pause`).
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    client::{Client, ClientAddress},
+    pending::Pending,
+};
+
+/// Steps above which a command counts as expensive: about 0.4 ms of work.
+pub(super) const EXPENSIVE_STEPS: u64 = 4_000;
+
+/// Proposals that were taken out of the queue: the commands of the next log entries.
+#[derive(Debug, Default)]
+pub(crate) struct DequeuedProposals {
+    /// Proposals, in the order in which they are committed.
+    pub(crate) proposals: Vec<Pending>,
+    /// The n-th element is the number of proposals in the first n entries.
+    pub(crate) ends: Vec<usize>,
+    /// Number of steps that each entry took; entries that were not applied are missing.
+    pub(crate) steps: Vec<u64>,
+    /// Addresses whose turn delays other clients, and the steps that their proposals will probably take.
+    pub(super) delaying: Vec<(Arc<ClientAddress>, u64)>,
+}
+
+impl DequeuedProposals {
+    /// Updates the measured costs of the clients by the steps that each entry took.
+    pub(crate) fn learn(&self) {
+        if self.steps.len() != self.ends.len() {
+            return;
+        }
+        let mut begin = 0;
+        for (&end, &steps) in self.ends.iter().zip(&self.steps) {
+            learn(&self.proposals[begin..end], steps);
+            begin = end;
+        }
+    }
+
+    /// Begins pauses of the addresses whose turn delays others. The arguments are the monotonic time at which the
+    /// commit of the proposals began, and its duration.
+    pub(crate) fn begin_pauses(&self, began: Duration, time: Duration) {
+        let probable: u64 = self.delaying.iter().map(|(_, steps)| steps).sum();
+        let taken: u64 = self.steps.iter().sum();
+        for (address, steps) in &self.delaying {
+            let share = *steps as f64 / probable.max(1) as f64;
+            address.pause().begin(began, time.mul_f64(share), (taken as f64 * share) as u64);
+        }
+    }
+
+    /// Begins pauses like [`begin_pauses`](Self::begin_pauses), but computes them from the steps that the proposals
+    /// will probably take. Each pause is corrected when an entry of the address is applied ([`learn`]).
+    pub(crate) fn begin_probable_pauses(&mut self, now: Duration) {
+        for (address, steps) in &self.delaying {
+            let turn = address.pause().begin_probable(now, *steps);
+            let is_of = |client: &Arc<Client>| Arc::ptr_eq(client.address(), address);
+            let pending = self.proposals.iter_mut().filter(|pending| pending.client.as_ref().is_some_and(is_of));
+            pending.for_each(|pending| pending.turn = turn);
+        }
+    }
+
+    /// Returns true if the queue contains an address whose expensive commands delay other clients.
+    pub(crate) fn delays_others(&self) -> bool {
+        !self.delaying.is_empty()
+    }
+
+    /// Empties the lists and keeps their memory.
+    pub(crate) fn clear(&mut self) {
+        self.proposals.clear();
+        self.ends.clear();
+        self.steps.clear();
+        self.delaying.clear();
+    }
+}
+
+/// Updates the measured costs of the clients whose commands an entry contains, by the steps that the entry took. If it
+/// has commands of several clients, the cost of each is unknown. If such an entry took many more steps than expected,
+/// the clients with expensive estimates count as fully expensive again, so that their next commands are measured
+/// separately.
+pub(crate) fn learn(entry: &[Pending], steps: u64) {
+    let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
+    let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { return };
+    if estimated <= EXPENSIVE_STEPS {
+        return;
+    }
+    let pausing =
+        entry.iter().find(|pending| pending.turn > 0).and_then(|pending| Some((pending, pending.client.as_ref()?)));
+    if let Some((pending, client)) = pausing {
+        client.address().pause().correct(pending.turn, steps);
+    }
+    let is_one = entry.iter().all(|other| other.client.as_ref().is_some_and(|c| Arc::ptr_eq(c, client)));
+    if is_one {
+        client.learn(estimated, steps);
+        return;
+    }
+    let probable: u64 = entry.iter().map(Pending::probable_steps).sum();
+    if steps > 2 * probable + 2 * EXPENSIVE_STEPS {
+        let expensive = entry.iter().filter(|pending| pending.steps.unwrap_or(0) > EXPENSIVE_STEPS);
+        expensive.filter_map(|pending| pending.client.as_ref()).for_each(|client| client.forget());
+    }
+}

@@ -1,0 +1,216 @@
+//! All frames between nodes: their numbers and their contents.
+//!
+//! Owns: [`PeerKind`] and the bodies of the frames after the handshake, which the modules below declare by subject. Does
+//! not own: the conversion to and from openraft's types (crate `cluster`).
+//!
+//! Kinds below 16 belong to the handshake. Of the others, even numbers are requests and odd ones are replies. Each
+//! request gets one reply: the kind after its own, or [`Failed`]. A [`Heartbeat`] gets [`Appended`], and
+//! [`AskRequests`] gets [`EntryRequests`]. A [`Sign`], [`Facts`], and the frames of the channel for subjects get none.
+//! Kinds are below 64, because a short head has 6 bits for them.
+
+mod consensus;
+mod requests;
+mod signs;
+mod snapshots;
+mod states;
+mod subjects;
+
+use thalweg_types::codec::{Malformed, Structure};
+
+pub use consensus::*;
+pub use requests::*;
+pub use signs::*;
+pub use snapshots::*;
+pub use states::*;
+pub use subjects::*;
+
+use super::{
+    handshake::{BeginTls, Challenge, Hello, Proof, Rejected, Welcome},
+    header::{HEADER_BYTES, PeerFrame, encode},
+};
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $frame:ident $(<$lt:lifetime>)? = $code:literal,)*) => {
+        /// Kind of a frame between nodes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum PeerKind {
+            $($(#[$doc])* $frame = $code,)*
+        }
+
+        impl PeerKind {
+            /// All kinds of frames, in ascending order of their numbers.
+            pub const ALL: &'static [Self] = &[$(Self::$frame,)*];
+
+            /// Returns the kind with this number; `None` if this version does not know it.
+            #[must_use]
+            pub fn from_code(code: u8) -> Option<Self> {
+                Self::ALL.iter().copied().find(|kind| *kind as u8 == code)
+            }
+
+            /// Name of the kind in the format document.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
+                fn name<'a>(kind: PeerKind) -> &'static str {
+                    match kind {
+                        $(PeerKind::$frame => <$frame $(<$lt>)? as Structure>::NAME,)*
+                    }
+                }
+                name(self)
+            }
+
+            /// Layout of the kind in the notation of the format document.
+            #[must_use]
+            pub fn definition(self) -> String {
+                #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
+                fn definition<'a>(kind: PeerKind) -> String {
+                    match kind {
+                        $(PeerKind::$frame => <$frame $(<$lt>)? as Structure>::definition(),)*
+                    }
+                }
+                definition(self)
+            }
+
+            /// Decodes a body of this kind, and encodes it again. For tests of the format.
+            pub fn decode_and_encode(self, body: &[u8]) -> Result<Vec<u8>, Malformed> {
+                let mut out = Vec::new();
+                match self {
+                    $(Self::$frame => encode(&$frame::decode_body(body)?, 0, &mut out),)*
+                }
+                .map_err(|_| Malformed { at: 0, expected: "a body within the limits" })?;
+                Ok(out.split_off(HEADER_BYTES))
+            }
+        }
+
+        $(
+            impl<'a> PeerFrame<'a> for $frame $(<$lt>)? {
+                const KIND: u8 = PeerKind::$frame as u8;
+            }
+        )*
+    };
+}
+
+kinds! {
+    /// Begins a connection.
+    Hello<'a> = 1,
+    /// Version and proof of the accepting node.
+    Challenge = 2,
+    /// Proof of the dialling node.
+    Proof = 3,
+    /// End of the handshake.
+    Welcome<'a> = 4,
+    /// End of the connection before the end of the handshake.
+    Rejected<'a> = 5,
+    /// The accepting node accepts the hello, and a TLS session begins.
+    BeginTls = 6,
+    /// Entries of the log.
+    Append<'a> = 16,
+    /// Reply to `Append`.
+    Appended = 17,
+    /// Request for a vote.
+    AskVote = 18,
+    /// Reply to `AskVote` and `AskPreVote`.
+    Voted = 19,
+    /// Question whether the node would grant a vote.
+    AskPreVote = 20,
+    /// Reply to `AskPreVote`.
+    PreVoted = 21,
+    /// Request to take over the leadership.
+    Transfer = 22,
+    /// Reply to `Transfer`.
+    Transferred = 23,
+    /// Sign of life.
+    Ping = 24,
+    /// Reply to `Ping`.
+    Pong = 25,
+    /// Question of a follower: up to which entry it must have applied the log before a read.
+    ReadBarrier = 26,
+    /// Reply to `ReadBarrier`.
+    Barrier = 27,
+    /// Question about a node.
+    Describe = 28,
+    /// Reply to `Describe`.
+    Description<'a> = 29,
+    /// Question for the digest of a state.
+    AskDigest = 30,
+    /// Reply to `AskDigest`.
+    Digest<'a> = 31,
+    /// Begins a snapshot.
+    BeginSnapshot<'a> = 32,
+    /// Reply to `BeginSnapshot`.
+    SnapshotBegun = 33,
+    /// One chunk of a snapshot.
+    SnapshotChunk<'a> = 34,
+    /// Reply to `SnapshotChunk`.
+    ChunkStored = 35,
+    /// Ends a snapshot, which the receiver installs.
+    EndSnapshot = 36,
+    /// Reply to `EndSnapshot`.
+    SnapshotInstalled = 37,
+    /// Request for a chunk of a snapshot.
+    AskChunk = 38,
+    /// Reply to `AskChunk`.
+    Chunk<'a> = 39,
+    /// Commands that a follower forwards.
+    Propose<'a> = 40,
+    /// Reply to `Propose`.
+    Proposed = 41,
+    /// Change of the members that a node forwards to the leader.
+    Manage<'a> = 42,
+    /// Reply to `Manage`.
+    Managed = 43,
+    /// Question for running hashes.
+    AskMarks = 44,
+    /// Reply to `AskMarks`.
+    Marks<'a> = 45,
+    /// Filters of a node's subscriptions; it gets no reply.
+    Interest<'a> = 46,
+    /// Reply to `AskRequests`.
+    EntryRequests<'a> = 47,
+    /// Batch of messages to a subject; it gets no reply.
+    SubjectBatch<'a> = 48,
+    /// Sign of life without facts; it gets no reply.
+    Sign = 50,
+    /// Sign of life with facts; it gets no reply.
+    Facts = 52,
+    /// Heartbeat of a leader whose entries are all committed.
+    Heartbeat = 54,
+    /// Question whether the node would give its state to a member that repairs its own.
+    AskSource = 56,
+    /// Reply to `AskSource`.
+    Source = 57,
+    /// Question whether the node has ever voted, and whether it has entries.
+    AskHistory = 58,
+    /// Reply to `AskHistory`.
+    History = 59,
+    /// Question for the versions of the state machine.
+    AskVersions = 60,
+    /// Reply to `AskVersions`.
+    Versions = 61,
+    /// Question for the names of the requests in recent entries.
+    AskRequests = 62,
+    /// Reply to any request: it had no effect, or its effect is unknown.
+    Failed<'a> = 63,
+}
+
+/// Returns names and layouts of all structures inside frames, in the notation of the format document.
+#[must_use]
+pub fn structures() -> Vec<(&'static str, String)> {
+    fn of<T: Structure>() -> (&'static str, String) {
+        (T::NAME, T::definition())
+    }
+    vec![
+        of::<EntryId>(),
+        of::<PeerVote>(),
+        of::<LogEntry<'_>>(),
+        of::<EntryKind>(),
+        of::<AppendResult>(),
+        of::<ManageKind>(),
+        of::<HashMark>(),
+        of::<NamedEntry<'_>>(),
+        of::<SubjectFilter<'_>>(),
+        of::<super::handshake::Channel>(),
+        of::<super::handshake::Protection>(),
+    ]
+}
