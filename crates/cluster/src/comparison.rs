@@ -23,6 +23,7 @@ use std::{
     rc::Rc,
 };
 
+use futures_util::future::join_all;
 use thalweg_engine::{RepairDue, RepairNote};
 use thalweg_raft::MemberStatus;
 use thalweg_serving::cluster::Event;
@@ -109,8 +110,8 @@ fn reason_without_majority(after: Index) -> String {
     format!(
         "undecided: its state after entry {after} differs from those of half of the members or more, no majority has \
          equal states as far as this node knows, and any of them can be the right one. Start the members that are \
-         down; if it stays so, stop all nodes, start the one whose state shall remain, repair the others with \
-         `thalweg cluster repair`, and start them"
+         down: `thalweg cluster doctor` says if the wrong ones are known then. If they are not, stop all nodes, start \
+         the one whose state shall remain, repair the others with `thalweg cluster repair`, and start them"
     )
 }
 
@@ -304,12 +305,16 @@ impl Tasks {
         self.pass_on_leadership().await;
     }
 
-    /// Transfers the leadership to another voter if this node leads. It has been elected, or has stopped serving as the
-    /// leader, or has found damage in its state. Members that are all undecided or damaged would pass it on for ever, so
-    /// it stays if no other voter serves.
+    /// Transfers the leadership if this node leads. It has been elected, or has stopped serving as the leader, or has
+    /// found damage in its state. A voter that serves is preferred. Members that are all undecided or damaged would pass
+    /// the leadership on for ever, so such a node keeps it if no other voter serves.
     async fn pass_on_leadership(&self) {
+        if !self.consensus.member().leads() {
+            return;
+        }
         let may_stay = self.undecided.get().is_some() || self.db.stopped_serving().is_none();
-        if !self.consensus.member().leads() || (may_stay && !self.another_voter_serves().await) {
+        let to = self.serving_voter().await;
+        if to.is_none() && may_stay {
             return;
         }
         if self.db.stopped_serving().is_none() {
@@ -317,18 +322,25 @@ impl Tasks {
                 "the state of this node is damaged (`thalweg status` shows how): it passes on its leadership"
             );
         }
-        if let Err(error) = self.consensus.transfer(None).await {
+        if let Err(error) = self.consensus.transfer(to).await {
             tracing::warn!(%error, "leadership could not be transferred: this node leads on although it should not");
         }
     }
 
-    async fn another_voter_serves(&self) -> bool {
-        for (node, member) in self.consensus.status().members {
-            if node != self.here() && member.votes && self.gives_state(node, &member.info.address).await {
-                return true;
-            }
-        }
-        false
+    /// Returns the voter with most entries among the others that serve and do not lag; `None` if there is none. A voter
+    /// that does not serve would pass the leadership on, and two of them could pass it to each other for ever. One that
+    /// lags could not take it.
+    async fn serving_voter(&self) -> Option<NodeId> {
+        let status = self.consensus.status();
+        let last = status.last.map_or(0, |last| last.index.0);
+        let max_lag = self.options.triggers.lag_entries;
+        let lags = |matched: Option<Index>| matched.is_some_and(|matched| last.saturating_sub(matched.0) > max_lag);
+        let others = status.members.iter().filter(|(node, member)| **node != self.here() && member.votes);
+        let asked = others.filter(|(_, member)| !lags(member.matched)).map(|(node, member)| async move {
+            let gives = self.gives_state(*node, &member.info.address).await;
+            gives.then_some((member.matched, *node))
+        });
+        join_all(asked).await.into_iter().flatten().max().map(|(_, node)| node)
     }
 
     /// Asks another member whether it gives its state. A member that does not serve does not.

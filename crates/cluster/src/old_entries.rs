@@ -88,8 +88,11 @@ impl OldEntryThreads {
         let thread = if self.haste().is_on(begun) { &self.0.low } else { &self.0.idle };
         let (sender, done) = oneshot::channel();
         let work: OldEntryWork = Box::new(move || {
-            // The caller may have been dropped.
-            let _ = sender.send(work());
+            // The caller is dropped if the node stops, or if openraft begins another stream. Work that has not begun by
+            // then would only delay the work of others.
+            if !sender.is_closed() {
+                let _ = sender.send(work());
+            }
         });
         thread.send(work).expect("the work before did not panic");
         let result = done.await.expect("the work does not panic");
@@ -105,6 +108,8 @@ impl OldEntryThreads {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::testing::run;
 
@@ -128,6 +133,25 @@ mod tests {
             assert_eq!(threads.run(name).await, "thalweg-old");
             threads.run(|| thread::sleep(PATIENCE)).await;
             assert_eq!(threads.run(name).await, "thalweg-old-low");
+        });
+    }
+
+    #[test]
+    fn work_whose_caller_is_gone_is_not_begun() {
+        run(async {
+            let threads = OldEntryThreads::start().unwrap();
+            let (go_on, waiting) = mpsc::channel::<()>();
+            let mut first = Box::pin(threads.run(move || waiting.recv()));
+            assert!((&mut first).now_or_never().is_none(), "the thread waits");
+            let (ran, runs) = mpsc::channel::<()>();
+            let dropped = threads.run(move || ran.send(())).now_or_never();
+            assert!(dropped.is_none(), "it waits behind the first");
+            let mut last = Box::pin(threads.run(|| ()));
+            assert!((&mut last).now_or_never().is_none());
+            go_on.send(()).unwrap();
+            first.await.unwrap();
+            last.await;
+            assert!(runs.try_recv().is_err());
         });
     }
 }

@@ -6,7 +6,8 @@
 //! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry. Those
 //! for a follower that lacks old entries are passed to another thread if the node has one
 //! ([`LogReader::read_old_entries_elsewhere`]), several appends at a time. That thread can have a low priority, so it
-//! takes no lock of this crate: the position is looked up before the read and checked after it, on the caller's thread.
+//! takes no lock of the log and holds no handle of it, which would keep the directory of a stopped node locked: the
+//! caller's thread looks up the position before the read, and checks it afterwards.
 //!
 //! While openraft starts, it searches all entries that the state does not have yet for the newest two memberships, 64
 //! at a time, from the last one back. After a kill these can be a million entries. Readers therefore return only those
@@ -25,10 +26,10 @@ use std::{
 
 use futures_util::{Stream, future::LocalBoxFuture, stream};
 use openraft::{OptionalSend, RaftLogReader, async_runtime::AsyncRuntime};
-use thalweg_log::{Log, LogRecord, ReadError};
+use thalweg_log::{Log, LogRecord, ReadError, Records};
 use thalweg_replica::{Membership, Valid};
 use thalweg_state::membership::LogId;
-use thalweg_types::{Index, Lsn, SpaceId, SpaceTime};
+use thalweg_types::{Index, SpaceId, SpaceTime};
 
 use crate::{
     convert::{entry_of, log_id, raft_log_id, raft_vote},
@@ -61,15 +62,43 @@ impl fmt::Debug for OtherThread {
     }
 }
 
-/// Beginning of a read from the file.
+/// A read of the file that has not begun.
 #[derive(Debug)]
-struct FilePlace {
-    /// Position at or before the first entry.
-    anchor: Lsn,
+struct FileRead {
+    /// Records from a position at or before the first entry on.
+    records: Result<Records, ReadError>,
     valid: Valid,
     wanted: Range<Index>,
     /// Number of truncations of the log before the read.
     truncations: u64,
+}
+
+impl FileRead {
+    /// Reads the records of the entries like [`LogReader::records`].
+    fn perform(self, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
+        let Self { records, valid, wanted, .. } = self;
+        let mut next = wanted.start;
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for record in records? {
+            let record = record?;
+            if !valid.is_entry(&record) || record.index < next {
+                continue;
+            }
+            if record.index != next {
+                return Err(StoreError::Gap { expected: next, found: record.index });
+            }
+            bytes += record.payload.len();
+            if bytes > max_bytes && !found.is_empty() {
+                return Ok(found);
+            }
+            found.push(record);
+            next = next.next();
+            if next == wanted.end {
+                return Ok(found);
+            }
+        }
+        Err(StoreError::Missing(next))
+    }
 }
 
 /// Place of the first entry of a read.
@@ -77,7 +106,7 @@ struct FilePlace {
 enum EntryPlace {
     /// The records are in memory, or there are none.
     Memory(Vec<LogRecord>),
-    File(FilePlace),
+    File(Box<FileRead>),
 }
 
 /// Reads the log of one space; cheap to clone, safe from many threads.
@@ -192,12 +221,13 @@ impl LogReader {
     /// `max_bytes` of payload are exceeded, but after one entry at the earliest. Never returns a void entry.
     pub fn records(&self, from: Index, to: Index, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
         loop {
-            let place = match self.place(from, to, max_bytes)? {
+            let read = match self.place(from, to, max_bytes)? {
                 EntryPlace::Memory(records) => return Ok(records),
-                EntryPlace::File(place) => place,
+                EntryPlace::File(read) => read,
             };
-            let found = self.read_from(&place, max_bytes);
-            if self.is_current(place.wanted.start, place.truncations) {
+            let (first, truncations) = (read.wanted.start, read.truncations);
+            let found = read.perform(max_bytes);
+            if self.is_current(first, truncations) {
                 return found;
             }
         }
@@ -216,8 +246,14 @@ impl LogReader {
             return Ok(EntryPlace::Memory(take_bytes(wanted, max_bytes)));
         }
         let anchor = space_log.index.seek(from).ok_or(StoreError::Missing(from))?;
-        let valid = Valid::of(&self.log, self.space);
-        Ok(EntryPlace::File(FilePlace { anchor, valid, wanted: from..to, truncations: space_log.truncations }))
+        let (valid, truncations) = (Valid::of(&self.log, self.space), space_log.truncations);
+        drop(space_log);
+        // The anchor's segment may have been freed, but not the one with the first entry after the purged one.
+        let records = match self.log.records_from(anchor) {
+            Err(ReadError::Compacted { oldest }) => self.log.records_from(oldest),
+            records => records,
+        };
+        Ok(EntryPlace::File(Box::new(FileRead { records, valid, wanted: from..to, truncations })))
     }
 
     /// Returns false if the log was truncated or purged during a read from entry `from` on, so the result may be wrong.
@@ -226,54 +262,24 @@ impl LogReader {
         space_log.truncations == truncations && space_log.index.first() <= from
     }
 
-    fn read_from(&self, place: &FilePlace, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
-        let FilePlace { anchor, valid, wanted, .. } = place;
-        // The anchor's segment may have been freed, but not the one with the first entry after the purged one.
-        let records = match self.log.records_from(*anchor) {
-            Err(ReadError::Compacted { oldest }) => self.log.records_from(oldest)?,
-            records => records?,
-        };
-        let mut next = wanted.start;
-        let (mut found, mut bytes) = (Vec::new(), 0);
-        for record in records {
-            let record = record?;
-            if !valid.is_entry(&record) || record.index < next {
-                continue;
-            }
-            if record.index != next {
-                return Err(StoreError::Gap { expected: next, found: record.index });
-            }
-            bytes += record.payload.len();
-            if bytes > max_bytes && !found.is_empty() {
-                return Ok(found);
-            }
-            found.push(record);
-            next = next.next();
-            if next == wanted.end {
-                return Ok(found);
-            }
-        }
-        Err(StoreError::Missing(next))
-    }
-
     /// Reads entries from `from` on, as many as several appends need. Passes reads of the file to `run`.
     async fn read_ahead(&self, from: Index, run: &RunElsewhere) -> Result<ReadAhead, StoreError> {
         let max_bytes = READS_AHEAD * self.max_read_bytes;
         loop {
             let truncations = self.space_log().truncations;
-            let place = match self.place(from, Index(u64::MAX), max_bytes)? {
+            let read = match self.place(from, Index(u64::MAX), max_bytes)? {
                 EntryPlace::Memory(records) => {
                     let entries = records.iter().map(entry_of).collect::<Result<_, _>>()?;
                     return Ok(ReadAhead::new(entries, truncations));
                 }
-                EntryPlace::File(place) => place,
+                EntryPlace::File(read) => read,
             };
-            let (reader, from, truncations) = (self.clone(), place.wanted.start, place.truncations);
-            let read = move || -> Result<Vec<RaftEntry>, StoreError> {
-                reader.read_from(&place, max_bytes)?.iter().map(entry_of).collect()
+            let (first, truncations) = (read.wanted.start, read.truncations);
+            let perform = move || -> Result<Vec<RaftEntry>, StoreError> {
+                read.perform(max_bytes)?.iter().map(entry_of).collect()
             };
-            let found = run(Box::new(read)).await;
-            if self.is_current(from, truncations) {
+            let found = run(Box::new(perform)).await;
+            if self.is_current(first, truncations) {
                 return Ok(ReadAhead::new(found?, truncations));
             }
         }

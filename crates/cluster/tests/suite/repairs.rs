@@ -363,6 +363,23 @@ fn an_undecided_node_is_repaired_once_a_majority_answers() {
     wait_until("it is decided", || odd.report().undecided_after.is_none());
 }
 
+/// Two members that do not serve would otherwise pass the leadership to each other for ever: they have as many entries
+/// as the third one, and higher ids.
+#[test]
+fn the_leadership_passes_to_the_voter_that_serves() {
+    let cluster = TestCluster::start(3);
+    let mut nodes: Vec<&TestNode> = cluster.nodes.iter().collect();
+    nodes.sort_by_key(|node| node.id());
+    let [serving, other, leader] = nodes[..] else { panic!("three nodes") };
+    wait_until("the node with the highest id leads", || {
+        wait(leader.node.transfer(Some(leader.id()), soon())).is_ok() && leader.node.leads()
+    });
+    for node in [other, leader] {
+        node.db.stop_serving("a test has stopped it");
+    }
+    wait_until("the node that serves leads", || serving.node.leads());
+}
+
 #[test]
 fn a_node_that_differs_again_after_a_repair_waits_for_a_person() {
     let done = RepairNote { done: Some(Index(1)), due: None };

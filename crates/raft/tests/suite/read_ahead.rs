@@ -1,9 +1,9 @@
 //! Reads of old entries on another thread, ahead of the appends to a follower.
 
 use std::{
-    future::ready,
+    future::{pending, ready},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -11,7 +11,7 @@ use std::{
 use futures_util::FutureExt;
 use openraft::{RaftLogReader, storage::RaftLogStorage};
 use thalweg_disk::SimDisk;
-use thalweg_raft::{Base, LogReader, RaftEntry, StoreOptions};
+use thalweg_raft::{Base, EntryRead, LogReader, RaftEntry, StoreOptions};
 
 use crate::common::*;
 
@@ -26,12 +26,18 @@ fn entries(term: u64, indexes: std::ops::Range<u64>) -> Vec<RaftEntry> {
     indexes.map(|index| entry(term, index, 1000)).collect()
 }
 
-/// Opens a log of 100 entries, with a reader whose reads elsewhere are counted.
-async fn log_of_100() -> (SpaceLog, LogReader, Arc<AtomicU64>) {
-    let mut space_log = SpaceLog::try_open(&SimDisk::new(6), &Base::default(), OPTIONS).unwrap();
+/// Opens a log and appends 100 entries.
+async fn space_log_of_100(disk: &SimDisk) -> SpaceLog {
+    let mut space_log = SpaceLog::try_open(disk, &Base::default(), OPTIONS).unwrap();
     for one in entries(1, 0..100) {
         space_log.append(vec![one]).await.unwrap();
     }
+    space_log
+}
+
+/// Returns a log of 100 entries, with a reader whose reads elsewhere are counted.
+async fn log_of_100() -> (SpaceLog, LogReader, Arc<AtomicU64>) {
+    let space_log = space_log_of_100(&SimDisk::new(6)).await;
     let (reader, reads) = (space_log.store.reader(), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&reads);
     reader.read_old_entries_elsewhere(move |read| {
@@ -74,5 +80,25 @@ fn entries_that_were_read_ahead_are_void_after_a_truncation() {
         }
         let both = [entries(1, 9..10), entries(2, 10..11)].concat();
         assert_eq!((limited(&mut reader, 9, 100).await, reads.load(Relaxed)), (both, 2));
+    });
+}
+
+/// A thread with a low priority can begin it long after the node has stopped, and the directory must open again.
+#[test]
+fn a_read_that_has_not_begun_on_another_thread_keeps_no_log_open() {
+    run(async {
+        let disk = SimDisk::new(8);
+        let space_log = space_log_of_100(&disk).await;
+        let (mut reader, queued) = (space_log.store.reader(), Arc::new(Mutex::new(None::<EntryRead>)));
+        let queue = Arc::clone(&queued);
+        reader.read_old_entries_elsewhere(move |read| {
+            *queue.lock().unwrap() = Some(read);
+            pending().boxed_local()
+        });
+        assert!(limited(&mut reader, 3, 100).now_or_never().is_none());
+        drop((space_log, reader));
+        assert!(SpaceLog::try_open(&disk, &Base::default(), OPTIONS).is_some());
+        let read = queued.lock().unwrap().take().expect("it was passed on");
+        assert_eq!(read().unwrap(), entries(1, 3..19));
     });
 }
