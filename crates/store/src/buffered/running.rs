@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    ahead::{Ahead, AheadRule},
     options::{Background, BufferOptions},
     pauses::OwedPause,
     shared::{Shared, lock},
@@ -31,16 +32,23 @@ const ROOM_SHARE: usize = 16;
 /// Size in bytes of a change in a memtable, assumed while the memtable has none.
 const DEFAULT_CHANGE_BYTES: usize = 256;
 
+/// Size in bytes of memtables from which on a thread provides their memory. Smaller ones use small pages, and are
+/// reused soon.
+const AHEAD_FROM_BYTES: usize = 16 << 20;
+
 /// Memtables in front of one store, with the threads that work on them.
 pub(super) struct Running<S: Store> {
     pub shared: Arc<Shared<S>>,
     /// Lock that a thread holds while it applies a batch or seals the active memtable.
     writer: Mutex<Writer>,
+    /// `None` in stepped mode, and if memtables are small.
+    ahead: Option<Ahead>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 struct Writer {
     memtable: MemtableWriter,
+    ahead: AheadRule,
     owed: OwedPause,
     /// True if the caller of the next `apply` has waited for room already, so that this call does not wait.
     has_waited: bool,
@@ -61,8 +69,12 @@ impl<S: Store> Running<S> {
         let steps = if is_stepped { worker::all(upkeep) } else { Vec::new() };
         let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
         let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
-        let writer = Mutex::new(Writer { memtable, owed: OwedPause::default(), has_waited: false });
-        Ok(Self { shared, writer, threads: Mutex::new(threads) })
+        let writer = Writer { memtable, ahead: AheadRule::default(), owed: OwedPause::default(), has_waited: false };
+        let mut running = Self { shared, writer: Mutex::new(writer), ahead: None, threads: Mutex::new(threads) };
+        if !is_stepped && running.shared.options.memtable_bytes >= AHEAD_FROM_BYTES {
+            running.ahead = Some(Ahead::start()?);
+        }
+        Ok(running)
     }
 
     /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
@@ -78,6 +90,7 @@ impl<S: Store> Running<S> {
         let (active, memtable) = Memtable::create_in(&shared.pool, shared.options.memtable_bytes.max(bytes));
         shared.replace_active(state, active, applied);
         writer.memtable = memtable;
+        writer.ahead = AheadRule::default();
         Ok(())
     }
 
@@ -92,6 +105,7 @@ impl<S: Store> Running<S> {
                 self.start_memtable(&mut writer, bytes)?;
             }
             writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
+            self.provide_memory(&mut writer);
         }
         let owed = {
             let mut state = self.shared.lock();
@@ -107,6 +121,17 @@ impl<S: Store> Running<S> {
             self.pause(&mut writer);
         }
         Ok(())
+    }
+
+    /// Asks for the memory that the writer needs next, if it is time.
+    #[inline]
+    fn provide_memory(&self, writer: &mut Writer) {
+        let (used, capacity) = (writer.memtable.used_bytes(), writer.memtable.capacity_bytes());
+        if let Some(ahead) = &self.ahead
+            && let Some(bytes) = writer.ahead.due(used, capacity)
+        {
+            ahead.request(writer.memtable.memtable(), bytes);
+        }
     }
 
     /// Replaces the active memtable with a new one that has room for `bytes`, and seals the old one if it has changes.

@@ -308,6 +308,32 @@ impl ArenaWriter {
 }
 
 impl Arena {
+    /// Returns the size of the arena in bytes.
+    pub(super) fn capacity(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Makes the kernel provide the huge pages of a range of bytes now, one at a time, because other threads wait for
+    /// the kernel's lock of the address space meanwhile. Small arenas have no huge pages, and an old kernel (before 5.14)
+    /// refuses: their pages come when they are written.
+    pub(super) fn provide(&self, bytes: std::ops::Range<usize>) {
+        if self.layout.align() != HUGE_PAGE_BYTES {
+            return;
+        }
+        let end = bytes.end.min(self.layout.size());
+        let mut at = bytes.start / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        while at < end {
+            let len = HUGE_PAGE_BYTES.min(self.layout.size() - at);
+            // SAFETY: `[at, at + len)` is within the allocation, which lives as long as `self`. The advice changes no byte
+            // of it, and the kernel rounds the length up to whole pages, which are the allocation's own.
+            let provided = unsafe { madvise(self.at(at).cast(), len, Advice::LinuxPopulateWrite) };
+            if provided.is_err() {
+                return;
+            }
+            at += HUGE_PAGE_BYTES;
+        }
+    }
+
     /// Returns a pointer to the byte of the arena at this offset.
     ///
     /// # Safety

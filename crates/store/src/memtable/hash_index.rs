@@ -114,19 +114,28 @@ impl HashIndex {
         self.put(self.table(), u64::from(hash) << 32 | u64::from(node));
     }
 
-    /// Copies all slots to a new hash table of twice the size.
+    /// Copies all slots to a hash table of twice the size.
     fn grow(&self) {
         let current = self.current.load(Ordering::Relaxed);
-        if self.table().len() == MAX_SLOTS {
+        let old = self.table();
+        if old.len() == MAX_SLOTS {
             return;
         }
-        let old = self.table();
-        let new = free_slots(old.len() * 2);
+        let new = self.tables[current + 1].get_or_init(|| free_slots(old.len() * 2));
         for slot in old.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|slot| *slot != 0) {
-            self.put(&new, slot);
+            self.put(new, slot);
         }
-        let _ = self.tables[current + 1].set(new);
         self.current.store(current + 1, Ordering::Release);
+    }
+
+    /// Allocates the table of twice the size, if the present one is too small for `keys` keys. Any thread may call it:
+    /// the writer fills the table when it grows the index.
+    pub(super) fn prepare(&self, keys: usize) {
+        let current = self.current.load(Ordering::Acquire);
+        let slots = self.tables[current].get().expect("set before it became current").len();
+        if slots < MAX_SLOTS && keys > slots / 2 {
+            let _ = self.tables[current + 1].get_or_init(|| free_slots(2 * slots));
+        }
     }
 
     fn put(&self, table: &[AtomicU64], slot: u64) {
@@ -163,10 +172,25 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_prepared_only_if_the_expected_keys_need_it() {
+        let index = HashIndex::with_slots(MIN_FIRST_SLOTS);
+        let before = index.bytes();
+        index.prepare(MIN_FIRST_SLOTS / 2);
+        assert_eq!(index.bytes(), before);
+        index.prepare(MIN_FIRST_SLOTS / 2 + 1);
+        index.prepare(usize::MAX);
+        assert_eq!(index.bytes(), 3 * before);
+        assert_eq!(index.find(1, |_| true), Lookup::Absent, "it is not in use yet");
+    }
+
+    #[test]
     fn growing_keeps_every_key() {
         let index = HashIndex::with_slots(MIN_FIRST_SLOTS);
         let hash = |node: u32| node.wrapping_mul(0x9e37_79b9);
         for node in 1..=100_000 {
+            if node % 3_000 == 0 {
+                index.prepare(100_000);
+            }
             index.insert(hash(node), node);
         }
         for node in 1..=100_000 {

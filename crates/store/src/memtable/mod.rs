@@ -98,6 +98,18 @@ impl MemtableWriter {
         self.arena.free() >= Memtable::bytes_for(batch) && self.memtable.visible().0 < u32::MAX - 1
     }
 
+    /// Returns the number of bytes of the memtable's arena that are in use.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.arena.used()
+    }
+
+    /// Returns the size of the memtable's arena in bytes.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> usize {
+        self.arena.capacity()
+    }
+
     /// Returns the number of bytes that are free in the memtable's arena.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
@@ -172,6 +184,20 @@ impl Memtable {
         let finger = Order::writer_finger(&memtable.list);
         let writer = MemtableWriter { memtable: Arc::clone(&memtable), arena: writer, heights: Heights::new(), finger };
         (memtable, writer)
+    }
+
+    /// Makes the kernel provide the memory of these bytes of the arena now, so that the writer does not wait for it. The
+    /// contents stay as they are. Any thread may call it.
+    pub fn provide(&self, bytes: std::ops::Range<usize>) {
+        self.list.arena().provide(bytes);
+    }
+
+    /// Allocates the hash table that replaces the present one, if the keys that are to be expected need it. Any thread
+    /// may call it.
+    pub fn prepare_index(&self) {
+        let (used, capacity) = (self.used_bytes(), self.list.arena().capacity());
+        let expected = (self.len() as u128 * capacity as u128 / used.max(1) as u128) as usize;
+        self.index.prepare(expected);
     }
 
     /// Returns the node of a key, even if none of its versions is visible. The function `settle` links the queued nodes

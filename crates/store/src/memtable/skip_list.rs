@@ -35,6 +35,10 @@ impl SkipList {
         Self { arena, head }
     }
 
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
     pub(super) fn finger(&self) -> Finger {
         Finger { prev: [self.head; MAX_HEIGHT], next: [0; MAX_HEIGHT] }
     }
