@@ -66,6 +66,13 @@ impl Database {
         Err(ReadError::ViewExpired)
     }
 
+    /// Returns true if a keyspace keeps former values of its keys.
+    #[must_use]
+    pub fn keeps_history(&self, keyspace: KeyspaceId) -> bool {
+        let row = self.inner.open.machine.keyspace(keyspace);
+        row.is_some_and(|row| row.config.history != KeyspaceHistory::default())
+    }
+
     /// Sets the receiver of the notification that Redis streams may have got entries. It replaces an earlier one. It is
     /// called only while a caller [waits](Self::await_stream_growth).
     pub fn listen_to_stream_growth(&self, listener: Arc<dyn GrowthListener>) {

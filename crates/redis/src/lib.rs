@@ -33,6 +33,7 @@ pub mod streams;
 mod strings;
 pub mod table;
 mod value;
+mod value_steps;
 pub mod wire;
 
 pub use command::{Command, Run};
@@ -44,3 +45,4 @@ pub use store::{
 };
 pub use table::find;
 pub use thalweg_types::reply::Reply;
+pub use value_steps::ValueSteps;

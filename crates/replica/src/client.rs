@@ -115,9 +115,10 @@ pub struct Origin {
     /// Name of the request in log lines, if it has one. A member sends it with the command when it forwards the command
     /// to the leader, and a leader keeps it in memory for the log lines of the members. The log does not contain it.
     pub request: Option<Arc<str>>,
-    /// Sum of the [steps](thalweg_types::steps) of the values that the command's reads return, its touches write again,
-    /// and a history keeps, if the proposer knows their lengths. It affects how many commands share an entry, never an
-    /// outcome. A member does not send it with a forwarded command.
+    /// Sum of the [steps](thalweg_types::steps) of the values that the command returns, writes again (with another
+    /// deadline, for example), or keeps in a history, if the proposer knows their lengths. It affects how many commands
+    /// share an entry, never an outcome. A member does not send it with a forwarded command: the leader takes the entry
+    /// as the member has formed it.
     pub value_reads: Option<u64>,
     /// Maximum time for which the proposer waits for its answer. A member gives the command up when this time or
     /// [`MemberOptions::max_wait`](crate::MemberOptions::max_wait) has passed, whichever is shorter.

@@ -77,11 +77,13 @@ impl KeyspaceDatabase {
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
     }
 
-    /// Returns the steps of the values that the reads of a batch return; `None` if they are not known, or not in
+    /// Returns the steps of the values that the commands of a batch use; `None` if they are not known, or not in
     /// memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
         let (lookups, keyspace) = (ValueLookups::of(commands)?, self.keyspace.known_id()?);
-        let read = || self.db.blocking().redis_read(keyspace, |view| lookups.steps(view));
+        let db = self.db.blocking();
+        let keeps_history = db.keeps_history(keyspace);
+        let read = || db.redis_read(keyspace, |view| lookups.steps(view, keeps_history));
         Budget::RESIDENT.perform(read).ok()?.ok()
     }
 

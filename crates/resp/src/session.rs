@@ -37,10 +37,7 @@ use thalweg_serving::{
     threads::ThreadLoad,
 };
 use thalweg_transport::Outbox;
-use thalweg_types::{
-    budget::Budget,
-    command::{ValueReads, reads_values},
-};
+use thalweg_types::{budget::Budget, command::ValueUse};
 use tokio::time::Sleep;
 
 use super::{
@@ -594,7 +591,7 @@ impl Session {
     /// values are not read. True for other commands, whose replies do not show their size in advance.
     #[cold]
     fn has_room_for_values(&self, command: &Command, arguments: &[&[u8]]) -> bool {
-        if reads_values(command.name.as_bytes()) != Some(ValueReads::Keys) {
+        if ValueUse::of(command.name.as_bytes()) != Some(ValueUse::ReadKeys) {
             return true;
         }
         // Adds the lengths of the values until the budget is spent. The sum is a lower bound of the reply's size.

@@ -1,100 +1,77 @@
-//! Sizes of the values that the reads of a batch return, looked up before the batch is proposed.
+//! Sizes of the values that the commands of a batch use, looked up before the batch is proposed.
 //!
-//! Owns: the estimate of those reads in steps. Without it each read counts as one of a value of maximum size, because
-//! the bytes of a batch do not show how much its reads return. Five such reads fill an entry, so each pipelined batch
-//! of reads and writes would be an entry alone, and four of them would use up an fsync. Does not own the bound that the
-//! proposer computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! Owns: the estimate, in steps, of the values that reads return, and that commands such as `EXPIRE` and `APPEND` write
+//! again. Without it each of these commands counts as one of a value of maximum size, because the bytes of a batch do
+//! not show how long its values are. A few such commands fill an entry, so each pipelined batch with one of them would
+//! be an entry alone, and four of them would use up an fsync. Does not own the lengths of the values within the batch
+//! ([`ValueSteps`]), or the bound that the proposer computes from the estimate
+//! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
 //! * An estimate never affects a reply. A value that another client replaces by a larger one before the batch is
-//!   applied makes the entry take longer, by at most the budget of a batch's reads.
-//! * A batch causes at most [`MAX_LOOKUPS`] lookups. One with more reads has no estimate.
+//!   applied makes the entry take longer, by at most the budget of a batch.
+//! * A batch causes at most [`MAX_LOOKUPS`] lookups. One that uses more values has no estimate.
 
-use thalweg_redis::{Read, StoreError, Value};
+use thalweg_redis::{Read, StoreError, ValueSteps};
 use thalweg_types::{
-    command::{ValueReads, reads_values},
-    steps::{READ, read_bytes},
+    command::ValueUse,
+    steps::{READ, SHORT_READ},
 };
 
 use crate::commands::Commands;
 
 /// Maximum number of lookups for a batch.
-const MAX_LOOKUPS: usize = 64;
+const MAX_LOOKUPS: usize = 256;
+const _: () = assert!(MAX_LOOKUPS as u64 * 2 * READ < SHORT_READ, "values in memory are looked up within a short read");
 
-/// A value that a read returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ReadValue<'a> {
-    key: &'a [u8],
-    /// Field of a hash, if the read returns one.
-    field: Option<&'a [u8]>,
-    /// Total length in bytes of the arguments of earlier commands of the batch, which may have become part of the
-    /// value.
-    brought: usize,
-}
-
-/// Values that the reads of a batch return.
-#[derive(Debug, Default)]
-pub(crate) struct ValueLookups<'a> {
-    values: Vec<ReadValue<'a>>,
-}
+/// A batch whose commands use values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ValueLookups<'a>(&'a Commands);
 
 impl<'a> ValueLookups<'a> {
-    /// Collects the values that the reads of a batch return. Returns `None` if there are none, or more than
-    /// [`MAX_LOOKUPS`].
+    /// Returns `None` if the commands of a batch use no values, or more than [`MAX_LOOKUPS`].
     pub(crate) fn of(commands: &'a Commands) -> Option<Self> {
         // The arguments of most batches need not be visited.
-        if !commands.list().any(|command| reads_values(command.name.as_bytes()).is_some()) {
+        if !commands.list().any(|command| ValueUse::of(command.name.as_bytes()).is_some()) {
             return None;
         }
-        let (mut values, mut brought) = (Vec::new(), 0);
+        let mut lookups = 0;
         commands.each(|command, arguments| {
-            let [_, rest @ ..] = arguments else { return };
-            // One more than the maximum is kept, as a sign that there are more.
-            let room = MAX_LOOKUPS + 1 - values.len();
-            let value = |key, field| ReadValue { key, field, brought };
-            match (reads_values(command.name.as_bytes()), rest) {
-                (Some(ValueReads::Key), [key, ..]) => values.extend(Some(value(*key, None)).into_iter().take(room)),
-                (Some(ValueReads::Keys), keys) => {
-                    values.extend(keys.iter().take(room).map(|key| value(*key, None)));
-                }
-                (Some(ValueReads::Fields), [key, fields @ ..]) => {
-                    values.extend(fields.iter().take(room).map(|field| value(*key, Some(*field))));
-                }
-                _ => brought += rest.iter().map(|argument| argument.len()).sum::<usize>(),
-            }
+            lookups += match ValueUse::of(command.name.as_bytes()) {
+                None => 0,
+                // The key and its fields are as many as the arguments after the name.
+                Some(ValueUse::ReadKeys | ValueUse::ReadFields) => arguments.len() - 1,
+                Some(ValueUse::Rename | ValueUse::Copy | ValueUse::AddToField) => 2,
+                Some(_) => 1,
+            };
         });
-        (!values.is_empty() && values.len() <= MAX_LOOKUPS).then_some(Self { values })
+        (lookups <= MAX_LOOKUPS).then_some(Self(commands))
     }
 
-    /// Returns the steps that the reads take, computed from the values in a view. A value that the batch writes itself
-    /// is at most as long as the former value plus the bytes of the batch. Commands that make longer values have their
-    /// own bound.
+    /// Returns the maximum steps of the values that the commands use, computed from the values in a view of their
+    /// keyspace. `keeps_history` is true if the keyspace keeps former values.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.
-    pub(crate) fn steps(&self, view: &dyn Read) -> Result<u64, StoreError> {
-        let mut steps = 0;
-        for &ReadValue { key, field, brought } in &self.values {
-            let stored = match field {
-                None => view.look(key)?.map_or(0, |info| info.len),
-                Some(field) => match view.get_short(key, 0)?.flatten().map(|found| found.value) {
-                    Some(Value::Collection(collection)) => {
-                        view.part(collection.id, field)?.map_or(0, |part| part.len())
-                    }
-                    _ => 0,
-                },
-            };
-            steps += READ + read_bytes(stored + brought);
-        }
-        Ok(steps)
+    pub(crate) fn steps(self, view: &dyn Read, keeps_history: bool) -> Result<u64, StoreError> {
+        let (mut values, mut steps) = (ValueSteps::new(keeps_history), Ok(0_u64));
+        self.0.each(|command, arguments| {
+            if let Ok(before) = steps {
+                steps = values.of_next(view, command, arguments).map(|more| before.saturating_add(more));
+            }
+        });
+        steps
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use thalweg_redis::{execute, model::Model};
+    use thalweg_types::steps::{read_bytes, written_bytes};
+
     use super::*;
 
-    fn lookups(list: &[&[&[u8]]]) -> Commands {
+    fn batch(list: &[&[&[u8]]]) -> Commands {
         let mut commands = Commands::default();
         for arguments in list {
             commands.push(thalweg_redis::find(arguments[0]).unwrap(), arguments.iter().copied());
@@ -103,34 +80,29 @@ mod tests {
     }
 
     #[test]
-    fn values_of_reads_are_collected_with_the_bytes_before_them() {
-        let commands = lookups(&[
-            &[b"set", b"k", b"123"],
+    fn the_steps_of_a_batch_are_those_of_all_values_that_its_commands_use() {
+        let (mut model, value) = (Model::default(), vec![b'v'; 1 << 20]);
+        execute(&mut model, &[b"set", b"k", &value]).unwrap();
+        let commands = batch(&[
+            &[b"set", b"l", b"v"],
             &[b"get", b"k"],
-            &[b"mget", b"a", b"b"],
-            &[b"append", b"k", b"4"],
-            &[b"hmget", b"h", b"f", b"g"],
+            &[b"expire", b"k", b"60"],
+            &[b"rename", b"k", b"l"],
+            &[b"persist", b"l"],
         ]);
-        let value = |key: &'static [u8], field, brought| ReadValue { key, field, brought };
-        assert_eq!(
-            ValueLookups::of(&commands).unwrap().values,
-            [
-                value(b"k", None, 4),
-                value(b"a", None, 4),
-                value(b"b", None, 4),
-                value(b"h", Some(&b"f"[..]), 6),
-                value(b"h", Some(&b"g"[..]), 6),
-            ]
-        );
+        let steps = ValueLookups::of(&commands).unwrap().steps(&model, false).unwrap();
+        let all = 4 * read_bytes(1 << 20) + 3 * written_bytes(1 << 20);
+        assert!((all..all + 100).contains(&steps), "{steps}");
     }
 
     #[test]
-    fn a_batch_without_reads_or_with_very_many_has_no_estimate() {
-        assert!(ValueLookups::of(&lookups(&[&[b"set", b"k", b"v"], &[b"getdel", b"k"]])).is_none());
-        let get: &[&[u8]] = &[b"get", b"k"];
-        assert!(ValueLookups::of(&lookups(&[get; MAX_LOOKUPS])).is_some());
-        assert!(ValueLookups::of(&lookups(&[get; MAX_LOOKUPS + 1])).is_none());
+    fn a_batch_that_uses_no_values_or_very_many_has_no_estimate() {
+        assert!(ValueLookups::of(&batch(&[&[b"set", b"k", b"v"], &[b"incr", b"k"]])).is_none());
+        for one in [&[&b"get"[..], b"k"][..], &[b"expire", b"k", b"60"]] {
+            assert!(ValueLookups::of(&batch(&[one; MAX_LOOKUPS])).is_some());
+            assert!(ValueLookups::of(&batch(&[one; MAX_LOOKUPS + 1])).is_none());
+        }
         let keys = [&b"mget"[..]].into_iter().chain([&b"k"[..]; 10_000]).collect::<Vec<_>>();
-        assert!(ValueLookups::of(&lookups(&[&keys])).is_none());
+        assert!(ValueLookups::of(&batch(&[&keys])).is_none());
     }
 }

@@ -57,7 +57,7 @@ pub use moves::{Compacted, Move, MoveTarget};
 pub use operations::Operations;
 pub use outcome::Outcome;
 pub use redis::{GroupMark, RedisBatch, RedisBuilder, RedisCommands, group_mark, offset_within};
-pub use step_bounds::{ValueReads, max_steps, max_steps_with, reads_values};
+pub use step_bounds::{ValueUse, max_steps, max_steps_with};
 pub use stream_config::{Compaction, StreamConfig, StreamLimit};
 pub use structures::structures;
 pub use time::{

@@ -45,6 +45,7 @@ mod time_model;
 mod time_transactions;
 mod transactions;
 mod upgrade;
+mod value_bounds;
 mod version_bounds;
 mod version_one;
 mod versions;

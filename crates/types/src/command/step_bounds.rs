@@ -70,10 +70,10 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
 }
 
 /// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the
-/// [reads of a Redis batch](reads_values) return, or that the gets of a transaction return, the touches of a commit or
+/// [commands of a Redis batch](ValueUse) use, or that the gets of a transaction return, the touches of a commit or
 /// transaction write again, and its writes keep in a history; `None` if the proposer does not know their lengths. Then
-/// each value that is returned, or that a transaction touches, counts as one of maximum size, and each other one as the
-/// longest that the state stores by default.
+/// each value that is returned, or that a Redis command or a transaction writes again, counts as one of maximum size,
+/// and each other one as the longest that the state stores by default.
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -185,26 +185,59 @@ fn of_transaction(
     Ok(Some(steps))
 }
 
-/// Redis commands that only read, and return values whose number the arguments determine.
+/// Use that a Redis command makes of values whose lengths its arguments do not show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ValueReads {
-    /// The string at the key that is the first argument.
-    Key,
-    /// The strings at the keys that are the arguments.
-    Keys,
-    /// The fields of a hash, whose key is the first argument.
-    Fields,
+pub enum ValueUse {
+    /// Returns the string at the key that is the first argument, and writes nothing.
+    ReadKey,
+    /// Returns the strings at the keys that are the arguments, and writes nothing.
+    ReadKeys,
+    /// Returns fields of the hash whose key is the first argument, and writes nothing.
+    ReadFields,
+    /// Returns the string at the key that is the first argument, and replaces or deletes it.
+    Replace,
+    /// Writes the value of the key that is the first argument again, with another deadline.
+    SetDeadline,
+    /// Returns the string at the key that is the first argument, and writes it again if its deadline changes.
+    ReadAndSetDeadline,
+    /// Appends the second argument to the string at the key that is the first one.
+    Append,
+    /// Replaces bytes of the string at the key that is the first argument. The second argument is their offset, and the
+    /// third one has the new bytes.
+    SetRange,
+    /// Moves the value of the key that is the first argument to the key that is the second one.
+    Rename,
+    /// Copies the value of the key that is the first argument to the key that is the second one.
+    Copy,
+    /// Adds a number to a field of the hash whose key is the first argument. The second argument is the field.
+    AddToField,
 }
 
-/// Returns which values a Redis command reads, by its name in lower case; `None` for a command that writes, and for a
-/// read with another rule.
-#[must_use]
-pub fn reads_values(name: &[u8]) -> Option<ValueReads> {
-    match name {
-        b"get" | b"getrange" | b"substr" => Some(ValueReads::Key),
-        b"mget" => Some(ValueReads::Keys),
-        b"hget" | b"hstrlen" | b"hmget" => Some(ValueReads::Fields),
-        _ => None,
+impl ValueUse {
+    /// Returns the use that a Redis command makes of values, by its name in lower case; `None` for a command whose
+    /// bound follows another rule.
+    #[must_use]
+    pub fn of(name: &[u8]) -> Option<Self> {
+        Some(match name {
+            b"get" | b"getrange" | b"substr" => Self::ReadKey,
+            b"mget" => Self::ReadKeys,
+            b"hget" | b"hstrlen" | b"hmget" => Self::ReadFields,
+            b"getdel" | b"getset" => Self::Replace,
+            b"expire" | b"pexpire" | b"expireat" | b"pexpireat" | b"persist" => Self::SetDeadline,
+            b"getex" => Self::ReadAndSetDeadline,
+            b"append" => Self::Append,
+            b"setrange" => Self::SetRange,
+            b"rename" | b"renamenx" => Self::Rename,
+            b"copy" => Self::Copy,
+            b"hincrby" | b"hincrbyfloat" => Self::AddToField,
+            _ => return None,
+        })
+    }
+
+    /// Returns true if the command writes nothing.
+    #[must_use]
+    pub fn is_read(self) -> bool {
+        matches!(self, Self::ReadKey | Self::ReadKeys | Self::ReadFields)
     }
 }
 
@@ -267,15 +300,19 @@ enum Bound {
 const MAX_NAME_BYTES: usize = 16;
 
 impl Bound {
-    /// Returns the rule for the command with this name. `are_values_known` is true if the values that reads return are
-    /// counted elsewhere.
+    /// Returns the rule for the command with this name. `are_values_known` is true if the values that [commands
+    /// use](ValueUse) are counted elsewhere.
     fn of(name: &[u8], are_values_known: bool) -> Self {
         let mut lower = [0; MAX_NAME_BYTES];
         let Some(lower) = lower.get_mut(..name.len()) else { return Self::Any };
         lower.copy_from_slice(name);
         lower.make_ascii_lowercase();
-        if are_values_known && reads_values(lower).is_some() {
-            return Self::KnownReads;
+        if are_values_known && let Some(value_use) = ValueUse::of(lower) {
+            return match value_use {
+                _ if value_use.is_read() => Self::KnownReads,
+                ValueUse::AddToField if *lower == *b"hincrbyfloat" => Self::Float,
+                _ => Self::Values(0),
+            };
         }
         match &*lower {
             b"setex" | b"psetex" | b"setnx" | b"mset" | b"msetnx" | b"incr" | b"decr" | b"incrby" | b"decrby"
@@ -424,17 +461,31 @@ mod tests {
     }
 
     #[test]
-    fn known_values_replace_the_bound_of_reads_and_of_nothing_else() {
+    fn known_values_replace_the_bound_of_commands_that_use_values_and_of_nothing_else() {
         let bound = |args: &[&[u8]], known| max_steps_with(&command(&[args]), false, known);
-        for read in
-            [&[&b"GET"[..], b"k"][..], &[b"mget", b"k", b"l"], &[b"HGET", b"h", b"f"], &[b"getrange", b"k", b"0", b"1"]]
-        {
-            let (unknown, known) = (bound(read, None), bound(read, Some(100)));
-            assert!(unknown > READ_VALUE && known > 100 && known < 1_000, "{read:?}: {known}");
-            assert_eq!(bound(read, Some(0)) + 100, known);
+        for value_use in [
+            &[&b"GET"[..], b"k"][..],
+            &[b"mget", b"k", b"l"],
+            &[b"HGET", b"h", b"f"],
+            &[b"getrange", b"k", b"0", b"1"],
+            &[b"GETDEL", b"k"],
+            &[b"getex", b"k", b"ex", b"60"],
+            &[b"EXPIRE", b"k", b"60", b"nx"],
+            &[b"persist", b"k"],
+            &[b"append", b"k", b"v"],
+            &[b"setrange", b"k", b"9", b"v"],
+            &[b"RENAME", b"k", b"l"],
+            &[b"copy", b"k", b"l", b"replace"],
+            &[b"hincrby", b"h", b"f", b"1"],
+        ] {
+            let (unknown, known) = (bound(value_use, None), bound(value_use, Some(100)));
+            assert!(unknown > READ_VALUE && known > 100 && known < 1_000, "{value_use:?}: {known}");
+            assert_eq!(bound(value_use, Some(0)) + 100, known);
         }
-        for write in [&[&b"GETDEL"[..], b"k"][..], &[b"append", b"k", b"v"], &[b"hincrby", b"h", b"f", b"1"]] {
-            assert_eq!(bound(write, Some(0)), bound(write, None), "{write:?}");
+        let float = bound(&[b"HINCRBYFLOAT", b"h", b"f", b"1"], Some(0));
+        assert!((FLOAT..FLOAT + 1_000).contains(&float), "{float}");
+        for other in [&[&b"set"[..], b"k", b"v", b"get"][..], &[b"incrbyfloat", b"k", b"1"], &[b"hgetall", b"h"]] {
+            assert_eq!(bound(other, Some(0)), bound(other, None), "{other:?}");
         }
         assert_eq!(bound(&[b"get", b"k"], Some(u64::MAX)), MAX_COMMAND_STEPS);
     }

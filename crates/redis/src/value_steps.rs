@@ -1,0 +1,299 @@
+//! Steps of the values that the commands of a batch use, before the batch is in the log.
+//!
+//! Owns: the lengths of values, as a view has them and as earlier commands of the batch may change them. The bytes of a
+//! batch do not show how long a value is that a command returns, or writes again with another deadline. Without the
+//! length, each such value counts as one of maximum size. Does not own: the use that each command makes of values
+//! ([`ValueUse`]), and the bound to which these steps are added
+//! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//!
+//! Invariant: the steps are an upper bound, whichever of the commands take effect. So a length never becomes smaller in
+//! the course of a batch, and a value that moves to another key may also still be at its old one.
+
+use std::collections::HashMap;
+
+use thalweg_types::{
+    command::ValueUse,
+    limits::{MAX_COMMAND_STEPS, MAX_VALUE_BYTES},
+    steps::{MAX_FLOAT_DIGITS, READ, read_bytes, written_bytes},
+};
+
+use crate::{
+    command::{Command, Run},
+    flags::Flags,
+    store::{Kind, Read, StoreError, Value},
+};
+
+/// Bytes of a value that a command writes in addition to its arguments: the meta of a collection, or an integer.
+const ADDED_BYTES: usize = 80;
+
+/// Changes that the commands of a batch may have made to a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    /// Length in bytes of the longest value that the commands have given the key, or a field of it.
+    longest: usize,
+    /// Number of bytes that the commands have appended to the value.
+    appended: usize,
+    parts: Parts,
+}
+
+/// Parts (fields, entries) that a key may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Parts {
+    /// Those that the view has, if any.
+    #[default]
+    Stored,
+    /// Also some that the commands of the batch have written.
+    Written,
+    /// Also those that another key had.
+    Moved,
+}
+
+/// The value of a key, as a command of the batch may find it.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    /// Maximum length in bytes of the string, or of the collection's meta.
+    len: usize,
+    /// True if the value may be a collection, which has parts.
+    may_have_parts: bool,
+}
+
+/// Computes the steps of the values that the commands of a batch use, one command after the other.
+#[derive(Debug, Default)]
+pub struct ValueSteps<'a> {
+    keeps_history: bool,
+    changes: HashMap<&'a [u8], Changes>,
+}
+
+impl<'a> ValueSteps<'a> {
+    /// Begins a batch for a keyspace. `keeps_history` is true if it keeps former values, which then cost steps, too.
+    #[must_use]
+    pub fn new(keeps_history: bool) -> Self {
+        Self { keeps_history, changes: HashMap::new() }
+    }
+
+    /// Returns the maximum steps of the values that the next command of the batch uses. `view` has the state before the
+    /// batch, and [`admit`](crate::admit) has accepted the arguments.
+    ///
+    /// # Errors
+    /// The view cannot be read, or the budget of the read is spent.
+    pub fn of_next(&mut self, view: &dyn Read, command: &Command, args: &[&'a [u8]]) -> Result<u64, StoreError> {
+        let argument = |at: usize| args.get(at).copied().unwrap_or_default();
+        let (key, second) = (argument(1), argument(2));
+        let steps = match ValueUse::of(command.name.as_bytes()) {
+            None => {
+                self.note_write(command, args);
+                return Ok(0);
+            }
+            Some(ValueUse::ReadKey) => read(self.find(view, key)?.len),
+            Some(ValueUse::ReadKeys) => self.read_all(&args[1..], |all, key| Ok(all.find(view, key)?.len))?,
+            Some(ValueUse::ReadFields) => {
+                let fields = args.get(2..).unwrap_or_default();
+                read(self.find(view, key)?.len) + self.read_all(fields, |all, field| all.field_len(view, key, field))?
+            }
+            Some(ValueUse::Replace) => {
+                let len = self.find(view, key)?.len;
+                self.note_write(command, args);
+                read(len) + self.kept(len)
+            }
+            Some(ValueUse::SetDeadline) => {
+                let len = self.find(view, key)?.len;
+                read(len) + written_bytes(len)
+            }
+            Some(ValueUse::ReadAndSetDeadline) => {
+                let len = self.find(view, key)?.len;
+                2 * read(len) + written_bytes(len)
+            }
+            Some(ValueUse::Append) => {
+                let len = self.find(view, key)?.len;
+                self.changes.entry(key).or_default().appended += second.len();
+                read(len) + written_bytes(len + second.len()) + self.kept(len)
+            }
+            Some(ValueUse::SetRange) => {
+                let len = self.find(view, key)?.len;
+                // A command whose offset is no number, or too large, changes nothing.
+                let offset = std::str::from_utf8(second).ok().and_then(|text| text.parse::<usize>().ok());
+                let end = offset.unwrap_or(0).saturating_add(argument(3).len()).min(MAX_VALUE_BYTES);
+                self.change(key, end, Parts::Stored);
+                read(len) + written_bytes(len.max(end)) + self.kept(len)
+            }
+            Some(ValueUse::Rename) => self.move_value(view, key, second)?.0,
+            Some(ValueUse::Copy) => match self.move_value(view, key, second)? {
+                (steps, false) => steps,
+                // All parts are copied.
+                (_, true) => MAX_COMMAND_STEPS,
+            },
+            Some(ValueUse::AddToField) => {
+                let written = if command.name == "hincrbyfloat" { MAX_FLOAT_DIGITS } else { ADDED_BYTES };
+                let steps = read(self.find(view, key)?.len) + read(self.field_len(view, key, second)?);
+                self.change(key, written, Parts::Written);
+                steps + written_bytes(written)
+            }
+        };
+        Ok(steps)
+    }
+
+    /// Returns the steps of reading values whose lengths `len` returns.
+    fn read_all(
+        &self,
+        names: &[&[u8]],
+        len: impl Fn(&Self, &[u8]) -> Result<usize, StoreError>,
+    ) -> Result<u64, StoreError> {
+        names.iter().try_fold(0, |steps, name| Ok::<_, StoreError>(steps + read(len(self, name)?)))
+    }
+
+    /// Returns the steps of moving or copying a value from one key to another without its parts. The flag is true if it
+    /// may have parts.
+    fn move_value(&mut self, view: &dyn Read, from: &[u8], to: &'a [u8]) -> Result<(u64, bool), StoreError> {
+        let Found { len, may_have_parts } = self.find(view, from)?;
+        let replaced = if self.keeps_history { self.find(view, to)?.len } else { 0 };
+        self.change(to, len, if may_have_parts { Parts::Moved } else { Parts::Stored });
+        Ok((read(len) + written_bytes(len) + self.kept(len) + self.kept(replaced), may_have_parts))
+    }
+
+    /// Notes the changes of a command that uses no value.
+    fn note_write(&mut self, command: &Command, args: &[&'a [u8]]) {
+        if !matches!(command.run, Run::Write(_)) || matches!(command.name, "del" | "unlink" | "getdel") {
+            return;
+        }
+        let added = if command.name == "incrbyfloat" { MAX_FLOAT_DIGITS } else { ADDED_BYTES };
+        let longest = args[1..].iter().fold(added, |bytes, argument| bytes.saturating_add(argument.len()));
+        let parts = if command.flags.contains(Flags::STRING) { Parts::Stored } else { Parts::Written };
+        command.keys_of(args).for_each(|key| self.change(key, longest, parts));
+    }
+
+    fn change(&mut self, key: &'a [u8], longest: usize, parts: Parts) {
+        let changes = self.changes.entry(key).or_default();
+        (changes.longest, changes.parts) = (changes.longest.max(longest), changes.parts.max(parts));
+    }
+
+    fn changes_of(&self, key: &[u8]) -> Changes {
+        self.changes.get(key).copied().unwrap_or_default()
+    }
+
+    fn find(&self, view: &dyn Read, key: &[u8]) -> Result<Found, StoreError> {
+        let Changes { longest, appended, parts } = self.changes_of(key);
+        let stored = view.look(key)?;
+        let may_have_parts = parts != Parts::Stored || stored.is_some_and(|info| info.kind != Kind::String);
+        let longest = longest.max(stored.map_or(0, |info| info.len));
+        let len = longest.saturating_add(appended).min(MAX_VALUE_BYTES);
+        Ok(Found { len, may_have_parts })
+    }
+
+    /// Returns the maximum length in bytes of a field of a hash.
+    fn field_len(&self, view: &dyn Read, key: &[u8], field: &[u8]) -> Result<usize, StoreError> {
+        let Changes { longest, parts, .. } = self.changes_of(key);
+        if parts == Parts::Moved {
+            return Ok(MAX_VALUE_BYTES);
+        }
+        let stored = match view.get_short(key, 0)?.flatten().map(|found| found.value) {
+            Some(Value::Collection(collection)) => view.part(collection.id, field)?.map_or(0, |part| part.len()),
+            Some(Value::String(_)) | None => 0,
+        };
+        Ok(stored.max(longest).min(MAX_VALUE_BYTES))
+    }
+
+    /// Returns the steps of keeping a former value of this length.
+    fn kept(&self, len: usize) -> u64 {
+        if self.keeps_history { written_bytes(len) } else { 0 }
+    }
+}
+
+/// Returns the steps of reading a value of this length.
+fn read(len: usize) -> u64 {
+    READ + read_bytes(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{execute, find, model::Model};
+
+    /// Length of a long value in bytes.
+    const LONG: usize = 1 << 20;
+
+    /// Returns the steps of the values that each command of a batch uses. The keys `s` and `h` hold a string and a hash
+    /// with the field `f`, of which string and field are long.
+    fn steps(keeps_history: bool, batch: &[&[&[u8]]]) -> Vec<u64> {
+        let (mut model, value) = (Model::default(), vec![b'v'; LONG]);
+        execute(&mut model, &[b"set", b"s", &value]).unwrap();
+        execute(&mut model, &[b"hset", b"h", b"f", &value, b"g", b"1"]).unwrap();
+        let mut steps = ValueSteps::new(keeps_history);
+        batch.iter().map(|args| steps.of_next(&model, find(args[0]).unwrap(), args).unwrap()).collect()
+    }
+
+    fn last(batch: &[&[&[u8]]]) -> u64 {
+        *steps(false, batch).last().unwrap()
+    }
+
+    #[test]
+    fn values_count_with_their_lengths() {
+        let (read, written) = (read_bytes(LONG), written_bytes(LONG));
+        let long_values: &[(&[&[u8]], u64)] = &[
+            (&[b"get", b"s"], read),
+            (&[b"mget", b"none", b"s"], read),
+            (&[b"hmget", b"h", b"f", b"g"], read),
+            (&[b"hget", b"s", b"f"], read),
+            (&[b"getdel", b"s"], read),
+            (&[b"expire", b"s", b"60"], read + written),
+            (&[b"getex", b"s", b"persist"], 2 * read + written),
+            (&[b"append", b"s", b"v"], read + written),
+            (&[b"setrange", b"s", b"1", b"v"], read + written),
+            (&[b"rename", b"s", b"t"], read + written),
+            (&[b"copy", b"s", b"t"], read + written),
+            (&[b"hincrby", b"h", b"f", b"1"], read),
+        ];
+        for &(args, long) in long_values {
+            let taken = last(&[args]);
+            assert!((long..long + 100).contains(&taken), "{args:?}: {taken}");
+        }
+        let short_values: &[&[&[u8]]] = &[
+            &[b"expire", b"none", b"60"],
+            &[b"expire", b"h", b"60"],
+            &[b"rename", b"h", b"t"],
+            &[b"hincrby", b"h", b"g", b"1"],
+            &[b"getex", b"none"],
+            &[b"del", b"s"],
+            &[b"set", b"s", b"v"],
+        ];
+        for &short in short_values {
+            assert!(last(&[short]) < 100, "{short:?}");
+        }
+        assert_eq!(last(&[&[b"copy", b"h", b"t"]]), MAX_COMMAND_STEPS, "all fields are copied");
+        let kept = steps(true, &[&[b"append", b"s", b"v"], &[b"rename", b"none", b"s"]]);
+        assert!(kept[0] >= read + 2 * written && kept[1] >= written, "{kept:?}");
+    }
+
+    #[test]
+    fn earlier_commands_of_the_batch_can_make_values_longer() {
+        let (value, expire) = (vec![b'v'; LONG], read_bytes(LONG) + written_bytes(LONG));
+        let offset = LONG.to_string();
+        let change: &[&[u8]] = &[b"expire", b"k", b"60"];
+        let lengthened: &[&[&[&[u8]]]] = &[
+            &[&[b"set", b"k", &value]],
+            &[&[b"set", b"k", &value], &[b"del", b"k"]],
+            &[&[b"mset", b"a", b"1", b"k", &value]],
+            &[&[b"append", b"k", &value]],
+            &[&[b"setrange", b"k", offset.as_bytes(), b"v"]],
+            &[&[b"getset", b"k", &value]],
+            &[&[b"rename", b"s", b"k"]],
+            &[&[b"copy", b"s", b"k"]],
+            &[&[b"rename", b"s", b"t"], &[b"copy", b"t", b"u"], &[b"renamenx", b"u", b"k"]],
+        ];
+        for &before in lengthened {
+            let taken = last(&[before, &[change]].concat());
+            assert!((expire..expire + 100).contains(&taken), "{before:?}: {taken}");
+        }
+        let twice = last(&[&[b"rename", b"s", b"k"], &[b"append", b"k", &value], change]);
+        assert!(twice > 2 * expire - 10, "{twice}");
+        assert!(last(&[&[b"append", b"k", &value], &[b"append", b"l", b"v"], &[b"expire", b"l", b"60"]]) < 100);
+        assert!(last(&[&[b"setrange", b"k", b"-1", b"v"], change]) < 100);
+
+        let field: &[&[u8]] = &[b"hget", b"k", b"f"];
+        assert!(last(&[&[b"hset", b"k", b"f", &value], field]) >= read_bytes(LONG));
+        assert!(last(&[&[b"rename", b"h", b"k"], field]) >= read_bytes(MAX_VALUE_BYTES), "the field is not looked up");
+        let with_parts: &[&[&[u8]]] = &[&[b"hset", b"k", b"f", b"v"], &[b"rename", b"h", b"k"]];
+        for &before in with_parts {
+            assert_eq!(last(&[before, &[b"copy", b"k", b"t"]]), MAX_COMMAND_STEPS, "{before:?}");
+        }
+    }
+}
