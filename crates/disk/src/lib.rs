@@ -103,6 +103,12 @@ pub trait File: Send + Sync + std::fmt::Debug {
         let _ = (len, offset);
         Ok(None)
     }
+    /// Requests that the system reads a range into memory, and does not wait for it. Does nothing where the system does
+    /// not support it.
+    fn read_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Ok(())
+    }
     /// Writes all of `data` at `offset`, extending the file if needed.
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// Writes all parts consecutively at `offset`, as one vectored write where possible.

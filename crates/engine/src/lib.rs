@@ -61,6 +61,7 @@ pub mod plant;
 mod plant;
 mod producer;
 mod quiet;
+mod read_ahead;
 mod redis;
 mod redis_streams;
 mod repair_note;

@@ -42,6 +42,7 @@ impl Database {
         let kind = (config.exact_counts, config.history != KeyspaceHistory::default());
         let failure = RefCell::new(None);
         let clock = || inner.open.replica.now();
+        let read_ahead = |keys: &[&[u8]]| inner.read_ahead(keys.iter().map(|key| (keyspace, *key)));
         for _ in 0..VIEWS {
             let snapshot = inner.open.machine.read_view();
             let resolve = |key: &[u8], revision, blob| {
@@ -53,6 +54,7 @@ impl Database {
             };
             let seed = inner.redis_views.fetch_add(1, Ordering::Relaxed);
             let view = RedisView::new(&snapshot, keyspace, kind, seed, &resolve, &clock);
+            let view = view.with_read_ahead(&read_ahead);
             let error = match read(&view) {
                 Ok(read) => return Ok(read),
                 Err(error) => error,

@@ -138,6 +138,7 @@ impl Database {
         budget: Budget,
     ) -> Result<Result<Result<TransactionAck, WriteError>, ReadError>, BudgetSpent> {
         budget.perform(|| {
+            self.inner.read_transaction_ahead(transaction);
             let outcome = self.transaction_outcome(transaction)?;
             // Computed after the read, so that it covers everything that was read.
             let durability = self.visible_durability();

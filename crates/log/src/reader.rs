@@ -55,6 +55,17 @@ impl Log {
         Ok(Records::of_segment(segment))
     }
 
+    /// Requests the bytes to which a reference points from the disk, and does not wait for them. Ignores a reference
+    /// that cannot be read, because the read of its bytes reports it.
+    pub fn read_ahead(&self, blob: &BlobRef) {
+        let table = self.shared().table.load();
+        let Some(segment) = table.find(blob.generation) else { return };
+        let (offset, len) = (u64::from(blob.offset), u64::from(blob.len));
+        if offset + len <= u64::from(segment.written()) && segment.file.read_ahead(offset, len).is_ok() {
+            budget::note_read_ahead();
+        }
+    }
+
     /// Reads the bytes to which a reference points, and verifies their checksum. Fails without reading if the [budget]
     /// of the thread's read forbids waiting for the disk, and the bytes are not in memory.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {

@@ -16,8 +16,8 @@ use thalweg_serving::{
 };
 use thalweg_types::{
     KeyspaceId, LeaseId, Revision,
-    budget::BudgetSpent,
-    limits::{MAX_COMMIT_WRITES, MAX_VALUE_BYTES},
+    budget::{Budget, BudgetSpent},
+    limits::{MAX_COMMIT_WRITES, MAX_KEYS_READ_AHEAD, MAX_VALUE_BYTES},
 };
 use thalweg_wire::{self as wire, Entries, Field as _, Get, HEADER_BYTES, Kind, List, MultiGet, RemainingBytes};
 
@@ -92,7 +92,9 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     let mut spent = BudgetSpent::Steps;
     if wanted.keys.len() as u64 <= INLINE_LISTED {
         let read = || read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes);
-        match turn.budget().perform(read) {
+        // Several values are read from the disk together, which this thread does not do.
+        let budget = if wanted.keys.len() > 1 { Budget::RESIDENT } else { turn.budget() };
+        match budget.perform(read) {
             Ok(found) => {
                 put_entries(turn.app, turn.out, request.id, found?)?;
                 return Ok(Handled::Replied);
@@ -110,10 +112,16 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
         }
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
+    let returns_newest = (revision, values) == (Revision::ZERO, wire::Values::Include);
     // The read may load one value beyond the limit before it detects the excess.
     Ok(reply_off_thread(turn, request, spent, MAX_VALUE_BYTES, move |out, id| {
-        let found =
-            read_keys(&app, out.account(), &keyspace, revision, values, keys.iter().map(Vec::as_slice), max_bytes)?;
+        let ahead = keys.chunks(MAX_KEYS_READ_AHEAD).flat_map(|keys| {
+            if returns_newest {
+                keyspace.read_ahead(keys.iter().map(Vec::as_slice));
+            }
+            keys.iter().map(Vec::as_slice)
+        });
+        let found = read_keys(&app, out.account(), &keyspace, revision, values, ahead, max_bytes)?;
         put_entries(&app, out, id, found)
     }))
 }

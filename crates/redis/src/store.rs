@@ -159,6 +159,9 @@ pub trait Read {
             Some(_) => Ok(self.get(key)?.map(Some)),
         }
     }
+    /// Tells the store that the command will get these keys next, so that it can request them from the disk together. A
+    /// store in memory does nothing.
+    fn read_ahead(&self, _keys: &[&[u8]]) {}
     /// Number of stored keys, including expired ones that are not removed yet.
     fn len(&self) -> Result<u64, StoreError>;
     /// Returns true if no keys are stored.

@@ -8,7 +8,7 @@
 //! remove its deadline; commands that modify a value keep it.
 
 use bytes::Bytes;
-use thalweg_types::limits::MAX_VALUE_BYTES;
+use thalweg_types::limits::{MAX_KEYS_READ_AHEAD, MAX_VALUE_BYTES};
 
 use crate::{
     Reply,
@@ -80,11 +80,14 @@ fn getdel<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
 fn mget(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let mut budget = ReplyBudget::of(read);
     let mut replies = Vec::with_capacity(args.len() - 1);
-    for key in &args[1..] {
-        replies.push(match budget.read(read, key)? {
-            Some(Value::String(bytes)) => Reply::Bulk(bytes),
-            Some(Value::Collection(_)) | None => Reply::Null,
-        });
+    for keys in args[1..].chunks(MAX_KEYS_READ_AHEAD) {
+        read.read_ahead(keys);
+        for key in keys {
+            replies.push(match budget.read(read, key)? {
+                Some(Value::String(bytes)) => Reply::Bulk(bytes),
+                Some(Value::Collection(_)) | None => Reply::Null,
+            });
+        }
     }
     Ok(Reply::Array(replies))
 }
@@ -208,8 +211,77 @@ fn length(bytes: usize) -> Reply {
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::RefCell, ops::Bound};
+
     use super::*;
-    use crate::{execute, model::Model};
+    use crate::{
+        KeyInfo, KeyValue, StoreError, execute, find,
+        model::Model,
+        run_read,
+        store::{CollectionId, Visit, VisitKeys},
+    };
+
+    /// A store that lists the calls of a command.
+    #[derive(Default)]
+    struct Listing {
+        model: Model,
+        calls: RefCell<Vec<String>>,
+    }
+
+    impl Read for Listing {
+        fn now(&self) -> u64 {
+            self.model.now()
+        }
+
+        fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
+            self.model.look(key)
+        }
+
+        fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError> {
+            self.calls.borrow_mut().push(format!("get {}", String::from_utf8_lossy(key)));
+            self.model.get(key)
+        }
+
+        fn read_ahead(&self, keys: &[&[u8]]) {
+            self.calls.borrow_mut().push(format!("ahead {}", keys.len()));
+        }
+
+        fn len(&self) -> Result<u64, StoreError> {
+            self.model.len()
+        }
+
+        fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError> {
+            self.model.keys(after, visit)
+        }
+
+        fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError> {
+            self.model.part(id, name)
+        }
+
+        fn parts(
+            &self,
+            id: CollectionId,
+            lower: Bound<&[u8]>,
+            upper: Bound<&[u8]>,
+            descending: bool,
+            visit: &mut Visit<'_>,
+        ) -> Result<(), StoreError> {
+            self.model.parts(id, lower, upper, descending, visit)
+        }
+    }
+
+    #[test]
+    fn mget_announces_keys_before_it_reads_the_first_of_them() {
+        let names: Vec<String> = (0..=MAX_KEYS_READ_AHEAD).map(|number| number.to_string()).collect();
+        let args: Vec<&[u8]> =
+            std::iter::once("mget").chain(names.iter().map(String::as_str)).map(str::as_bytes).collect();
+        let listing = Listing::default();
+        run_read(&listing, find(args[0]).unwrap(), &args).unwrap();
+        let mut expected: Vec<String> = names.iter().map(|name| format!("get {name}")).collect();
+        expected.insert(MAX_KEYS_READ_AHEAD, "ahead 1".to_owned());
+        expected.insert(0, format!("ahead {MAX_KEYS_READ_AHEAD}"));
+        assert_eq!(*listing.calls.borrow(), expected);
+    }
 
     #[test]
     fn ranges_count_from_both_ends() {

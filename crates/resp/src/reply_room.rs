@@ -48,6 +48,10 @@ impl Read for WithReplyRoom<'_> {
         self.read.has_collections()
     }
 
+    fn read_ahead(&self, keys: &[&[u8]]) {
+        self.read.read_ahead(keys);
+    }
+
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {
         self.read.look(key)
     }

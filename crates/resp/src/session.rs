@@ -538,8 +538,10 @@ impl Session {
             }
             (database, _) => {
                 let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
-                // Pipelined reads wait for the disk together, and not one after the other on this thread.
-                let budget = if self.is_pipelined { Budget::RESIDENT } else { self.budget() };
+                // Pipelined reads, and those of several keys, wait for the disk together, and not one after the other on
+                // this thread.
+                let is_together = self.is_pipelined || command.name == "mget" && arguments.len() > 2;
+                let budget = if is_together { Budget::RESIDENT } else { self.budget() };
                 match database.read_briefly(budget, read) {
                     Ok(reply) => reply,
                     Err(_) if !self.has_room_for_values(command, arguments) => {

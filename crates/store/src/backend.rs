@@ -292,6 +292,10 @@ pub trait View: Send + Sync {
         }
         Ok(())
     }
+    /// Requests from the disk the bytes that a read of this key will need, if they are not in memory, and does not wait
+    /// for them. A caller that reads several keys first requests all of them, so that the disk has several reads at a
+    /// time. The default implementation does nothing.
+    fn read_ahead(&self, _key: &[u8]) {}
     /// Calls `visit` with the pairs of key and value within the bounds, in order. Keys compare as unsigned bytes.
     fn scan(
         &self,

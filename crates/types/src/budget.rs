@@ -1,8 +1,8 @@
 //! Budget of the reads that a thread performs outside the log, in [steps](crate::steps).
 //!
-//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and the number of
-//! reads of files that the thread has begun. A thread that serves many clients begins each read with a small
-//! [`Budget`]. A read that spends it, or that would have to wait for the disk, is abandoned, and another thread
+//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and the numbers of
+//! reads of files that the thread has begun and requested ahead. A thread that serves many clients begins each read with
+//! a small [`Budget`]. A read that spends it, or that would have to wait for the disk, is abandoned, and another thread
 //! performs it again. Does not own: the prices, the other threads, or the budget of a command in the log, which is part
 //! of the state machine.
 //!
@@ -25,6 +25,7 @@ thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(UNLIMITED) };
     static DISK: Cell<DiskRule> = const { Cell::new(DiskRule::Wait) };
     static FILE_READS: Cell<u64> = const { Cell::new(0) };
+    static READS_AHEAD: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Rule for a read that needs bytes of a file which are not in memory.
@@ -148,6 +149,19 @@ pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce()
 #[must_use]
 pub fn file_reads() -> u64 {
     FILE_READS.get()
+}
+
+/// Counts a read that the thread has requested ahead: the kernel reads bytes of a file into memory, and the thread does
+/// not wait for them.
+pub fn note_read_ahead() {
+    READS_AHEAD.set(READS_AHEAD.get().wrapping_add(1));
+}
+
+/// Returns the number of reads that the calling thread has requested ahead. A caller takes the difference over a piece
+/// of work; the number wraps around.
+#[must_use]
+pub fn reads_ahead() -> u64 {
+    READS_AHEAD.get()
 }
 
 /// Charges work to the budget of the current read, if it has one. Returns `Break` if the budget is spent: the caller

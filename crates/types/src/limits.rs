@@ -362,6 +362,12 @@ pub const MAX_REDIS_WATCHED_KEYS: usize = 16_384;
 /// together. The commands that would exceed this number are rejected. Replies stay in memory until the client has read
 /// them. Commands in the log are bounded by [`MAX_COMMAND_STEPS`] before they reach this number.
 pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
+/// Maximum number of keys whose rows and values are requested from the disk together, before the first of them is read.
+/// A disk serves more concurrent reads hardly faster.
+pub const MAX_KEYS_READ_AHEAD: usize = 64;
+/// Maximum number of bytes of values in the log that are requested from the disk together. Larger values take longer to
+/// transfer than to find, so there is nothing to gain.
+pub const MAX_BYTES_READ_AHEAD: u64 = 4 * 1024 * 1024;
 /// Maximum number of [comparisons](crate::steps::comparisons) of a pattern with bytes of names that the Redis commands
 /// which read from one view make together. A command that would make more gets an error reply.
 pub const MAX_REDIS_VIEW_COMPARISONS: u64 = 100_000_000;

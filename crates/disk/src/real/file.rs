@@ -5,10 +5,15 @@
 
 use std::{
     fs, io,
+    num::NonZeroU64,
     os::unix::fs::{FileExt, MetadataExt},
 };
 
-use rustix::{buffer::spare_capacity, io::Errno};
+use rustix::{
+    buffer::spare_capacity,
+    fs::{Advice, fadvise},
+    io::Errno,
+};
 
 use super::{mapping::RealMapping, resident::read_resident, write_out::write_out};
 use crate::{File, Mapping};
@@ -49,6 +54,10 @@ impl File for RealFile {
 
     fn read_resident_at(&self, len: usize, offset: u64) -> io::Result<Option<Vec<u8>>> {
         read_resident(&self.file, len, offset)
+    }
+
+    fn read_ahead(&self, offset: u64, len: u64) -> io::Result<()> {
+        fadvise(&self.file, offset, NonZeroU64::new(len), Advice::WillNeed).map_err(io::Error::from)
     }
 
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {

@@ -29,6 +29,7 @@ mod mover;
 mod power_loss;
 mod power_loss_compaction;
 mod producers;
+mod read_ahead;
 mod reclaim_safety;
 mod redis_oracle;
 mod release;

@@ -176,6 +176,11 @@ impl ReadView {
         Ok(is_live.then_some(stored))
     }
 
+    /// Requests the row of a key from the disk, if it is not in memory, and does not wait for it.
+    pub fn read_ahead(&self, keyspace: KeyspaceId, key: &[u8]) {
+        keys::with_data_key(keyspace, key, |full| self.view.read_ahead(full));
+    }
+
     /// Returns the length of a key's value in bytes, without a copy of it; `None` like [`get`](Self::get).
     pub fn value_len(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<usize>, MachineError> {
         Ok(self.head(keyspace, key)?.map(|head| head.held.value_bytes))

@@ -23,4 +23,4 @@ pub(crate) mod read;
 pub(crate) mod store;
 pub(crate) mod view;
 
-pub use view::{RedisView, Resolve};
+pub use view::{ReadAhead, RedisView, Resolve};

@@ -60,6 +60,9 @@ pub(crate) fn mix(number: u64) -> u64 {
 /// contained.
 pub type Resolve<'v> = dyn Fn(&[u8], Revision, BlobRef) -> Result<Bytes, StoreError> + 'v;
 
+/// Function that requests the rows and values of keys from the disk.
+pub type ReadAhead<'v> = dyn Fn(&[&[u8]]) + 'v;
+
 /// The keys of one keyspace in a view of the state, for Redis commands that only read. The bytes read through one
 /// `RedisView` are bounded; a read beyond the bound is rejected.
 pub struct RedisView<'v> {
@@ -69,6 +72,7 @@ pub struct RedisView<'v> {
     counts: bool,
     keeps: bool,
     resolve: &'v Resolve<'v>,
+    read_ahead: Option<&'v ReadAhead<'v>>,
     /// Clock of the space. Used only if no key has a deadline; otherwise the view has its own time.
     clock: &'v dyn Fn() -> SpaceTime,
     read_bytes: Cell<usize>,
@@ -96,7 +100,13 @@ impl<'v> RedisView<'v> {
         clock: &'v dyn Fn() -> SpaceTime,
     ) -> Self {
         let (read_bytes, steps, seed) = (Cell::new(0), Cell::new(0), Cell::new(seed));
-        Self { snapshot, keyspace, counts, keeps, resolve, clock, read_bytes, steps, seed }
+        Self { snapshot, keyspace, counts, keeps, resolve, read_ahead: None, clock, read_bytes, steps, seed }
+    }
+
+    /// Sets the function that a command which reads several keys calls first.
+    #[must_use]
+    pub fn with_read_ahead(self, read_ahead: &'v ReadAhead<'v>) -> Self {
+        Self { read_ahead: Some(read_ahead), ..self }
     }
 
     fn stored(&self, key: &[u8]) -> Result<Option<Stored>, StoreError> {
@@ -165,6 +175,12 @@ impl Read for RedisView<'_> {
             )));
         }
         Ok(())
+    }
+
+    fn read_ahead(&self, keys: &[&[u8]]) {
+        if let Some(read_ahead) = self.read_ahead {
+            read_ahead(keys);
+        }
     }
 
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError> {

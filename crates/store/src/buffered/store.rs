@@ -153,6 +153,10 @@ pub trait StoreView: Send + Sync + 'static {
     /// Returns the value of a key; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, BackendError>;
 
+    /// Requests from the disk the bytes that a read of this key will need; see
+    /// [`View::read_ahead`](crate::View::read_ahead).
+    fn read_ahead(&self, _key: &[u8]) {}
+
     /// Reads all pairs and verifies them; see [`Backend::verify`](crate::Backend::verify).
     fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError>;
 

@@ -136,6 +136,12 @@ impl<V: StoreView> View for BufferedView<V> {
         self.version.look(key, self.upto, show)
     }
 
+    fn read_ahead(&self, key: &[u8]) {
+        if self.version.in_memory(key, self.upto).is_none() {
+            self.version.stored.read_ahead(key);
+        }
+    }
+
     fn scan(
         &self,
         lower: Bound<&[u8]>,

@@ -27,6 +27,12 @@ impl StoreView for TableSet {
         }
     }
 
+    fn read_ahead(&self, key: &[u8]) {
+        if !key.starts_with(RESERVED) {
+            self.read_ahead(key);
+        }
+    }
+
     fn verify(&self, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
         let mut verified = VerifiedRows::default();
         for table in self.tables() {

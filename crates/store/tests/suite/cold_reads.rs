@@ -1,5 +1,5 @@
-//! Reads of redb and SQLite on threads that must not wait for the disk. Those of the LSM backend are tested beside its
-//! tables.
+//! Reads of redb and SQLite on threads that must not wait for the disk, and reads that the LSM backend requests ahead.
+//! Reads of its tables are tested beside them.
 
 use std::{
     fmt::Debug,
@@ -15,12 +15,13 @@ use rustix::fs::{Advice, fadvise};
 use thalweg_disk::{Disk, RealDisk, read_resident};
 use thalweg_store::{
     Applied, Backend, BackendHealth, Direction, WriteBatch,
+    lsm::{LsmBackend, LsmOptions},
     redb::{RedbBackend, RedbOptions},
     sqlite::{SqliteBackend, SqliteOptions},
 };
 use thalweg_types::{
     Index, Lsn,
-    budget::{Budget, BudgetSpent},
+    budget::{self, Budget, BudgetSpent},
 };
 
 use crate::backend_support::Barrier;
@@ -205,4 +206,35 @@ fn a_large_value_in_a_memtable_is_copied_only_within_the_budget() {
         assert_eq!((briefly(b"large"), briefly(b"small")), (Err(BudgetSpent::Steps), Ok(Some(100))));
         assert_eq!(backend.get(b"large").unwrap().map(|value| value.len()), Some(8 << 20));
     }
+}
+
+#[test]
+fn blocks_that_are_not_in_memory_are_requested_ahead_without_waiting_for_them() {
+    let root = tempfile::tempdir().unwrap();
+    let open = || {
+        let options = LsmOptions::new(root.path().join("state"));
+        LsmBackend::open(options, Arc::new(Barrier::default())).unwrap()
+    };
+    fill(&open(), 1);
+    // Blocks of tables that an open finds are not in memory.
+    let backend = open();
+    let view = backend.view();
+    let numbers = (0..PAIRS).step_by(2000);
+    let request = || {
+        let before = (budget::reads_ahead(), budget::file_reads());
+        numbers.clone().for_each(|number| view.read_ahead(&key(number)));
+        view.read_ahead(b"z, which is behind all keys");
+        assert_eq!(budget::file_reads(), before.1, "nothing is waited for");
+        budget::reads_ahead() - before.0
+    };
+    assert_eq!(request(), numbers.len() as u64);
+    numbers.clone().for_each(|number| get(&backend, number, 1));
+    assert_eq!(request(), 0, "the blocks are in memory");
+
+    let mut batch = WriteBatch::new();
+    batch.put(&[&key(PAIRS)], &[b"v"]);
+    backend.apply(&batch, Applied { lsn: Lsn(2), index: Index(2), ..Applied::default() }).unwrap();
+    let (view, before) = (backend.view(), budget::reads_ahead());
+    view.read_ahead(&key(PAIRS));
+    assert_eq!(budget::reads_ahead(), before, "the key is in a memtable");
 }

@@ -135,6 +135,15 @@ impl TableSet {
         self.tables().map(|table| table.deletion_count()).sum()
     }
 
+    /// Requests from the disk the block in which a key probably is, without waiting for it.
+    pub fn read_ahead(&self, key: &[u8]) {
+        let hash = key_hash(key);
+        let mut tables = self.runs.iter().filter_map(|run| run.table_for(key));
+        if let Some(table) = tables.find(|table| table.may_hold_at_first_sight(hash) && table.may_hold(hash)) {
+            table.read_ahead_of(key);
+        }
+    }
+
     /// Returns the newest entry of a key in the tables; `None` if no table contains the key.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<TableEntry>, BackendError> {

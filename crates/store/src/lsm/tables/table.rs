@@ -21,6 +21,7 @@ use std::{
 
 use bytes::Bytes;
 use rustix::fs::{Advice, fadvise};
+use thalweg_types::budget;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use lsm_tree::{
@@ -279,6 +280,19 @@ impl Table {
         // Without the advice, the scan waits for each block.
         let _ = fadvise(self.file.get(), begin, len, Advice::WillNeed);
         last - first + 1
+    }
+
+    /// Asks the kernel to read the block of a key into memory while the caller goes on, unless the cache has the block.
+    pub(super) fn read_ahead_of(&self, key: &[u8]) {
+        let Some(number) = self.index.first_ending_at_or_after(key) else { return };
+        if self.holds(number) {
+            return;
+        }
+        let (begin, len) = self.index.block_position(number);
+        // Without the advice, the read of the key waits for the block alone.
+        if fadvise(self.file.get(), begin, NonZeroU64::new(len.into()), Advice::WillNeed).is_ok() {
+            budget::note_read_ahead();
+        }
     }
 
     /// Returns true if the block with this number is in the cache.
