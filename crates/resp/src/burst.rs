@@ -12,10 +12,13 @@
 //! Limits: [`MAX_BURST_BYTES`], [`MAX_REDIS_COMMANDS`]. Further requests wait in the receive buffer for the next
 //! burst.
 
-use thalweg_serving::deleting::DeleteShare;
+use thalweg_serving::{admission::Reservation, deleting::DeleteShare};
 use thalweg_types::limits::MAX_REDIS_COMMANDS;
 
-use super::{commands::Commands, database::Watched};
+use super::{
+    commands::Commands,
+    database::{PendingOutcome, Watched},
+};
 
 /// Total size in bytes of a burst's commands from which no more commands join the burst. A single command may be
 /// larger.
@@ -109,6 +112,22 @@ impl Burst {
             Some(Slot::Held(before)) => *before += bytes as u32,
             _ => self.slots.push(Slot::Held(bytes as u32)),
         }
+    }
+}
+
+/// A burst that was proposed to its database.
+pub(crate) struct PendingBurst {
+    /// Future of the replies to its commands.
+    pub commands: PendingOutcome,
+    /// Shares of the deletes of many keys among its commands.
+    pub deletes: Vec<DeleteShare>,
+    /// Place among the requests in flight.
+    pub _held: Reservation,
+}
+
+impl std::fmt::Debug for PendingBurst {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PendingBurst")
     }
 }
 
