@@ -237,8 +237,7 @@ impl AsyncDatabase {
         inner.check_serving()?;
         let mut origin = self.origin.clone();
         if origin.value_reads.is_none() {
-            origin.value_reads =
-                value_reads::of_command(&inner.open.machine, command.bytes().get(4..).unwrap_or_default());
+            origin.value_reads = value_reads::of_framed(&inner.open.machine, &command);
         }
         Ok(inner.open.replica.propose_async_from(origin, command, level, purpose, wake)?)
     }

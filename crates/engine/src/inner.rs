@@ -19,7 +19,7 @@ use thalweg_state::keyspaces::StoredValue;
 use thalweg_types::{
     BlobRef, Durability, KeyspaceId, Revision, Term,
     budget::{self, BudgetSpent},
-    command::Framed,
+    command::{Framed, Outcome},
     steps::read_bytes,
 };
 
@@ -33,6 +33,7 @@ use crate::{
     open::Opened,
     options::Options,
     scrub::Scrub,
+    value_reads,
 };
 
 /// Data of an open database that all its handles share.
@@ -112,10 +113,23 @@ impl Inner {
         self.check_serving()?;
         COMMAND.with_borrow_mut(|command| {
             command.encode(encode)?;
-            let committed = self.open.replica.propose(command, level, purpose);
+            let committed = self.propose_then(command, level, purpose, Committed::take);
             command.shrink(MAX_KEPT_COMMAND_BYTES);
             Ok(committed?)
         })
+    }
+
+    /// Proposes a framed command. If it has to wait in the queue, the lengths of its values are looked up first.
+    #[inline]
+    fn propose_then<T>(
+        &self,
+        command: &Framed,
+        level: Durability,
+        purpose: Purpose,
+        then: impl FnOnce(Durability, Option<&mut Outcome>) -> T,
+    ) -> Result<T, ProposeError> {
+        let value_reads = || value_reads::of_framed(&self.open.machine, command);
+        self.open.replica.propose_then(command, level, purpose, value_reads, then)
     }
 
     /// Proposes a maintenance command that this node formed as the leader of `term`. If the term has changed, the
@@ -156,7 +170,7 @@ impl Inner {
         let mut ack = Ack { durability: level, revision: None, appends: Vec::new(), duplicate: false };
         COMMAND.with_borrow_mut(|command| {
             command.encode(encode)?;
-            let proposed = self.open.replica.propose_then(command, level, purpose, |durability, outcome| {
+            let proposed = self.propose_then(command, level, purpose, |durability, outcome| {
                 ack.durability = durability;
                 ack.take(outcome)
             });

@@ -16,7 +16,7 @@ use thalweg_state::machine::Machine;
 use thalweg_types::{
     budget::Budget,
     codec::Malformed,
-    command::{BlindPut, Command, Transaction, Write, unwrap, uses_revision},
+    command::{BlindPut, Command, Framed, Transaction, Write, unwrap, uses_revision},
     steps::{READ, read_bytes, written_bytes},
 };
 
@@ -34,10 +34,15 @@ enum ValueUse {
     Kept,
 }
 
+/// Returns the steps of the values that a framed command uses, like [`of_command`].
+pub(crate) fn of_framed(machine: &Machine, command: &Framed) -> Option<u64> {
+    of_command(machine, command.bytes().get(4..).unwrap_or_default())
+}
+
 /// Returns the steps of the values that a commit or a transaction uses. Returns `None` for other commands, if there are
 /// no such values or more than [`MAX_LOOKUPS`], or if the rows of the keys are not in memory. Values that are replaced
 /// are looked up only if a keyspace of the space keeps former values.
-pub(crate) fn of_command(machine: &Machine, command: &[u8]) -> Option<u64> {
+fn of_command(machine: &Machine, command: &[u8]) -> Option<u64> {
     let (command, keeps_history) = (unwrap(command).bytes, machine.keeps_history());
     // By far the most frequent commands use no value.
     if !keeps_history && BlindPut::decode(command).is_some() {

@@ -79,16 +79,19 @@ impl Replica {
         both!(self, replica => replica.propose(command, level, purpose))
     }
 
-    /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
+    /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome. If
+    /// the command has to wait in the queue, `value_reads` is called first and returns
+    /// [those](crate::Origin::value_reads) of the command.
     #[inline]
     pub fn propose_then<T>(
         &self,
         command: &Framed,
         level: Durability,
         purpose: Purpose,
+        value_reads: impl FnOnce() -> Option<u64>,
         then: impl FnOnce(Durability, Option<&mut Outcome>) -> T,
     ) -> Result<T, ProposeError> {
-        both!(self, replica => replica.propose_then(command, level, purpose, then))
+        both!(self, replica => replica.propose_then(command, level, purpose, value_reads, then))
     }
 
     /// Proposes an encoded command without blocking for it.

@@ -24,6 +24,14 @@ pub struct Committed {
     pub outcome: Option<Outcome>,
 }
 
+impl Committed {
+    /// Creates the result of a command that has reached `durability`, and takes its outcome out of `outcome`.
+    #[must_use]
+    pub fn take(durability: Durability, outcome: Option<&mut Outcome>) -> Self {
+        Self { durability, outcome: outcome.map(|outcome| std::mem::replace(outcome, Outcome::Done)) }
+    }
+}
+
 pub(crate) type Answer = Result<Committed, ProposeError>;
 
 #[derive(Debug)]

@@ -205,21 +205,20 @@ impl Solo {
 
     /// Proposes an encoded command and blocks until the command has reached durability `level`.
     pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
-        self.propose_then(command, level, purpose, |durability, outcome| Committed {
-            durability,
-            outcome: outcome.map(|outcome| std::mem::replace(outcome, Outcome::Done)),
-        })
+        self.propose_then(command, level, purpose, || None, Committed::take)
     }
 
     /// Proposes a command like [`propose`](Self::propose), but calls `then` with the reached level and the outcome
     /// instead of returning them. Passing these values up through the callers would cost a tenth of a command's few
-    /// hundred nanoseconds.
+    /// hundred nanoseconds. If the command has to wait in the queue, `value_reads` is called first and returns
+    /// [those](crate::Origin::value_reads) of the command.
     #[inline]
     pub fn propose_then<T>(
         &self,
         command: &Framed,
         level: Durability,
         purpose: Purpose,
+        value_reads: impl FnOnce() -> Option<u64>,
         then: impl FnOnce(Durability, Option<&mut Outcome>) -> T,
     ) -> Result<T, ProposeError> {
         let shared = &*self.shared;
@@ -232,18 +231,19 @@ impl Solo {
             debug_assert_eq!(role.outcomes.len(), 1);
             return Ok(then(durability, role.outcomes.first_mut()));
         }
-        let mut committed = self.propose_queued(command, level, purpose)?;
+        let mut pending = Pending::new(command.clone(), level, purpose, None, None);
+        pending.value_reads = value_reads();
+        let mut committed = self.propose_queued(pending)?;
         Ok(then(committed.durability, committed.outcome.as_mut()))
     }
 
-    fn propose_queued(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
-        if level == Durability::None {
-            let pending = Pending::new(command.clone(), level, purpose, None, None);
+    fn propose_queued(&self, mut pending: Pending) -> Result<Committed, ProposeError> {
+        if pending.level == Durability::None {
             return self.propose_unseen(pending, WhenFull::Wait, Wake::Now);
         }
         let shared = &*self.shared;
         let slot = Slot::for_this_thread();
-        let mut pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()), None);
+        pending.slot = Some(slot.clone());
         shared.counts.stages.begin_queueing(&mut pending, &shared.clock);
         shared.queue.push(pending, WhenFull::Wait)?;
         loop {

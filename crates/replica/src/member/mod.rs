@@ -176,13 +176,16 @@ impl Member {
     ///
     /// Must not be called on the thread that runs consensus.
     pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
+        self.propose_then(command, level, purpose, || None, Committed::take)
+    }
+
+    fn propose_queued(&self, mut pending: Pending) -> Result<Committed, ProposeError> {
         let shared = &*self.shared;
-        if level == Durability::None {
-            let pending = Pending::new(command.clone(), level, purpose, None, None);
+        if pending.level == Durability::None {
             return self.propose_unseen(pending, WhenFull::Wait, Wake::Now);
         }
         let slot = Slot::for_this_thread();
-        let pending = Pending::new(command.clone(), level, purpose, Some(slot.clone()), None);
+        pending.slot = Some(slot.clone());
         let gives_up = shared.clock.monotonic() + shared.options.max_wait + LATE;
         shared.push(pending, WhenFull::Wait, shared.options.max_wait)?;
         shared.notify();
@@ -199,14 +202,18 @@ impl Member {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
+    /// `value_reads` is called first and returns [those](crate::Origin::value_reads) of the command.
     pub fn propose_then<T>(
         &self,
         command: &Framed,
         level: Durability,
         purpose: Purpose,
+        value_reads: impl FnOnce() -> Option<u64>,
         then: impl FnOnce(Durability, Option<&mut Outcome>) -> T,
     ) -> Result<T, ProposeError> {
-        let mut committed = self.propose(command, level, purpose)?;
+        let mut pending = Pending::new(command.clone(), level, purpose, None, None);
+        pending.value_reads = value_reads();
+        let mut committed = self.propose_queued(pending)?;
         Ok(then(committed.durability, committed.outcome.as_mut()))
     }
 

@@ -179,6 +179,21 @@ fn none_answers_before_the_outcome_and_a_close_commits_it() {
 }
 
 #[test]
+fn the_values_of_a_queued_command_are_looked_up() {
+    let disk = SimDisk::new(1);
+    let node = with_keyspace(&disk);
+    let mut is_looked_up = false;
+    let value_reads = || {
+        is_looked_up = true;
+        Some(7)
+    };
+    let (command, level) = (put(b"k", b"v"), Durability::None);
+    let proposed = node.solo.propose_then(&command, level, Purpose::Data, value_reads, |durability, _| durability);
+    assert_eq!((proposed.unwrap(), is_looked_up), (Durability::None, true));
+    node.solo.close();
+}
+
+#[test]
 fn a_full_queue_refuses_async_proposals_and_commits_those_it_took() {
     let disk = SimDisk::new(1);
     let node = with_keyspace(&disk);
