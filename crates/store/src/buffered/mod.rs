@@ -1,8 +1,9 @@
 //! Memtables in front of a store with slow writes. The LSM, redb and SQLite backends are built on this module.
 //!
 //! Owns: [`Buffered`], which applies batches, seals full memtables, stalls writes when the store falls behind, and
-//! creates views; a thread that persists sealed memtables (`running`), and one that provides memory (`ahead`). Does not own: the store, which is behind the
-//! trait [`Store`], or the log. Changes that were not persisted are lost with the process, and replayed from the log.
+//! creates views; a thread that persists sealed memtables (`running`), and one that works ahead of the writer
+//! (`ahead`). Does not own: the store, which is behind the trait [`Store`], or the log. Changes that were not persisted
+//! are lost with the process, and replayed from the log.
 //!
 //! The reason for the memtables: one transaction for each batch costs 13 µs in redb (not synced) and 14 µs in SQLite,
 //! but a change in a memtable costs 1 µs. If changes are persisted in bulk, redb needs 1.7 µs and SQLite 0.8 µs for

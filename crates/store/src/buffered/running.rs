@@ -32,8 +32,8 @@ const ROOM_SHARE: usize = 16;
 /// Size in bytes of a change in a memtable, assumed while the memtable has none.
 const DEFAULT_CHANGE_BYTES: usize = 256;
 
-/// Size in bytes of memtables from which on a thread provides their memory. Smaller ones use small pages, and are
-/// reused soon.
+/// Size in bytes of memtables from which on a thread works ahead of their writer. Smaller ones have small pages, and
+/// their memory is used again soon.
 const AHEAD_FROM_BYTES: usize = 16 << 20;
 
 /// Memtables in front of one store, with the threads that work on them.
@@ -41,7 +41,7 @@ pub(super) struct Running<S: Store> {
     pub shared: Arc<Shared<S>>,
     /// Lock that a thread holds while it applies a batch or seals the active memtable.
     writer: Mutex<Writer>,
-    /// `None` in stepped mode, and if memtables are small.
+    /// `None` in stepped mode, if memtables are small, or if they stay empty.
     ahead: Option<Ahead>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -70,11 +70,11 @@ impl<S: Store> Running<S> {
         let shared = Arc::new(Shared::new(store, options, barrier, pool, active, steps)?);
         let threads = if is_stepped { Vec::new() } else { worker::start(&shared, upkeep)? };
         let writer = Writer { memtable, ahead: AheadRule::default(), owed: OwedPause::default(), has_waited: false };
-        let mut running = Self { shared, writer: Mutex::new(writer), ahead: None, threads: Mutex::new(threads) };
-        if !is_stepped && running.shared.options.memtable_bytes >= AHEAD_FROM_BYTES {
-            running.ahead = Some(Ahead::start()?);
-        }
-        Ok(running)
+        let has_ahead = !is_stepped
+            && shared.options.sync == SyncMode::BehindLog
+            && shared.options.memtable_bytes >= AHEAD_FROM_BYTES;
+        let ahead = if has_ahead { Ahead::start() } else { None };
+        Ok(Self { shared, writer: Mutex::new(writer), ahead, threads: Mutex::new(threads) })
     }
 
     /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
@@ -105,7 +105,7 @@ impl<S: Store> Running<S> {
                 self.start_memtable(&mut writer, bytes)?;
             }
             writer.memtable.apply(batch).map_err(|full| BackendError::Failed(full.to_string()))?;
-            self.provide_memory(&mut writer);
+            self.work_ahead(&mut writer);
         }
         let owed = {
             let mut state = self.shared.lock();
@@ -123,9 +123,9 @@ impl<S: Store> Running<S> {
         Ok(())
     }
 
-    /// Asks for the memory that the writer needs next, if it is time.
+    /// Asks the thread that works ahead of the writer, if it is time.
     #[inline]
-    fn provide_memory(&self, writer: &mut Writer) {
+    fn work_ahead(&self, writer: &mut Writer) {
         let (used, capacity) = (writer.memtable.used_bytes(), writer.memtable.capacity_bytes());
         if let Some(ahead) = &self.ahead
             && let Some(bytes) = writer.ahead.due(used, capacity)

@@ -1,7 +1,7 @@
 //! Maps key hashes to nodes, for point reads.
 //!
 //! Owns: an open-addressed table of node offsets. One writer fills it, and any number of readers probe it without a
-//! lock. It grows by doubling. The smaller tables that it has replaced stay until the memtable is dropped, because a
+//! lock. It grows by doubling, and another thread may allocate the next table before. The smaller tables that it has replaced stay until the memtable is dropped, because a
 //! reader may still use them. Does not own: the keys. A probe calls its caller to compare a node's key.
 //!
 //! A slot is `hash << 32 | node offset`, 0 when free, and never changes after it is set. A key whose probe sequence
@@ -38,7 +38,7 @@ pub(super) enum Lookup {
     Unknown,
 }
 
-/// A lock-free hash table of a memtable's nodes; see the [module](self). Only the memtable's writer may change it.
+/// A lock-free hash table of a memtable's nodes; see the [module](self). Only the memtable's writer may add nodes.
 pub(super) struct HashIndex {
     tables: [OnceLock<Box<[AtomicU64]>>; GENERATIONS],
     current: AtomicUsize,
@@ -69,7 +69,8 @@ impl HashIndex {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of memory of the current hash table and of all smaller ones it has replaced.
+    /// Returns the bytes of memory of the current hash table, of all smaller ones it has replaced, and of the one that was
+    /// prepared.
     pub(super) fn bytes(&self) -> usize {
         self.tables.iter().filter_map(OnceLock::get).map(|table| size_of_val(&**table)).sum()
     }
@@ -121,7 +122,8 @@ impl HashIndex {
         if old.len() == MAX_SLOTS {
             return;
         }
-        let new = self.tables[current + 1].get_or_init(|| free_slots(old.len() * 2));
+        self.add_table(current + 1, old.len() * 2);
+        let new = self.tables[current + 1].get().expect("just added");
         for slot in old.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|slot| *slot != 0) {
             self.put(new, slot);
         }
@@ -134,7 +136,15 @@ impl HashIndex {
         let current = self.current.load(Ordering::Acquire);
         let slots = self.tables[current].get().expect("set before it became current").len();
         if slots < MAX_SLOTS && keys > slots / 2 {
-            let _ = self.tables[current + 1].get_or_init(|| free_slots(2 * slots));
+            self.add_table(current + 1, 2 * slots);
+        }
+    }
+
+    /// Adds a table, unless it is there. Two threads may do so at the same time: none waits, and the second allocates in
+    /// vain.
+    fn add_table(&self, number: usize, slots: usize) {
+        if self.tables[number].get().is_none() {
+            let _ = self.tables[number].set(free_slots(slots));
         }
     }
 

@@ -124,7 +124,7 @@ impl MemtableWriter {
         let Self { memtable, arena, heights, finger } = self;
         let number = memtable.visible.load(Ordering::Relaxed) + 1;
         let (list, order) = (&memtable.list, &memtable.order);
-        let mut linker = None;
+        let mut queue = None;
         for change in batch.changes() {
             let (key, value) = match change {
                 Change::Put(key, value) => (key, Some(value)),
@@ -132,16 +132,16 @@ impl MemtableWriter {
             };
             let needle = Needle::new(key);
             let hash = needle.hash();
-            if let Some(node) = memtable.node_of(&needle, hash, || order.settle_held(&mut linker, list)) {
+            if let Some(node) = memtable.node_of(&needle, hash, || order.settle_held(&mut queue, list)) {
                 arena.push_version(node, number, value).map_err(|_| MemtableFull)?;
                 continue;
             }
             let offset = arena.node(key, heights.draw(), number, value).map_err(|_| MemtableFull)?;
             let node = list.node(offset).expect("a node is never at 0");
-            order.add(&mut linker, finger, list, node, &needle);
+            order.add(&mut queue, finger, list, node, &needle);
             memtable.index.insert(hash, offset);
         }
-        drop(linker);
+        drop(queue);
         memtable.used.store(arena.used(), Ordering::Relaxed);
         memtable.visible.store(number, Ordering::Release);
         Ok(())
@@ -190,6 +190,11 @@ impl Memtable {
     /// contents stay as they are. Any thread may call it.
     pub fn provide(&self, bytes: std::ops::Range<usize>) {
         self.list.arena().provide(bytes);
+    }
+
+    /// Links new keys into the key order, so that neither the writer nor a scan has to. Any thread may call it.
+    pub fn settle(&self) {
+        self.order.settle(&self.list);
     }
 
     /// Allocates the hash table that replaces the present one, if the keys that are to be expected need it. Any thread

@@ -2,14 +2,15 @@
 //!
 //! Owns: the queue of new nodes that are not linked into the list yet, and the linking of these nodes: they are sorted
 //! and linked in one walk along the list, instead of one search from the top of the list for each node. Point reads go
-//! by hash and don't need the order; code that walks the order calls [`Order::settle`] first. Does not own: the list's
-//! links, or the visibility of versions.
+//! by hash and don't need the order; code that walks the order calls [`Order::settle`] first, and so does a background
+//! thread (`buffered::ahead`). Does not own: the list's links, or the visibility of versions.
 //!
-//! Invariants: from before its batch becomes visible, a node is either linked or queued. At most [`MAX_WAITING`] nodes
-//! are queued, so linking all of them (`settle`) is bounded work. Keys that arrive in order are linked immediately,
-//! because their position is next to the last linked node, which the *finger* (a position in the list) remembers. Links
-//! are changed with the linker locked or, while no node is queued, by the memtable's only writer: in that case a thread
-//! that gets the lock has nothing to link.
+//! Invariants: from before its batch becomes visible, a node is linked, queued, or being linked by a thread that holds
+//! the linker's lock. At most [`MAX_WAITING`] nodes are queued, so linking all of them (`settle`) is bounded work. Keys
+//! that arrive in order are linked immediately, because their position is next to the last linked node, which the
+//! *finger* (a position in the list) remembers. Links are changed with the linker locked or, while no node is queued or
+//! being linked (`is_waiting` is false), by the memtable's only writer: in that case a thread that gets the lock has
+//! nothing to link. The linker's lock is taken before that of the queue.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -28,16 +29,19 @@ const MAX_WAITING: usize = 8 << 10;
 
 /// The queue of nodes that must still be linked into the key order; see the [module](self).
 pub(super) struct Order {
+    queue: Mutex<Vec<QueuedNode>>,
     linker: Mutex<Linker>,
-    /// True if nodes are queued. Any thread may read this flag without the lock; it changes only under the lock.
+    /// True if nodes are queued or being linked. Any thread may read this flag without a lock. It becomes true under
+    /// the lock of the queue, and false under both locks.
     is_waiting: AtomicBool,
 }
 
-/// The queued nodes, and the position at which the last node was linked.
-pub(super) struct Linker {
+/// The thread that holds its lock links nodes.
+struct Linker {
     /// Position after the last linked node, unless the memtable's writer has linked other nodes since.
     finger: Finger,
-    waiting: Vec<QueuedNode>,
+    /// Nodes taken out of the queue; empty except while they are linked.
+    taken: Vec<QueuedNode>,
 }
 
 /// The position in the list at which the memtable's writer last linked a node.
@@ -55,12 +59,12 @@ pub(super) struct WriterFinger {
 const SEARCH_CREDIT: u32 = 8;
 const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 
-/// Guard of the linker's lock, acquired when a batch first needs the lock.
-pub(super) type HeldLinker<'a> = Option<MutexGuard<'a, Linker>>;
+/// Guard of the queue's lock, acquired when a batch first needs the lock.
+pub(super) type HeldQueue<'a> = Option<MutexGuard<'a, Vec<QueuedNode>>>;
 
 /// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. Five of
 /// these bytes are the table and the keyspace of a row, so with 16 bytes, numbered keys of a usual form were alike.
-struct QueuedNode {
+pub(super) struct QueuedNode {
     key: [u64; 3],
     node: u32,
 }
@@ -70,33 +74,35 @@ const _: () = assert!(size_of::<QueuedNode>() == 32);
 
 impl Order {
     pub(super) fn new(list: &SkipList) -> Self {
-        let linker = Linker { finger: list.finger(), waiting: Vec::new() };
-        Self { linker: Mutex::new(linker), is_waiting: AtomicBool::new(false) }
+        let linker = Linker { finger: list.finger(), taken: Vec::new() };
+        Self { queue: Mutex::default(), linker: Mutex::new(linker), is_waiting: AtomicBool::new(false) }
     }
 
     pub(super) fn writer_finger(list: &SkipList) -> WriterFinger {
         WriterFinger { finger: list.finger(), is_current: true, credit: MAX_CREDIT }
     }
 
-    /// Links all queued nodes into the list.
+    /// Links all nodes into the list that are queued now. The writer can queue others meanwhile.
     #[inline]
     pub(super) fn settle(&self, list: &SkipList) {
         if self.is_waiting.load(Ordering::Acquire) {
-            self.link_waiting(&mut self.lock(), list);
+            self.link_waiting(list);
         }
     }
 
-    /// Links all queued nodes, like [`settle`](Self::settle), on behalf of the memtable's writer, which may already
-    /// hold the lock.
-    pub(super) fn settle_held<'a>(&'a self, held: &mut HeldLinker<'a>, list: &SkipList) {
-        self.link_waiting(held.get_or_insert_with(|| self.lock()), list);
+    /// Links all queued nodes, like [`settle`](Self::settle), on behalf of the memtable's writer, which may hold the
+    /// lock of the queue.
+    pub(super) fn settle_held(&self, held: &mut HeldQueue<'_>, list: &SkipList) {
+        // The linker's lock comes first, and only the writer queues nodes.
+        *held = None;
+        self.settle(list);
     }
 
     /// Links the writer's new node into the list, or queues the node. The needle contains the node's key.
     #[inline]
     pub(super) fn add<'a>(
         &'a self,
-        held: &mut HeldLinker<'a>,
+        held: &mut HeldQueue<'a>,
         writer: &mut WriterFinger,
         list: &SkipList,
         node: Node<'_>,
@@ -110,21 +116,22 @@ impl Order {
             list.locate(&mut writer.finger, needle);
             list.link(&mut writer.finger, node);
         } else {
-            self.queue_node(held.get_or_insert_with(|| self.lock()), writer, list, node, needle);
+            self.queue_node(held, writer, list, node, needle);
         }
     }
 
-    fn queue_node(
-        &self,
-        linker: &mut Linker,
+    fn queue_node<'a>(
+        &'a self,
+        held: &mut HeldQueue<'a>,
         writer: &mut WriterFinger,
         list: &SkipList,
         node: Node<'_>,
         needle: &Needle<'_>,
     ) {
-        if !writer.is_current && linker.waiting.is_empty() {
+        // While the writer holds the lock of the queue, a node of its batch is queued. So it holds no lock here.
+        if !writer.is_current && !self.is_waiting.load(Ordering::Acquire) {
             // Since the writer last queued a node, only the linker has linked nodes.
-            writer.finger.clone_from(&linker.finger);
+            writer.finger.clone_from(&lock(&self.linker).finger);
             writer.is_current = true;
             if list.is_beside(&writer.finger, needle) {
                 list.link(&mut writer.finger, node);
@@ -132,31 +139,33 @@ impl Order {
             }
         }
         writer.is_current = false;
-        linker.waiting.push(QueuedNode { key: needle.beginning(), node: node.offset() });
+        let queue = held.get_or_insert_with(|| lock(&self.queue));
+        queue.push(QueuedNode { key: needle.beginning(), node: node.offset() });
         self.is_waiting.store(true, Ordering::Release);
-        if linker.waiting.len() == MAX_WAITING {
-            self.link_waiting(linker, list);
+        if queue.len() == MAX_WAITING {
+            self.settle_held(held, list);
         }
     }
 
-    fn link_waiting(&self, linker: &mut Linker, list: &SkipList) {
-        linker.link_waiting(list);
-        self.is_waiting.store(false, Ordering::Release);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Linker> {
-        self.linker.lock().unwrap_or_else(PoisonError::into_inner)
+    fn link_waiting(&self, list: &SkipList) {
+        let mut linker = lock(&self.linker);
+        std::mem::swap(&mut linker.taken, &mut lock(&self.queue));
+        linker.link_taken(list);
+        let queue = lock(&self.queue);
+        if queue.is_empty() {
+            self.is_waiting.store(false, Ordering::Release);
+        }
     }
 }
 
 impl Linker {
-    /// Sorts the queued nodes and links them.
-    fn link_waiting(&mut self, list: &SkipList) {
-        let key = |waiting: &QueuedNode| list.node(waiting.node).map(Node::key);
-        self.waiting.sort_unstable_by(|left, right| left.key.cmp(&right.key).then_with(|| key(left).cmp(&key(right))));
+    /// Sorts the nodes that were taken out of the queue, and links them.
+    fn link_taken(&mut self, list: &SkipList) {
+        let key = |taken: &QueuedNode| list.node(taken.node).map(Node::key);
+        self.taken.sort_unstable_by(|left, right| left.key.cmp(&right.key).then_with(|| key(left).cmp(&key(right))));
         let mut is_first = true;
-        for waiting in self.waiting.drain(..) {
-            let Some(node) = list.node(waiting.node) else { continue };
+        for taken in self.taken.drain(..) {
+            let Some(node) = list.node(taken.node) else { continue };
             let needle = Needle::new(node.key());
             if is_first {
                 list.locate(&mut self.finger, &needle);
@@ -167,4 +176,8 @@ impl Linker {
             is_first = false;
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
