@@ -27,6 +27,10 @@ use crate::{
 /// Entries between two running hashes that nodes compare.
 const HASH_INTERVAL: u64 = 1024;
 
+/// Time after which a test requests another digest. The other members compute one after some rounds of maintenance,
+/// unless a newer one was requested.
+const REQUEST_AGAIN: Duration = Duration::from_secs(10);
+
 /// Starts a cluster of three nodes, the last of which has another state than the others.
 fn with_other_state(repairs_itself: bool, note: &RepairNote) -> TestCluster {
     loop {
@@ -299,10 +303,12 @@ fn stop_with_other_row(cluster: &mut TestCluster, key: &[u8]) -> (PathBuf, NodeO
 /// it, so the leader requests one.
 fn until_undecided(cluster: &TestCluster, nodes: &[NodeId]) {
     let is_meant = |node: &&TestNode| nodes.contains(&node.id());
+    let mut asked: Option<Instant> = None;
     wait_until("the nodes have stopped serving", || {
-        if cluster.nodes.iter().filter(is_meant).any(|node| node.db.last_state_digest().is_none()) {
+        if asked.is_none_or(|at| at.elapsed() > REQUEST_AGAIN) {
             // It fails if leadership moves.
             let _ = cluster.nodes[cluster.leader()].db.state_digest();
+            asked = Some(Instant::now());
         }
         cluster.nodes.iter().filter(is_meant).all(|node| node.db.stopped_serving().is_some())
     });
@@ -350,7 +356,7 @@ fn an_undecided_node_is_repaired_once_a_majority_answers() {
     let mut asked = Instant::now();
     wait_until("the note says that a repair is due", || {
         // The member that was down may have skipped a digest while it caught up.
-        if asked.elapsed() > Duration::from_secs(2) {
+        if asked.elapsed() > REQUEST_AGAIN {
             let _ = cluster.nodes[cluster.leader()].db.state_digest();
             asked = Instant::now();
         }

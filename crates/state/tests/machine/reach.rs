@@ -16,7 +16,7 @@ use crate::{
 };
 
 const OPTIONS: MachineOptions = MachineOptions { inline_value_bytes: 128 };
-const LISTS: u64 = 600;
+const LISTS: u64 = 900;
 
 /// Cases that must be reached.
 const WANTED: &[&str] = &[
