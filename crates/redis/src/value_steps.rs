@@ -50,7 +50,7 @@ enum Parts {
 
 /// The value of a key, as a command of the batch may find it.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct ValueLen {
     /// Maximum length in bytes of the string, or of the collection's meta.
     len: usize,
     /// True if the value may be a collection, which has parts.
@@ -144,7 +144,7 @@ impl<'a> ValueSteps<'a> {
     /// Returns the steps of moving or copying a value from one key to another without its parts. The flag is true if it
     /// may have parts.
     fn move_value(&mut self, view: &dyn Read, from: &[u8], to: &'a [u8]) -> Result<(u64, bool), StoreError> {
-        let Found { len, may_have_parts } = self.find(view, from)?;
+        let ValueLen { len, may_have_parts } = self.find(view, from)?;
         let replaced = if self.keeps_history { self.find(view, to)?.len } else { 0 };
         self.change(to, len, if may_have_parts { Parts::Moved } else { Parts::Stored });
         Ok((read(len) + written_bytes(len) + self.kept(len) + self.kept(replaced), may_have_parts))
@@ -170,13 +170,13 @@ impl<'a> ValueSteps<'a> {
         self.changes.get(key).copied().unwrap_or_default()
     }
 
-    fn find(&self, view: &dyn Read, key: &[u8]) -> Result<Found, StoreError> {
+    fn find(&self, view: &dyn Read, key: &[u8]) -> Result<ValueLen, StoreError> {
         let Changes { longest, appended, parts } = self.changes_of(key);
         let stored = view.look(key)?;
         let may_have_parts = parts != Parts::Stored || stored.is_some_and(|info| info.kind != Kind::String);
         let longest = longest.max(stored.map_or(0, |info| info.len));
         let len = longest.saturating_add(appended).min(MAX_VALUE_BYTES);
-        Ok(Found { len, may_have_parts })
+        Ok(ValueLen { len, may_have_parts })
     }
 
     /// Returns the maximum length in bytes of a field of a hash.

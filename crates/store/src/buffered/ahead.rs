@@ -60,7 +60,7 @@ impl AheadRule {
 
 /// The thread, which ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct AheadThread {
     requests: Arc<Requests>,
     thread: Option<JoinHandle<()>>,
 }
@@ -79,7 +79,7 @@ struct Next {
     stop: bool,
 }
 
-impl Ahead {
+impl AheadThread {
     /// Starts the thread. Returns `None` if the system cannot start one.
     pub(super) fn start() -> Option<Self> {
         let requests = Arc::new(Requests::default());
@@ -102,7 +102,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for AheadThread {
     fn drop(&mut self) {
         lock(&self.requests.next).stop = true;
         self.requests.changed.notify_one();
@@ -163,7 +163,7 @@ mod tests {
         const VALUES: usize = 24;
         let value = vec![7; 1 << 20];
         let (memtable, mut writer) = Memtable::create(32 << 20);
-        let ahead = Ahead::start().unwrap();
+        let ahead = AheadThread::start().unwrap();
         ahead.request(&memtable, 0..1);
         ahead.request(&memtable, 1 << 20..32 << 20);
         let mut batches = Vec::new();
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn random_keys_are_found_and_in_order_while_the_thread_links_them() {
         let (memtable, mut writer) = Memtable::create(32 << 20);
-        let ahead = Ahead::start().unwrap();
+        let ahead = AheadThread::start().unwrap();
         let key = |number: u32| number.wrapping_mul(0x9e37_79b9).to_be_bytes();
         for number in 0..40_000 {
             let mut batch = WriteBatch::new();

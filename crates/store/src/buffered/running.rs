@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    ahead::{Ahead, AheadRule},
+    ahead::{AheadRule, AheadThread},
     options::{Background, BufferOptions},
     pauses::OwedPause,
     shared::{Shared, lock},
@@ -42,7 +42,7 @@ pub(super) struct Running<S: Store> {
     /// Lock that a thread holds while it applies a batch or seals the active memtable.
     writer: Mutex<Writer>,
     /// `None` in stepped mode, if memtables are small, or if they stay empty.
-    ahead: Option<Ahead>,
+    ahead: Option<AheadThread>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -73,7 +73,7 @@ impl<S: Store> Running<S> {
         let has_ahead = !is_stepped
             && shared.options.sync == SyncMode::BehindLog
             && shared.options.memtable_bytes >= AHEAD_FROM_BYTES;
-        let ahead = if has_ahead { Ahead::start() } else { None };
+        let ahead = if has_ahead { AheadThread::start() } else { None };
         Ok(Self { shared, writer: Mutex::new(writer), ahead, threads: Mutex::new(threads) })
     }
 
