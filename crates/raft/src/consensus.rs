@@ -134,6 +134,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub is_stopped: Cell<bool>,
     /// Error of the log because of which this node has ended consensus.
     pub ended_by: OnceCell<AppendError>,
+    /// True once openraft has ended. Its last metrics can still show this node as the leader.
+    pub has_ended: Cell<bool>,
     /// True while this node sends no heartbeats because its fsyncs hang. It takes no proposals then.
     pub is_silent: Cell<bool>,
     /// Ends writes that wait for room in the log.
@@ -218,6 +220,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             names: EntryNames::default(),
             is_stopped: Cell::new(false),
             ended_by: OnceCell::new(),
+            has_ended: Cell::new(false),
             is_silent: Cell::new(false),
             stops_writes,
         };
@@ -410,8 +413,11 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Tells the member which node leads. openraft keeps a leader that no majority answers. This function treats such a
-    /// leader as no leader.
+    /// leader as no leader. Does nothing once openraft has ended.
     pub(crate) fn update_leadership(&self) {
+        if self.0.has_ended.get() {
+            return;
+        }
         let metrics = self.0.raft.server_metrics();
         let leadership = {
             let seen = metrics.borrow_watched();
@@ -461,6 +467,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 break;
             }
         }
+        self.0.has_ended.set(true);
         let term = self.0.member.leadership().term();
         self.0.member.set_leadership(Leadership::Follower { leader: None, term });
         if let Some(reason) = self.failure() {

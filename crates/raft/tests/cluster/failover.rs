@@ -362,6 +362,24 @@ fn an_idle_leader_whose_log_fails_is_replaced() {
     });
 }
 
+/// Its ticks go on, and openraft's last metrics still show it as the leader.
+#[test]
+fn a_leader_whose_consensus_has_ended_does_not_lead_again() {
+    run(async {
+        let cluster = Cluster::founded(3).await;
+        let old = cluster.leader().await;
+        assert!(old.consensus.raft().shutdown().await.is_ok());
+        cluster.wait("the end of its leadership", || (!old.member.leads()).then_some(())).await;
+        // Several ticks.
+        for _ in 0..40 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            let leadership = old.member.leadership();
+            assert!(matches!(leadership, Leadership::Follower { leader: None, .. }), "{leadership:?}");
+        }
+        cluster.write_except(&[old.id], &put("after", b"v")).await;
+    });
+}
+
 /// While its append waits for a segment, a leader sends no heartbeats.
 #[test]
 fn a_leader_that_gets_no_segment_is_replaced() {
