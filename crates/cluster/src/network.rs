@@ -34,7 +34,7 @@ use thalweg_raft::{
     SnapshotHandle, SnapshotReader, without_needless_notices,
 };
 use thalweg_replica::NodeInfo;
-use thalweg_types::{Index, NodeId, SpaceTime, codec::EncodeError};
+use thalweg_types::{Index, NodeId, SpaceTime, Term, codec::EncodeError};
 use thalweg_wire::peer::{
     Appended, BeginSnapshot, Channel, ChunkStored, EndSnapshot, PreVoted, SHORT_FROM, SnapshotBegun, SnapshotChunk,
     SnapshotInstalled, Transfer, Transferred, Voted,
@@ -73,6 +73,8 @@ pub(crate) struct PeerLinks {
     pub proposals: Link,
     /// Requests of the node that wait for a commit.
     requests: FollowerRequests<Rt>,
+    /// Entries that the node has acknowledged to this leader, by replication and by heartbeats.
+    acknowledged: Acknowledged,
     /// Address that the membership has for the node; empty if it has none.
     stated: Rc<RefCell<String>>,
 }
@@ -86,6 +88,7 @@ impl PeerLinks {
             snapshots: link(Channel::Snapshots),
             proposals: link(Channel::Proposals),
             requests: FollowerRequests::default(),
+            acknowledged: Acknowledged::default(),
             stated: Rc::default(),
         }
     }
@@ -245,32 +248,34 @@ impl RaftNetworkFactory<Types> for Network {
             network: self.clone(),
             hearing: self.0.hearing.clone(),
             node,
-            acknowledged: Acknowledged::default(),
         }
     }
 }
 
-/// Last entry that a follower has acknowledged to this leader. A clone is the same.
+/// Last entry that a follower has acknowledged to the leader of a term. A clone is the same.
 #[derive(Clone, Default)]
-struct Acknowledged(Rc<Cell<Option<RaftLogId>>>);
+struct Acknowledged(Rc<Cell<(Term, Option<RaftLogId>)>>);
 
 impl Acknowledged {
-    /// Notes the result of an append. Returns the last acknowledged entry if the follower does not have it any more:
-    /// it cannot take an append that begins there or before. It acknowledges only what is on its disk, and only a
-    /// leader truncates it.
-    fn note(&self, result: &StreamAppendResult<Types>) -> Option<RaftLogId> {
+    /// Notes the result of an append of the leader of `term`. Returns the last acknowledged entry if the follower does
+    /// not have it any more: it cannot take an append that begins there or before. It acknowledges only what is on its
+    /// disk, and only a leader truncates it. Between two leaderships of this node another leader may have done so.
+    fn note(&self, term: Term, result: &StreamAppendResult<Types>) -> Option<RaftLogId> {
+        let (noted, last) = self.0.get();
+        if term < noted {
+            return None;
+        }
+        let acknowledged = last.filter(|_| term == noted);
         match result {
             Ok(last) => {
-                if *last > self.0.get() {
-                    self.0.set(*last);
-                }
+                self.0.set((term, acknowledged.max(*last)));
                 None
             }
             Err(StreamAppendError::Conflict(previous)) => {
-                let lost = self.0.get().filter(|last| last >= previous);
+                let lost = acknowledged.filter(|last| last >= previous);
                 if lost.is_some() {
-                    // Said once for each loss.
-                    self.0.set(None);
+                    // Replication and heartbeats both find the loss, and it is logged once.
+                    self.0.set((term, None));
                 }
                 lost
             }
@@ -279,13 +284,21 @@ impl Acknowledged {
     }
 }
 
+fn log_loss(node: NodeId, lost: RaftLogId) {
+    tracing::error!(
+        %node,
+        index = lost.index,
+        "a member lacks entries that it has acknowledged: it runs on an older copy of its directory, or its disk has \
+         lost writes; it gets them again, but may have forgotten votes: replace it"
+    );
+}
+
 /// openraft's requests to one node, of one leadership.
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
     network: Network,
     hearing: HearingRecord,
     node: NodeId,
-    acknowledged: Acknowledged,
 }
 
 fn unreachable(error: impl fmt::Display) -> Unreachable<Types> {
@@ -412,13 +425,16 @@ impl RaftNetworkV2<Types> for PeerNetwork {
         let setup = option.soft_ttl();
         Box::pin(async move {
             let (links, hearing, node) = (self.links.clone(), self.hearing.clone(), self.node);
-            let acknowledged = self.acknowledged.clone();
+            let acknowledged = links.acknowledged.clone();
             let network = self.network.clone();
             let pipeline = Rc::new(Pipeline::default());
             let has_sent_entries = Rc::new(Cell::new(false));
+            let term = Rc::new(Cell::new(Term::ZERO));
+            let appends_term = Rc::clone(&term);
             let acknowledging = (network.clone(), Rc::clone(&pipeline));
             let appends = without_needless_notices(input, NoticeTimes::DEFAULTS, links.requests.clone());
             let sent = appends.then(move |request| {
+                appends_term.set(Term(request.vote.leader_id.term));
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
                 // A single byte stream keeps the order once entries are on their way.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
@@ -455,14 +471,9 @@ impl RaftNetworkV2<Types> for PeerNetwork {
                 let next = (!*has_ended).then_some(result);
                 *has_ended = !matches!(&next, Some(Ok((_, true))));
                 if let Some(Ok((result, _))) = &next
-                    && let Some(lost) = acknowledged.note(result)
+                    && let Some(lost) = acknowledged.note(term.get(), result)
                 {
-                    tracing::error!(
-                        %node,
-                        index = lost.index,
-                        "a member lacks entries that it has acknowledged: it runs on an older copy of its directory, or \
-                         its disk has lost writes; it gets them again, but may have forgotten votes: replace it"
-                    );
+                    log_loss(node, lost);
                 }
                 std::future::ready(next.map(|result| result.map(|(result, _)| result)))
             });

@@ -2,7 +2,7 @@ use std::future::ready;
 
 use futures_util::stream;
 use thalweg_raft::{Commands, RaftLogId};
-use thalweg_types::{Index, SpaceTime, Term, limits::MAX_PIPELINED_BYTES};
+use thalweg_types::{Index, SpaceTime, limits::MAX_PIPELINED_BYTES};
 use thalweg_wire::peer::{Append, AppendResult, PeerFrame, PeerKind};
 use tokio::sync::watch;
 
@@ -38,7 +38,7 @@ fn network(server: &Server) -> PeerNetwork {
     let hearing = HearingRecord::new(Duration::from_secs(1), DetectorOptions::DEFAULTS);
     let network = Network::new(credentials(NodeId(1), 5), hearing.clone(), LinkCounters::default());
     let links = network.peer(SERVER, &server.address.to_string());
-    PeerNetwork { links, network, hearing, node: SERVER, acknowledged: Acknowledged::default() }
+    PeerNetwork { links, network, hearing, node: SERVER }
 }
 
 fn success(request: &Frame) -> Vec<u8> {
@@ -55,15 +55,38 @@ async fn results(network: &mut PeerNetwork, requests: Vec<AppendEntriesRequest<T
 #[test]
 fn an_entry_that_was_acknowledged_and_is_missing_is_noticed() {
     let acknowledged = Acknowledged::default();
+    let note = |result| acknowledged.note(Term(1), &result);
     let conflict = |index| Err(StreamAppendError::Conflict(id(index)));
-    assert_eq!(acknowledged.note(&conflict(10)), None, "nothing was acknowledged to this leader");
-    assert_eq!(acknowledged.note(&Ok(Some(id(10)))), None);
-    assert_eq!(acknowledged.note(&Ok(Some(id(8)))), None, "a heartbeat states less");
-    assert_eq!(acknowledged.note(&conflict(11)), None, "it lacks only what comes later");
-    assert_eq!(acknowledged.note(&conflict(10)), Some(id(10)));
-    assert_eq!(acknowledged.note(&conflict(5)), None, "the search for what it has is no further loss");
-    assert_eq!(acknowledged.note(&Ok(Some(id(12)))), None);
-    assert_eq!(acknowledged.note(&conflict(3)), Some(id(12)));
+    assert_eq!(note(conflict(10)), None, "nothing was acknowledged to this leader");
+    assert_eq!(note(Ok(Some(id(10)))), None);
+    assert_eq!(note(Ok(Some(id(8)))), None, "a heartbeat states less");
+    assert_eq!(note(conflict(11)), None, "it lacks only what comes later");
+    assert_eq!(note(conflict(10)), Some(id(10)));
+    assert_eq!(note(conflict(5)), None, "the search for what it has is no further loss");
+    assert_eq!(note(Ok(Some(id(12)))), None);
+    assert_eq!(note(conflict(3)), Some(id(12)));
+}
+
+/// openraft has one network for replication and one for heartbeats, and both find the loss.
+#[test]
+fn a_loss_of_acknowledged_entries_is_noticed_once_in_a_term() {
+    run(async {
+        let server = Server::start(|_, request| ready(success(&request)).boxed_local()).await;
+        let replication = network(&server);
+        let info = NodeInfo::at(server.address.to_string());
+        let heartbeats = replication.network.clone().new_client(SERVER.0, &info).await;
+        let note = |network: &PeerNetwork, term, result| network.links.acknowledged.note(Term(term), &result);
+        let conflict = |index| Err(StreamAppendError::Conflict(id(index)));
+        assert_eq!(note(&replication, 1, Ok(Some(id(10)))), None);
+        assert_eq!(note(&heartbeats, 1, Ok(Some(id(9)))), None);
+        assert_eq!(note(&replication, 1, conflict(9)), Some(id(10)));
+        assert_eq!(note(&heartbeats, 1, conflict(9)), None, "it was noticed");
+        assert_eq!(note(&replication, 1, Ok(Some(id(10)))), None);
+        assert_eq!(note(&replication, 3, conflict(9)), None, "another leader may have truncated the follower");
+        assert_eq!(note(&replication, 3, Ok(Some(id(11)))), None);
+        assert_eq!(note(&heartbeats, 1, conflict(9)), None, "a late result of an earlier leadership");
+        assert_eq!(note(&heartbeats, 3, conflict(11)), Some(id(11)));
+    });
 }
 
 #[test]
