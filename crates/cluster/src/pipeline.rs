@@ -8,12 +8,19 @@
 //! network carries in the shortest time of an append. Whatever is on its way is processed and synced at full speed, on
 //! processors and disks that may also serve clients. The smaller bound keeps such a burst to a few milliseconds, and
 //! reading waits for the acknowledgements of the follower.
+//!
+//! The time of the network can change. From time to time an append of old entries therefore travels alone, and its time
+//! replaces the shortest one. Behind other appends it would include their time at the follower, so with a slow follower
+//! each measurement would be longer than the one before, and the bound would grow.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use openraft::raft::AppendEntriesRequest;
 use thalweg_types::limits::MAX_PIPELINED_BYTES;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 use crate::types::Types;
 
@@ -23,6 +30,9 @@ pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
 const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
 /// Bytes of old entries that a network carries in a microsecond.
 const OLD_BYTES_PER_MICRO: usize = 256;
+
+/// Time between two appends of old entries that travel alone. Each costs the stream one round trip.
+const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
 /// Number of committed entries after the last one of an append from which its receiver is far behind.
 const FAR_BEHIND_ENTRIES: u64 = 64;
@@ -42,13 +52,16 @@ pub(crate) enum EntryAge {
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     room: Arc<Semaphore>,
-    /// Shortest time from the sending of an append of old entries to its acknowledgement.
+    /// Shortest time from the sending of an append of old entries to its acknowledgement, since one travelled alone.
     shortest: Cell<Option<Duration>>,
+    /// Time at which an append of old entries last travelled alone, or the stream began.
+    measured_at: Cell<Instant>,
 }
 
 impl Default for Pipeline {
     fn default() -> Self {
-        Self { room: Arc::new(Semaphore::new(MAX_PIPELINED_BYTES)), shortest: Cell::new(None) }
+        let room = Arc::new(Semaphore::new(MAX_PIPELINED_BYTES));
+        Self { room, shortest: Cell::new(None), measured_at: Cell::new(Instant::now()) }
     }
 }
 
@@ -60,8 +73,19 @@ impl Pipeline {
         if bytes >= YIELD_FROM_BYTES {
             tokio::task::yield_now().await;
         }
-        let wanted = self.charge(bytes, age) as u32;
-        Arc::clone(&self.room).acquire_many_owned(wanted).await.expect("the semaphore is never closed")
+        self.room_at(bytes, age, Instant::now()).await
+    }
+
+    async fn room_at(&self, bytes: usize, age: EntryAge, now: Instant) -> OwnedSemaphorePermit {
+        let measured_at = self.measured_at.get();
+        let is_alone = age == EntryAge::Old && now.saturating_duration_since(measured_at) >= MEASURE_EVERY;
+        let wanted = if is_alone { MAX_PIPELINED_BYTES } else { self.charge(bytes, age) };
+        let room = Arc::clone(&self.room).acquire_many_owned(wanted as u32).await;
+        if is_alone {
+            self.measured_at.set(now);
+            self.shortest.set(None);
+        }
+        room.expect("the semaphore is never closed")
     }
 
     /// Returns the number of permits for entries of `bytes` bytes. The semaphore has one for each byte of new entries.
@@ -124,6 +148,24 @@ mod tests {
         assert!((2 * OLD_WINDOW_BYTES - 4 * PIECE..=2 * OLD_WINDOW_BYTES).contains(&window), "{window}");
         pipeline.acknowledged(Duration::from_millis(9));
         assert_eq!(fill(&pipeline, EntryAge::Old), window, "the shortest time counts");
+    }
+
+    #[test]
+    fn the_time_of_the_network_is_measured_again_by_an_append_that_travels_alone() {
+        let pipeline = Pipeline::default();
+        pipeline.acknowledged(Duration::from_millis(1));
+        let near = fill(&pipeline, EntryAge::Old);
+        let later = pipeline.measured_at.get() + MEASURE_EVERY;
+        let room_at = |age, now| pipeline.room_at(PIECE, age, now).now_or_never();
+        let before = room_at(EntryAge::New, later).expect("only old entries measure");
+        assert!(room_at(EntryAge::Old, later).is_none(), "another append is on its way");
+        drop(before);
+        let alone = room_at(EntryAge::Old, later).expect("nothing is on its way");
+        assert!(room_at(EntryAge::New, later).is_none(), "it travels alone");
+        drop(alone);
+        pipeline.acknowledged(Duration::from_millis(60));
+        let far = fill(&pipeline, EntryAge::Old);
+        assert!(far > near && far == MAX_PIPELINED_BYTES, "{near}, {far}");
     }
 
     #[test]
