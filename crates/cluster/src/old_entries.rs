@@ -5,8 +5,9 @@
 //!
 //! A follower that catches up must not delay the commands of clients, so this work has idle priority: any other thread
 //! that becomes ready gets the processor at once. But if others leave an idle thread no time, the follower would never
-//! catch up. Work that has taken longer than [`PATIENCE`] therefore moves the work of the next [`HASTE`] to a thread
-//! with low priority, which always gets about a tenth of what another thread gets.
+//! catch up. Work that has taken longer than [`PATIENCE`] therefore moves later work to a thread with low priority, which
+//! always gets about a tenth of what another thread gets: for [`HASTE`], or for [`HASTE_SHARE`] times as long as the slow
+//! work has taken, so that a busy machine spends most of a catch-up with the faster thread.
 //!
 //! The threads end when the last handle is dropped.
 
@@ -23,8 +24,12 @@ use tokio::{sync::oneshot, time::Instant};
 /// Time of one piece of work from which the idle thread counts as too slow. A piece takes one or two milliseconds of a
 /// processor.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Time for which work goes to the thread with low priority after that.
+/// Minimum time for which work goes to the thread with low priority after that.
 const HASTE: Duration = Duration::from_secs(5);
+/// The same time as a multiple of the time of the slow work.
+const HASTE_SHARE: u32 = 4;
+/// Bound of that time. The machine may be idle again after a while.
+const MAX_HASTE: Duration = Duration::from_secs(120);
 
 type OldEntryWork = Box<dyn FnOnce() + Send>;
 
@@ -42,8 +47,11 @@ impl Haste {
     /// Notes work that was given to a thread at `begun` and has ended at `now`.
     fn ended(self, begun: Instant, now: Instant) -> Self {
         let was_idle = !self.is_on(begun);
-        let is_slow = now.saturating_duration_since(begun) >= PATIENCE;
-        if was_idle && is_slow { Self { until: Some(now + HASTE) } } else { self }
+        let took = now.saturating_duration_since(begun);
+        if !was_idle || took < PATIENCE {
+            return self;
+        }
+        Self { until: Some(now + took.saturating_mul(HASTE_SHARE).clamp(HASTE, MAX_HASTE)) }
     }
 }
 
@@ -123,6 +131,18 @@ mod tests {
         assert!(hasty.is_on(slow_at) && hasty.is_on(slow_at + HASTE - milli) && !hasty.is_on(slow_at + HASTE));
         let busy = hasty.ended(slow_at, slow_at + 3 * PATIENCE);
         assert!(!busy.is_on(slow_at + HASTE), "slow work on the other thread makes no more haste");
+    }
+
+    #[test]
+    fn haste_lasts_several_times_as_long_as_the_slow_work_within_a_bound() {
+        let (begun, milli) = (Instant::now(), Duration::from_millis(1));
+        let lasts = |took: Duration, haste: Duration| {
+            let (ended, hasty) = (begun + took, Haste::default().ended(begun, begun + took));
+            hasty.is_on(ended + haste - milli) && !hasty.is_on(ended + haste)
+        };
+        assert!(lasts(Duration::from_secs(1), HASTE));
+        assert!(lasts(Duration::from_secs(20), Duration::from_secs(80)));
+        assert!(lasts(Duration::from_secs(3600), MAX_HASTE));
     }
 
     #[test]
