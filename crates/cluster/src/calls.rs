@@ -99,8 +99,7 @@ impl Tasks {
 
     /// Returns an error if this node has stopped serving.
     fn check_serving(&self) -> Result<(), ClusterError> {
-        let stopped = self.db.stopped_serving().map(str::to_owned);
-        stopped.map_or(Ok(()), |reason| Err(ClusterError::StoppedServing { reason }))
+        self.db.stopped_serving().map_or(Ok(()), |reason| Err(ClusterError::StoppedServing { reason }))
     }
 
     async fn read(&self, level: ReadLevel, within: Duration) -> Result<Revision, ClusterError> {

@@ -278,12 +278,16 @@ impl Tasks {
         link.call::<_, MarkList, _>(&AskMarks {}, Instant::now() + ASK_LIMIT).await
     }
 
-    /// Stops serving, and notes this in the directory for later runs.
+    /// Stops serving, and notes this in the directory for later runs. The reason replaces the one of an undecided node,
+    /// but not the one of a node that was removed meanwhile.
     async fn stop_differing(&self, after: Index) {
+        if self.was_removed.get() {
+            return;
+        }
         let reason = reason(after, self.note.borrow().done, self.options.repairs_itself);
         tracing::error!(%reason, "this node stops serving");
         self.undecided.set(None);
-        self.db.stop_serving(reason);
+        self.db.stop_serving_for_graver(reason);
         self.pass_on_leadership().await;
         if let Err(error) = self.note_due(RepairDue { after, sources: Vec::new() }).await {
             tracing::error!(

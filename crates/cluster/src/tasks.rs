@@ -305,7 +305,7 @@ impl Tasks {
         tracing::error!(
             "this node was removed from the cluster: it stops serving, and can only join with a new directory"
         );
-        self.db.stop_serving(REMOVED_REASON);
+        self.db.stop_serving_for_graver(REMOVED_REASON);
         // Without an entry, the membership here still has this node.
         if members.contains_key(&self.here()) {
             self.events.removed(self.here(), &self.options.name);

@@ -281,8 +281,8 @@ impl Database {
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = &self.inner;
-        if let Some(reason) = inner.stopped.get() {
-            return Health::StoppedServing { reason: reason.clone() };
+        if let Some(reason) = inner.stop_reason() {
+            return Health::StoppedServing { reason };
         }
         if let Some(reason) = inner.open.log.failure().or_else(|| inner.open.replica.failure()) {
             return Health::Failed { reason };

@@ -58,8 +58,8 @@ pub(crate) struct Inner {
     pub(crate) digests: Digests,
     /// Entry from which on a live follower needs the log; the highest number if none does.
     pub(crate) follower_floor: AtomicU64,
-    /// Reason why this member has stopped serving.
-    pub(crate) stopped: OnceLock<String>,
+    /// Gravest reason so far why this member has stopped serving.
+    pub(crate) stopped: OnceLock<Mutex<String>>,
     pub(crate) closed: AtomicBool,
     /// True once the last handle of the database is dropped. Then only threads that are about to end use it.
     pub(crate) is_released: AtomicBool,
@@ -83,10 +83,16 @@ impl Inner {
     /// Returns an error if this member has stopped serving.
     #[inline]
     pub(crate) fn check_serving(&self) -> Result<(), WriteError> {
-        match self.stopped.get() {
-            None => Ok(()),
-            Some(reason) => Err(WriteError::StoppedServing { reason: reason.clone() }),
+        if self.stopped.get().is_none() {
+            return Ok(());
         }
+        Err(WriteError::StoppedServing { reason: self.stop_reason().unwrap_or_default() })
+    }
+
+    /// Returns the reason why this member has stopped serving; `None` if it serves.
+    pub(crate) fn stop_reason(&self) -> Option<String> {
+        let reason = self.stopped.get()?;
+        Some(reason.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Stores the error of a round of maintenance, or its success, for [`Stats`].

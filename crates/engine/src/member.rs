@@ -7,7 +7,7 @@ use std::{
     io,
     ops::ControlFlow,
     path::Path,
-    sync::{Arc, PoisonError, atomic::Ordering},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
 };
 
 use thalweg_disk::{Disk, RealDisk};
@@ -157,9 +157,19 @@ impl Database {
     /// reason. Callers that serve reads check [`stopped_serving`](Self::stopped_serving) first. Only opening the
     /// directory again ends this. Later calls have no effect.
     pub fn stop_serving(&self, reason: impl Into<String>) {
-        if self.inner.stopped.set(reason.into()).is_ok() {
+        if self.inner.stopped.set(Mutex::new(reason.into())).is_ok() {
             self.inner.open.tails.close();
             self.inner.open.watches.close();
+        }
+    }
+
+    /// Stops serving like [`stop_serving`](Self::stop_serving). If the database has stopped before, this reason replaces
+    /// the former one: it is graver, or more is known.
+    pub fn stop_serving_for_graver(&self, reason: impl Into<String>) {
+        let reason = reason.into();
+        match self.inner.stopped.get() {
+            Some(former) => *former.lock().unwrap_or_else(PoisonError::into_inner) = reason,
+            None => self.stop_serving(reason),
         }
     }
 
@@ -181,8 +191,8 @@ impl Database {
 
     /// Returns the reason why the database has [stopped serving](Self::stop_serving); `None` if it serves.
     #[must_use]
-    pub fn stopped_serving(&self) -> Option<&str> {
-        self.inner.stopped.get().map(String::as_str)
+    pub fn stopped_serving(&self) -> Option<String> {
+        self.inner.stop_reason()
     }
 }
 

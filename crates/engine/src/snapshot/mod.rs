@@ -33,7 +33,7 @@ impl Database {
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
         let (inner, open) = (&self.inner, &self.inner.open);
         if let Some(reason) = self.stopped_serving() {
-            return Err(SnapshotError::StoppedServing { reason: reason.to_owned() });
+            return Err(SnapshotError::StoppedServing { reason });
         }
         let origin = Origin {
             node: open.report.node,

@@ -296,11 +296,19 @@ fn members_compare_their_states_and_one_that_differs_stops_serving() {
     odd.db.stop_serving("its digest differs at entry 1102");
     odd.db.stop_serving("another reason");
     let reason = "its digest differs at entry 1102".to_owned();
-    assert_eq!(odd.db.stopped_serving(), Some(&*reason));
+    assert_eq!(odd.db.stopped_serving().as_ref(), Some(&reason));
     assert_eq!(odd.db.health(), Health::StoppedServing { reason: reason.clone() });
     let error = keyspace.put(b"a", b"1").unwrap_err();
     assert_eq!((&error, error.action()), (&WriteError::StoppedServing { reason }, Action::Stop));
     assert_eq!(watch.try_next().unwrap_err().code(), "closed");
+    odd.db.stop_serving_for_graver("it was removed");
+    assert_eq!(odd.db.stopped_serving().as_deref(), Some("it was removed"));
+    assert_eq!(odd.db.health(), Health::StoppedServing { reason: "it was removed".to_owned() });
+    let error = keyspace.put(b"a", b"1").unwrap_err();
+    assert_eq!(error, WriteError::StoppedServing { reason: "it was removed".to_owned() });
+    let other = &group.nodes[1].db;
+    other.stop_serving_for_graver("it was removed");
+    assert_eq!(other.stopped_serving().as_deref(), Some("it was removed"), "it need not have stopped before");
 }
 
 /// The next leader has another clock, and looks for the work itself.
