@@ -125,8 +125,9 @@ impl Tasks {
     async fn change(&self, change: Change, within: Duration) -> Result<NodeId, ClusterError> {
         let Change { kind, node, info } = change;
         let removes = matches!(kind, ManageKind::Remove | ManageKind::ForceRemove);
-        // The others answer a removed node no more.
-        if removes && node == self.here() && self.was_removed.get() {
+        // The others answer a removed node no more, and a removal that this node has applied is final without them.
+        let was_removed = node == self.here() && self.was_removed.get();
+        if removes && (was_removed || self.consensus.is_removed(node).unwrap_or(false)) {
             return Err(ClusterError::AlreadyRemoved(node.to_string()));
         }
         let changed = match self.consensus.member().leadership() {

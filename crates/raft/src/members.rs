@@ -248,8 +248,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Removes a member for good. [`ChangeError::Removed`] means that the node was a member and that its removal is
-    /// complete, so that a request can be repeated.
+    /// complete, so that a request can be repeated. Every node that has applied the removal says so, with a majority or
+    /// without. [`ChangeError::NotAMember`] needs a majority, because another leader may have added the node.
     pub async fn remove(&self, node: NodeId, removal: Removal) -> Result<(), ChangeError> {
+        if self.is_removed(node).map_err(|error| ChangeError::Stopped(error.to_string()))? {
+            return Err(ChangeError::Removed(node));
+        }
         let status = self.led()?;
         let Some(member) = status.members.get(&node) else { return Err(self.why_no_member(node).await) };
         if member.votes {

@@ -307,12 +307,19 @@ fn a_removed_voter_does_not_come_back() {
         assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))));
         let other = (1..=3).find(|id| *id != leader.id && *id != gone).unwrap();
         cluster.lose_power(other, 6).await;
+        let again = leader.consensus.remove(NodeId(gone), Removal::Safe).await;
+        assert_eq!(again, Err(ChangeError::Removed(NodeId(gone))), "this is final, also without a majority");
         cluster
             .wait("silence", || {
                 let answer = leader.consensus.status().members[&NodeId(other)].last_answer;
                 answer.is_none_or(|age| age > 4 * crate::node::options().lease()).then_some(())
             })
             .await;
+        let unknown = leader.consensus.remove(NodeId(9), Removal::Safe).await;
+        assert!(
+            matches!(unknown, Err(ChangeError::NotLeader { .. } | ChangeError::NoMajority { .. })),
+            "another leader may have added it: {unknown:?}"
+        );
         let info = NodeInfo::at("node5:1");
         let added = leader.consensus.add_learner(NodeId(5), info).await;
         assert!(added.is_err(), "a change needs a majority: {added:?}");
