@@ -5,7 +5,9 @@
 //!
 //! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
 //! replaced. It does not show damage of rows that were written long ago. A digest of all rows does: the leader requests
-//! one from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)).
+//! one from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). While a member
+//! does not serve, the leader requests one for each member that answers again: it can make a majority, and may lack the
+//! digest that has shown the difference.
 //!
 //! | members whose states differ from this node's | this node |
 //! |---|---|
@@ -57,6 +59,25 @@ struct ComparedDigests {
     newest: Index,
     /// Time of the newest digest, of the last request for one, or of the start of this node.
     since: Instant,
+    /// Members that answered when this leader requested a digest, since not all of them serve.
+    asked: BTreeSet<NodeId>,
+}
+
+impl ComparedDigests {
+    fn new() -> Self {
+        Self { through: Index::ZERO, newest: Index::ZERO, since: Instant::now(), asked: BTreeSet::new() }
+    }
+
+    /// Returns true if another digest can show which states are right: a member does not serve, and one that answers
+    /// was not asked for a digest since. `answers` has the members of `others` that answer and do not lag, and says of
+    /// each if it serves. Each member causes one request, also if it answers only now and then.
+    fn can_decide(&mut self, answers: &BTreeMap<NodeId, bool>, others: usize) -> bool {
+        let all_serve = answers.values().all(|serves| *serves);
+        if all_serve && answers.len() == others {
+            self.asked.clear();
+        }
+        !all_serve && answers.keys().any(|node| !self.asked.contains(node))
+    }
 }
 
 /// Difference of a node's state after an entry from those of the other members; the gravest first.
@@ -142,7 +163,7 @@ impl Tasks {
     /// such damage passes on its leadership, because it cannot give its state to new members.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
-        let mut digests = ComparedDigests { through: Index::ZERO, newest: Index::ZERO, since: Instant::now() };
+        let mut digests = ComparedDigests::new();
         let mut said = None;
         loop {
             sleep(self.options.compare_every).await;
@@ -254,15 +275,21 @@ impl Tasks {
         }
     }
 
-    /// Requests a digest from all members if this node leads and the last one is older than the interval.
+    /// Requests a digest from all members if this node leads, and if the last one is older than the interval or another
+    /// one can show which states are right.
     async fn request_digest(&self, digests: &mut ComparedDigests) {
         let every = self.options.digest_every;
-        if every.is_zero() || digests.since.elapsed() < every || !self.consensus.member().leads() {
+        if every.is_zero() || !self.consensus.member().leads() {
+            return;
+        }
+        let answers = self.answers().await;
+        if !digests.can_decide(&answers, self.others().len()) && digests.since.elapsed() < every {
             return;
         }
         digests.since = Instant::now();
-        if let Err(error) = self.db.to_async().request_digest().await {
-            tracing::debug!(%error, "no digest was requested from the members");
+        match self.db.to_async().request_digest().await {
+            Ok(()) => digests.asked.extend(answers.into_keys()),
+            Err(error) => tracing::debug!(%error, "no digest was requested from the members"),
         }
     }
 
@@ -335,23 +362,35 @@ impl Tasks {
     /// that does not serve would pass the leadership on, and two of them could pass it to each other for ever. One that
     /// lags could not take it.
     async fn serving_voter(&self) -> Option<NodeId> {
+        let answers = self.answers().await;
+        let members = self.consensus.status().members;
+        let serving = members.iter().filter(|(node, member)| member.votes && answers.get(*node) == Some(&true));
+        serving.map(|(node, member)| (member.matched, *node)).max().map(|(_, node)| node)
+    }
+
+    /// Asks the other members that do not lag, as far as this node knows, if they give their states. Those that do not
+    /// answer are missing in the result.
+    async fn answers(&self) -> BTreeMap<NodeId, bool> {
         let status = self.consensus.status();
         let last = status.last.map_or(0, |last| last.index.0);
         let max_lag = self.options.triggers.lag_entries;
         let lags = |matched: Option<Index>| matched.is_some_and(|matched| last.saturating_sub(matched.0) > max_lag);
-        let others = status.members.iter().filter(|(node, member)| **node != self.here() && member.votes);
-        let asked = others.filter(|(_, member)| !lags(member.matched)).map(|(node, member)| async move {
-            let gives = self.gives_state(*node, &member.info.address).await;
-            gives.then_some((member.matched, *node))
+        let asked = status.members.iter().filter(|(node, member)| **node != self.here() && !lags(member.matched));
+        let answers = asked.map(|(node, member)| async move {
+            let source = self.source(*node, &member.info.address).await.ok()?;
+            Some((*node, source.gives))
         });
-        join_all(asked).await.into_iter().flatten().max().map(|(_, node)| node)
+        join_all(answers).await.into_iter().flatten().collect()
     }
 
     /// Asks another member whether it gives its state. A member that does not serve does not.
     async fn gives_state(&self, node: NodeId, address: &str) -> bool {
+        self.source(node, address).await.is_ok_and(|source| source.gives)
+    }
+
+    async fn source(&self, node: NodeId, address: &str) -> Result<Source, CallError> {
         let link = self.network.peer(node, address).control;
-        let asked = link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await;
-        asked.is_ok_and(|source| source.gives)
+        link.call::<_, Owned, Source>(&AskSource {}, Instant::now() + ASK_LIMIT).await
     }
 
     async fn note_due(&self, due: RepairDue) -> io::Result<()> {
@@ -529,6 +568,26 @@ mod tests {
         }
         assert_eq!(judge(&[1], 4), FromMinority, "the other two can have the state of this node");
         assert_eq!(judge(&[3], 4), FromMajority);
+    }
+
+    #[test]
+    fn each_member_that_answers_beside_one_that_does_not_serve_causes_one_request() {
+        let mut digests = ComparedDigests::new();
+        let mut requests = |answers: &[(u64, bool)]| {
+            let answers: BTreeMap<_, _> = answers.iter().map(|(node, serves)| (NodeId(*node), *serves)).collect();
+            let can_decide = digests.can_decide(&answers, 3);
+            if can_decide {
+                digests.asked.extend(answers.into_keys());
+            }
+            can_decide
+        };
+        assert!(!requests(&[(2, true), (3, true)]), "all that answer serve");
+        assert!(requests(&[(2, true), (3, false)]));
+        assert!(!requests(&[(2, true), (3, false)]), "its digest was requested");
+        assert!(requests(&[(2, true), (3, false), (4, true)]), "this one was down");
+        assert!(!requests(&[(2, true), (4, true)]) && !requests(&[(2, true), (3, false)]), "it was only silent");
+        assert!(!requests(&[(2, true), (3, true), (4, true)]), "it was repaired");
+        assert!(requests(&[(2, true), (3, true), (4, false)]));
     }
 
     #[test]
