@@ -9,6 +9,8 @@
 //! * The bound of a command that scans is the maximum. Such a command is alone in its entry, so its scans never pass
 //!   rows that earlier commands of the entry have removed.
 //! * A bound that is too low never affects an outcome, only the time that an entry takes.
+//! * A command on a hash or a stream whose key holds a string is charged for the string, but does not read it. The bound
+//!   does not count this charge.
 
 use crate::{
     codec::{Malformed, Reader},
