@@ -47,4 +47,6 @@ fn a_read_behind_a_write_of_a_burst_fails_alone_if_its_value_is_lost() {
     let Outcome::Redis(Some(replies)) = &outcomes[0] else { panic!("{outcomes:?}") };
     assert!(matches!(&replies[..], [Reply::Ok, Reply::Error(_), Reply::Bulk(_)]), "{replies:?}");
     assert_eq!(replies[2], Reply::bulk(b"v"));
+    let Reply::Error(text) = &replies[1] else { unreachable!() };
+    assert!(text.starts_with("MISCONF") && text.contains("BlobRef"), "an operator learns what is lost: {text}");
 }
