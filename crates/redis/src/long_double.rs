@@ -40,12 +40,43 @@ pub(crate) fn float(text: &[u8]) -> Result<LongDouble, CommandEnd> {
 
 /// Charges the work of parsing a text as a number. Most numbers cost nothing.
 pub(crate) fn charge_parsing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
+    charge(read, parsed_float(digits(text)))
+}
+
+/// Returns the number of digits of a text that are charged when it is parsed, including those for which its exponent
+/// stands; 0 for a text that is too long to be parsed.
+fn digits(text: &[u8]) -> usize {
     if text.len() > MAX_TEXT_BYTES {
-        return Ok(());
+        return 0;
     }
     let mark = text.iter().position(|byte| matches!(byte, b'e' | b'E'));
     let exponent = mark.and_then(|at| exponent(&text[at + 1..])).unwrap_or(0).unsigned_abs();
-    charge(read, parsed_float(text.len() + exponent.min(MAX_FLOAT_DIGITS as u64) as usize))
+    text.len() + exponent.min(MAX_FLOAT_DIGITS as u64) as usize
+}
+
+/// Returns the maximum number of digits before the decimal point of the number with this text. It is at least the
+/// number of digits that are charged when the text is parsed.
+pub(crate) fn max_digits(text: &[u8]) -> usize {
+    match text {
+        // The exponent of a hexadecimal number is one of 2, and an `e` is one of its digits.
+        [b'0', b'x' | b'X', ..] | [b'+' | b'-', b'0', b'x' | b'X', ..] => MAX_FLOAT_DIGITS,
+        _ => digits(text),
+    }
+}
+
+/// Returns the maximum steps of adding two numbers with at most these numbers of [digits](max_digits), and the maximum
+/// digits of their sum.
+pub(crate) fn addition(left: usize, right: usize) -> (u64, usize) {
+    let sum = left.max(right) + 1;
+    let parsed = parsed_float(max_text_bytes(left)) + parsed_float(max_text_bytes(right));
+    (parsed + written_float(max_text_bytes(sum)), sum)
+}
+
+/// Returns the maximum length in bytes of the text as which a number with at most `digits` digits before the decimal
+/// point is written: also its sign, its decimal point, and the digits after it.
+pub(crate) const fn max_text_bytes(digits: usize) -> usize {
+    let bytes = digits + 2 + DECIMALS;
+    if bytes < MAX_FLOAT_DIGITS { bytes } else { MAX_FLOAT_DIGITS }
 }
 
 /// Charges the work of writing a number as this text.
@@ -266,6 +297,21 @@ mod tests {
         }
         assert_eq!(LongDouble::parse(format!("{}e4000", "7".repeat(5_000)).as_bytes()), None, "overflows");
         assert_eq!(LongDouble::parse(format!("0.{zeros}e5").as_bytes()), Some(LongDouble::ZERO));
+    }
+
+    #[test]
+    fn sums_have_at_most_the_digits_of_their_bound() {
+        let texts = ["0", "9.99", "-9", "1e4900", "-1E+4000", "1e-4000", "0x1p16000", "-0X1e5000", "+0x1p3", "1e4932"];
+        for (left, right) in texts.into_iter().flat_map(|left| [(left, "9.99"), (left, left)]) {
+            let [first, second] = [left, right].map(|text| LongDouble::parse(text.as_bytes()));
+            let (Some(first), Some(second)) = (first, second) else { continue };
+            let (steps, digits) = addition(max_digits(left.as_bytes()), max_digits(right.as_bytes()));
+            let text = first.plus(second).to_text();
+            assert!(text.len() <= max_text_bytes(digits), "{left} + {right}: {digits}");
+            let [parsed, other] = [left, right].map(|text| parsed_float(super::digits(text.as_bytes())));
+            assert!(parsed + other + written_float(text.len()) <= steps, "{left} + {right}: {steps}");
+        }
+        assert_eq!(addition(max_digits(b"0.5"), max_digits(b"-12.25")), (0, 7));
     }
 
     #[test]

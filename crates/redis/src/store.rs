@@ -159,6 +159,11 @@ pub trait Read {
             Some(_) => Ok(self.get(key)?.map(Some)),
         }
     }
+    /// Returns a key with its value, like [`get`](Self::get), for a command that needs a collection. A store that can do
+    /// without the bytes of a string returns the inner `None` for it.
+    fn get_collection(&self, key: &[u8]) -> Result<Option<Option<KeyValue>>, StoreError> {
+        Ok(self.get(key)?.map(Some))
+    }
     /// Tells the store that the command will get these keys next, so that it can request them from the disk together. A
     /// store in memory does nothing.
     fn read_ahead(&self, _keys: &[&[u8]]) {}

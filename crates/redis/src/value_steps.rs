@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use thalweg_types::{
     command::ValueUse,
     limits::{MAX_COMMAND_STEPS, MAX_VALUE_BYTES},
@@ -20,11 +21,14 @@ use thalweg_types::{
 use crate::{
     command::{Command, Run},
     flags::Flags,
-    store::{Kind, Read, StoreError, Value},
+    long_double::{addition, max_digits, max_text_bytes},
+    store::{KeyValue, Kind, Read, StoreError, Value},
 };
 
 /// Bytes of a value that a command writes in addition to its arguments: the meta of a collection, or an integer.
 const ADDED_BYTES: usize = 80;
+/// Maximum length in bytes of a string that is read because it may be a number. Longer numbers count as the longest.
+const MAX_LOOKED_UP_BYTES: usize = 64;
 
 /// Changes that the commands of a batch may have made to a key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +37,8 @@ struct Changes {
     longest: usize,
     /// Number of bytes that the commands have appended to the value.
     appended: usize,
+    /// Maximum digits before the decimal point of the numbers that the commands have given the key, or a field of it.
+    digits: usize,
     parts: Parts,
 }
 
@@ -88,7 +94,8 @@ impl<'a> ValueSteps<'a> {
             Some(ValueUse::ReadKeys) => self.read_all(&args[1..], |all, key| Ok(all.find(view, key)?.len))?,
             Some(ValueUse::ReadFields) => {
                 let fields = args.get(2..).unwrap_or_default();
-                read(self.find(view, key)?.len) + self.read_all(fields, |all, field| all.field_len(view, key, field))?
+                read(self.find(view, key)?.len)
+                    + self.read_all(fields, |all, field| Ok(all.field(view, key, field)?.0))?
             }
             Some(ValueUse::Replace) => {
                 let len = self.find(view, key)?.len;
@@ -105,7 +112,7 @@ impl<'a> ValueSteps<'a> {
             }
             Some(ValueUse::Append) => {
                 let len = self.find(view, key)?.len;
-                self.changes.entry(key).or_default().appended += second.len();
+                self.change(key, Changes { appended: second.len(), digits: MAX_FLOAT_DIGITS, ..Changes::default() });
                 read(len) + written_bytes(len + second.len()) + self.kept(len)
             }
             Some(ValueUse::SetRange) => {
@@ -113,7 +120,7 @@ impl<'a> ValueSteps<'a> {
                 // A command whose offset is no number, or too large, changes nothing.
                 let offset = std::str::from_utf8(second).ok().and_then(|text| text.parse::<usize>().ok());
                 let end = offset.unwrap_or(0).saturating_add(argument(3).len()).min(MAX_VALUE_BYTES);
-                self.change(key, end, Parts::Stored);
+                self.change(key, Changes { longest: end, digits: MAX_FLOAT_DIGITS, ..Changes::default() });
                 read(len) + written_bytes(len.max(end)) + self.kept(len)
             }
             Some(ValueUse::Rename) => self.move_value(view, key, second)?.0,
@@ -122,11 +129,16 @@ impl<'a> ValueSteps<'a> {
                 // All parts are copied.
                 (_, true) => MAX_COMMAND_STEPS,
             },
+            Some(ValueUse::AddToString) => self.add_to_string(view, key, second)?,
             Some(ValueUse::AddToField) => {
-                let written = if command.name == "hincrbyfloat" { MAX_FLOAT_DIGITS } else { ADDED_BYTES };
-                let steps = read(self.find(view, key)?.len) + read(self.field_len(view, key, second)?);
-                self.change(key, written, Parts::Written);
-                steps + written_bytes(written)
+                let (len, digits) = self.field(view, key, second)?;
+                let (steps, longest, digits) = match command.name {
+                    "hincrbyfloat" => sum(digits, argument(3)),
+                    _ => (0, ADDED_BYTES, ADDED_BYTES),
+                };
+                let steps = steps + read(self.find(view, key)?.len) + read(len);
+                self.change(key, Changes { longest, digits, parts: Parts::Written, ..Changes::default() });
+                steps + written_bytes(longest)
             }
         };
         Ok(steps)
@@ -146,7 +158,8 @@ impl<'a> ValueSteps<'a> {
     fn move_value(&mut self, view: &dyn Read, from: &[u8], to: &'a [u8]) -> Result<(u64, bool), StoreError> {
         let ValueLen { len, may_have_parts } = self.find(view, from)?;
         let replaced = if self.keeps_history { self.find(view, to)?.len } else { 0 };
-        self.change(to, len, if may_have_parts { Parts::Moved } else { Parts::Stored });
+        let parts = if may_have_parts { Parts::Moved } else { Parts::Stored };
+        self.change(to, Changes { longest: len, digits: MAX_FLOAT_DIGITS, parts, ..Changes::default() });
         Ok((read(len) + written_bytes(len) + self.kept(len) + self.kept(replaced), may_have_parts))
     }
 
@@ -155,15 +168,34 @@ impl<'a> ValueSteps<'a> {
         if !matches!(command.run, Run::Write(_)) || matches!(command.name, "del" | "unlink" | "getdel") {
             return;
         }
-        let added = if command.name == "incrbyfloat" { MAX_FLOAT_DIGITS } else { ADDED_BYTES };
-        let longest = args[1..].iter().fold(added, |bytes, argument| bytes.saturating_add(argument.len()));
+        let longest = args[1..].iter().fold(ADDED_BYTES, |bytes, argument| bytes.saturating_add(argument.len()));
+        let digits = args[1..].iter().fold(ADDED_BYTES, |digits, argument| digits.max(max_digits(argument)));
         let parts = if command.flags.contains(Flags::STRING) { Parts::Stored } else { Parts::Written };
-        command.keys_of(args).for_each(|key| self.change(key, longest, parts));
+        let change = Changes { longest, digits, parts, ..Changes::default() };
+        command.keys_of(args).for_each(|key| self.change(key, change));
     }
 
-    fn change(&mut self, key: &'a [u8], longest: usize, parts: Parts) {
+    /// Returns the steps of adding a number to the one in the string of a key.
+    fn add_to_string(&mut self, view: &dyn Read, key: &'a [u8], number: &[u8]) -> Result<u64, StoreError> {
+        // A longer string is no number and is not read.
+        let len = self.find(view, key)?.len.min(MAX_FLOAT_DIGITS);
+        let stored = match view.get_short(key, MAX_LOOKED_UP_BYTES)? {
+            Some(Some(KeyValue { value: Value::String(text), .. })) => max_digits(&text),
+            Some(None) => MAX_FLOAT_DIGITS,
+            Some(Some(_)) | None => 0,
+        };
+        let (steps, longest, digits) = sum(stored.max(self.changes_of(key).digits), number);
+        self.change(key, Changes { longest, digits, ..Changes::default() });
+        Ok(steps + read(len) + written_bytes(longest) + self.kept(len))
+    }
+
+    /// Adds the changes of a command to those of earlier commands to the key.
+    fn change(&mut self, key: &'a [u8], new: Changes) {
         let changes = self.changes.entry(key).or_default();
-        (changes.longest, changes.parts) = (changes.longest.max(longest), changes.parts.max(parts));
+        changes.longest = changes.longest.max(new.longest);
+        changes.appended = changes.appended.saturating_add(new.appended);
+        changes.digits = changes.digits.max(new.digits);
+        changes.parts = changes.parts.max(new.parts);
     }
 
     fn changes_of(&self, key: &[u8]) -> Changes {
@@ -171,7 +203,7 @@ impl<'a> ValueSteps<'a> {
     }
 
     fn find(&self, view: &dyn Read, key: &[u8]) -> Result<ValueLen, StoreError> {
-        let Changes { longest, appended, parts } = self.changes_of(key);
+        let Changes { longest, appended, parts, .. } = self.changes_of(key);
         let stored = view.look(key)?;
         let may_have_parts = parts != Parts::Stored || stored.is_some_and(|info| info.kind != Kind::String);
         let longest = longest.max(stored.map_or(0, |info| info.len));
@@ -179,17 +211,18 @@ impl<'a> ValueSteps<'a> {
         Ok(ValueLen { len, may_have_parts })
     }
 
-    /// Returns the maximum length in bytes of a field of a hash.
-    fn field_len(&self, view: &dyn Read, key: &[u8], field: &[u8]) -> Result<usize, StoreError> {
-        let Changes { longest, parts, .. } = self.changes_of(key);
+    /// Returns the maximum length in bytes of a field of a hash, and the maximum [digits](max_digits) of the number in
+    /// it.
+    fn field(&self, view: &dyn Read, key: &[u8], field: &[u8]) -> Result<(usize, usize), StoreError> {
+        let Changes { longest, digits, parts, .. } = self.changes_of(key);
         if parts == Parts::Moved {
-            return Ok(MAX_VALUE_BYTES);
+            return Ok((MAX_VALUE_BYTES, MAX_FLOAT_DIGITS));
         }
         let stored = match view.get_short(key, 0)?.flatten().map(|found| found.value) {
-            Some(Value::Collection(collection)) => view.part(collection.id, field)?.map_or(0, |part| part.len()),
-            Some(Value::String(_)) | None => 0,
+            Some(Value::Collection(collection)) => view.part(collection.id, field)?.unwrap_or_default(),
+            Some(Value::String(_)) | None => Bytes::new(),
         };
-        Ok(stored.max(longest).min(MAX_VALUE_BYTES))
+        Ok((stored.len().max(longest).min(MAX_VALUE_BYTES), digits.max(max_digits(&stored))))
     }
 
     /// Returns the steps of keeping a former value of this length.
@@ -203,8 +236,17 @@ fn read(len: usize) -> u64 {
     READ + read_bytes(len)
 }
 
+/// Returns the maximum steps of adding the number with the text `number` to one with at most `digits` digits, and the
+/// maximum length in bytes and digits of the sum.
+fn sum(digits: usize, number: &[u8]) -> (u64, usize, usize) {
+    let (steps, digits) = addition(digits, max_digits(number));
+    (steps, max_text_bytes(digits), digits)
+}
+
 #[cfg(test)]
 mod tests {
+    use thalweg_types::steps::{parsed_float, written_float};
+
     use super::*;
     use crate::{execute, find, model::Model};
 
@@ -251,6 +293,8 @@ mod tests {
             &[b"expire", b"h", b"60"],
             &[b"rename", b"h", b"t"],
             &[b"hincrby", b"h", b"g", b"1"],
+            &[b"hincrbyfloat", b"h", b"g", b"1.5"],
+            &[b"incrbyfloat", b"none", b"1.5"],
             &[b"getex", b"none"],
             &[b"del", b"s"],
             &[b"set", b"s", b"v"],
@@ -261,6 +305,32 @@ mod tests {
         assert_eq!(last(&[&[b"copy", b"h", b"t"]]), MAX_COMMAND_STEPS, "all fields are copied");
         let kept = steps(true, &[&[b"append", b"s", b"v"], &[b"rename", b"none", b"s"]]);
         assert!(kept[0] >= read + 2 * written && kept[1] >= written, "{kept:?}");
+    }
+
+    #[test]
+    fn additions_of_floating_point_numbers_count_with_their_digits() {
+        let add: &[&[u8]] = &[b"incrbyfloat", b"n", b"1.5"];
+        let add_to_field: &[&[u8]] = &[b"hincrbyfloat", b"n", b"f", b"1.5"];
+        let few = steps(false, &[add; 128]).into_iter().chain(steps(false, &[add_to_field; 128]));
+        assert!(few.max().unwrap() < 50, "sums of short numbers are short");
+        assert!(last(&[&[b"set", b"n", b"17.25", b"ex", b"60"], add]) < 50);
+        let many = written_float(4_900);
+        let long: &[&[&[&[u8]]]] = &[
+            &[&[b"incrbyfloat", b"n", b"1e4900"]],
+            &[&[b"incrbyfloat", b"n", b"0x1p16300"]],
+            &[&[b"set", b"n", b"1e4900"], add],
+            &[&[b"set", b"n", b"1e"], &[b"append", b"n", b"4900"], add],
+            &[&[b"set", b"n", b"1e1900"], &[b"setrange", b"n", b"2", b"4"], add],
+            &[&[b"incrbyfloat", b"n", b"1e4900"], add],
+            &[&[b"set", b"m", b"1e4900"], &[b"rename", b"m", b"n"], add],
+            &[&[b"hset", b"n", b"f", b"1e4900"], add_to_field],
+            &[&[b"hset", b"m", b"f", b"1e4900"], &[b"rename", b"m", b"n"], add_to_field],
+        ];
+        for &batch in long {
+            assert!(last(batch) >= many, "{batch:?}");
+        }
+        // The string `s` and the field `f` are too long to be numbers.
+        assert!(last(&[&[b"incrbyfloat", b"s", b"1"]]) < 2 * parsed_float(MAX_FLOAT_DIGITS) + 2 * many);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! Invariants: commands keep their order over the batches of a burst. A batch is proposed for another keyspace only if
 //! its own was dropped, so that none of its commands ran.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use thalweg_engine::{
     AsyncDatabase, CommandResult, Origin, PendingCommand, Purpose, ReadError, RowsOf, Wake, WriteError,
@@ -231,12 +231,37 @@ fn merge(replies: Vec<Reply>, splits: &[Split]) -> Vec<Reply> {
     merged
 }
 
-/// Returns the replies in the result of a proposed batch.
+/// Returns the replies in the result of a proposed batch. Writes a failure of the node among them to the log.
 fn redis_outcome(result: Result<CommandResult, WriteError>) -> Result<Option<Vec<Reply>>, Failure> {
     match result {
-        Ok((_, Some(CommandOutcome::Redis(outcome)))) => Ok(outcome),
+        Ok((_, Some(CommandOutcome::Redis(outcome)))) => {
+            if let Some(failure) = outcome.as_deref().and_then(node_failure) {
+                log_once(failure);
+            }
+            Ok(outcome)
+        }
         Ok(other) => Err(Failure(format!("MISCONF the log returned an unexpected outcome: {other:?}").into())),
         Err(error) => Err(Failure::of(&error)),
+    }
+}
+
+/// Returns the text of the first reply that reports a failure of this node: a read behind a write could not read its
+/// value.
+fn node_failure(replies: &[Reply]) -> Option<&str> {
+    replies.iter().find_map(|reply| match reply {
+        Reply::Error(text) if text.starts_with("MISCONF") => Some(&**text),
+        _ => None,
+    })
+}
+
+/// Writes a failure to the log, unless the last one was the same: clients may repeat a request for a long time.
+#[cold]
+fn log_once(failure: &str) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if *last != failure {
+        failure.clone_into(&mut last);
+        tracing::warn!("a read behind a write of a Redis client failed: {failure}");
     }
 }
 
@@ -379,6 +404,13 @@ mod tests {
         assert_eq!(shown(&splits), [(1, 4), (5, 2), (8, 2)]);
         split_again(&mut splits, 0);
         assert_eq!(shown(&splits), [(0, 2), (2, 4), (6, 2), (9, 2)]);
+    }
+
+    #[test]
+    fn a_failure_of_the_node_among_the_replies_is_found() {
+        let replies = [Reply::Ok, Reply::error("WRONGTYPE"), Reply::error("MISCONF a"), Reply::error("MISCONF b")];
+        assert_eq!(node_failure(&replies), Some("MISCONF a"));
+        assert_eq!(node_failure(&replies[..2]), None, "errors of clients are not logged");
     }
 
     #[test]

@@ -41,7 +41,7 @@ impl<'a> ValueLookups<'a> {
                 None => 0,
                 // The key and its fields are as many as the arguments after the name.
                 Some(ValueUse::ReadKeys | ValueUse::ReadFields) => arguments.len() - 1,
-                Some(ValueUse::Rename | ValueUse::Copy | ValueUse::AddToField) => 2,
+                Some(ValueUse::Rename | ValueUse::Copy | ValueUse::AddToString | ValueUse::AddToField) => 2,
                 Some(_) => 1,
             };
         });

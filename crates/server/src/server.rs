@@ -44,13 +44,16 @@ pub enum ServerError {
     },
     /// The native protocol's address could not be bound.
     #[error("{0}. Choose another address with `native`, or disable the protocol with native = off.")]
-    BindNative(#[from] ListenError),
+    BindNative(ListenError),
     /// The default address of the native protocol, the port after HTTP's, could not be bound.
     #[error(
         "{0}. This is the port after HTTP's (native = next). Choose another address with `native`, or disable \
          the protocol with native = off."
     )]
     BindNext(ListenError),
+    /// The options of the native protocol's listener do not fit together.
+    #[error("{0}. `native_tls`, `native_quic_sockets`, `native_certificate` and `native_key` set them.")]
+    NativeOptions(ListenError),
     /// The native protocol's certificate cannot be used.
     #[error("{0}. Without a certificate, disable TLS and QUIC with native_tls = false and native_quic_sockets = 0.")]
     Certificate(#[from] thalweg_transport::IdentityError),
@@ -101,6 +104,7 @@ impl Classified for ServerError {
             Self::RespDatabase(error) => error.code(),
             Self::Threads(_) => "threads",
             Self::Config(error) => error.code(),
+            Self::NativeOptions(error) => error.code(),
             Self::Certificate(error) => error.code(),
             Self::Close(_) => "close",
         }
@@ -111,6 +115,7 @@ impl Classified for ServerError {
             Self::Bind { .. }
             | Self::BindNative(_)
             | Self::BindNext(_)
+            | Self::NativeOptions(_)
             | Self::BindResp { .. }
             | Self::Threads(_)
             | Self::Config(_) => Action::Fix,
@@ -307,9 +312,10 @@ async fn hand_over(app: &App) {
 async fn bind_native(config: &Config, at: SocketAddr) -> Result<Listener, ServerError> {
     let options = native::security::options(config, at.ip())?;
     let bound = Listener::bind(at, options).await;
-    bound.map_err(|error| match config.native {
-        NativeAddress::Next => ServerError::BindNext(error),
-        _ => ServerError::BindNative(error),
+    bound.map_err(|error| match error {
+        ListenError::Bind { .. } if config.native == NativeAddress::Next => ServerError::BindNext(error),
+        ListenError::Bind { .. } => ServerError::BindNative(error),
+        ListenError::NoCertificate | ListenError::TooManySockets { .. } => ServerError::NativeOptions(error),
     })
 }
 

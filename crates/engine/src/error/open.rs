@@ -148,8 +148,8 @@ pub enum OpenError {
     },
     /// The log of a node alone is missing, and the state was never persisted.
     #[error(
-        "the log in {path} is missing or empty, although the directory was in use: put the log back, restore a backup into \
-        a new directory, or open with --repair to begin with an empty log"
+        "the log in {path} is missing or empty, although the directory was in use: put the log back in place of the empty \
+        one, restore a backup into a new directory, or open with --repair to begin with an empty log"
     )]
     LogMissing {
         /// Path of the data directory.

@@ -13,7 +13,7 @@ use thalweg_types::limits::MAX_KEY_BYTES;
 
 use crate::{
     errors::{CommandEnd, STRINGS_ONLY, WRONG_TYPE, key_too_long, refused},
-    store::{Collection, CollectionId, Kind, NewValue, Read, Store, StoreError, Value},
+    store::{Collection, CollectionId, KeyValue, Kind, NewValue, Read, Store, StoreError, Value},
 };
 
 /// The hash of a key, as a command sees it: an existing hash, or one that the command is about to create.
@@ -41,12 +41,12 @@ impl Hash {
     /// Finds the hash of a key; `None` if the key does not exist. Returns an error if the key holds another kind of
     /// value.
     pub(super) fn find(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<Self>, CommandEnd> {
-        let Some(found) = read.get(key)? else { return Ok(None) };
-        match found.value {
-            Value::Collection(hash) if hash.kind == Kind::Hash => {
-                Ok(Some(Self { id: hash.id, fields: fields_of(&hash)?, deadline: found.deadline }))
+        let Some(found) = read.get_collection(key)? else { return Ok(None) };
+        match found {
+            Some(KeyValue { value: Value::Collection(hash), deadline, .. }) if hash.kind == Kind::Hash => {
+                Ok(Some(Self { id: hash.id, fields: fields_of(&hash)?, deadline }))
             }
-            Value::Collection(_) | Value::String(_) => Err(refused(WRONG_TYPE)),
+            _ => Err(refused(WRONG_TYPE)),
         }
     }
 

@@ -40,11 +40,11 @@ pub(super) struct Stream {
 impl Stream {
     /// Loads the stream of a key; `None` if the key does not exist.
     pub(super) fn find(read: &dyn Read, key: &[u8]) -> Result<Option<Self>, CommandEnd> {
-        let Some(KeyValue { value, deadline, .. }) = read.get(key)? else { return Ok(None) };
-        match value {
-            Value::Collection(Collection { id, kind: Kind::Stream, meta }) => {
-                Ok(Some(Self { at: id, meta: Meta::decode(&meta)?, deadline }))
-            }
+        let Some(found) = read.get_collection(key)? else { return Ok(None) };
+        match found {
+            Some(KeyValue {
+                value: Value::Collection(Collection { id, kind: Kind::Stream, meta }), deadline, ..
+            }) => Ok(Some(Self { at: id, meta: Meta::decode(&meta)?, deadline })),
             _ => Err(refused(WRONG_TYPE)),
         }
     }

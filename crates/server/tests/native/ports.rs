@@ -7,7 +7,7 @@ use thalweg_server::{
     Server, ServerError,
     config::{ByteSize, Config, NativeAddress, PemFile, Span},
 };
-use thalweg_transport::{CERTIFICATE_FILE, DialError, Dialer, Identity, KEY_FILE, Kind, looks_like_tls};
+use thalweg_transport::{CERTIFICATE_FILE, DialError, Dialer, Identity, KEY_FILE, Kind, ListenError, looks_like_tls};
 use thalweg_wire::{Reason, handshake::hello};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -169,6 +169,13 @@ async fn ends(channel: &mut Carried) {
         }
     })
     .await;
+}
+
+#[test]
+fn a_listener_without_a_certificate_needs_other_options_and_no_other_address() {
+    let said = ServerError::NativeOptions(ListenError::NoCertificate).to_string();
+    assert!(said.contains("native_certificate") && said.contains("native_tls"), "{said}");
+    assert!(!said.contains("address"), "{said}");
 }
 
 #[tokio::test]

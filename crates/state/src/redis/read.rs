@@ -25,6 +25,34 @@ use crate::{
     },
 };
 
+impl RedisStore<'_, '_, '_> {
+    /// Returns a key's properties and its stored value, if the key exists, but no string of more than `max_bytes`.
+    fn short(&self, key: &[u8], max_bytes: usize) -> Result<Option<(KeyInfo, Option<StoredValue>)>, StoreError> {
+        self.check_steps()?;
+        let found = keys::with_data_key(self.keyspace, key, |full| {
+            let known = self.applying.known_row_head(full);
+            if let Some(head) = known.filter(|head| head.kind == Kind::String && head.held.value_bytes > max_bytes) {
+                self.applying.charge(READ);
+                return Ok(Some((head, None)));
+            }
+            let mut found = Ok(None);
+            self.applying.look(full, &mut |row| {
+                found = decode_value(full, row).and_then(|Decoded { revision, value, expiry }| {
+                    if row.len() >= LARGE_ROW_BYTES {
+                        self.applying.note_large_row(full, row)?;
+                    }
+                    let is_short = value.collection().is_some() || value.value_len() <= max_bytes;
+                    Ok(Some((RowHead::of(revision, value, expiry), is_short.then(|| value.to_owned()))))
+                });
+            })?;
+            found
+        });
+        let Some((head, value)) = found.map_err(failed)? else { return Ok(None) };
+        let is_shown = self.shows(key, head.revision, &head.expiry).map_err(failed)?;
+        Ok(is_shown.then(|| (head.info(), value)))
+    }
+}
+
 impl Read for RedisStore<'_, '_, '_> {
     fn now(&self) -> u64 {
         self.now
@@ -54,31 +82,17 @@ impl Read for RedisStore<'_, '_, '_> {
         Ok(Some(KeyValue { value, deadline, version }))
     }
 
+    fn get_collection(&self, key: &[u8]) -> Result<Option<Option<KeyValue>>, StoreError> {
+        let Some((KeyInfo { deadline, version, len, .. }, value)) = self.short(key, 0)? else { return Ok(None) };
+        // The bytes of a string that is not read are charged, too: the prices belong to version 1.
+        self.note_read(len)?;
+        let Some(StoredValue::Collection(collection)) = value else { return Ok(Some(None)) };
+        Ok(Some(Some(KeyValue { value: Value::Collection(collection), deadline, version })))
+    }
+
     fn get_short(&self, key: &[u8], max_bytes: usize) -> Result<Option<Option<KeyValue>>, StoreError> {
-        self.check_steps()?;
-        let found = keys::with_data_key(self.keyspace, key, |full| {
-            let known = self.applying.known_row_head(full);
-            if let Some(head) = known.filter(|head| head.kind == Kind::String && head.held.value_bytes > max_bytes) {
-                self.applying.charge(READ);
-                return Ok(Some((head, None)));
-            }
-            let mut found = Ok(None);
-            self.applying.look(full, &mut |row| {
-                found = decode_value(full, row).and_then(|Decoded { revision, value, expiry }| {
-                    if row.len() >= LARGE_ROW_BYTES {
-                        self.applying.note_large_row(full, row)?;
-                    }
-                    let is_short = value.collection().is_some() || value.value_len() <= max_bytes;
-                    Ok(Some((RowHead::of(revision, value, expiry), is_short.then(|| value.to_owned()))))
-                });
-            })?;
-            found
-        });
-        let Some((head, value)) = found.map_err(failed)? else { return Ok(None) };
-        if !self.shows(key, head.revision, &head.expiry).map_err(failed)? {
-            return Ok(None);
-        }
-        let KeyInfo { deadline, version, len, .. } = head.info();
+        let Some((info, value)) = self.short(key, max_bytes)? else { return Ok(None) };
+        let KeyInfo { deadline, version, len, .. } = info;
         let Some(value) = value else { return Ok(Some(None)) };
         self.note_read(len)?;
         let value = match value {

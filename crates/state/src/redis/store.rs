@@ -198,7 +198,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         let reply = match self.check_steps() {
             Ok(()) => match run_read(self, command, args).map_err(failure) {
                 // Other nodes do not perform the read, so a value that this one has lost fails only the reply.
-                Err(MachineError::Blob(_)) => Reply::error(UNREADABLE),
+                Err(MachineError::Blob(error)) => Reply::Error(format!("{UNREADABLE}: {error}").into()),
                 read => self.within_bounds(read?),
             },
             Err(_) => SKIPPED,

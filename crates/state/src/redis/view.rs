@@ -25,16 +25,17 @@ use thalweg_types::{
 };
 
 use crate::{
-    error::MachineError,
-    expiry::rows::Expiry,
     keys::part_prefix,
     keyspaces::{
         counts::Counts,
         read_view::{Collections, ReadView, ScanRange},
         row_head::RowHead,
-        values::{Stored, StoredRef, StoredValue},
+        values::{Stored, StoredValue},
     },
-    redis::part_rows::{name_of, parts_range},
+    redis::{
+        errors::failed,
+        part_rows::{name_of, parts_range},
+    },
 };
 
 /// Converts a deadline from space time (microseconds) to Redis's milliseconds, rounded up.
@@ -137,18 +138,6 @@ fn charge(steps: u64) -> Result<(), StoreError> {
     if budget::charge(steps).is_break() { Err(StoreError::Failed(Box::new(BudgetSpent::Steps))) } else { Ok(()) }
 }
 
-fn failed(error: MachineError) -> StoreError {
-    StoreError::Failed(Box::new(error))
-}
-
-fn look(value: StoredRef<'_>, expiry: &Expiry, revision: Revision) -> KeyInfo {
-    let kind = match value {
-        StoredRef::Collection(collection) => collection.kind,
-        StoredRef::Inline(_) | StoredRef::Blob(_) => Kind::String,
-    };
-    KeyInfo { kind, deadline: expiry.deadline.map(deadline_of), version: revision.0, len: value.value_len() }
-}
-
 impl Read for RedisView<'_> {
     fn now(&self) -> u64 {
         let applied = self.snapshot.applied().time;
@@ -209,6 +198,14 @@ impl Read for RedisView<'_> {
         Ok(Some(KeyValue { value, deadline: expiry.deadline.map(deadline_of), version: revision.0 }))
     }
 
+    fn get_collection(&self, key: &[u8]) -> Result<Option<Option<KeyValue>>, StoreError> {
+        let Some(Stored { revision, value, expiry }) = self.stored(key)? else { return Ok(None) };
+        let StoredValue::Collection(collection) = value else { return Ok(Some(None)) };
+        self.note_read(collection.meta.len())?;
+        let (deadline, value) = (expiry.deadline.map(deadline_of), Value::Collection(collection));
+        Ok(Some(Some(KeyValue { value, deadline, version: revision.0 })))
+    }
+
     fn len(&self) -> Result<u64, StoreError> {
         if self.counts {
             return Ok(Counts::in_view(self.snapshot.view(), self.keyspace).map_err(failed)?.keys);
@@ -225,7 +222,7 @@ impl Read for RedisView<'_> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let range = ScanRange { start, collections: Collections::Visit, ..ScanRange::default() };
         let each = |item: crate::keyspaces::read_view::Item<'_>| match item.value {
-            Some(value) => visit(item.key, &look(value, &item.expiry, item.revision)),
+            Some(value) => visit(item.key, &RowHead::of(item.revision, value, item.expiry).info()),
             None => ControlFlow::Continue(()),
         };
         self.snapshot.scan(self.keyspace, &range, each).map_err(failed)?;

@@ -34,7 +34,8 @@ fn random_command(rng: &mut Rng) -> Vec<Vec<u8>> {
     let (hash, field) = (vec![b'h' + rng.below(2) as u8], vec![b'f' + rng.below(2) as u8]);
     let offset = rng.below(50_000).to_string().into_bytes();
     let word = |word: &str| word.as_bytes().to_vec();
-    match rng.below(18) {
+    let number = word(["1.5", "-1e4900", "1e-4000", "0x1p16000", "-0x1e5000"][rng.below(5) as usize]);
+    match rng.below(22) {
         0 => vec![word("set"), key, value],
         1 => vec![word("append"), key, value],
         2 => vec![word("setrange"), key, offset, value],
@@ -49,9 +50,13 @@ fn random_command(rng: &mut Rng) -> Vec<Vec<u8>> {
         11 => vec![word("get"), key],
         12 => vec![word("hset"), hash, field, value],
         13 => vec![word("hincrby"), hash, field, word("1")],
-        14 => vec![word("hincrbyfloat"), hash, field, word("1.5")],
+        14 => vec![word("hincrbyfloat"), hash, field, number],
         15 => vec![word("hget"), hash, field],
         16 => vec![word("expire"), hash, word("60")],
+        17 => vec![word("incrbyfloat"), key, number],
+        18 => vec![word("incrby"), key, word("1")],
+        19 => vec![word("set"), key, number],
+        20 => vec![word("hset"), hash, field, number],
         _ => vec![word("rename"), word("h"), word("i")],
     }
 }
@@ -84,4 +89,16 @@ fn a_batch_that_sets_the_deadlines_of_short_values_has_a_low_bound() {
     node.apply(2, &[&redis(&[set])]);
     let bound = bound(node.machine(), &[expire; 64]);
     assert!(bound < MAX_COMMAND_STEPS / 10, "{bound}");
+}
+
+#[test]
+fn a_batch_that_adds_short_floating_point_numbers_has_a_low_bound() {
+    let mut node = node();
+    let set: &[&[u8]] = &[b"set", b"k", b"17.25"];
+    node.apply(2, &[&redis(&[set, &[b"hset", b"h", b"f", b"-2.5"]])]);
+    let additions: [&[&[u8]]; 2] = [&[b"incrbyfloat", b"k", b"0.1"], &[b"hincrbyfloat", b"h", b"f", b"1e3"]];
+    for addition in additions {
+        let bound = bound(node.machine(), &[addition; 64]);
+        assert!(bound < MAX_COMMAND_STEPS / 10, "{bound}: {addition:?}");
+    }
 }

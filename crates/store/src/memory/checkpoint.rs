@@ -101,7 +101,8 @@ pub(super) fn load(
 ) -> Result<Option<Loaded>, BackendError> {
     disk.remove_if_there(&path(dir, TMP_FILE)).map_err(io_error("remove unfinished checkpoint"))?;
     // A process that was killed after it renamed a checkpoint has not synced the name. The log is freed up to this
-    // checkpoint, so a power loss must not bring back the one before it.
+    // checkpoint, so a power loss must not bring back the one before it. This sync proves nothing if that process had
+    // synced the directory and the sync failed: some kernels then report success although the name is not on the disk.
     disk.sync_dir(dir).map_err(io_error("sync the name of the checkpoint"))?;
     let loaded = read(disk, dir, &mut pair, &mut |_| ControlFlow::Continue(()))?;
     Ok(match loaded {
