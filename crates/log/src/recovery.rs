@@ -15,7 +15,7 @@ use crate::{
     format::{BatchKind, SegmentHeader, SegmentState},
     inventory::{FoundSegment, Inventory},
     options::{LogOptions, Recovery, Repair},
-    prepare::{Prepared, SegmentPool, Slot},
+    prepare::{Prepared, SegmentPool, Slot, write_spare_header},
     segment::{Extent, Segment, SegmentKey, Table},
     shared::Shared,
     survey::{Depth, Survey},
@@ -58,7 +58,7 @@ pub(crate) fn open(
     if let Some(survey) = &survey {
         generation = apply_survey(survey, seed, generation)?;
     }
-    name_again(&*disk, dir, &inventory.spares)?;
+    write_spares_again(&*disk, dir, &inventory.spares)?;
     let slots = inventory.slots.clone();
     let clocks = (Arc::clone(&clock), pacer);
     let spares = Arc::new(SegmentPool::new(Arc::clone(&disk), clocks, dir, &options, seed, generation, slots));
@@ -100,14 +100,19 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Makes the names of prepared segments durable, before these can hold records. The process that prepared one may have
-/// been killed before it synced the name. If the sync has failed, another one says nothing about the name before it is
-/// changed, so each file is renamed twice. A crash in between leaves an unfinished file, which the next open removes. By
-/// then the segments that a survey has cut are void, so no decision depends on this file any more.
-fn name_again(disk: &dyn Disk, dir: &str, spares: &[FoundSegment]) -> Result<(), DiskFault> {
+/// Makes the headers and the names of prepared segments durable, before these can hold records. The process that
+/// prepared one may have been killed before it synced the header, under which a power loss would bring back the former
+/// one with its records, or before it synced the name. If a sync has failed, another one says nothing about a header or
+/// a name before it is changed, so both headers are written again, and each file is renamed twice. A crash in between
+/// leaves an unfinished file, which the next open removes. By then the segments that a survey has cut are void, so no
+/// decision depends on this file any more.
+fn write_spares_again(disk: &dyn Disk, dir: &str, spares: &[FoundSegment]) -> Result<(), DiskFault> {
     for spare in spares {
         let (path, unfinished) = (spare.path(), format!("{dir}/{:08}.tmp", spare.slot.slot));
-        match disk.rename(path, &unfinished).explain("rename", path) {
+        let written = write_spare_header(&spare.slot, spare.header.id, spare.header.generation);
+        let written = written.and_then(|()| spare.slot.file.sync_data());
+        let renamed = || disk.rename(path, &unfinished).explain("rename", path);
+        match written.explain("write", path).and_then(|()| renamed()) {
             // A log on a full disk must open. The sync covers the names that a killed process has left.
             Err(fault) if fault.is_full() => break,
             renamed => renamed?,

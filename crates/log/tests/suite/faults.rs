@@ -6,7 +6,10 @@ use thalweg_disk::{
     Disk, SimDisk,
     sim::{Errno, Event, Fault, Operation, PowerLoss},
 };
-use thalweg_log::{AppendError, Log, LogOptions, OpenError, Purpose, format::MAX_NUMBER};
+use thalweg_log::{
+    AppendError, Log, LogOptions, OpenError, Purpose,
+    format::{DATA_START, MAX_NUMBER},
+};
 use thalweg_types::{Action, Classified, Durability, Lsn, ManualClock, SpaceTime};
 
 use crate::common::*;
@@ -114,13 +117,15 @@ fn everyone_who_waits_is_told_of_a_failure() {
     assert!(matches!(future.as_mut().poll(&mut context), std::task::Poll::Ready(Err(AppendError::Failed { .. }))));
 }
 
+fn open_stepped(disk: &SimDisk) -> Log {
+    let options = LogOptions { segment_bytes: 16 * 1024, ..small_options() };
+    Log::open_stepped(as_disk(disk), "log", options, Arc::new(ManualClock::default()), 7).unwrap().0
+}
+
 /// A process that was killed, or whose sync failed, can leave the name of a segment in the memory of the kernel only.
 #[test]
 fn the_name_of_a_prepared_segment_is_on_disk_before_the_segment_holds_records() {
-    let open = |disk: &SimDisk| {
-        let options = LogOptions { segment_bytes: 16 * 1024, ..small_options() };
-        Log::open_stepped(as_disk(disk), "log", options, Arc::new(ManualClock::default()), 7).unwrap().0
-    };
+    let open = open_stepped;
     let (path, unfinished) = ("log/00000003.seg", "log/00000003.tmp");
     for has_sync_failed in [false, true] {
         let disk = SimDisk::new(1);
@@ -148,6 +153,32 @@ fn the_name_of_a_prepared_segment_is_on_disk_before_the_segment_holds_records() 
         drop(log);
         let lost = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
         assert_records(&read_all(&open(&lost)), 0, &payloads);
+    }
+}
+
+/// A process that was killed while it made a freed segment void can leave the new headers in the memory of the kernel
+/// only.
+#[test]
+fn the_headers_of_a_prepared_segment_survive_a_power_loss_after_the_open_that_found_it() {
+    const HEADERS: usize = DATA_START as usize;
+    let path = "log/00000003.seg";
+    for has_sync_failed in [false, true] {
+        let disk = SimDisk::new(1);
+        open_stepped(&disk).close().unwrap();
+        let headers = disk.cached_bytes(path).unwrap()[..HEADERS].to_vec();
+        let file = disk.open(path).unwrap();
+        file.write_all_at(&[7; HEADERS], 0).unwrap();
+        file.sync_all().unwrap();
+        file.write_all_at(&headers, 0).unwrap();
+        if has_sync_failed {
+            disk.fail(Fault::new(Operation::Sync, 1, Errno::Io));
+            file.sync_all().unwrap_err();
+        }
+        let killed = disk.kill_process();
+        drop(open_stepped(&killed));
+        let lost = killed.after_power_loss_with(PowerLoss::LoseUnsynced);
+        assert_ne!(lost.cached_bytes(path).unwrap()[..64], [7; 64]);
+        open_stepped(&lost);
     }
 }
 
