@@ -3,7 +3,7 @@
 //! Owns: one thread, and the rule by which the writer asks it. The thread makes the kernel provide pages, allocates the
 //! next hash table, and links new keys into the key order. Does not own: any of these, which are the memtable's.
 //!
-//! The first write to a page waits until the kernel has cleared it: 0.3 ms for 2 MiB, and several milliseconds on a
+//! The first write to a page waits until the kernel has cleared it: 0.5 ms for 2 MiB, and several milliseconds on a
 //! virtual machine that gets the page from its host. In a fresh process that was a third of the time of the first
 //! 50,000 puts. Later memtables use the memory of earlier ones. Linking 8,192 random keys takes a writer 2 ms.
 //!
