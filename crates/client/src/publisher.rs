@@ -61,7 +61,7 @@ pub enum Acks {
     /// One acknowledgement for each batch, which the server sends when the batch is in the queues of all
     /// subscribers.
     PerBatch {
-        /// Maximum number of unacknowledged batches. At the maximum callers that publish wait.
+        /// Maximum number of unacknowledged batches. At the maximum, callers that publish wait.
         max_in_flight: usize,
     },
 }
@@ -94,8 +94,7 @@ struct Inner {
     gathered: Mutex<GatheredMessages>,
     /// Notifies the background task that a batch has to be sent when its delay has passed.
     begun: Arc<Notify>,
-    /// Notifies tasks that wait for the server's answer to a batch while another task is receiving that
-    /// answer.
+    /// Notifies the tasks that wait because another task is receiving the server's answer to a batch.
     settled: Notify,
 }
 
@@ -122,11 +121,11 @@ type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 
 
 /// Event that a message has to wait for before the publisher can take it.
 enum WaitReason {
-    /// A connection, or room for the frame on the link.
+    /// The link is connected again, or has room for the frame again.
     Link,
-    /// The end of a request that is in progress on the link.
+    /// A request that is in progress on the link ends.
     Request,
-    /// The server's answer to the oldest unacknowledged batch.
+    /// The server answers the oldest unacknowledged batch.
     Ack,
 }
 
@@ -177,8 +176,8 @@ impl Publisher {
         }
     }
 
-    /// Sends the gathered messages, and waits until the server has passed all messages published before to
-    /// the subscribers' queues.
+    /// Sends the gathered messages, and waits until the server has put all messages published so far into the queues of
+    /// the subscribers.
     ///
     /// # Errors
     /// [`Lost`](Error::Lost), with unknown effect, if a connection was lost since the last flush: messages on

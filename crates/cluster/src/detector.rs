@@ -41,9 +41,9 @@ const MIN_DEVIATION: f64 = 0.25;
 pub struct DetectorOptions {
     /// Usual time between two signs of life. A shorter time detects failures sooner and costs more messages.
     pub interval: Duration,
-    /// Silence after which a node is never suspected.
+    /// Minimum silence after which a node can be suspected.
     pub min_silence: Duration,
-    /// Silence after which a node is suspected at the latest.
+    /// Silence after which a node is suspected in any case.
     pub suspect_after: Duration,
     /// Silence after which a node is down, if such a silence is improbable for it. Otherwise it is down after 5/3 of
     /// this time at the latest.
@@ -54,9 +54,9 @@ pub struct DetectorOptions {
 }
 
 impl DetectorOptions {
-    /// Default timing: a failure is suspected within half a second and a node is down after 0.85 seconds. From the
-    /// failure to the event take up to one interval between two signs less (the last sign is older than the failure),
-    /// and up to one interval of the detector more.
+    /// Default timing: a failure is suspected within half a second and a node is down after 0.85 seconds. The time from
+    /// the failure to the event can be shorter by up to one interval between two signs, because the last sign is older
+    /// than the failure. It can be longer by up to one interval of the detector.
     pub const DEFAULTS: Self = Self {
         interval: Duration::from_millis(100),
         min_silence: Duration::from_millis(300),
@@ -188,7 +188,7 @@ impl Detector {
     }
 }
 
-/// Returns phi of a silence.
+/// Returns the suspicion value phi (see the head of this file) of a node that has been silent for `silent_for`.
 fn phi(silent_for: Duration, intervals: &VecDeque<f64>, usual: Duration) -> f64 {
     let usual = usual.as_secs_f64();
     let count = intervals.len() as f64;

@@ -33,11 +33,11 @@ use crate::{
 pub(crate) enum Answer {
     /// The node has neither a vote nor an entry.
     Empty(NodeId, String),
-    /// The node may have data of the cluster, for the reason that is stated.
+    /// The node may have data of the cluster. The text is the reason for this assumption.
     InUse(String),
-    /// This node itself answers there: the address is another spelling of its own one.
+    /// This node itself answered: the address is another spelling of its own address.
     Own,
-    /// There is no answer, for the reason that is stated.
+    /// The node did not answer. The text is the reason.
     Silent(String),
 }
 
@@ -75,7 +75,8 @@ pub(crate) async fn ask(link: &Link, deadline: Instant) -> Answer {
     }
 }
 
-/// Decides by the answers from all other addresses. `own` is this node.
+/// Returns the next step of this node (`own`) from the answers of all other addresses. `expect` is the number of nodes
+/// that found the cluster together.
 pub(crate) fn decide(own: (NodeId, NodeInfo), expect: usize, answers: Vec<(String, Answer)>) -> Step {
     let here = own.0;
     let mut members = BTreeMap::from([own]);

@@ -1,17 +1,17 @@
-//! Runs of the nodes that are connected to this one, by which it notices a copied data directory.
+//! Runs (processes) of the nodes that are connected to this node. They reveal a copied data directory.
 //!
-//! Owns: the run (process) of each connected node, and the decision whether a connection comes from another process
-//! with the same id. Does not own: connections (`listener`), and the number of a run in the handshake (`wire::peer`).
+//! Owns: the run of each connected node, and the decision whether a connection comes from another process with the same
+//! id. Does not own: connections (`listener`), and the number of a run in the handshake (`wire::peer`).
 //!
 //! Two processes on copies of one directory have the same id. Both would dial the other members, and both would ask the
 //! leader to correct the address of the id, so each would vote in turn. The first process to connect keeps the id: a
 //! second one is rejected while the first is alive.
 //!
-//! A process that ends closes its connections, so a restarted node is accepted at once. After a loss of power, nobody
-//! closes them. So the first attempt of another process is a question to the known one, which is alive as long as it
-//! goes on sending frames: each node sends several signs of life within [`Silence::max_answer`]. The other process dials
-//! again all the time. It is accepted once the known one has sent nothing for that long since the first attempt, or
-//! nothing for [`Silence::max`] at all.
+//! A process that ends closes its connections, so a restarted node is accepted at once. After a loss of power, nothing
+//! closes them. So the first attempt of another process starts a test of the known process, which is alive as long as
+//! it goes on sending frames: each node sends several signs of life within [`Silence::max_answer`]. Meanwhile the other
+//! process dials again and again. It is accepted once the known process has sent nothing for `max_answer` since the
+//! first attempt, or nothing for [`Silence::max`] in total.
 //!
 //! Invariant: each node has at most one run here. The connections of a run that another one has replaced end with their
 //! next frame. Everything here runs on one thread.
@@ -36,15 +36,15 @@ pub(crate) struct Silence {
     pub max_answer: Duration,
 }
 
-/// A run of one node, with at least one connection.
+/// The run (process) of one node that is connected to this node at present.
 #[derive(Debug)]
 struct Presence {
     run: PeerRun,
     /// Number of connections that have not ended.
     connections: Cell<usize>,
-    /// Time of the last frame on any of them.
+    /// Time of the last frame on any of these connections.
     heard: Cell<Instant>,
-    /// Time of the first attempt of another run to connect since that frame; `heard <= challenged`.
+    /// Time of the first attempt of another run to connect since the last frame; `heard <= challenged`.
     challenged: Cell<Option<Instant>>,
     /// True once another run of the node has connected.
     is_replaced: Cell<bool>,
@@ -65,19 +65,19 @@ impl Presence {
     }
 }
 
-/// Runs of the connected nodes. Clones share them. Bound: the number of connections.
+/// Runs of the connected nodes, at most one for each connection. Clones share the same runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Rc<RefCell<BTreeMap<NodeId, Rc<Presence>>>>);
 
 impl Runs {
-    /// Notes that a node attempts to connect in the run `run`. Returns true if it is connected in another run, which
-    /// counts as alive.
+    /// Notes that the process `run` of a node attempts to connect. Returns true if another process of the node is
+    /// connected and counts as alive.
     pub(crate) fn has_other(&self, node: NodeId, run: PeerRun, silence: Silence, now: Instant) -> bool {
         let runs = self.0.borrow();
         runs.get(&node).is_some_and(|known| known.run != run && known.withstands(silence, now))
     }
 
-    /// Notes a connection of a node. If the node is connected in another run, the new one replaces it.
+    /// Notes a connection of the process `run` of a node. It replaces any other process of the node that is connected.
     pub(crate) fn begin(&self, node: NodeId, run: PeerRun, now: Instant) -> RunConnection {
         let mut runs = self.0.borrow_mut();
         let known = runs.get(&node).filter(|known| known.run == run).cloned();

@@ -1,4 +1,4 @@
-//! Opening the space of a directory, whose log is recovered: alone, or as a member of a cluster.
+//! Opening the space of a directory after the recovery of its log: alone, or as a member of a cluster.
 //!
 //! Owns: replay, the check of the wall clock, and founding a cluster. Does not own: the recovery of the log, or
 //! consensus.
@@ -6,10 +6,9 @@
 //! A node alone replays its whole log. A member applies nothing at open, because it does not know which entries after
 //! its state are committed.
 //!
-//! The node first opens two kinds of directories alone and closes them again. The first kind founds a cluster, and its
-//! log must be complete before its identity file names the cluster. The second kind belongs to a node that ran alone
-//! after its last entry. Its readers may have seen a later time than that of the entry, and a key that they saw expired
-//! must not appear again.
+//! In two cases a member first opens its directory alone and closes it again. If the node founds a cluster, its log
+//! must be complete before its identity file names the cluster. If the node ran alone after its last entry, clients may
+//! have seen a key expire after the time of this entry, and the key must not appear again.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -37,7 +36,7 @@ use crate::{
 
 /// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
 const HISTORY_ROWS: u32 = 1000;
-/// Number of ended keys that are removed when a directory that was in use alone is opened as a member.
+/// Number of expired keys that are removed when a directory that was in use alone is opened as a member.
 const EXPIRED_KEYS: u32 = 1;
 
 /// Parts of a directory from which its space is opened.
@@ -183,16 +182,16 @@ impl SpaceParts<'_> {
         is_sole_voter.then_some(()).ok_or_else(not_alone)
     }
 
-    /// Returns true if this node may have been opened alone since its last entry: then readers may have seen a later
-    /// time than that of the entry.
+    /// Returns true if this node may have been opened alone since its last entry. Then clients may have seen keys
+    /// expire after the time of that entry.
     fn may_have_been_alone(&self) -> Result<bool, OpenError> {
         let is_founder = self.identity.cluster.is_some_and(|cluster| cluster.origin == Origin::Founded);
         let applied = self.machine()?.applied().time;
         Ok(is_founder && self.clock_file()?.found().is_some_and(|found| found > applied))
     }
 
-    /// Opens the space alone and closes it again. Appends an entry after the deadlines that have passed. Returns the
-    /// time that the space has reached; `None` if other nodes vote too.
+    /// Opens the space alone and closes it again. If a deadline has passed, appends an entry with a later time. Returns
+    /// the time that the space has reached; `None` if other nodes vote too.
     fn begin_alone(&self, progress: &mut Progress<'_>) -> Result<Option<SpaceTime>, OpenError> {
         let opened = match self.alone(progress) {
             Ok(opened) => opened,

@@ -7,7 +7,7 @@ use rand_distr::StandardNormal;
 use super::*;
 use crate::random::{Generator, generator};
 
-/// Number of synthetic comparisons of each kind. 100 would do for the promise; more make the test sharper.
+/// Number of synthetic comparisons of each kind. The more there are, the less the measured coverage varies by chance.
 const REPEATS: u64 = 500;
 const PAIRS: usize = 12;
 
@@ -19,7 +19,7 @@ struct Noise {
     last: f64,
     /// Change of the logarithm from one value to the next.
     drift: f64,
-    /// Values that are still disturbed by a neighbour of the machine.
+    /// Number of the next values that a neighbour on the machine still disturbs.
     disturbed: u32,
 }
 
@@ -62,7 +62,7 @@ fn covers(effect: &Effect, truth: f64) -> bool {
     (low..=high).contains(&(truth - 1.0))
 }
 
-/// Returns how many of 100 comparisons hold.
+/// Returns the percentage of the comparisons for which `holds` returns true.
 fn of_100(holds: impl Fn(u64) -> bool) -> f64 {
     (0..REPEATS).filter(|seed| holds(*seed)).count() as f64 * 100.0 / REPEATS as f64
 }
@@ -95,8 +95,8 @@ fn a_real_difference_is_seen_on_its_side() {
     }
 }
 
-/// Makes runs of 20 windows, one measurement after the other. Each run differs as a whole, by 1 % as usual and one of
-/// ten by 8 %.
+/// Makes all runs of A and then all runs of B, each of 20 windows. Each run as a whole deviates by about 1 %, and one
+/// run in ten by 8 % more.
 fn apart(seed: u64, correlation: f64, runs: usize, ratio: f64) -> Effect {
     let measure = |seed: u64, value: f64| -> Vec<f64> {
         let mut noise = Noise { drift: 0.0, ..Noise::new(seed, correlation) };

@@ -8,9 +8,9 @@ pub struct Acquire<'a> {
     /// Time for which a hold lasts without a keepalive. If a holder dies, other contenders have to wait this
     /// long.
     pub ttl: Duration,
-    /// Maximum time to wait for the lock, slot or leadership. Zero means not to wait, `None` means to wait
-    /// without limit. While a wait with a limit lasts, transient errors of the database are retried from the
-    /// start; without a limit, only once the contender has entered the queue.
+    /// Maximum time to wait for the lock, slot or leadership. Zero means not to wait, `None` means to wait without
+    /// limit. With a limit, a contender retries after every transient error of the database until the time has passed.
+    /// Without a limit, it does so only once it has entered the queue: an earlier error is returned immediately.
     pub wait: Option<Duration>,
     /// Value of the contender's key, which identifies the contender to observers.
     pub value: &'a [u8],

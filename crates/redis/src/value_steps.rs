@@ -45,12 +45,12 @@ struct Changes {
 /// Parts (fields, entries) that a key may have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Parts {
-    /// Those that the view has, if any.
+    /// The parts that the view has, if any.
     #[default]
     Stored,
-    /// Also some that the commands of the batch have written.
+    /// Also parts that the commands of the batch have written.
     Written,
-    /// Also those that another key had.
+    /// Also the parts that another key had, whose value was moved or copied to this key.
     Moved,
 }
 
@@ -71,7 +71,8 @@ pub struct ValueSteps<'a> {
 }
 
 impl<'a> ValueSteps<'a> {
-    /// Begins a batch for a keyspace. `keeps_history` is true if it keeps former values, which then cost steps, too.
+    /// Begins a batch for a keyspace. `keeps_history` is true if the keyspace keeps former values, which costs steps,
+    /// too.
     #[must_use]
     pub fn new(keeps_history: bool) -> Self {
         Self { keeps_history, changes: HashMap::new() }
@@ -153,8 +154,8 @@ impl<'a> ValueSteps<'a> {
         names.iter().try_fold(0, |steps, name| Ok::<_, StoreError>(steps + read(len(self, name)?)))
     }
 
-    /// Returns the steps of moving or copying a value from one key to another without its parts. The flag is true if it
-    /// may have parts.
+    /// Returns the steps of moving or copying a value from one key to another without its parts. The flag is true if
+    /// the value may have parts.
     fn move_value(&mut self, view: &dyn Read, from: &[u8], to: &'a [u8]) -> Result<(u64, bool), StoreError> {
         let ValueLen { len, may_have_parts } = self.find(view, from)?;
         let replaced = if self.keeps_history { self.find(view, to)?.len } else { 0 };
@@ -175,7 +176,8 @@ impl<'a> ValueSteps<'a> {
         command.keys_of(args).for_each(|key| self.change(key, change));
     }
 
-    /// Returns the steps of adding a number to the one in the string of a key.
+    /// Returns the maximum steps of adding `number` to the number in the string at `key`, and notes the change of the
+    /// key.
     fn add_to_string(&mut self, view: &dyn Read, key: &'a [u8], number: &[u8]) -> Result<u64, StoreError> {
         // A longer string is no number and is not read.
         let len = self.find(view, key)?.len.min(MAX_FLOAT_DIGITS);
@@ -225,7 +227,7 @@ impl<'a> ValueSteps<'a> {
         Ok((stored.len().max(longest).min(MAX_VALUE_BYTES), digits.max(max_digits(&stored))))
     }
 
-    /// Returns the steps of keeping a former value of this length.
+    /// Returns the steps of keeping a former value of this length in the history, if the keyspace has one.
     fn kept(&self, len: usize) -> u64 {
         if self.keeps_history { written_bytes(len) } else { 0 }
     }
@@ -253,8 +255,8 @@ mod tests {
     /// Length of a long value in bytes.
     const LONG: usize = 1 << 20;
 
-    /// Returns the steps of the values that each command of a batch uses. The keys `s` and `h` hold a string and a hash
-    /// with the field `f`, of which string and field are long.
+    /// Returns the steps of the values that each command of a batch uses. The key `s` holds a long string, and the key
+    /// `h` a hash with the long field `f`.
     fn steps(keeps_history: bool, batch: &[&[&[u8]]]) -> Vec<u64> {
         let (mut model, value) = (Model::default(), vec![b'v'; LONG]);
         execute(&mut model, &[b"set", b"s", &value]).unwrap();

@@ -1,11 +1,12 @@
 //! Permission of clients to create keyspaces, streams, leases and consumer groups, within their shares and the memory
 //! for stored objects.
 //!
-//! Owns: the question to the database what exists, and the messages of refusals. Does not own: the shares (`created`),
-//! and the count of the memory (`objects`).
+//! Owns: the lookup of objects that exist in the database, and the messages of refusals. Does not own: the shares
+//! (`created`), and the count of the memory (`objects`).
 //!
-//! A share is held from before the proposal of the command until its outcome is known, and then kept if the command has
-//! created something. A client that disconnects in between is charged, too ([`finishing`](crate::finishing)).
+//! A share is reserved before the command is proposed. It is kept after the outcome is known if the command has created
+//! something, and otherwise released. A client that disconnects in between is charged, too
+//! ([`finishing`](crate::finishing)).
 
 use std::{
     sync::Arc,
@@ -99,7 +100,7 @@ impl App {
         Ok(settled.await?)
     }
 
-    /// Reserves one of the streams that there may be, and memory for it, and charges them to the client's address.
+    /// Reserves one of the streams that the limits permit, and memory for it. Charges both to the client's address.
     /// Returns an error if the address already holds its share, or there is no memory.
     pub fn may_create_stream(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, STREAM_BYTES)?;
@@ -122,7 +123,7 @@ impl App {
         locked(&self.created.streams).remove(&id);
     }
 
-    /// Reserves one of the leases that there may be, and memory for it, and charges them to the client's address.
+    /// Reserves one of the leases that the limits permit, and memory for it. Charges both to the client's address.
     /// Returns an error if the address already holds its share, or there is no memory.
     pub fn may_grant_lease(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, LEASE_BYTES)?;
@@ -146,7 +147,7 @@ impl App {
         locked(&self.created.leases).remove(&id);
     }
 
-    /// Reserves one of the consumer groups that there may be, and memory for it, and charges them to the client's
+    /// Reserves one of the consumer groups that the limits permit, and memory for it. Charges both to the client's
     /// address. Returns an error if the address already holds its share, or there is no memory.
     pub fn may_create_group(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, GROUP_BYTES)?;

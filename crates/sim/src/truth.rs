@@ -26,11 +26,11 @@ use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
 /// Maximum difference between two clocks that does not count as an error.
 const CLOCK_SLACK_MICROS: u64 = 10_000;
-/// Longest time after the first node within which a voter of a cluster without faults applies an entry. Far below a
-/// heartbeat, which also tells followers what is committed, and far above the usual time with the longest delay of a
-/// notice.
+/// Maximum time between the application of an entry by the first node and by each voter, in a cluster without faults.
+/// It is far below the interval of heartbeats, because they also tell followers which entries are committed. It is far
+/// above the usual time, even with the longest delay of a notice.
 const APPLIED_WITHIN: Duration = Duration::from_millis(25);
-/// Most violations that one simulation reports.
+/// Maximum number of violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
 
 /// A committed entry.
@@ -61,23 +61,23 @@ struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
     /// Commands of each entry, by its index.
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
-    /// Running hashes of states that were opened at entries that are not known.
+    /// Running hashes of opened states whose last entry is not known, by the index of this entry.
     opened: BTreeMap<u64, u64>,
-    /// Digests of whole states by the last entry in them.
+    /// Digests of whole states, by the index of the last entry that the state includes.
     digests: BTreeMap<u64, u128>,
     /// Highest revision of the state of a node.
     revision: u64,
     /// Number of records in the longest stream of a node.
     stream_end: u64,
-    /// Terms that commands require.
+    /// Term that a command requires of its entry.
     required: BTreeMap<Bytes, u64>,
     /// Number of voters.
     voters: usize,
-    /// True while all voters must apply entries soon.
+    /// True while each voter must apply an entry within `APPLIED_WITHIN` of the first node.
     is_prompt: bool,
-    /// Most microseconds by which the wall clock of each node has been ahead so far, if it ever was.
+    /// Maximum number of microseconds by which the wall clock of each node has been ahead so far.
     clock_errors: BTreeMap<ProcessId, i64>,
-    /// Time by which the last entry was behind the true time when it was first applied.
+    /// Time by which the timestamp of the last entry was behind the true time when a node first applied the entry.
     time_behind: Duration,
     violations: Vec<String>,
 }
@@ -166,8 +166,8 @@ impl Truth {
         }
     }
 
-    /// Starts or stops the check that every voter applies each entry within `APPLIED_WITHIN` of the first. Voters are
-    /// the processes 1 to `voters` until a fault changes the membership.
+    /// Starts or stops the check that every voter applies each entry within `APPLIED_WITHIN` of the first node. Voters
+    /// are the processes 1 to `voters` until a fault changes the membership.
     pub fn expect_prompt(&self, is_prompt: bool) {
         self.inner().is_prompt = is_prompt;
     }
@@ -185,7 +185,7 @@ impl Truth {
         }
     }
 
-    /// Creates the truth about a cluster with this number of voters.
+    /// Creates the empty record of the entries of a cluster with this number of voters.
     #[must_use]
     pub fn of_voters(voters: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))
@@ -295,7 +295,7 @@ impl Truth {
     }
 }
 
-/// Positions of commands in their order. Only repetitions have several.
+/// Returns the positions of each command in the list. Only a repeated command has several.
 #[must_use]
 pub fn positions(commands: &[CommittedCommand]) -> HashMap<&Bytes, Vec<usize>> {
     let mut positions: HashMap<&Bytes, Vec<usize>> = HashMap::new();

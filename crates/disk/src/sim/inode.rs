@@ -1,8 +1,8 @@
 //! One simulated file without its name: the cached content, the durable content, and the pending changes
 //! between them.
 //!
-//! Invariant: `cached` is `durable` with every pending change applied, except for sectors after a failed sync
-//! (clean in the cache, never written).
+//! Invariant: `cached` is `durable` with every pending change applied, except for sectors that a failed sync has lost:
+//! they stay in the cache, but are never written.
 
 use super::{
     content::{Content, SECTOR_BYTES},
@@ -42,7 +42,7 @@ enum Sectors {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inode {
-    /// Latest name in the cache, for faults by path and for events.
+    /// Latest path of the file. Injected faults select files by this path, and events report it.
     pub(super) name: String,
     pub(super) cached: Content,
     pub(super) durable: Content,
@@ -113,8 +113,8 @@ impl Inode {
         self.durable.trim();
     }
 
-    /// Makes a sync fail: the pages become clean without being written, except for sectors that `spill` permits.
-    /// Lengths are metadata and stay pending.
+    /// Makes a sync fail: the pending sectors are lost. They stay in the cache, but no later sync writes them. If
+    /// `spill` is given, a random half of them reaches the medium nevertheless. Lengths are metadata and stay pending.
     pub(super) fn fail_sync(&mut self, mut spill: Option<&mut Rng>) {
         for pending in &mut self.pending {
             let sectors = std::mem::replace(&mut pending.sectors, Sectors::None);

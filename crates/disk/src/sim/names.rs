@@ -88,7 +88,7 @@ impl Names {
         }
     }
 
-    /// Directories that `create_dir(path)` must create, from the top.
+    /// Returns the directories that `create_dir(path)` must create, from the top.
     pub(super) fn missing_dirs(&self, path: &str) -> io::Result<Vec<String>> {
         let mut missing = Vec::new();
         let mut dir = path;
@@ -139,7 +139,8 @@ impl Names {
         }
     }
 
-    /// Makes the sync of a directory fail: the entries become clean without being written.
+    /// Makes the sync of a directory fail: its pending changes are lost. They stay in the cached tree, but no later
+    /// sync makes them durable.
     pub(super) fn fail_sync_dir(&mut self, dir: &str) {
         drop(self.take_pending(dir));
     }
@@ -165,7 +166,7 @@ impl Names {
         taken
     }
 
-    /// Tree after a power loss. A file whose directory is lost is lost too.
+    /// Returns the tree after a power loss. A file whose directory is lost is lost too.
     pub(super) fn survivors(&self, survival: &mut Survival) -> Self {
         let mut tree = self.durable.clone();
         let mut lost = BTreeSet::new();

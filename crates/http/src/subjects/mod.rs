@@ -75,7 +75,7 @@ struct PublishedShown {
     delivered: u64,
     /// Number of subscriptions of this node whose queues had no room for the messages.
     missed: u64,
-    /// Number of other nodes of a cluster with subscribers, to which the messages are sent.
+    /// Number of other nodes of the cluster to which the messages are sent because they have subscribers.
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<u32>,
 }

@@ -123,7 +123,7 @@ pub enum ClusterError {
     /// The change is not possible.
     #[error("{reason}")]
     Refused {
-        /// Reason, for people.
+        /// Text that explains why the change is not possible.
         reason: String,
     },
     /// The request has no administrator's token.
@@ -150,7 +150,7 @@ pub enum ClusterError {
     /// The consensus of this node has failed. The node must be restarted.
     #[error("the consensus of this node has failed: {reason}; restart the node")]
     Failed {
-        /// Cause.
+        /// Cause of the failure.
         reason: String,
     },
 }

@@ -7,9 +7,9 @@
 //!
 //! Invariants: those in the head of `table`. New records are delivered only while the pending records and the dead
 //! letters together are fewer than `max_pending`, and nothing else adds to their sum. So a group has at most
-//! [`MAX_GROUP_PENDING`](thalweg_types::limits::MAX_GROUP_PENDING) records in as many attempts or fewer, each with at
-//! most [`MAX_ATTEMPT_RECORDS`] of them: rows of 25 KB at most, and of 2.4 MB of runs together, plus the reasons of
-//! dead letters, for which [`MAX_GROUP_REASON_BYTES`] are the bound.
+//! [`MAX_GROUP_PENDING`](thalweg_types::limits::MAX_GROUP_PENDING) of these records, and at most as many attempts. An
+//! attempt has at most [`MAX_ATTEMPT_RECORDS`] records. The runs take at most 25 KB in one row and 2.4 MB in all rows,
+//! and the reasons of dead letters [`MAX_GROUP_REASON_BYTES`].
 
 use std::time::Duration;
 
@@ -59,13 +59,13 @@ pub(crate) struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
-    /// Number of runs under the attempts before, each time that the settlement names one.
+    /// Number of runs that the settled attempts had before. An attempt counts each time that the settlement names it.
     pub(crate) runs: u64,
     pub(crate) lapsed: Vec<Lapsed>,
 }
 
 impl SettledRecords {
-    /// Returns the number of records settled, as outcomes have it.
+    /// Returns the number of settled records in the type that outcomes use.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.settled).unwrap_or(u32::MAX)
     }
@@ -112,8 +112,8 @@ impl Group {
             || (self.head.cursor < next && !self.is_full())
     }
 
-    /// Returns how many records, up to `max`, a fetch at `now` delivers before new ones; 1 if it only makes dead
-    /// letters.
+    /// Returns the number of records, up to `max`, that a fetch at `now` delivers before new records; 1 if the fetch
+    /// only makes dead letters.
     pub(crate) fn deliverable_again(&self, now: SpaceTime, max: u32) -> u32 {
         let mut due = self.parcels.due_at(now).peekable();
         let least = u32::from(self.has_freed() || due.peek().is_some());
@@ -201,9 +201,9 @@ impl Group {
         self.make_dead_letters(now, dead, DEADLINE_PASSED);
     }
 
-    /// Delivers up to `left` records that waited behind another record of the same key and are now the first pending
-    /// ones of their keys: adds them to `runs`. Takes them from attempts of [`MAX_ATTEMPT_RECORDS`] runs together,
-    /// because the rows of these attempts are written again, and leaves the others to the next fetch.
+    /// Adds to `runs` up to `left` records that waited behind another record of the same key and are now the first
+    /// pending ones of their keys. Their attempts have at most [`MAX_ATTEMPT_RECORDS`] runs together, because the rows
+    /// of these attempts are written again. Other records are left to the next fetch.
     fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
         let before = runs.len();
         let mut room = MAX_ATTEMPT_RECORDS as usize;
@@ -402,7 +402,7 @@ impl Group {
         self.is_head_changed = true;
     }
 
-    /// Moves the cursor to the offset `start` if it is lower, because the records below `start` were trimmed from the
+    /// Moves a cursor below the offset `start` forward to `start`, because the records below it were trimmed from the
     /// stream.
     pub(crate) fn skip_to(&mut self, start: Offset) {
         if self.head.cursor < start {
@@ -411,10 +411,10 @@ impl Group {
         }
     }
 
-    /// Drops records below the offset `start`, which were trimmed from the stream: the pending records first, then the
-    /// dead letters, each by the first offsets of their attempts. Ends after the attempt with which it has processed
-    /// `max` runs or more: those that it drops, and the others of the same attempts, which are written again. Returns
-    /// the number of processed runs, and true if more are left.
+    /// Drops records below the offset `start`, which were trimmed from the stream. Handles attempts with pending
+    /// records first, then those with dead letters. Stops after the attempt that brings the number of processed runs to
+    /// `max` or more. All runs of an attempt count, because those that stay are written again. Returns the number of
+    /// processed runs, and true if more are left.
     pub(crate) fn drop_below(&mut self, start: Offset, max: u32) -> (u32, bool) {
         let mut processed = 0;
         while let Some(attempt) = self.parcels.first_below(start) {
@@ -475,8 +475,8 @@ impl Group {
         attempt
     }
 
-    /// Puts the rest of a parcel that was taken out under its attempt again. A parcel of an earlier build may be too
-    /// large; then the records beyond the maximum get attempts of their own.
+    /// Puts the remaining records of a parcel that was taken out back under its attempt number. A parcel of an earlier
+    /// build may be too large; then the records beyond the maximum get attempts of their own.
     fn put_back(&mut self, attempt: Attempt, mut parcel: Parcel) {
         let rest = parcel.divide();
         self.parcels.put(attempt, parcel);

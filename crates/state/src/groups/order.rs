@@ -15,8 +15,7 @@ pub(crate) struct KeyQueues {
     /// Pending records of each key, by the key's hash, in ascending order of offsets; no queue is empty. Used for
     /// lookups only, never iterated.
     queues: HashMap<u64, VecDeque<Offset>>,
-    /// Attempt number of the parcel that contains each parked record (one that waits behind another record of its
-    /// key).
+    /// Attempt number of the parcel of each parked record (one that waits behind another record of its key).
     parked: BTreeMap<Offset, Attempt>,
     /// Records that waited behind another record of the same key, and can be delivered now, because they are the first
     /// pending ones of their keys.
@@ -33,7 +32,8 @@ impl KeyQueues {
         self.queues.entry(key).or_default().push_back(offset);
     }
 
-    /// Notes that a pending record waits behind another record of its key, in the parcel `parcel`.
+    /// Marks a pending record as parked: it waits behind another record of its key. `parcel` is the attempt number of
+    /// the parcel that contains it.
     pub(crate) fn park(&mut self, offset: Offset, parcel: Attempt) {
         self.parked.insert(offset, parcel);
     }

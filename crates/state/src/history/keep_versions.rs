@@ -72,7 +72,7 @@ pub(crate) fn added_price(value_bytes: usize) -> u64 {
     READ + 2 * WRITE + written_bytes(value_bytes)
 }
 
-/// Returns the maximum price of the removal, by a put, of versions beyond the number that the keyspace keeps.
+/// Returns the maximum price that a put pays for removing versions beyond the number that the keyspace keeps.
 pub(crate) fn removed_price(history: KeyspaceHistory) -> u64 {
     /// Steps of the rows that the removal of a version reads and writes. Most puts remove at most one version.
     const REMOVED: u64 = READ + 5 * WRITE;
@@ -134,8 +134,8 @@ impl Applying<'_> {
 
     /// Keeps the current value of a key as a version, if its keyspace has a history. Called before the command that
     /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns the length of the
-    /// value if it is kept; then its bytes in the log stay live, and the caller charges them. A value that was written
-    /// with the same revision is not kept, nor one that no readable revision of the history includes.
+    /// value if it is kept; then its bytes in the log stay live, and the caller charges them. A value is not kept if it
+    /// was written with the same revision, or if no readable revision of the history includes it.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,
@@ -185,8 +185,8 @@ impl Applying<'_> {
         Ok(Some(found.value.value_len()))
     }
 
-    /// Changes the ending of the version that a put of the current command, with the revision `at`, has added: the
-    /// command has then removed the new value too, so that the key is gone after that version.
+    /// Changes the ending of the version that a put of the current command has added at the revision `at`. The command
+    /// has then also removed the value of the put, so the key is gone after that version.
     fn end_newest(
         &mut self,
         keyspace: KeyspaceId,
@@ -202,7 +202,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns the version that the current entry has ended by an overwrite at the revision `at`, with another ending.
+    /// Returns the version that the current entry has overwritten at the revision `at`, encoded with the new `ending`.
     fn overwritten_at(
         &self,
         keyspace: KeyspaceId,
@@ -269,8 +269,8 @@ impl Applying<'_> {
         excess.iter().try_for_each(|kept| self.forget_version(keyspace, key, kept))
     }
 
-    /// Forgets a version of a key, and stores in the key's row of forgotten versions that its past is unknown until
-    /// the version's end.
+    /// Forgets a version of a key, and notes in the key's row of forgotten versions that the values of the key are
+    /// unknown up to the end of this version.
     pub(crate) fn forget_version(
         &mut self,
         keyspace: KeyspaceId,
@@ -293,7 +293,7 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Removes the rows of a version. Subtracts a value in the log from the live bytes of its segment.
+    /// Removes the rows of a version. If the value is in the log, also lowers the live bytes of the value's segment.
     pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &StoredVersion) {
         let row = version_row(keyspace, key, kept.revision);
         self.applier.staged.delete(&[&row]);

@@ -113,9 +113,9 @@ pub enum FullDiskTask {
     Upkeep,
 }
 
-/// Pause before work that found the disk full is tried again.
+/// Pause before background work is retried after it has found the disk full.
 const RETRY_AFTER: Duration = Duration::from_millis(250);
-/// Interval at which a caller that waits for a flush looks for a full disk inside the store.
+/// Interval at which a waiting caller checks the background work: its progress, and whether the disk is full.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
@@ -552,7 +552,7 @@ struct WorkWatch {
 }
 
 impl WorkWatch {
-    /// Returns for how long no progress was seen. `work` is the amount of work done until now.
+    /// Returns the time since progress was last seen. `work` is the amount of work done until now.
     fn time_without_work(&mut self, work: u64, now: Instant) -> Duration {
         if work != self.seen {
             (self.seen, self.since) = (work, now);

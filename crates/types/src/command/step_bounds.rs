@@ -44,13 +44,14 @@ const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
 /// Steps of a lookup of a key or a field in addition to the bytes of its value.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
-/// Steps that the history of a keyspace adds to a write, which keeps the former value, reads the versions of the key and
-/// removes some of them. Of the former value they include the bytes that the state stores by default; longer values
-/// mostly stay in the log, where it takes no work to keep them. Proposers that know the value's length add its steps.
+/// Steps that the history of a keyspace adds to a write: the write keeps the former value, reads the versions of the
+/// key, and removes some of them. They cover a former value up to the length that the state stores by default. Longer
+/// values mostly stay in the log, and keeping them takes no work. Proposers that know the length add the steps of the
+/// value.
 const KEEP_VERSION: u64 =
     2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
-/// Steps that a touch in a commit adds to a write, because it writes the value again: those of a value that the state
-/// stores by default, like [`KEEP_VERSION`].
+/// Steps that a touch in a commit adds to a write, because the touch writes the value again. Like [`KEEP_VERSION`],
+/// they cover a value up to the length that the state stores by default.
 const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
 /// Steps of a command about a stream, a group or a lease, in addition to its bytes.
 const FLAT: u64 = 1000;
@@ -71,11 +72,11 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     max_steps_with(command, keeps_history, None)
 }
 
-/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of the values that the
-/// [commands of a Redis batch](ValueUse) use, or that the gets of a transaction return, the touches of a commit or
-/// transaction write again, and its writes keep in a history; `None` if the proposer does not know their lengths. Then
-/// each value that is returned, or that a Redis command or a transaction writes again, counts as one of maximum size,
-/// and each other one as the longest that the state stores by default.
+/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of stored values:
+/// those that the [commands of a Redis batch](ValueUse) use, that gets of a transaction return, that touches write
+/// again, and that writes keep in a history. It is `None` if the proposer does not know the lengths of these values.
+/// Then a value counts with the maximum length if it is returned, or if a Redis command or a transaction writes it
+/// again. Any other value counts with the longest length that the state stores by default.
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -117,7 +118,8 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     all.min(MAX_COMMAND_STEPS)
 }
 
-/// Returns the maximum number of runs under as many attempts of one consumer group: each run has a record.
+/// Returns the maximum number of runs that this number of attempts of one consumer group have together. Each run has at
+/// least one record.
 fn max_runs(attempts: u64) -> u64 {
     attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
 }
@@ -127,9 +129,9 @@ fn of_settle(settle: &Settle<'_>) -> u64 {
     settle.steps() + SETTLED_RUN * max_runs(settle.settlements.iter().count() as u64)
 }
 
-/// Returns the maximum price of a fetch, in addition to that of the group's head and of rewriting the rows of two
-/// attempts: one of whose records the fetch delivers some again, and one (or several with as many runs together) whose
-/// records are free to be delivered.
+/// Returns the maximum price of a fetch, in addition to the price of the group's head and of rewriting the rows of two
+/// attempts. The fetch delivers some records of one attempt again. From the other attempt (or several small ones), it
+/// delivers records that waited behind others of the same key.
 fn of_fetch(fetch: &Fetch<'_>) -> u64 {
     DELIVERED_RECORD * (u64::from(fetch.max) + u64::from(fetch.max_dead())) + SETTLED_RUN * fetch.keys.len() as u64
 }
@@ -187,7 +189,7 @@ fn of_transaction(
     Ok(Some(steps))
 }
 
-/// Use that a Redis command makes of values whose lengths its arguments do not show.
+/// Use of stored values by a Redis command. The command does not contain the lengths of these values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueUse {
     /// Returns the string at the key that is the first argument, and writes nothing.
@@ -220,7 +222,7 @@ pub enum ValueUse {
 }
 
 impl ValueUse {
-    /// Returns the use that a Redis command makes of values, by its name in lower case; `None` for a command whose
+    /// Returns the use of stored values by the Redis command with this name in lower case; `None` for a command whose
     /// bound follows another rule.
     #[must_use]
     pub fn of(name: &[u8]) -> Option<Self> {
@@ -292,8 +294,8 @@ enum Bound {
     /// that many values of each stream named after `STREAMS`, or of its one key. Without the option the number of
     /// values is unlimited.
     CountBehind(u32),
-    /// The options after the first two arguments determine the bound: a value if one of these options is present,
-    /// otherwise none.
+    /// The options after the first two arguments determine the bound: one value of maximum size if one of these options
+    /// is present, otherwise none.
     Options(&'static [&'static [u8]]),
     /// The command changes a Redis stream and reads no value. If one of these options follows the first argument, the
     /// command also scans entries, and only [`MAX_COMMAND_STEPS`] applies. Otherwise its only scan removes a few rows
@@ -341,8 +343,8 @@ impl Bound {
         }
     }
 
-    /// Returns the maximum number of steps of the command. Reads its arguments, of which there are `arguments` after
-    /// the command's name, from `reader`. `write` is the price of a write of a key.
+    /// Returns the maximum number of steps of the command. Reads the arguments after the command's name from `reader`;
+    /// `arguments` is their number. `write` is the price of a write of a key.
     fn steps(self, reader: &mut Reader<'_>, arguments: u32, write: u64) -> Result<u64, Malformed> {
         let (mut options, mut bytes) = (Options::default(), 0);
         for number in 0..arguments {

@@ -22,7 +22,7 @@ use crate::{
     render,
 };
 
-/// Maximum size of a line in bytes. The limit equals that of a record, which no record or value may exceed.
+/// Maximum size of a line in bytes. It equals the maximum size of a record, which values do not exceed either.
 const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
 
 /// Number of digits of a generated key, so that the keys of a file sort in the order of its records.
@@ -212,7 +212,7 @@ fn next_line(input: &mut dyn BufRead, number: u64) -> Result<Option<Vec<u8>>, Fa
     Ok(Some(line))
 }
 
-/// A line that was skipped.
+/// Kind of a line that was skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Blank,
@@ -367,7 +367,8 @@ impl<'a> CsvRows<'a> {
     }
 }
 
-/// Checks that a CSV file has the columns that the import needs, and no column twice, of which one would be lost.
+/// Checks that a CSV file has the columns that the import needs, and has no column twice, because one of the two would
+/// be lost.
 fn check_header(header: &csv::StringRecord, shape: &Shape<'_>) -> Result<(), Failure> {
     let mut names = HashSet::new();
     if let Some(twice) = header.iter().find(|name| !names.insert(*name)) {
