@@ -1,10 +1,11 @@
-//! The tail of durable puts: a minute at half of the knee, with a raw probe of the disk beside them.
+//! The tail of durable puts: a minute at half of the knee's rate, with a raw probe of the disk beside them. The knee is
+//! the highest rate that meets the objective.
 //!
 //! Owns: the goal, the search for the knee, the order of the runs, and the tables of this part. Does not own: the runs
 //! of the load generator (`over`), or the appends of the raw probe (`append_probe`).
 //!
-//! The server has no limit of memory. Before and after the puts the same number of gets a second shows the stalls of
-//! the machine itself, in which no disk takes part.
+//! The server has no limit of memory. Gets at the same rate, before and after the puts, show stalls of the machine that
+//! do not come from the disk.
 
 use crate::{
     BenchError, append_probe,
@@ -32,7 +33,7 @@ const PRECISION: f64 = 0.1;
 /// Runs that the knee must pass.
 const REPEATS: u32 = 2;
 
-/// One minute of puts, with what was measured around it.
+/// One minute of puts, with the raw probe beside it, and the gets before and after it.
 #[derive(Clone, Debug)]
 struct Minute {
     puts: over::Figures,
@@ -56,7 +57,7 @@ struct Rounds {
     minutes: Vec<Minute>,
 }
 
-/// Searches the knee of each length unless the options have the rate, and measures the puts in each round.
+/// Searches the knee for each length of values unless the options state a rate, and measures the puts in each round.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut server = scenario.start("tails", MemoryLimit::None, Level::Disk)?;
@@ -102,7 +103,8 @@ fn load(server: &Server, keys: &Keys, options: &PressureOptions) -> Result<(), B
     }
 }
 
-/// Returns the stated rate, or half of the knee; `None` if no rate met the objective.
+/// Returns the rate of the puts: the stated one, or half of the rate at the knee. `None` if no rate is stated and the
+/// search found none that meets the objective.
 fn rate_of(stated: Option<f64>, knee: Option<&Knee>) -> Option<f64> {
     stated.or_else(|| Some(knee?.rate? / 2.0))
 }

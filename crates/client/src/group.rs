@@ -115,7 +115,7 @@ impl Group {
         &self.0.client
     }
 
-    /// Id of the group, which commits use.
+    /// Returns the id of the group. A commit names the group by this id.
     pub async fn id(&self) -> Result<GroupId, Error> {
         self.0.id().await.map(GroupId)
     }

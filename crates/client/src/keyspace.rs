@@ -178,7 +178,7 @@ impl Keyspace {
         &self.0.client
     }
 
-    /// Id of the keyspace, which commits use.
+    /// Returns the id of the keyspace. A commit names the keyspace by this id.
     pub async fn id(&self) -> Result<KeyspaceId, Error> {
         self.0.id().await.map(KeyspaceId)
     }

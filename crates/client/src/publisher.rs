@@ -47,7 +47,7 @@ pub struct PublisherOptions {
     /// Longest time that a message waits for others to share its batch. With 0 each message is sent
     /// immediately, which costs a system call for each.
     pub delay: Duration,
-    /// Choice whether batches carry a checksum, which receivers verify.
+    /// Checksum of the batches, which receivers verify.
     pub checksum: Checksum,
     /// Acknowledgements that the publisher requests from the server.
     pub acks: Acks,
@@ -61,7 +61,7 @@ pub enum Acks {
     /// One acknowledgement for each batch, which the server sends when the batch is in the queues of all
     /// subscribers.
     PerBatch {
-        /// Maximum number of unacknowledged batches. At the maximum, callers that publish wait.
+        /// Maximum number of unacknowledged batches. While this number is reached, calls that publish wait.
         max_in_flight: usize,
     },
 }
@@ -94,7 +94,8 @@ struct Inner {
     gathered: Mutex<GatheredMessages>,
     /// Notifies the background task that a batch has to be sent when its delay has passed.
     begun: Arc<Notify>,
-    /// Notifies the tasks that wait because another task is receiving the server's answer to a batch.
+    /// Notifies tasks that wait for the server's answer to a batch while another task is receiving that
+    /// answer.
     settled: Notify,
 }
 
@@ -121,11 +122,11 @@ type Push<'a> = dyn FnMut(&mut BatchWriter) -> Result<(), RecordError> + Send + 
 
 /// Event that a message has to wait for before the publisher can take it.
 enum WaitReason {
-    /// The link is connected again, or has room for the frame again.
+    /// A connection, or room for the frame on the link.
     Link,
-    /// A request that is in progress on the link ends.
+    /// The end of a request that is in progress on the link.
     Request,
-    /// The server answers the oldest unacknowledged batch.
+    /// The server's answer to the oldest unacknowledged batch.
     Ack,
 }
 
@@ -176,14 +177,14 @@ impl Publisher {
         }
     }
 
-    /// Sends the gathered messages, and waits until the server has put all messages published so far into the queues of
-    /// the subscribers.
+    /// Sends the gathered messages. Waits until the server has put all messages published so far into the
+    /// subscribers' queues.
     ///
     /// # Errors
-    /// [`Lost`](Error::Lost), with unknown effect, if a connection was lost since the last flush: messages on
-    /// the way may be lost. If the publisher requests acks, also the errors that the server returned for
-    /// batches, and [`TimedOut`](Error::TimedOut) if an ack does not arrive within the client's timeout; the next flush
-    /// waits for it again.
+    /// [`Lost`](Error::Lost), with unknown effect, if a connection was lost since the last flush. Messages that were
+    /// being sent at that time may be lost. If the publisher requests acks, also the errors that the server returned
+    /// for batches, and [`TimedOut`](Error::TimedOut) if an ack does not arrive within the client's timeout. The next
+    /// flush then waits for this ack again.
     pub async fn flush(&self) -> Result<Published, Error> {
         let inner = &self.inner;
         loop {
@@ -248,7 +249,8 @@ impl Inner {
         if self.is_full(&gathered) {
             match self.send(&mut gathered, WritingThread::Task) {
                 Ok(()) => {}
-                // A full batch without room on the link stays here, and the next caller waits. There may be none.
+                // A full batch without room on the link stays here. The background task sends it, because there may be
+                // no later call that could.
                 Err(Ok(_)) => self.leave_to_sender(&mut gathered),
                 Err(Err(error)) => return Err(error),
             }

@@ -65,7 +65,7 @@ impl Stream {
         &self.0
     }
 
-    /// Id of the stream, which commits use.
+    /// Returns the id of the stream. A commit names the stream by this id.
     pub async fn id(&self) -> Result<StreamId, Error> {
         self.0.id().await.map(StreamId)
     }

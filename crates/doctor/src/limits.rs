@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use crate::{Findings, System, space::shown};
 
-/// Memory below which the defaults of a node leave little for caches. `memory` of a server must be at least 64 MiB, and
-/// is half of the memory that the system offers.
+/// Memory below which the defaults of a node leave little for caches. `memory` of a server must be at least 64 MiB; by
+/// default it is half of the memory that the system offers.
 const LITTLE_MEMORY: u64 = 256 << 20;
 
 /// Limits of this process; `None` is no limit, or one that the system does not report.
@@ -66,8 +66,8 @@ impl Limits {
     }
 }
 
-/// Returns the lowest processor quota of this process's control groups and their ancestors, in processors: of version 2
-/// from `cpu.max` (`QUOTA PERIOD`), of version 1 from `cpu.cfs_quota_us` and `cpu.cfs_period_us`.
+/// Returns the lowest processor quota of this process's control groups and their ancestors, in processors. Reads
+/// `cpu.max` (`QUOTA PERIOD`) of version 2, and `cpu.cfs_quota_us` and `cpu.cfs_period_us` of version 1.
 fn group_processors(system: &System) -> Option<f64> {
     let groups = system.text("proc/self/cgroup")?;
     let mut lowest: Option<f64> = None;
@@ -114,7 +114,7 @@ fn ratio(quota: u64, period: u64) -> Option<f64> {
     (period > 0 && quota > 0).then(|| quota as f64 / period as f64)
 }
 
-/// Judges the limits.
+/// Checks if the limits are sufficient for a node with these needs. Adds a finding for each problem.
 pub(crate) fn judge(limits: &Limits, needs: &Needs, found: &mut Findings) {
     open_files(limits, needs, found);
     memory(limits, found);

@@ -49,8 +49,8 @@ use thalweg_types::{Generation, Lsn};
 
 use crate::{error::WriteError, inner::Inner, maintenance_counts::Maintenance};
 
-/// Maximum share of a segment, in percent, that may be live if its live bytes are to be copied so that the segment can
-/// be freed. Copying more would cost more writing than the space is worth.
+/// Maximum live share of a segment, in percent, at which the mover copies the live bytes to free the segment. Copying
+/// more would cost more writing than the space is worth.
 const MAX_LIVE_PERCENT: u64 = 50;
 
 /// Bytes that the copy of a stream batch takes in the log in addition to the batch itself, including the head of the
@@ -87,8 +87,8 @@ pub(crate) struct Mover {
     last_of_history: LastWalked,
 }
 
-/// Segment after which the walks over segments continue in which the state counts live bytes; `None` to start with the
-/// oldest.
+/// Segment that was walked last, of those in which the state counts live bytes. The next walks continue after it.
+/// `None` to start with the oldest.
 type LastWalked = Option<Generation>;
 
 /// Log segments that may be freed once no row of the state points into them, oldest first.
@@ -201,8 +201,8 @@ impl Mover {
         round.failure.map_or(freed, Err)
     }
 
-    /// Frees the segments in which walks have found nothing live: all that are not needed for history, and of the
-    /// others as many as the full disk requires.
+    /// Frees segments in which walks have found nothing live: all that history does not need, and as many of the others
+    /// as a full disk requires.
     fn free_dead_segments(
         &mut self,
         round: &mut Round<'_>,
@@ -224,8 +224,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Walks segments (reads them record by record) within the bounds of a round: first those that are not needed for
-    /// history, then the others, the oldest first, until the freed bytes would be sufficient for the disk.
+    /// Walks segments (reads them record by record) within the bounds of a round. Segments that history needs come
+    /// last, and only until the segments found free have the bytes that a full disk lacks.
     fn walk_segments(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
         for segment in walk_order(round, &candidates.past, self.last_counted) {
@@ -279,8 +279,8 @@ impl Mover {
     }
 
     /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
-    /// freed, as a member would. This is the last entry below the position from which the log can then be read in
-    /// order. Segments below that position that stay because of live bytes are not read in order either.
+    /// freed. This is the last entry below the position from which the log can then be read in order. Segments that
+    /// stay below that position, because of their live bytes, are not read in order either.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
@@ -379,8 +379,8 @@ fn clear(
     Ok(None)
 }
 
-/// Copies live bytes forward, the largest copy first: if it is too large for a log record, no other copy is made for
-/// nothing.
+/// Copies live bytes forward, the largest copy first. If that copy is too large for a log record, the others are not
+/// made, because they could not free the segment.
 fn copy_forward(
     inner: &Inner,
     live: &mut [LiveBytes],
@@ -407,8 +407,8 @@ fn copy_forward(
     Ok(copied)
 }
 
-/// Returns segments in the order in which they are walked. Segments up to `last` in which the state counts live bytes
-/// have had their turn, and come after all others.
+/// Returns segments in the order in which they are walked: the oldest first. But segments up to `last` in which the
+/// state counts live bytes have had their turn, so they come after all others.
 fn walk_order<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: LastWalked) -> Vec<&'s SegmentInfo> {
     let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
     let (later, mut order): (Vec<_>, Vec<_>) =

@@ -4,8 +4,8 @@
 //! values of a page share one buffer, so a page costs two allocations instead of two for each pair. Does not own: the
 //! scan, or how many pairs a page has.
 //!
-//! Invariant: a pair that a caller keeps also keeps its page's buffer in memory, which has at most the page's keys and
-//! [`MAX_SHARED_BYTES`] for each of its pairs. A longer value has memory of its own.
+//! Invariant: a pair that a caller keeps also keeps the buffer of its page in memory. The buffer holds the page's keys,
+//! and its values of at most [`MAX_SHARED_BYTES`]. Each longer value has memory of its own.
 
 use bytes::Bytes;
 use thalweg_state::expiry::Expiry;
@@ -175,7 +175,7 @@ mod tests {
             let (key, value, revision, expiry) = lending.lend().unwrap();
             assert_eq!((key.to_vec(), value.to_vec()), pair(number));
             assert_eq!((revision, expiry), (Revision(number as u64), Expiry::NEVER));
-            // Both ways of taking pairs continue after each other.
+            // `next` and `lend` each continue where the other one stopped.
             if number == 2 {
                 let mut owned = lending.clone();
                 assert_eq!(owned.next().unwrap().1.to_vec(), pair(3).1);

@@ -21,18 +21,19 @@ use crate::call::{Answer, Call};
 /// A handler that only reads and needs no body.
 pub(crate) type Read = fn(&Arc<App>, &Call) -> Answer;
 
-/// Calls a handler that only reads, unless it takes too long for the current thread.
+/// Calls a handler that only reads, with the budget of a short read. Returns an error if the handler spends the budget.
 #[inline]
 pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer, BudgetSpent> {
     budget::within(SHORT_READ, || read(app, call))
 }
 
-/// Calls a handler that only reads on a thread for long reads.
+/// Runs a handler on a thread for long reads. The handler must only read.
 pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
     again(BudgetSpent::Steps, app, call, read).await
 }
 
-/// Calls a handler that has `spent` the budget of a short read on another thread.
+/// Runs a handler again, on a thread for long reads. `spent` states why its first call exceeded the budget of a short
+/// read.
 pub(crate) async fn again(spent: BudgetSpent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
     let (owner, head, id) = (Arc::clone(&account), call.head.clone(), call.id.clone());
@@ -53,8 +54,8 @@ pub(crate) async fn on_reader<T: Send + 'static>(
     app.readers.run(account, bytes, read).await.map_err(|error| failed(&error))
 }
 
-/// Repeats `search`, which has `spent` the budget of a short read, on another thread. Only a long search requests its
-/// `bytes` of memory.
+/// Repeats `search` on another thread, after a first search has `spent` the budget of a short read. Only a long search
+/// requests its `bytes` of memory.
 pub(crate) async fn search_again<T: Send + 'static>(
     spent: BudgetSpent,
     app: &App,
@@ -65,10 +66,9 @@ pub(crate) async fn search_again<T: Send + 'static>(
     app.readers.run_again(spent, account, bytes, search).await.map_err(|error| failed(&error))
 }
 
-/// Repeats `work` on `state`, which has `spent` the budget of a short read, on another thread, and returns the state
-/// with the result. Only long work requests its `bytes` of memory. `work` may be called twice, because work that waits
-/// for the disk and turns out to be long begins again, so it must not depend on what an earlier call has done to the
-/// state.
+/// Repeats `work` on another thread, after it has `spent` the budget of a short read. Returns the result and `state`.
+/// Only long work requests its `bytes` of memory. `work` may be called twice: work that waits for the disk and then
+/// takes long begins again. So it must not depend on changes that an earlier call has made to the state.
 pub(crate) async fn work_again<S: Send + 'static, T: Send + 'static>(
     spent: BudgetSpent,
     (app, account, bytes): (&App, &Arc<Account>, usize),
@@ -87,7 +87,7 @@ pub(crate) async fn work_again<S: Send + 'static, T: Send + 'static>(
     Ok((result, state.expect("it is taken once")))
 }
 
-/// Converts the error of a read that was lost.
+/// Converts the error of a read that did not end.
 fn failed(error: &ReaderError) -> ApiError {
     let status = match error.action() {
         Action::Stop => StatusCode::INTERNAL_SERVER_ERROR,

@@ -31,8 +31,8 @@ use thalweg_serving::{
 
 /// Maximum size in bytes of a part. Equal to the default size of an HTTP/2 frame, so the division adds few frames.
 const MAX_PART_BYTES: usize = 16 * 1024;
-/// Size in bytes from which a part waits until it was sent, and not only until the next part is requested. Also the
-/// minimum size of the parts into which a body is divided.
+/// Minimum size in bytes of a part that waits until it was sent. A smaller part waits only until the next one is
+/// requested. Also the minimum size of the parts into which a body is divided.
 const TRACKED_BYTES: usize = 4096;
 
 /// Returns the size in bytes of the parts of a reply. A window of the minimum rate requires a whole number of parts,
@@ -64,7 +64,7 @@ impl WaitingParts {
         self.streams().values().any(|stream| stream.pace.is_too_slow(now))
     }
 
-    /// Records that another part of a stream waits.
+    /// Records that one more part of a stream waits for the client to read it.
     fn begin(&self, stream: u64, rate: MinRate, now: Instant) {
         let mut streams = self.streams();
         let waiting = streams.entry(stream).or_insert_with(|| WaitingStream { pace: Pace::new(rate), parts: 0 });
@@ -135,7 +135,7 @@ impl PacedBody {
         let previous = self.waiting.take();
         let next = self.poll_next(context, now);
         // The next part begins to wait before the previous one ends, so they wait in the same window. If `inner` has
-        // nothing yet, the client is not waited for.
+        // nothing yet, no part waits for the client.
         if let Some(bytes) = previous {
             self.all.end(self.stream, bytes, now);
         }

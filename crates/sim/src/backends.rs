@@ -23,17 +23,17 @@ use crate::runtime::random;
 
 /// Maximum bytes of the queue of proposals.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
-/// Age of log that is kept for history, within the bound of its bytes.
+/// Maximum age of log that a node keeps only for history. `history_bytes` limits its size.
 const HISTORY_AGE: Duration = Duration::from_secs(1);
 
 /// Options with which a node starts. None of them may affect the answers to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeOptions {
-    /// Backend of the state, which a directory keeps.
+    /// Backend that stores the state. A node uses the same one as long as its directory exists.
     pub backend: BackendKind,
     /// Size of a log segment in bytes.
     pub segment_bytes: u32,
-    /// Length of the longest value that the state stores itself.
+    /// Maximum length in bytes of a value that the state stores itself. Longer values are only in the log.
     pub inline_value_bytes: usize,
     /// Size at which a memtable is persisted.
     pub memtable_bytes: usize,
@@ -52,7 +52,7 @@ fn pick(from: &[u64]) -> u64 {
 }
 
 impl NodeOptions {
-    /// Draws options.
+    /// Draws random options.
     #[must_use]
     pub fn random() -> Self {
         Self::with_backend(match random(0..3) {
@@ -62,7 +62,7 @@ impl NodeOptions {
         })
     }
 
-    /// Draws options for a directory with a backend.
+    /// Draws random options for a node whose directory has this backend.
     #[must_use]
     pub fn with_backend(backend: BackendKind) -> Self {
         Self {

@@ -7,8 +7,9 @@
 
 use crate::{report::Report, settings::Settings, simulation::run};
 
-/// Returns the report of the shortest script found, which is the given simulation if nothing can be left out. Calls
-/// `tried` after each simulation with the number of faults that remain. `None` if the simulation has no violation.
+/// Runs the simulation again and again with fewer faults, as long as a violation remains. Returns the report of the run
+/// with the fewest faults, or `None` if the first run, with all faults, has no violation. Calls `tried` after each
+/// further run with the lowest number of faults found up to then.
 pub fn shrink(settings: &Settings, mut tried: impl FnMut(usize)) -> Option<Report> {
     let mut best = run(settings);
     if best.violations.is_empty() {

@@ -11,9 +11,9 @@ pub struct Entry<'a> {
     pub term: Term,
     /// Index of the entry in the space's sequence of entries.
     pub index: Index,
-    /// Space time of the entry. If it is below that of the previous entry, the machine uses the previous one.
+    /// Time of the entry by the space's clock. If the previous entry has a later time, the machine uses that instead.
     pub time: SpaceTime,
-    /// Encoded commands of the entry, each with its length before it.
+    /// Encoded commands of the entry, each preceded by its length.
     pub payload: &'a [u8],
     /// Position in the log at which the payload begins.
     pub at: LogPosition,
@@ -47,7 +47,7 @@ pub(crate) struct Position {
     pub(crate) entry: Option<(Term, Index, SpaceTime)>,
 }
 
-/// Checks that every byte of a payload that begins at `at` can be addressed by a pointer, whose offset within a
+/// Checks that pointers can address every byte of a payload that begins at `at`. The offset of a pointer within a
 /// segment has 32 bits.
 pub(crate) fn check_addressable(payload: &[u8], at: LogPosition) -> Result<(), MachineError> {
     let end = u64::from(at.offset) + payload.len() as u64;

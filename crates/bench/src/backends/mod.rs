@@ -50,13 +50,13 @@ pub struct BackendsOptions {
     /// Backends to measure.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
     pub backends: Vec<BackendKind>,
-    /// When writes are synced: by the engine's log, by the backend after each batch, or both measured.
+    /// Sync of the writes: by the engine's log, or by the backend after each batch.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     pub modes: Vec<Mode>,
-    /// Samples of each measurement, without those that warm up.
+    /// Counted samples of each measurement.
     #[arg(long, default_value_t = 10)]
     pub samples: u64,
-    /// Samples before these, which warm up and are not counted.
+    /// Samples before the counted ones, to warm up.
     #[arg(long, default_value_t = 1)]
     pub warmup_samples: u64,
     /// Length of a value in bytes.
@@ -71,11 +71,11 @@ pub struct BackendsOptions {
     /// Leave out the groups of row A, a published benchmark, to run the sweeps alone.
     #[arg(long)]
     pub no_groups: bool,
-    /// Also measure random reads in stores of 100 entries up to this number, in steps of ten times (1000000: all
-    /// steps).
+    /// Also measure random reads in stores of 100, 1000, 10000 ... entries, up to this number. The published report
+    /// uses 1000000.
     #[arg(long, value_name = "ENTRIES")]
     pub sweep_size: Option<u64>,
-    /// Also measure reads by 1, 2, 4 ... up to this number of threads (16: all steps).
+    /// Also measure reads by 1, 2, 4, 8 ... threads at once, up to this number. The published report uses 16.
     #[arg(long, value_name = "THREADS")]
     pub sweep_readers: Option<u64>,
     /// Write plots as SVG files to this directory.

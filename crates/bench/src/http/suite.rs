@@ -62,7 +62,8 @@ fn target_name(options: &HttpOptions, target: &Target) -> String {
     }
 }
 
-/// Rounds of a scenario, and the rounds of the route that stores nothing, which precede them one by one.
+/// Rounds of a scenario. If the route that stores nothing (the echo) is also measured, a round of it precedes each
+/// round of the scenario.
 #[derive(Default)]
 struct Rounds {
     subject: load::Rounds<Counts>,
@@ -166,7 +167,7 @@ impl Suite<'_> {
         profiler.run((&label, &place), report, self.progress, || load::run(&plan).map(|outcome| outcome.rate))
     }
 
-    /// Runs the load at the highest rate of a search and at half of it for each kind of profile.
+    /// Runs the load for each kind of profile, at the highest rate that the search found and at half of this rate.
     fn profile_knee(&mut self, rate: f64, report: &mut Report) -> Result<(), BenchError> {
         let Some(profiler) = &self.profiler else { return Ok(()) };
         for (words, place, rate) in [("at the knee", "", rate), ("below the knee", "-below", rate / 2.0)] {
@@ -233,7 +234,7 @@ impl Suite<'_> {
         knee.rate.map_or(Ok(()), |rate| self.profile_knee(rate, report))
     }
 
-    /// Stores the keys of a load with gets, unless the server already holds them.
+    /// Stores the keys that the gets of a load read, unless the server already holds them.
     fn load_keys(&mut self, load: &HttpLoad) -> Result<(), BenchError> {
         if !load.reads_stored_keys() || !self.loaded.insert((load.api, load.keys, load.value_size)) {
             return Ok(());
@@ -251,12 +252,12 @@ impl Suite<'_> {
 
     fn has_echo(&self) -> bool {
         let path = &self.options.echo_path;
-        // A GET only finds out whether the route is there; it takes POST.
+        // The route takes POST. A GET only shows if the route exists.
         !path.is_empty() && self.target.get(path).is_some_and(|(status, _)| matches!(status, 200 | 405))
     }
 }
 
-/// Returns the plan of a run under a profile, which is not longer than a profile needs.
+/// Returns the plan with its duration limited to that of the longest run under a profile.
 fn shortened(plan: Plan<Http>) -> Plan<Http> {
     Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan }
 }
@@ -276,7 +277,7 @@ enum Kind {
 }
 
 fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
-    // Shedding load with 503 is a way of not keeping up; wrong bytes and lost keys are not.
+    // A server that cannot keep up may reject requests with 503, but must not return wrong bytes or lose keys.
     let Counts { wrong_bytes, lost_keys, .. } = outcome.tally.own;
     let is_serious = wrong_bytes + lost_keys > 0 || (outcome.tally.lost > 0 && objective.errors.is_none());
     let faults = if is_serious { Faults::Serious } else { Faults::Refusals };
@@ -322,8 +323,8 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs_per
     }
 }
 
-/// Returns the number of puts of a whole run with its warm-up, the span in which the server's bytes and fsyncs are
-/// counted. In a mix their share is that of the counted requests; NaN without puts.
+/// Returns the number of puts of a whole run with its warm-up. The server's bytes and fsyncs are counted over the same
+/// time. The warm-up is taken to have the same share of puts as the counted requests. NaN if there are no puts.
 fn all_puts(outcome: &Outcome) -> f64 {
     let puts = outcome.tally.times[Operation::Put as usize].count() as f64;
     let all = outcome.tally.all_right as f64 * puts / outcome.times.count() as f64;

@@ -28,7 +28,7 @@ pub enum ReadFrom {
     Start,
     /// Each reader begins at the end, and continues after its last read.
     Tail,
-    /// Each read begins at any record.
+    /// Each read begins at a random record.
     Random,
 }
 
@@ -41,7 +41,7 @@ pub enum FeedStep {
     Read {
         /// Offset of the first record.
         from: u64,
-        /// End of the acknowledged records at the moment of sending.
+        /// End of the records that were acknowledged before the read was sent.
         floor: u64,
         /// Purpose of the read.
         reader: Reader,
@@ -66,11 +66,11 @@ pub enum Reader {
     Continues,
     /// The reader reads nothing else.
     Once,
-    /// The read is part of the reading of the whole stream, which finds each record once.
+    /// The read gets one page of a pass over the whole stream. The pass must find each record once.
     Whole,
 }
 
-/// Content of a right reply.
+/// Content of a correct reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedReply {
     /// The request is done, for this number of records or messages.
@@ -102,6 +102,6 @@ pub enum Arrival {
     Fetch,
     /// A subscription.
     Message,
-    /// The reading of the whole stream after the runs.
+    /// The pass over the whole stream after the runs.
     Whole,
 }

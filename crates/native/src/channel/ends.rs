@@ -17,8 +17,8 @@ use crate::{
     session::Session,
 };
 
-/// Number of keepalive intervals for which the last messages of a client that has said goodbye wait for room at
-/// subscribers, as long as a silent client keeps its connection.
+/// Number of keepalive intervals for which the last messages of a client that has said goodbye may wait for room at
+/// subscribers. A silent client keeps its connection for the same time.
 const LEAVE_INTERVALS: u32 = 3;
 
 impl ChannelTask {
@@ -33,8 +33,8 @@ impl ChannelTask {
         let age = self.socket.age();
         let listens = self.listens();
         if let Some(alive) = self.keep_alive.as_mut().filter(|_| !listens) {
-            // The channel does not read now, so silence is no sign of a dead client. A client whose messages wait for
-            // a subscriber is not read for as long as the subscriber likes.
+            // The channel does not read now, so silence is no sign of a dead client. It does not read while the
+            // client's messages wait for a slow subscriber, however long that takes.
             alive.record_receipt(age);
         }
         match self.keep_alive.map(|alive| alive.due_action(age)) {
@@ -54,8 +54,8 @@ impl ChannelTask {
     }
 
     /// Returns true if the server should close the channel: it is idle, connections run short, and its client's address
-    /// holds more than its share. Returns false for the first channel of a connection that has others, because they
-    /// would end with it.
+    /// holds more than its share of them. Returns false for the first channel of a connection that has other channels,
+    /// because they would end with it.
     fn is_dispensable(&self) -> bool {
         let Session { account, app, .. } = &self.session;
         account.is_over_share(Resource::Connections)
@@ -85,7 +85,7 @@ impl ChannelTask {
         }
     }
 
-    /// Begins to close the channel after the goodbye of its client. Its messages are published before.
+    /// Begins to close the channel after the goodbye of its client. The channel publishes the client's messages first.
     pub(super) fn leave(&mut self) {
         self.subjects.flush();
         self.commit_waiting();
@@ -98,7 +98,9 @@ impl ChannelTask {
         }
     }
 
-    /// Closes a channel that is stopping, once nothing is pending, or one whose client has left.
+    /// Closes the channel if it has nothing left to do. A channel that is stopping first answers all requests and ends
+    /// all subscriptions. A channel whose client has said goodbye first publishes the client's last messages, until the
+    /// time for that has passed.
     pub(super) fn finish(&mut self) {
         let goodbye = match self.phase {
             ChannelPhase::Finishing { goodbye } => goodbye,

@@ -29,7 +29,7 @@ pub struct Batch {
     payload: Bytes,
     /// Term in which the node led when it checked the proposals; `None` if it did not lead.
     term: Option<Term>,
-    /// Monotonic time in microseconds up to which proposers that give up have been answered; 0 at first.
+    /// Monotonic time in microseconds. Proposers whose timeout passed up to this time have been answered; 0 at first.
     expired_micros: u64,
     /// Monotonic time at which the proposals were taken from the queue; zero if it is not known.
     taken_at: Duration,
@@ -57,15 +57,15 @@ impl Batch {
         self.proposals.iter().map(|pending| pending.queued_at)
     }
 
-    /// Term in which this node led when it checked the batch's proposals, and outside of which it must not write them;
-    /// `None` if it did not lead.
+    /// Term in which this node led when it checked the batch's proposals; `None` if it did not lead. The node must not
+    /// write them in another term.
     #[must_use]
     pub fn term(&self) -> Option<Term> {
         self.term
     }
 
-    /// Prepares a batch that was refused unwritten for another leader: refuses the proposals that require a term of
-    /// this node. Returns `None` if no others are left.
+    /// Prepares a batch for another leader, after it was refused and not written. Answers the proposals that require a
+    /// term of this node with `error`. Returns a batch of the others; `None` if there are none.
     #[must_use]
     pub fn for_any_leader(self, error: &ProposeError) -> Option<Self> {
         if self.proposals.iter().all(|pending| pending.term.is_none()) {
@@ -121,15 +121,15 @@ impl Batch {
         Duration::from_micros(last.unwrap_or(0))
     }
 
-    /// Monotonic time of the node at which the next proposer gives up, after those that [`expire`](Self::expire) has
-    /// answered; `None` if there is none.
+    /// Monotonic time of the node at which the next proposer gives up. Proposers that [`expire`](Self::expire) has
+    /// answered do not count. `None` if no others are left.
     pub(crate) fn next_expiry(&self) -> Option<Duration> {
         let expiries = self.proposals.iter().map(|pending| pending.expires_micros);
         expiries.filter(|expires| *expires > self.expired_micros).min().map(Duration::from_micros)
     }
 
-    /// Answers the proposers that give up by `now_micros` with an error. Their commands stay in the batch, because its
-    /// entry contains them.
+    /// Sends an error to the proposers whose timeout has passed at `now_micros`. Their commands stay in the batch,
+    /// because they are part of its log entry.
     pub(crate) fn expire(&mut self, now_micros: u64, error: &ProposeError) {
         self.expired_micros = self.expired_micros.max(now_micros);
         for pending in self.proposals.iter_mut().filter(|pending| pending.expires_micros <= now_micros) {
@@ -137,8 +137,8 @@ impl Batch {
         }
     }
 
-    /// Answers all proposals: the entry was committed and applied, its commands have these outcomes, and applying them
-    /// took `steps`, if that is known.
+    /// Answers all proposals with the outcomes of their commands, after the entry was committed and applied. `steps` is
+    /// the number of steps that applying them took, if it is known.
     pub fn complete(mut self, outcomes: Vec<Outcome>, steps: Option<u64>) {
         if outcomes.len() != self.proposals.len() {
             let (found, expected) = (outcomes.len(), self.proposals.len());

@@ -1,8 +1,9 @@
 //! Commands about the data that a hostile client leaves behind: dead letters without end, attempts with many runs,
 //! deleted prefixes, and deleted rows.
 //!
-//! Owns: kinds whose cost depends on this data more than on the command. Each kind prepares its data when it is
-//! searched. Some preparations take seconds, or are refused beyond a limit; then the kind works on what there is.
+//! Owns: the kinds of commands whose cost depends on this data more than on the command. Each kind prepares its data
+//! when the search for its costs begins. Some preparations take seconds. If a limit ends a preparation early, the kind
+//! works on the data prepared so far.
 
 use std::{cell::OnceCell, time::Duration};
 
@@ -29,11 +30,11 @@ use crate::{
     proposed,
 };
 
-/// Number of dead letters, each with a row of its own, with which a group is moved.
+/// Number of dead letters of a group when it is moved. Each has a row of its own.
 const LETTERS: u64 = 1_000_000;
 /// Number of deleted rows that scans pass.
 const DELETED_ROWS: usize = 2_000_000;
-/// Number of records that are parked together, each behind an earlier one of its key.
+/// Number of records that one fetch parks. Each waits for an earlier record with the same key.
 const PARKED: u64 = MAX_FETCH_KEYS as u64;
 
 pub(crate) fn search(search: &mut Search<'_>) {
@@ -120,7 +121,7 @@ fn ack_dead(node: &Node, group: GroupId) {
     }
 }
 
-/// Returns acks of dead letters, each with as many ranges as one may have, and each range of one record.
+/// Returns acks for all these dead letters. Each ack has as many ranges as allowed, and each range has one record.
 fn acks_of_each(dead: &[DeadParcel]) -> Vec<Vec<Settlement>> {
     let mut letters = Vec::new();
     for parcel in dead {
@@ -162,8 +163,8 @@ fn dead_letters(search: &mut Search<'_>) {
     }
 }
 
-/// Makes dead letters of records one by one, and moves the group back for more, until it has [`LETTERS`] or keeps no
-/// more. Returns the group.
+/// Turns records into dead letters one by one, and moves the group back to get more, until it has [`LETTERS`] of them
+/// or keeps no more. Returns the group.
 fn bury(node: &Node) -> GroupId {
     let group = group(node, "hostile-letters", GroupOrder::Competing);
     let mut before = 0;
@@ -206,8 +207,8 @@ fn large_parcels(search: &mut Search<'_>) {
     });
 }
 
-/// Parks as many records as possible behind others with the same keys, [`PARKED`] of them together, and acks the
-/// others, so that all parked records can be delivered.
+/// Parks as many records as possible behind others with the same keys, [`PARKED`] at a time. Then acks the others, so
+/// that all parked records can be delivered.
 fn free(node: &Node, group: GroupId) {
     node.must(seek(group));
     let mut first = Vec::new();
@@ -243,13 +244,13 @@ fn sweep_all(node: &Node) {
     while let Outcome::Reclaimed { more: true, .. } = node.must(sweep()) {}
 }
 
-/// Key behind all prefixes of [`delete_prefixes`].
+/// Returns a key that begins with all prefixes of [`delete_prefixes`].
 fn long_key(end: &str) -> Vec<u8> {
     [&[b'a'; 1_100][..], end.as_bytes()].concat()
 }
 
 /// Creates a keyspace with as many deleted prefixes as possible, each longer than the one before. Each hides the same
-/// few rows. A key that was put later is visible, and begins with all of them.
+/// few rows. A key that is put later begins with all these prefixes and is visible.
 fn delete_prefixes(node: &Node) -> KeyspaceId {
     sweep_all(node);
     let id = keyspace(node, "hostile-prefixes");
@@ -310,7 +311,7 @@ fn scans(search: &mut Search<'_>) {
     for scans in [1, 100] {
         search.fixed("transaction: scans over 2,000,000 deleted rows", scans, &|n| {
             let id = *deleted.get_or_init(|| delete_rows(node));
-            // Each scan begins before the one in front of it.
+            // Each scan begins at a lower key than the scan before it.
             one(transaction(n, |transaction, at| {
                 let start = row_key(DELETED_ROWS - (at + 1) * DELETED_ROWS / n);
                 let scan = ScanOperation { start: Some(&start), limit: 1, ..ScanOperation::default() };

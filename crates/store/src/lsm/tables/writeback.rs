@@ -137,8 +137,8 @@ impl Writeback {
         is_complete
     }
 
-    /// Returns the error of a full disk if a compaction has taken so much of it that flushes might find no room. A
-    /// compaction can be repeated later, but without flushes the log cannot be freed, so they come first.
+    /// Returns the error of a full disk if the free space is so small that flushes might find no room. A compaction can
+    /// be repeated later, but without flushes the log cannot be freed, so they come first.
     #[cold]
     fn check_room(&self) -> io::Result<()> {
         let kept = self.shared.pace.kept_free_bytes();
@@ -186,8 +186,8 @@ fn free_bytes(dir: &Path) -> io::Result<u64> {
 }
 
 impl Table {
-    /// Returns true if the table file has grown since the last call. If it has not grown, the file is complete or
-    /// another thread writes it.
+    /// Returns true if the table file is empty or has grown since the last call. Otherwise this thread stops handling
+    /// it: the table is complete, or it is the output of another thread.
     fn has_grown(&mut self) -> bool {
         let Ok(metadata) = self.file.metadata() else { return false };
         let has_grown = metadata.len() > self.len || metadata.len() == 0;
