@@ -137,6 +137,15 @@ pub trait File: Send + Sync + std::fmt::Debug {
     }
     /// Truncates the file, or extends it with zeroes.
     fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reserves disk space for the first `len` bytes without writing them, and extends the file if it is shorter. Bytes
+    /// that were never written read as zeroes. Returns false, without a change, where the system does not support it.
+    ///
+    /// This takes a moment where writing zeroes takes as long as writing data. But the first write of each block then
+    /// changes metadata, too, so a sync after it takes longer.
+    fn reserve(&self, len: u64) -> io::Result<bool> {
+        let _ = len;
+        Ok(false)
+    }
     /// Maps the first `len` bytes for small writes. A write through the mapping is equivalent to
     /// [`write_all_at`](Self::write_all_at) of the same bytes: it survives a crash of the process, reads see
     /// it, and [`sync_data`](Self::sync_data) makes it durable. It costs a copy instead of a system call. The

@@ -260,6 +260,7 @@ impl Log {
             recycled: counters.recycled.load(Ordering::Relaxed),
             created: counters.created.load(Ordering::Relaxed),
             zeroed_bytes: counters.zeroed_bytes.load(Ordering::Relaxed),
+            reserved_bytes: counters.reserved_bytes.load(Ordering::Relaxed),
             segment_waits: counters.waits.load(Ordering::Relaxed),
             segment_wait_micros: counters.wait_micros.load(Ordering::Relaxed),
             waiting_writers: shared.gates.waiting.load(Ordering::Relaxed) as u64,

@@ -101,6 +101,12 @@ impl State {
     fn is_awaited(&self) -> bool {
         self.waiting > 0 || !self.wakers.is_empty()
     }
+
+    /// True if a thread or a task waits for a segment that is not ready. A future that was dropped leaves its waker
+    /// behind, which awaits nothing once segments are ready.
+    fn must_hurry(&self) -> bool {
+        self.waiting > 0 || self.is_awaited() && self.ready.len() < SegmentPool::needed(Purpose::Data)
+    }
 }
 
 /// Counters of the thread that prepares segments, and of the appends that waited for it.
@@ -109,6 +115,8 @@ pub(crate) struct PrepareCounters {
     pub created: AtomicU64,
     pub recycled: AtomicU64,
     pub zeroed_bytes: AtomicU64,
+    /// Bytes of segments that were reserved without zeroes, because a writer waited.
+    pub reserved_bytes: AtomicU64,
     pub waits: AtomicU64,
     pub wait_micros: AtomicU64,
 }
@@ -338,8 +346,7 @@ impl SegmentPool {
     /// taken.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.state();
-        // A future that was dropped leaves its waker behind, which awaits nothing once segments are ready.
-        if state.waiting > 0 || state.is_awaited() && state.ready.len() < Self::needed(Purpose::Data) {
+        if state.must_hurry() {
             return false;
         }
         state.at_rest = true;

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::{
     buffer::spare_capacity,
-    fs::{Advice, fadvise},
+    fs::{Advice, FallocateFlags, fadvise, fallocate},
     io::Errno,
 };
 
@@ -93,6 +93,17 @@ impl File for RealFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
+    }
+
+    fn reserve(&self, len: u64) -> io::Result<bool> {
+        loop {
+            match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+                Ok(()) => return Ok(true),
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     fn map(&self, len: u64) -> io::Result<Box<dyn Mapping>> {

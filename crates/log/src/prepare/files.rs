@@ -138,12 +138,23 @@ impl SegmentPool {
     }
 
     /// Writes zeroes into a segment file up to its size. Returns false if the thread must stop.
+    ///
+    /// The rest of the file is reserved, and not written, once a writer waits for a segment. The writer then waits for
+    /// a few milliseconds, and not for the time of the zeroes: under sustained load on a slow disk that is a tenth of a
+    /// second and more. Each sync of such a segment takes longer, until the segment is recycled.
     fn zero_fill(&self, file: &dyn File, path: &str, pace: PrepareSpeed) -> Result<bool, DiskFault> {
         let zeroes = [0; ZERO_PIECE_BYTES];
         let total = u64::from(self.segment_bytes);
         let mut at = 0;
         let mut step_began = Instant::now();
         while at < total {
+            if pace == PrepareSpeed::Bounded
+                && self.state().must_hurry()
+                && file.reserve(total).explain("reserve", path)?
+            {
+                self.counters.reserved_bytes.fetch_add(total - at, Ordering::Relaxed);
+                return Ok(true);
+            }
             let piece = (total - at).min(ZERO_PIECE_BYTES as u64);
             file.write_all_at(&zeroes[..piece as usize], at).explain("write", path)?;
             at += piece;

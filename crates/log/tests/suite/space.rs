@@ -228,6 +228,7 @@ struct Watched {
     changes: Changes,
     /// Time that each growth of a file takes.
     growth_takes: Duration,
+    can_reserve: bool,
 }
 
 impl Watched {
@@ -237,7 +238,8 @@ impl Watched {
     }
 
     fn watched(&self, file: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(WatchedFile { file, changes: Arc::clone(&self.changes), growth_takes: self.growth_takes })
+        let (changes, growth_takes) = (Arc::clone(&self.changes), self.growth_takes);
+        Arc::new(WatchedFile { file, changes, growth_takes, can_reserve: self.can_reserve })
     }
 }
 
@@ -284,6 +286,7 @@ struct WatchedFile {
     file: Arc<dyn File>,
     changes: Changes,
     growth_takes: Duration,
+    can_reserve: bool,
 }
 
 impl WatchedFile {
@@ -321,6 +324,13 @@ impl File for WatchedFile {
         self.note_growth(u64::MAX);
         self.file.set_len(len)
     }
+    fn reserve(&self, len: u64) -> io::Result<bool> {
+        if self.can_reserve {
+            let zeroes = vec![0; (len - self.file.len()?) as usize];
+            self.file.write_all_at(&zeroes, self.file.len()?)?;
+        }
+        Ok(self.can_reserve)
+    }
     fn map(&self, len: u64) -> io::Result<Box<dyn Mapping>> {
         self.note_growth(len);
         self.file.map(len)
@@ -332,7 +342,8 @@ fn the_write_path_creates_renames_and_extends_nothing() {
     let changes = Changes::default();
     let sim = SimDisk::new(6);
     let (watched, growth_takes) = (Arc::clone(&changes), Duration::ZERO);
-    let disk: Arc<dyn Disk> = Arc::new(Watched { disk: sim.clone(), changes: watched, growth_takes });
+    let disk: Arc<dyn Disk> =
+        Arc::new(Watched { disk: sim.clone(), changes: watched, growth_takes, can_reserve: false });
     let options = LogOptions { segment_bytes: 256 * 1024, ..options() };
     let (log, _) = open_still(&disk, options).unwrap();
     changes.lock().unwrap().clear();
@@ -412,7 +423,8 @@ fn a_log_at_rest_keeps_no_prepared_segments() {
 /// The disk is slow, so that an append waits for its segment while the log's user goes on calling `rest`.
 #[test]
 fn a_segment_that_an_append_waits_for_is_not_given_back() {
-    let disk = Watched { disk: SimDisk::new(11), changes: Changes::default(), growth_takes: Duration::from_millis(30) };
+    let (changes, growth_takes) = (Changes::default(), Duration::from_millis(30));
+    let disk = Watched { disk: SimDisk::new(11), changes, growth_takes, can_reserve: false };
     let clock = Arc::new(ManualClock::default());
     let (log, _) = Log::open(Arc::new(disk), "log", small_options(), clock.clone(), 7).unwrap();
     let ready = |wanted| {
@@ -440,6 +452,32 @@ fn a_segment_that_an_append_waits_for_is_not_given_back() {
         });
         // The next append needs another segment, in which the log may rest.
         append(&log, &[payload(number, len / 2)], Durability::Os).unwrap();
+    }
+}
+
+/// Zeroes for a segment take 400 ms on this disk, so appends come to wait. The preparer then reserves space.
+#[test]
+fn a_writer_that_waits_gets_a_segment_without_zeroes() {
+    let (sim, options) = (SimDisk::new(12), LogOptions { segment_bytes: 256 * 1024, ..options() });
+    for can_reserve in [false, true] {
+        let (changes, growth_takes) = (Changes::default(), Duration::from_millis(100));
+        let disk: Arc<dyn Disk> = Arc::new(Watched { disk: sim.clone(), changes, growth_takes, can_reserve });
+        let (log, _) = open_still(&disk, options.clone()).unwrap();
+        let (first, count) = (log.end().get(), 30);
+        let payloads: Vec<_> = (0..count).map(|number| payload(number, 40_000)).collect();
+        for payload in &payloads {
+            append(&log, std::slice::from_ref(payload), Durability::Os).unwrap();
+        }
+        let stats = log.stats();
+        assert!(stats.segment_waits > 0, "{stats:?}");
+        assert_eq!(stats.reserved_bytes > 0, can_reserve, "{stats:?}");
+        let records: Vec<_> = log.records_from(Lsn(first)).unwrap().collect::<Result<_, _>>().unwrap();
+        assert_records(&records, first, &payloads);
+        log.close().unwrap();
+        drop(log);
+        let (log, _) = open_still(&disk, options.clone()).unwrap();
+        assert_eq!(log.end().get(), first + count);
+        log.close().unwrap();
     }
 }
 

@@ -79,6 +79,12 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     counter(encoder, "log_segments_recycled", "Segments that were reused", log.recycled)?;
     counter(encoder, "log_segments_created", "Segment files that were created", log.created)?;
     counter(encoder, "log_zeroed_bytes", "Bytes written to prepare segments", log.zeroed_bytes)?;
+    counter(
+        encoder,
+        "log_reserved_bytes",
+        "Bytes of segments that were reserved and not zeroed, because an append waited",
+        log.reserved_bytes,
+    )?;
     counter(encoder, "log_segment_waits", "Appends that had to wait for their next segment", log.segment_waits)?;
     seconds(encoder, "log_segment_wait", "Time of these waits", log.segment_wait_micros)?;
     gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
