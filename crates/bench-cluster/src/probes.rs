@@ -5,8 +5,14 @@ use std::{
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     path::Path,
+    sync::atomic::{
+        AtomicBool,
+        Ordering::{Acquire, Release},
+    },
     time::{Duration, Instant},
 };
+
+use thalweg_lab::Scratch;
 
 use crate::{
     BenchError,
@@ -66,6 +72,53 @@ pub(crate) fn sequential_rate(dir: &Path, time: Duration) -> Result<f64, BenchEr
     Ok(probe.run(&vec![7; LARGE_WRITE], Sync::Each, time)?.rate * LARGE_WRITE as f64)
 }
 
+/// Times of small writes with an fsync each at a fixed rate.
+#[derive(Debug)]
+pub(crate) struct SmallWrites {
+    /// Times while nothing else uses the disk.
+    pub alone: Latencies,
+    /// Times while another thread writes many bytes to the same disk.
+    pub beside: Latencies,
+}
+
+impl SmallWrites {
+    /// Returns how many times as long the slowest write in a hundred takes beside the other thread.
+    pub(crate) fn ratio_of_p99(&self) -> f64 {
+        let seconds = |times: &Latencies| times.percentile(99.0).as_secs_f64();
+        seconds(&self.beside) / seconds(&self.alone)
+    }
+}
+
+/// Measures writes of `bytes` bytes with an fsync each, `rate` a second: for `time` alone, and for `time` while another
+/// thread writes `large_rate` bytes per second in large writes with an fsync each.
+pub(crate) fn small_writes(
+    dir: &Path,
+    (bytes, rate): (usize, f64),
+    large_rate: f64,
+    time: Duration,
+) -> Result<SmallWrites, BenchError> {
+    let large_dir = Scratch::below(Some(dir))?;
+    let mut large = Probe::create(large_dir.path(), LARGE_FILE_BYTES)?;
+    let mut small = Probe::create(dir, FILE_BYTES)?;
+    let payload = vec![7; bytes];
+    let mut measure = || {
+        let end = Instant::now() + time;
+        small.run_paced(&payload, rate, || Instant::now() >= end)
+    };
+    let alone = measure()?;
+    let is_over = AtomicBool::new(false);
+    let beside = std::thread::scope(|scope| {
+        let write =
+            || large.run_paced(&vec![7; LARGE_WRITE], large_rate / LARGE_WRITE as f64, || is_over.load(Acquire));
+        let writing = scope.spawn(write);
+        let beside = measure();
+        is_over.store(true, Release);
+        let written = writing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        written.and(beside)
+    })?;
+    Ok(SmallWrites { alone, beside })
+}
+
 /// Sends messages to another thread, one at a time; the thread sends each one back. Returns the times of the round
 /// trips.
 pub(crate) fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
@@ -98,8 +151,6 @@ pub(crate) fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Laten
 
 #[cfg(test)]
 mod tests {
-    use thalweg_lab::Scratch;
-
     use super::*;
 
     #[test]
@@ -109,6 +160,8 @@ mod tests {
         let probed = probes.run(Duration::from_millis(5)).unwrap();
         assert!(probed.round_trip_us > 0.0 && probed.fsync_us > 0.0, "{probed:?}");
         assert!(sequential_rate(scratch.path(), Duration::from_millis(5)).unwrap() > 0.0);
+        let writes = small_writes(scratch.path(), (256, 1000.0), 10e6, Duration::from_millis(20)).unwrap();
+        assert!(writes.alone.count() > 0 && writes.beside.count() > 0 && writes.ratio_of_p99() > 0.0, "{writes:?}");
         let known = Probed { round_trip_us: 20.0, fsync_us: 70.0 };
         assert!((known.allowed_rate() - 10_000.0).abs() < 1e-6);
     }

@@ -80,6 +80,25 @@ impl Probe {
         Ok(Probed { rate: times.count() as f64 / (last - begun).as_secs_f64(), times })
     }
 
+    /// Writes `data` with an `fdatasync` at `rate` writes per second until `is_over` returns true, at least once. Returns
+    /// the time that each write took. A write that had to wait for the one before it counts from the moment at which it
+    /// was due.
+    pub fn run_paced(&mut self, data: &[u8], rate: f64, is_over: impl Fn() -> bool) -> Result<Latencies, BenchError> {
+        let (mut times, begun) = (Latencies::default(), Instant::now());
+        for number in 0_u32.. {
+            let due = begun + Duration::from_secs_f64(f64::from(number) / rate);
+            let early = due.saturating_duration_since(Instant::now());
+            std::thread::sleep(early);
+            let from = if early.is_zero() { due } else { Instant::now() };
+            self.write(data, Sync::Each).map_err(BenchError::files(&self.path))?;
+            times.record(from.elapsed());
+            if is_over() {
+                break;
+            }
+        }
+        Ok(times)
+    }
+
     /// Syncs the writes that `Sync::Never` left unsynced, so that the kernel does not write them during the next
     /// measurement.
     pub fn settle(&self) -> Result<(), BenchError> {
@@ -135,6 +154,9 @@ mod tests {
             let probed = probe.run(&[7; 30_000], sync, Duration::from_millis(5)).unwrap();
             assert!(probed.rate > 0.0 && probed.times.count() > 0);
         }
+        let begun = Instant::now();
+        let times = probe.run_paced(&[7; 30_000], 1000.0, || begun.elapsed() > Duration::from_millis(20)).unwrap();
+        assert!((1..=21).contains(&times.count()), "{}", times.count());
         probe.settle().unwrap();
         assert_eq!(std::fs::metadata(scratch.path().join("probe")).unwrap().len(), 100_000);
     }
