@@ -113,10 +113,7 @@ async fn the_error_of_a_barrier_is_that_of_one_read_only() {
     tested.raw.bytes(&Header { len: 1, kind: Kind::Get as u16, fields: 0, id: 1 }.encode()).await;
     tested.raw.bytes(b"x").await;
     assert_eq!(tested.raw.fails(1).await, "malformed_frame");
-    let keyspace = tested.keyspace;
-    tested.raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"b", b"v").unwrap());
-    tested.raw.flush().await;
-    expect!(tested.raw, 2, ServerFrame::Committed(_) => ());
+    tested.raw.set(tested.keyspace, b"b", b"v").await;
     tested.node.stop().await;
 }
 
@@ -154,10 +151,7 @@ async fn writes_need_no_barrier_and_names_need_one_where_they_may_be_missing() {
     tested.put_get(1, None, None);
     tested.raw.flush().await;
     assert_eq!(tested.raw.fails(1).await, "no_leader");
-    let keyspace = tested.keyspace;
-    tested.raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"b", b"v").unwrap());
-    tested.raw.flush().await;
-    expect!(tested.raw, 2, ServerFrame::Committed(_) => ());
+    tested.raw.set(tested.keyspace, b"b", b"v").await;
     let fetch = Fetch {
         group: thalweg_types::GroupId(77),
         member: "m",
@@ -214,8 +208,7 @@ impl Tested {
         let mut command = Vec::new();
         encode_put(&mut command, self.keyspace, b"b", b"v").unwrap();
         let write = Write { level: Level(Some(Durability::Os)), command: RemainingBytes(&command) };
-        self.raw.put_with(id, &Fields { route, ..Fields::default() }, &write);
-        self.raw.flush().await;
+        self.raw.send_with(id, &Fields { route, ..Fields::default() }, &write).await;
     }
 
     /// Receives a failure. Returns its code, its effect, the details `leader` and `term`, and the leader's address.
@@ -251,8 +244,7 @@ async fn a_write_is_redirected_to_the_leader_if_its_client_asks_for_it() {
         wait: 0,
         level: Level(None),
     };
-    tested.raw.put_with(5, &Fields { route: Some(Route::Redirect), ..Fields::default() }, &fetch);
-    tested.raw.flush().await;
+    tested.raw.send_with(5, &Fields { route: Some(Route::Redirect), ..Fields::default() }, &fetch).await;
     assert_eq!(tested.failed(5).await.0, "not_leader");
     // Without the leader's address, the client learns its id, and may ask for the members later.
     tested.led_by_2(None);
@@ -316,8 +308,7 @@ async fn a_transaction_that_only_reads_waits_for_its_barrier() {
     let write = Write { level: Level(None), command: RemainingBytes(&command) };
     tested.raw.send(1, &write).await;
     assert_eq!(tested.raw.fails(1).await, "no_leader");
-    tested.raw.put_with(2, &Fields { read: Some(ReadLevel::Stale), ..Fields::default() }, &write);
-    tested.raw.flush().await;
+    tested.raw.send_with(2, &Fields { read: Some(ReadLevel::Stale), ..Fields::default() }, &write).await;
     expect!(tested.raw, 2, ServerFrame::Transacted(_) => ());
     tested.node.stop().await;
 }
@@ -480,8 +471,7 @@ async fn a_watch_continues_after_a_number_of_its_run_only() {
         let (missed, seen) = events(&mut tested.raw, id).await;
         assert_eq!((missed, seen.iter().map(|seen| seen.0).collect::<Vec<_>>()), (0, sequences));
     }
-    tested.raw.put_with(9, &Fields { limit: Some(2), ..Fields::default() }, &watch(Some(0), None));
-    tested.raw.flush().await;
+    tested.raw.send_with(9, &Fields { limit: Some(2), ..Fields::default() }, &watch(Some(0), None)).await;
     expect!(tested.raw, 9, ServerFrame::WatchingCluster(_) => ());
     assert_eq!(events(&mut tested.raw, 9).await.1.len(), 2);
     assert_eq!(expect!(tested.raw, 9, ServerFrame::Ended(ended) => ended.code.to_owned()), "limit_reached");

@@ -73,8 +73,7 @@ async fn a_publish_whose_time_passes_while_it_waits_has_an_unknown_effect() {
     publisher.send(1, &Publish { batches: List::Items(&[&first[..]]) }).await;
     expect!(publisher, 1, ServerFrame::Published(_) => ());
     let soon = Fields { timeout_micros: Some(20_000), ..Fields::default() };
-    publisher.put_with(2, &soon, &Publish { batches: List::Items(&[&second[..]]) });
-    publisher.flush().await;
+    publisher.send_with(2, &soon, &Publish { batches: List::Items(&[&second[..]]) }).await;
     assert_eq!(failure(&mut publisher, 2).await, ("timeout".to_owned(), Effect::Unknown));
     // It is published all the same.
     slow.send(1, &Credit { messages: 2, bytes: u64::MAX }).await;

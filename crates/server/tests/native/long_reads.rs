@@ -192,8 +192,7 @@ async fn reads_from_disk_do_not_keep_other_requests_waiting() {
     waiting.put(1, &get(keyspace, b"cold"));
     let many = MultiGet { keyspace, revision: Revision(0), values: Values::Include, keys: List::Items(&keys) };
     waiting.put(2, &many);
-    waiting.put(3, &get(keyspace, b"small"));
-    waiting.flush().await;
+    waiting.send(3, &get(keyspace, b"small")).await;
     expect!(waiting, 3, ServerFrame::Value(found) => assert_eq!(found.value.0, b"value"));
     gate.until_reads_wait(2).await;
     for _ in 0..100 {
@@ -229,8 +228,7 @@ async fn starts_by_time_on_disk_do_not_keep_other_requests_waiting() {
     waiting.put(1, &Read { stream, from: from.clone(), max_records: 1, max_bytes: 1000 });
     waiting.put(2, &Tail { stream, from: from.clone(), permit: no_credit });
     waiting.put(3, &Tail { stream, from: from.clone(), permit: UNLIMITED });
-    waiting.put(4, &get(keyspace, b"small"));
-    waiting.flush().await;
+    waiting.send(4, &get(keyspace, b"small")).await;
     expect!(waiting, 4, ServerFrame::Value(found) => assert_eq!(found.value.0, b"value"));
     gate.until_reads_wait(3).await;
     assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);

@@ -7,7 +7,7 @@ use thalweg_server::config::{ByteSize, Setting, Span, SubjectPatterns};
 use thalweg_types::{
     Durability, LeaseId, Offset,
     command::{
-        CommitBuilder, TransactionBuilder, encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
+        CommitBuilder, TransactionBuilder, encode_create_keyspace, encode_grant_lease, encode_revoke_lease,
         groups::{GroupConfig, encode_create_group},
     },
     limits::MAX_EAGER_PREFIX_ROWS,
@@ -37,9 +37,7 @@ async fn an_announced_frame_holds_nothing() {
     for last in [1, GREEDY] {
         let mut good = node.raw_from(last).await;
         let keyspace = good.keyspace("k").await;
-        good.put_command(1, Durability::Os, |out| encode_put(out, keyspace, b"k", &vec![1; 500_000]).unwrap());
-        good.flush().await;
-        expect!(good, 1, ServerFrame::Committed(_) => ());
+        good.set(keyspace, b"k", &vec![1; 500_000]).await;
     }
     node.stop().await;
 }
@@ -183,8 +181,7 @@ async fn leases_have_a_share_for_each_address() {
     // Others still get locks, and a revoked lease gives its share back.
     over_http(1).await.is(201);
     greedy.put_command(1, Durability::Os, |out| encode_revoke_lease(out, last));
-    greedy.put_command(2, Durability::Os, |out| encode_revoke_lease(out, LeaseId(last.0 - 1)));
-    greedy.flush().await;
+    greedy.send_command(2, Durability::Os, |out| encode_revoke_lease(out, LeaseId(last.0 - 1))).await;
     for id in 1..=2 {
         expect!(greedy, id, ServerFrame::Committed(_) => ());
     }
@@ -210,10 +207,10 @@ async fn groups_have_a_share_for_each_address() {
     }
     assert_eq!(created, 50);
     let mut raw = node.raw_from(GREEDY).await;
-    raw.put_command(1, Durability::Os, |out| {
+    raw.send_command(1, Durability::Os, |out| {
         encode_create_group(out, stream.id(), "more", Some(Offset::ZERO), &GroupConfig::default()).unwrap();
-    });
-    raw.flush().await;
+    })
+    .await;
     assert_eq!(raw.fails(1).await, "overloaded");
     node.put("/v1/streams/s/groups/good", b"").await.is(201);
     node.delete("/v1/streams/s/groups/g0").await.is(204);
@@ -246,8 +243,7 @@ async fn deletes_that_wait_have_a_share_for_each_address() {
     let mut greedy = node.raw_from(GREEDY).await;
     for number in 1..=10 {
         fill(&prefix(number));
-        greedy.put_command(number, Durability::Os, delete(prefix(number)));
-        greedy.flush().await;
+        greedy.send_command(number, Durability::Os, delete(prefix(number))).await;
         if number < 10 {
             expect!(greedy, number, ServerFrame::Transacted(_) => ());
         } else {
@@ -267,8 +263,7 @@ async fn deletes_that_wait_have_a_share_for_each_address() {
     assert!(over_http(3, "").await.is(200).json()["keys"].is_null());
     assert_eq!(db.waiting_delete_units(), 1);
     fill(&prefix(1));
-    greedy.put_command(11, Durability::Os, delete(prefix(1)));
-    greedy.flush().await;
+    greedy.send_command(11, Durability::Os, delete(prefix(1))).await;
     expect!(greedy, 11, ServerFrame::Transacted(_) => ());
     node.connect_from(GREEDY).await.call("DELETE", "/v1/keyspaces/k", &[], b"").await.is(204);
     while db.waiting_delete_units() > 0 {
@@ -292,12 +287,13 @@ async fn a_client_that_disconnects_after_a_delete_keeps_its_share() {
     }
     for number in 0..9 {
         let mut greedy = node.raw_from(GREEDY).await;
-        greedy.put_command(1, Durability::Os, |out| {
-            let mut transaction = TransactionBuilder::new();
-            transaction.then().delete_prefix(id, prefix(number).as_bytes()).unwrap();
-            transaction.encode(out).unwrap();
-        });
-        greedy.flush().await;
+        greedy
+            .send_command(1, Durability::Os, |out| {
+                let mut transaction = TransactionBuilder::new();
+                transaction.then().delete_prefix(id, prefix(number).as_bytes()).unwrap();
+                transaction.encode(out).unwrap();
+            })
+            .await;
         drop(greedy);
         let applied = async {
             while db.waiting_delete_units() < 100 * (number as usize + 1) {

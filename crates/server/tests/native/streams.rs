@@ -43,6 +43,19 @@ async fn fill(raw: &mut Raw, stream: StreamId, range: std::ops::Range<u64>, each
     }
 }
 
+/// Receives the frames of a tail up to its end. Returns the records, and the code and the first detail of the end.
+async fn rest(raw: &mut Raw) -> (Vec<(u64, Vec<u8>)>, (String, u64)) {
+    let mut seen = Vec::new();
+    loop {
+        let frame = raw.next().await;
+        match ServerFrame::decode(frame.raw()).unwrap().frame {
+            ServerFrame::Tailed(page) => seen.extend(records(&page.runs)),
+            ServerFrame::Ended(end) => return (seen, (end.code.to_owned(), end.details.iter().next().unwrap().value)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 fn offset(offset: u64) -> Position {
     Position::Offset { offset: Offset(offset) }
 }
@@ -80,11 +93,9 @@ async fn records_are_read_from_anywhere_and_cut_where_asked() {
     raw.send(3, &read(offset(101), 0, 0)).await;
     let (code, next) = expect!(raw, 3, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("next")));
     assert_eq!((code.as_str(), next), ("beyond_end", Some(100)));
-    raw.put_command(4, Durability::Os, |out| encode_trim_stream(out, stream, Offset(50)));
-    raw.flush().await;
+    raw.send_command(4, Durability::Os, |out| encode_trim_stream(out, stream, Offset(50))).await;
     expect!(raw, 4, ServerFrame::Done(_) => ());
-    raw.put(5, &read(offset(10), 0, 0));
-    raw.flush().await;
+    raw.send(5, &read(offset(10), 0, 0)).await;
     let (code, start) =
         expect!(raw, 5, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("start")));
     assert_eq!((code.as_str(), start), ("trimmed", Some(50)));
@@ -164,8 +175,7 @@ async fn a_tail_follows_and_goes_on_where_it_was_cut_off() {
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
     fill(&mut writer, stream, 2000..2001, 1).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(2000..2001));
-    writer.put_command(1, Durability::Os, |out| encode_delete_stream(out, stream));
-    writer.flush().await;
+    writer.send_command(1, Durability::Os, |out| encode_delete_stream(out, stream)).await;
     expect!(writer, 1, ServerFrame::Done(_) => ());
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "no_such_stream");
     node.stop().await;
@@ -187,8 +197,7 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
     expect!(raw, 2, ServerFrame::Records(_) => ());
     // An old total changes nothing.
     raw.put(1, &Credit { messages: 20, bytes: 5 });
-    raw.put(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 });
-    raw.flush().await;
+    raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
     expect!(raw, 2, ServerFrame::Records(_) => ());
     raw.send(1, &Credit { messages: 31, bytes: u64::MAX }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(30..40));
@@ -218,8 +227,7 @@ async fn a_tail_that_is_cut_short_goes_on_behind_what_was_sent() {
     fill(&mut raw, stream, 0..100, 10).await;
     // A page that is read after the cancel has arrived is not sent. A later tail begins with it.
     raw.put(1, &Tail { stream, from: offset(20), permit: UNLIMITED });
-    raw.put(1, &Cancel { mode: CancelMode::Now });
-    raw.flush().await;
+    raw.send(1, &Cancel { mode: CancelMode::Now }).await;
     let mut next = expect!(raw, 1, ServerFrame::Tailing(tailing) => tailing.next);
     assert_eq!(next, Offset(20));
     let ended = loop {
@@ -243,30 +251,11 @@ async fn a_tail_is_drained_and_has_a_limit() {
     raw.send(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
     raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
-    let mut seen = Vec::new();
-    let end = loop {
-        let frame = raw.next().await;
-        match ServerFrame::decode(frame.raw()).unwrap().frame {
-            ServerFrame::Tailed(page) => seen.extend(records(&page.runs)),
-            ServerFrame::Ended(end) => break (end.code.to_owned(), end.details.iter().next().unwrap().value),
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!((seen, end), (numbered(0..100), ("cancelled".to_owned(), 100)));
+    assert_eq!(rest(&mut raw).await, (numbered(0..100), ("cancelled".to_owned(), 100)));
     let fields = Fields { limit: Some(15), ..Fields::default() };
-    raw.put_with(2, &fields, &Tail { stream, from: offset(3), permit: UNLIMITED });
-    raw.flush().await;
+    raw.send_with(2, &fields, &Tail { stream, from: offset(3), permit: UNLIMITED }).await;
     expect!(raw, 2, ServerFrame::Tailing(_) => ());
-    let mut seen = Vec::new();
-    let end = loop {
-        let frame = raw.next().await;
-        match ServerFrame::decode(frame.raw()).unwrap().frame {
-            ServerFrame::Tailed(page) => seen.extend(records(&page.runs)),
-            ServerFrame::Ended(end) => break (end.code.to_owned(), end.details.iter().next().unwrap().value),
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!((seen, end), (numbered(3..18), ("limit_reached".to_owned(), 18)));
+    assert_eq!(rest(&mut raw).await, (numbered(3..18), ("limit_reached".to_owned(), 18)));
     node.stop().await;
 }
 
@@ -276,8 +265,7 @@ async fn an_id_is_free_again_and_what_is_trimmed_ends_a_tail() {
     let mut raw = node.raw().await;
     let stream = raw.stream("s").await;
     fill(&mut raw, stream, 0..10, 1).await;
-    raw.put_command(1, Durability::Os, |out| encode_trim_stream(out, stream, Offset(5)));
-    raw.flush().await;
+    raw.send_command(1, Durability::Os, |out| encode_trim_stream(out, stream, Offset(5))).await;
     expect!(raw, 1, ServerFrame::Done(_) => ());
     for (from, code) in [(4, "trimmed"), (11, "beyond_end")] {
         raw.send(1, &Tail { stream, from: offset(from), permit: UNLIMITED }).await;
@@ -288,8 +276,7 @@ async fn an_id_is_free_again_and_what_is_trimmed_ends_a_tail() {
     raw.send(1, &Tail { stream, from: offset(5), permit }).await;
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(5..7));
-    raw.put_command(2, Durability::Os, |out| encode_trim_stream(out, stream, Offset(9)));
-    raw.flush().await;
+    raw.send_command(2, Durability::Os, |out| encode_trim_stream(out, stream, Offset(9))).await;
     expect!(raw, 2, ServerFrame::Done(_) => ());
     raw.send(1, &Credit { messages: 100, bytes: u64::MAX }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "trimmed");
@@ -321,8 +308,7 @@ async fn a_stuck_tail_holds_up_nobody() {
     while seen < 500 {
         seen += expect!(stuck, 1, ServerFrame::Tailed(page) => records(&page.runs).len());
     }
-    writer.put_command(1, Durability::Disk, |out| encode_append(out, stream, None, &batch(&[b"end"])));
-    writer.flush().await;
+    writer.send_command(1, Durability::Disk, |out| encode_append(out, stream, None, &batch(&[b"end"]))).await;
     expect!(writer, 1, ServerFrame::Committed(_) => ());
     node.stop().await;
 }

@@ -69,8 +69,7 @@ impl Node {
 
 impl Raw {
     async fn greet(&mut self, max_frame_bytes: u32) {
-        self.put(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[]));
-        self.flush().await;
+        self.send(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[])).await;
         self.decoder.set_max_bytes(max_frame_bytes);
         expect!(self, 0, ServerFrame::Welcome(_) => ());
     }
@@ -100,6 +99,16 @@ impl Raw {
 
     pub async fn send<'f>(&mut self, id: u32, frame: &impl Frame<'f>) {
         self.put(id, frame);
+        self.flush().await;
+    }
+
+    pub async fn send_with<'f>(&mut self, id: u32, fields: &Fields<'_>, frame: &impl Frame<'f>) {
+        self.put_with(id, fields, frame);
+        self.flush().await;
+    }
+
+    pub async fn send_command(&mut self, id: u32, level: Durability, encode: impl FnOnce(&mut Vec<u8>)) {
+        self.put_command(id, level, encode);
         self.flush().await;
     }
 
@@ -147,31 +156,24 @@ impl Raw {
     }
 
     pub async fn keyspace(&mut self, name: &str) -> KeyspaceId {
-        self.put_command(u32::MAX, Durability::Os, |out| {
-            encode_create_keyspace(out, name, &Default::default()).unwrap();
-        });
-        self.flush().await;
+        let create = |out: &mut Vec<u8>| encode_create_keyspace(out, name, &Default::default()).unwrap();
+        self.send_command(u32::MAX, Durability::Os, create).await;
         KeyspaceId(expect!(self, u32::MAX, ServerFrame::Created(created) => created.id))
     }
 
     pub async fn stream(&mut self, name: &str) -> StreamId {
-        self.put_command(u32::MAX, Durability::Os, |out| {
-            encode_create_stream(out, name, &Default::default()).unwrap();
-        });
-        self.flush().await;
+        let create = |out: &mut Vec<u8>| encode_create_stream(out, name, &Default::default()).unwrap();
+        self.send_command(u32::MAX, Durability::Os, create).await;
         StreamId(expect!(self, u32::MAX, ServerFrame::Created(created) => created.id))
     }
 
     pub async fn set(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
-        self.put_command(u32::MAX, Durability::Os, |out| encode_put(out, keyspace, key, value).unwrap());
-        self.flush().await;
+        self.send_command(u32::MAX, Durability::Os, |out| encode_put(out, keyspace, key, value).unwrap()).await;
         expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
     }
 
     pub async fn append(&mut self, stream: StreamId, payloads: &[&[u8]]) {
-        let batch = batch(payloads);
-        self.put_command(u32::MAX, Durability::Os, |out| encode_append(out, stream, None, &batch));
-        self.flush().await;
+        self.send_command(u32::MAX, Durability::Os, |out| encode_append(out, stream, None, &batch(payloads))).await;
         expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
     }
 }
