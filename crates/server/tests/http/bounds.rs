@@ -17,7 +17,7 @@ use thalweg_types::SystemClock;
 
 use crate::{
     skip::skip,
-    support::{HELD_BY_ONE_ADDRESS, Node, PATIENCE, config, holds, pause, small_options},
+    support::{HELD, HELD_BY_ONE_ADDRESS, Node, PATIENCE, config, holds, pause, small_options},
 };
 
 async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
@@ -283,19 +283,15 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     node.stop().await;
 }
 
-/// Name of the metric of bytes held for large replies.
-const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
-
 #[tokio::test]
 async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_together() {
     const LARGE: usize = 8 << 20;
-    let mut config = config();
-    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
-    // The clients that do not read stay connected for the whole test, on a busy machine too.
-    config.write_timeout = Span(Duration::from_secs(300));
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let node = Node::with_segments(64 << 20, |config| {
+        config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+        // The clients that do not read stay connected for the whole test, on a busy machine too.
+        config.write_timeout = Span(Duration::from_secs(300));
+    })
+    .await;
     let keyspace = node.db.with_durability(thalweg_types::Durability::Os).keyspace("big").unwrap();
     let records: Vec<_> = (0..600).map(|_| json!({ "payload": "x".repeat(1000) })).collect();
     for at in 0..600_u32 {
@@ -308,15 +304,10 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     // Seven scans begin with the large value, and their clients do not read. There is no room for an eighth.
     let mut greedy = Vec::new();
     for taken in 1..=7 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut client = socket.connect(node.address).await.unwrap();
-        let scan = b"GET /v1/kv/big?prefix=large HTTP/1.1\r\nhost: t\r\n\r\n";
-        tokio::io::AsyncWriteExt::write_all(&mut client, scan).await.unwrap();
+        greedy.push(node.unread(1, "/v1/kv/big?prefix=large").await);
         while node.metric(HELD).await < f64::from(taken * (8 << 20)) {
             pause().await;
         }
-        greedy.push(client);
     }
     assert!(node.metric(HELD).await <= f64::from(64 << 20));
     node.get("/v1/kv/big?prefix=large").await.refused(503, "overloaded", "retry");
@@ -364,26 +355,13 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
 #[tokio::test]
 async fn a_large_delivery_without_room_goes_back_to_its_group() {
     const LARGE: usize = 8 << 20;
-    let mut config = config();
-    config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS;
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let node = Node::with_segments(64 << 20, |config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
     node.call("PUT", "/v1/kv/files/large", &[], &vec![b'x'; LARGE]).await.is(204);
     node.post_json("/v1/streams/s/records", &json!([{"payload": "small"}])).await.is(200);
     node.call("POST", "/v1/streams/s/records", &[], &vec![b'x'; LARGE - 64]).await.is(200);
     let group = "/v1/streams/s/groups/g";
     node.put_json(group, &json!({})).await.is(201);
-    let mut greedy = Vec::new();
-    for taken in 1..=8 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut client = socket.connect(node.address).await.unwrap();
-        let get = b"GET /v1/kv/files/large HTTP/1.1\r\nhost: t\r\n\r\n";
-        tokio::io::AsyncWriteExt::write_all(&mut client, get).await.unwrap();
-        node.until(HELD, f64::from(taken * (8 << 20))).await;
-        greedy.push(client);
-    }
+    let greedy = node.fill_reply_room("/v1/kv/files/large").await;
     // Without room a fetch delivers what is small. A large record alone is refused, and nothing is lost.
     let fetch = format!("{group}/fetch");
     let first = node.post_json(&fetch, &json!({})).await.is(200).json();
@@ -404,13 +382,12 @@ async fn a_large_delivery_without_room_goes_back_to_its_group() {
 #[tokio::test]
 async fn large_changes_and_pushed_records_wait_for_room() {
     const LARGE: usize = 8 << 20;
-    let mut config = config();
-    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
-    // The server must not cut the clients while the others read.
-    config.write_timeout = Span(Duration::from_secs(300));
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let node = Node::with_segments(64 << 20, |config| {
+        config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+        // The server must not cut the clients while the others read.
+        config.write_timeout = Span(Duration::from_secs(300));
+    })
+    .await;
     let value = vec![b'x'; LARGE - 64];
     node.put("/v1/kv/files/large", &value).await.is(204);
     node.call("POST", "/v1/streams/s/records", &[], &value).await.is(200);

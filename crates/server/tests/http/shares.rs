@@ -6,10 +6,7 @@ use serde_json::json;
 use thalweg_engine::snapshot::SnapshotOptions;
 use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::Durability;
-use tokio::{
-    io::AsyncWriteExt as _,
-    net::{TcpSocket, TcpStream},
-};
+use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{Client, Node, PATIENCE, dial_from, holds, pause};
 
@@ -30,16 +27,6 @@ fn fill(node: &Node) {
 
 fn in_use(bound: &str) -> String {
     format!("http_in_use{{bound=\"{bound}\"}}")
-}
-
-/// Sends a request whose reply the client does not read, over a socket with a small buffer.
-async fn unread(node: &Node, last: u8, request: &str) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    socket.bind(std::net::SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
-    let mut stream = socket.connect(node.address).await.unwrap();
-    stream.write_all(format!("{request} HTTP/1.1\r\nhost: t\r\n\r\n").as_bytes()).await.unwrap();
-    stream
 }
 
 /// Opens a tail, which stays open as long as the returned connection.
@@ -109,7 +96,7 @@ async fn a_client_that_takes_all_scans_leaves_some_for_others() {
     fill(&node);
     let mut greedy = Vec::new();
     for _ in 0..50 {
-        greedy.push(unread(&node, GREEDY, "GET /v1/kv/big").await);
+        greedy.push(node.unread(GREEDY, "/v1/kv/big").await);
     }
     while node.metric("http_shed_total{bound=\"scans\"}").await < 10.0 {
         pause().await;
@@ -387,7 +374,7 @@ async fn a_body_that_trickles_is_cut_before_its_time_is_over() {
 async fn a_snapshot_whose_client_does_not_read_is_given_back_and_not_kept() {
     let node = Node::with(|config| config.write_timeout = millis(200)).await;
     fill(&node);
-    let greedy = unread(&node, 1, "GET /v1/snapshot?compress=none").await;
+    let greedy = node.unread(1, "/v1/snapshot?compress=none").await;
     node.until("snapshots_open", 1.0).await;
     node.until("snapshots_open", 0.0).await;
     drop(greedy);
@@ -438,7 +425,7 @@ async fn snapshots_of_one_address_leave_one_for_others() {
     fill(&node);
     let mut greedy = Vec::new();
     for taken in 1..=7 {
-        greedy.push(unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await);
+        greedy.push(node.unread(GREEDY, "/v1/snapshot?compress=none").await);
         node.until("snapshots_open", f64::from(taken)).await;
     }
     let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
@@ -451,7 +438,7 @@ async fn snapshots_of_one_address_leave_one_for_others() {
 async fn one_of_two_snapshots_is_left_for_others_on_a_small_machine() {
     let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(24 << 20)).await;
     fill(&node);
-    let _greedy = unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await;
+    let _greedy = node.unread(GREEDY, "/v1/snapshot?compress=none").await;
     node.until("snapshots_open", 1.0).await;
     let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
     refused.refused(503, "overloaded", "retry");

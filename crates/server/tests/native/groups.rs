@@ -20,7 +20,7 @@ use thalweg_wire::{
 use crate::{
     expect,
     support::{
-        HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
+        HELD, HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
         native::{Raw, UNLIMITED},
         pause, small_options,
     },
@@ -455,7 +455,6 @@ async fn a_client_that_ends_its_half_gets_what_is_under_way_and_waits_for_nothin
 #[tokio::test]
 async fn a_large_delivery_without_room_goes_back_to_its_group() {
     const LARGE: usize = 8 << 20;
-    const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
     let node = Node::with_large_segments(|config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
     let mut raw = node.raw().await;
     let stream = raw.stream("s").await;
@@ -465,16 +464,7 @@ async fn a_large_delivery_without_room_goes_back_to_its_group() {
     raw.append(stream, &[b"small"]).await;
     raw.append(stream, &[&vec![b'x'; LARGE - 64]]).await;
     // Replies that their clients do not read take all the room.
-    let mut greedy = Vec::new();
-    for taken in 1..=8 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut client = socket.connect(node.address).await.unwrap();
-        let get = b"GET /v1/kv/k/large HTTP/1.1\r\nhost: t\r\n\r\n";
-        tokio::io::AsyncWriteExt::write_all(&mut client, get).await.unwrap();
-        node.until(HELD, f64::from(taken * (8 << 20))).await;
-        greedy.push(client);
-    }
+    let greedy = node.fill_reply_room("/v1/kv/k/large").await;
     // A fetch delivers what is small. The large record alone is refused, and nothing is lost.
     let all = Fetch { max_bytes: 16 << 20, ..fetch(group, 10, Duration::ZERO) };
     raw.send(1, &all).await;

@@ -19,7 +19,7 @@ use thalweg_wire::{
 
 use crate::{
     expect,
-    support::{Node, native::UNLIMITED},
+    support::{HELD, Node, native::UNLIMITED},
 };
 
 /// Last byte of the loopback address of the greedy client.
@@ -396,7 +396,6 @@ async fn unread_transactions_that_only_read_stay_within_the_bound_on_replies() {
     let mut command = Vec::new();
     transaction.encode(&mut command).unwrap();
     let write = Write { level: Level(None), command: RemainingBytes(&command) };
-    const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
     // Each connection requests more than a socket takes, and reads nothing.
     let mut greedy = Vec::new();
     while node.metric("http_shed_total{bound=\"reply_bytes\"}").await < 10.0 {

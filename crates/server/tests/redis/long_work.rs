@@ -345,7 +345,7 @@ async fn commands_about_the_server_have_a_bound_of_arguments() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_one_delete_is_never_too_expensive() {
     const KEYS: usize = 12_000;
-    let (node, _dir) = roomy(|_| ()).await;
+    let node = roomy(|_| ()).await;
     // Names so long that even a part of the delete takes too many steps.
     let name = |key: usize| format!("{key:06}{}", "n".repeat(1100));
     let mut client = Resp::connect(&node).await;
