@@ -115,6 +115,12 @@ impl Peer {
         self.request(|_| ()).await.0
     }
 
+    /// Answers the next request with a frame.
+    pub async fn answer<'a>(&mut self, frame: &impl Frame<'a>) {
+        let id = self.any().await;
+        self.send(id, frame).await;
+    }
+
     pub async fn send<'a>(&mut self, id: u32, frame: &impl Frame<'a>) {
         let mut out = Vec::new();
         frame.encode(&mut out, id).unwrap();

@@ -54,8 +54,7 @@ async fn replies_in_any_order_reach_their_requests() {
     });
     // Both requests look the id up, since neither had it when they began.
     for _ in 0..2 {
-        let id = peer.any().await;
-        peer.send(id, &found(5)).await;
+        peer.answer(&found(5)).await;
     }
     let key = |envelope: &thalweg_wire::Envelope<'_, ClientFrame<'_>>| match &envelope.frame {
         ClientFrame::Get(get) => {
@@ -78,8 +77,7 @@ async fn an_id_that_is_out_of_date_is_asked_for_anew() {
     let (client, mut peer) = server.connected(quick()).await;
     let users = client.keyspace("users");
     let asked = tokio::spawn(async move { users.get(b"a").await });
-    let id = peer.any().await;
-    peer.send(id, &found(5)).await;
+    peer.answer(&found(5)).await;
     let id = peer.any().await;
     let failed = Failed {
         class: Action::Fix,
@@ -90,8 +88,7 @@ async fn an_id_that_is_out_of_date_is_asked_for_anew() {
         details: List::default(),
     };
     peer.send(id, &failed).await;
-    let id = peer.any().await;
-    peer.send(id, &found(6)).await;
+    peer.answer(&found(6)).await;
     let (id, keyspace) = peer
         .request(|envelope| match &envelope.frame {
             ClientFrame::Get(get) => get.keyspace,
@@ -116,14 +113,12 @@ async fn what_may_be_repeated_is_and_what_may_not_is_told() {
         let users = users.clone();
         async move { users.put(b"a", b"1").await }
     });
-    let id = peer.any().await;
-    peer.send(id, &found(5)).await;
+    peer.answer(&found(5)).await;
     for _ in 0..3 {
         let id = peer.any().await;
         peer.fail(id, &overloaded).await;
     }
-    let id = peer.any().await;
-    peer.send(id, &committed(9)).await;
+    peer.answer(&committed(9)).await;
     assert_eq!(asked.await.unwrap().unwrap(), Revision(9));
 
     // The effect of a commit with conditions is unknown.
@@ -148,8 +143,7 @@ async fn put_of_unknown_effect(repeat_puts: bool) -> Result<Revision, Error> {
     let (client, mut peer) = server.connected(Options { repeat_puts, ..quick() }).await;
     let users = client.keyspace("users");
     let mut asked = tokio::spawn(async move { users.put(b"a", b"1").await });
-    let id = peer.any().await;
-    peer.send(id, &found(5)).await;
+    peer.answer(&found(5)).await;
     let id = peer.any().await;
     let overloaded = SessionFull::Requests { limit: 1 };
     peer.send(id, &Failed { effect: Effect::Unknown, ..Failed::of(&overloaded, "the log has failed") }).await;
@@ -202,8 +196,7 @@ async fn a_request_that_nobody_waits_for_is_cancelled() {
     assert_ne!(next, asked);
     peer.send(asked, &found(1)).await;
     peer.send(next, &found(5)).await;
-    let id = peer.any().await;
-    peer.send(id, &value(b"v")).await;
+    peer.answer(&value(b"v")).await;
     assert_eq!(&pinging.await.unwrap().unwrap().unwrap().value[..], b"v");
 }
 
@@ -251,8 +244,7 @@ async fn a_reply_wakes_one_of_the_callers_that_wait_for_their_turn() {
         });
     }
     for _ in 0..CALLERS {
-        let id = peer.any().await;
-        peer.send(id, &found(5)).await;
+        peer.answer(&found(5)).await;
     }
     while let Some(done) = asked.join_next().await {
         done.unwrap();
@@ -334,8 +326,7 @@ async fn what_is_not_the_protocol_is_a_typed_error() {
     // A reply of a kind that belongs to another request.
     let mut peer = server.accept().await;
     let asked = tokio::spawn(async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await });
-    let id = peer.any().await;
-    peer.send(id, &value(b"v")).await;
+    peer.answer(&value(b"v")).await;
     let error = asked.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Protocol(ProtocolError::WrongReply { kind: 0x0150 })), "{error}");
 }

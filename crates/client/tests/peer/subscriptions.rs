@@ -57,8 +57,7 @@ async fn a_tail_goes_on_where_it_was() {
     let (client, mut peer) = server.connected(quick()).await;
     let stream = client.stream("s");
     let begun = tokio::spawn(async move { stream.tail(Position::Start {}).await });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
+    peer.answer(&stream_found()).await;
     let (id, from) = tail_request(&mut peer).await;
     assert_eq!(from, Position::Start {});
     peer.send(id, &Tailing { next: Offset(10), high_watermark: Offset(99) }).await;
@@ -117,8 +116,7 @@ async fn credit_is_given_back_when_records_are_done_with() {
     let stream = client.stream("s");
     let window = Window { messages: 4, bytes: 1 << 20 };
     let begun = tokio::spawn(async move { stream.tail_with(Position::Start {}, window).await });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
+    peer.answer(&stream_found()).await;
     let (id, permit) = peer
         .request(|envelope| match &envelope.frame {
             ClientFrame::Tail(tail) => tail.permit.messages,
@@ -158,8 +156,7 @@ async fn records_that_are_not_as_many_as_they_say_are_an_error() {
     let (client, mut peer) = server.connected(quick()).await;
     let stream = client.stream("s");
     let begun = tokio::spawn(async move { stream.tail(Position::Start {}).await });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
+    peer.answer(&stream_found()).await;
     let (id, _) = tail_request(&mut peer).await;
     peer.send(id, &Tailing { next: Offset(0), high_watermark: Offset(9) }).await;
     let mut tail = begun.await.unwrap().unwrap();
@@ -275,10 +272,8 @@ async fn pushes_go_on_and_what_was_delivered_is_settled_by_its_attempt() {
         let group = client.stream("s").group("g").await.unwrap();
         group.push(thalweg_client::PushOptions::member("m")).await
     });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
-    let id = peer.any().await;
-    peer.send(id, &group_found()).await;
+    peer.answer(&stream_found()).await;
+    peer.answer(&group_found()).await;
     let member = |envelope: &thalweg_wire::Envelope<'_, ClientFrame<'_>>| match &envelope.frame {
         ClientFrame::Push(push) => (push.group, push.member.to_owned()),
         other => panic!("{other:?}"),
@@ -328,12 +323,9 @@ async fn a_push_asks_for_nothing_at_a_server_with_other_data() {
             group.push(thalweg_client::PushOptions::member("m")).await
         }
     });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
-    let id = peer.any().await;
-    peer.send(id, &group_found()).await;
-    let id = peer.any().await;
-    peer.send(id, &Pushing { held_records: 9, held_bytes: 99 }).await;
+    peer.answer(&stream_found()).await;
+    peer.answer(&group_found()).await;
+    peer.answer(&Pushing { held_records: 9, held_bytes: 99 }).await;
     let mut pushes = begun.await.unwrap().unwrap();
     drop(peer);
     server.node = 2;
@@ -411,7 +403,6 @@ async fn subscribers_share_a_frame_and_are_told_of_what_is_missing() {
     let error = subscriber.next_batch().await.unwrap_err();
     assert!(error.is("slow_consumer") && error.action() == Action::Retry);
     let next = tokio::spawn(async move { subscriber.next_batch().await.unwrap() });
-    let id = peer.any().await;
-    peer.send(id, &Subscribed { queue_messages: 10, queue_bytes: 100 }).await;
+    peer.answer(&Subscribed { queue_messages: 10, queue_bytes: 100 }).await;
     assert_eq!(next.await.unwrap(), Some(Delivered::Gap));
 }
