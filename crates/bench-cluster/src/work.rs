@@ -341,21 +341,15 @@ pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, o
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
+    use thalweg_load::options::parsed;
 
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: ClusterOptions,
-    }
 
     #[test]
     fn puts_at_a_rate_are_void_if_the_generator_is_late() {
         let max_lag = |flags: &[&str]| {
-            let cli = Cli::parse_from(["bench"].iter().chain(flags));
-            paced_puts(SocketAddr::from(([127, 0, 0, 1], 1)), &cli.options).max_lag
+            let options = parsed(flags.iter().copied()).unwrap();
+            paced_puts(SocketAddr::from(([127, 0, 0, 1], 1)), &options).max_lag
         };
         assert_eq!(max_lag(&[]), Duration::from_millis(10));
         assert_eq!(max_lag(&["--max-lag", "7ms"]), Duration::from_millis(7));

@@ -151,26 +151,18 @@ fn figures(measured: &ManyKeysFigures, limit: MemoryLimit, options: &PressureOpt
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
     use crate::{
-        load::{Outcome, Tally},
+        load::{Outcome, Tally, options::parsed},
         peaks::Peaks,
         report::Verdict,
         usage::RunResources,
         work::Counts,
     };
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
-
     #[test]
     fn starts_and_disk_reads_have_goals() {
-        let options = Cli::try_parse_from(["pressure"]).unwrap().options;
+        let options = parsed([]).unwrap();
         let verdicts = |seconds, disk_reads, limit| {
             let each = PerRequest { disk_reads, read_kib: 4.0, cold_reads: 1.0, cpu_us: 1.0 };
             let measured = ManyKeysFigures {

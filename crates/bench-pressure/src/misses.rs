@@ -123,20 +123,12 @@ fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
     use crate::{
-        load::{Outcome, Tally},
+        load::{Outcome, Tally, options::parsed},
         report::Verdict,
         usage::RunResources,
     };
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
 
     fn rounds(limit: MemoryLimit, rate: u64, disk_reads: f64) -> Rounds {
         let tally = Tally { right: rate, ..Tally::new(1) };
@@ -147,7 +139,7 @@ mod tests {
 
     #[test]
     fn misses_are_compared_with_those_of_a_server_without_a_limit() {
-        let options = Cli::try_parse_from(["pressure"]).unwrap().options;
+        let options = parsed([]).unwrap();
         let verdicts = |rate, reads| {
             let all = [rounds(MemoryLimit::None, 1000, 0.0), rounds(MemoryLimit::Bytes(64 << 20), rate, reads)];
             let Figures { checks, .. } = figures(&all, &options);
