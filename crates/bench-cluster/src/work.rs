@@ -279,9 +279,25 @@ pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<
     Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
 }
 
-/// Puts values at a fixed rate, [`PACED_RATE`], until something is over. Returns the times, and the validity of the
-/// runs.
-pub(crate) fn put_until(
+/// Puts values at a fixed rate, [`PACED_RATE`], while `event` runs. Returns its result, the times of the puts, and the
+/// validity of their runs.
+pub(crate) fn put_beside<T>(
+    address: SocketAddr,
+    options: &ClusterOptions,
+    event: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<(T, Latencies, Validity), BenchError> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let putting = scope.spawn(|| put_until(&is_over, address, options));
+        let result = event();
+        is_over.store(true, Ordering::Release);
+        let put = putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let (result, (times, validity)) = (result?, put?);
+        Ok((result, times, validity))
+    })
+}
+
+fn put_until(
     is_over: &AtomicBool,
     address: SocketAddr,
     options: &ClusterOptions,
