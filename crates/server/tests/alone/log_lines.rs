@@ -26,7 +26,7 @@ use tracing::{
 use crate::{
     ALONE, expect,
     support::{
-        Node, PATIENCE, config,
+        Node, PATIENCE, config, eventually,
         native::UNLIMITED,
         pause,
         resp::{Resp, serving},
@@ -206,12 +206,7 @@ async fn log_lines_about_native_subscriptions_have_the_name_that_the_client_gave
     expect!(raw, 4, ServerFrame::Ended(_) => ());
     let begun = lines.of("job-9").len();
     let unnamed = || LINES.lock().unwrap().iter().filter(|line| line.contains("-4 ") && line.contains(&code)).count();
-    let wait = async {
-        while unnamed() == 0 {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.expect("the request without a name is logged by its number");
+    eventually("the request without a name is logged by its number", async || unnamed() > 0).await;
     assert_eq!(lines.of("job-9").len(), begun);
     disk.clear_faults();
     let keyspace = raw.keyspace("k").await;

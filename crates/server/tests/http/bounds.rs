@@ -17,7 +17,7 @@ use thalweg_types::SystemClock;
 
 use crate::{
     skip::skip,
-    support::{HELD, HELD_BY_ONE_ADDRESS, Node, PATIENCE, config, holds, pause, small_options},
+    support::{HELD, HELD_BY_ONE_ADDRESS, Node, config, holds, small_options},
 };
 
 async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
@@ -79,10 +79,7 @@ async fn body_bytes_in_flight_are_bounded_and_given_back() {
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 1000000\r\n\r\n").await;
     slow.raw(&vec![b'x'; 900_000]).await;
-    let held = format!(" {}", 900_000 - own);
-    while !in_use(&node, "body_bytes").await.ends_with(&held) {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"body_bytes\"}", (900_000 - own) as f64).await;
     let shed = node.put("/v1/kv/a/other", &[0; 200_000]).await;
     assert_eq!(shed.header("retry-after"), "1");
     shed.refused(503, "overloaded", "retry");
@@ -90,15 +87,8 @@ async fn body_bytes_in_flight_are_bounded_and_given_back() {
     slow.raw(&[b'x'; 100_000]).await;
     slow.reply("PUT").await.is(204);
     node.put("/v1/kv/a/other", &[0; 200_000]).await.is(204);
-    assert!(in_use(&node, "body_bytes").await.ends_with(" 0"));
+    assert_eq!(node.metric("http_in_use{bound=\"body_bytes\"}").await, 0.0);
     node.stop().await;
-}
-
-/// Returns the metrics' line of a bound's usage.
-async fn in_use(node: &Node, bound: &str) -> String {
-    let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
-    let start = format!("thalweg_http_in_use{{bound=\"{bound}\"}}");
-    text.lines().find(|line| line.starts_with(&start)).unwrap().to_owned()
 }
 
 #[tokio::test]
@@ -106,9 +96,7 @@ async fn requests_in_flight_are_bounded_but_operators_get_through() {
     let node = Node::with(|config| config.max_requests_in_flight = 1).await;
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
-    while !in_use(&node, "requests").await.ends_with(" 1") {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     let shed = node.get("/v1/kv").await;
     assert_eq!(shed.header("retry-after"), "1");
     shed.refused(503, "overloaded", "retry");
@@ -273,12 +261,7 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     greedy.send("GET", "/v1/kv/big", &[], b"").await;
     greedy.head().await.is(200);
     node.get("/v1/kv/big").await.refused(503, "overloaded", "retry");
-    let given_back = async {
-        while !in_use(&node, "scans").await.ends_with(" 0") {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, given_back).await.expect("the scan is given back in time");
+    node.until("http_in_use{bound=\"scans\"}", 0.0).await;
     node.get("/v1/kv/big?limit=1").await.is(200);
     node.stop().await;
 }
@@ -305,9 +288,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     let mut greedy = Vec::new();
     for taken in 1..=7 {
         greedy.push(node.unread(1, "/v1/kv/big?prefix=large").await);
-        while node.metric(HELD).await < f64::from(taken * (8 << 20)) {
-            pause().await;
-        }
+        node.until_at_least(HELD, f64::from(taken * (8 << 20))).await;
     }
     assert!(node.metric(HELD).await <= f64::from(64 << 20));
     node.get("/v1/kv/big?prefix=large").await.refused(503, "overloaded", "retry");
@@ -414,12 +395,7 @@ async fn large_changes_and_pushed_records_wait_for_room() {
     }
     node.until("http_in_use{bound=\"tails\"}", 24.0).await;
     let seven = f64::from(7 * (8 << 20));
-    let counted = async {
-        while node.metric(HELD).await < seven * 0.99 {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, counted).await.expect("large items count");
+    node.until_at_least(HELD, seven * 0.99).await;
     assert!(node.metric(HELD).await <= f64::from(64 << 20));
     // The last one gets its item once the others are gone.
     let mut last = greedy.pop().unwrap();
@@ -445,9 +421,7 @@ async fn a_stop_ends_tails_and_cuts_what_does_not_finish() {
     tail.head().await.is(200);
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
-    while !in_use(&node, "requests").await.ends_with(" 1") {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     node.signal_stop();
     while tail.chunk().await.is_some() {}
     let (address, db) = (node.address, node.db.clone());
@@ -464,9 +438,7 @@ async fn a_stop_lets_requests_in_progress_finish() {
     let mut node = Node::start().await;
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
-    while !in_use(&node, "requests").await.ends_with(" 1") {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     node.signal_stop();
     let db = node.db.clone();
     slow.raw(b"2").await;

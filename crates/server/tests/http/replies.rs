@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use thalweg_server::config::{ByteSize, Span};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::support::{HELD, HELD_BY_ONE_ADDRESS, Node, Reply, dial_from, pause};
+use crate::support::{HELD, HELD_BY_ONE_ADDRESS, Node, Reply, dial_from};
 
 const MIB: usize = 1 << 20;
 const LARGE: usize = 8 * MIB;
@@ -47,9 +47,7 @@ async fn transactions_that_are_not_read_count_until_their_clients_are_gone() {
     for taken in 1..=8 {
         greedy.push(unread(&node, "POST /v1/txn", &read.to_string()).await);
         let (least, most) = ((taken * LARGE) as f64, (taken * (LARGE + 256 * 1024)) as f64);
-        while node.metric(HELD).await < least {
-            pause().await;
-        }
+        node.until_at_least(HELD, least).await;
         assert!(node.metric(HELD).await <= most, "the values count as they are stored");
     }
     // There is no room for another one: reads are refused, and so are writes that would also read it.
@@ -88,9 +86,7 @@ async fn subscribers_that_do_not_read_leave_long_messages_in_their_queues() {
     node.until("http_in_use{bound=\"subscriptions\"}", 12.0).await;
     let message = "\u{1}\u{e9}".repeat(LARGE / 3 - 1000);
     node.call("POST", "/v1/subjects/a", &[], message.as_bytes()).await.is(200);
-    while node.metric(HELD).await < (7 * (message.len() + 1)) as f64 {
-        pause().await;
-    }
+    node.until_at_least(HELD, (7 * (message.len() + 1)) as f64).await;
     assert!(node.metric(HELD).await <= f64::from(68 << 20));
     // A subscriber that reads gets its message once there is room, and messages before and after it.
     let accept = [("accept", "application/x-ndjson")];
@@ -134,9 +130,7 @@ async fn a_long_answer_counts_and_waits_for_room() {
         let request: Value = serde_json::from_slice(&service.chunk().await.unwrap()).unwrap();
         let reply_to = format!("/v1/subjects/{}", request["reply"].as_str().unwrap());
         node.call("POST", &reply_to, &[], answer.as_bytes()).await.is(200);
-        while node.metric(HELD).await < answer.len() as f64 {
-            pause().await;
-        }
+        node.until_at_least(HELD, answer.len() as f64).await;
         assert!(node.metric(HELD).await < (LARGE + MIB) as f64);
         drop(unread);
         node.until(HELD, 0.0).await;
@@ -165,9 +159,7 @@ async fn entries_of_a_cache_that_are_not_read_count() {
     for count in [1, 201] {
         let read = json!({"keys": keys[..count]});
         let held = unread(&node, "POST /v1/caches/c/get", &read.to_string()).await;
-        while node.metric(HELD).await < value.len() as f64 {
-            pause().await;
-        }
+        node.until_at_least(HELD, value.len() as f64).await;
         assert!(node.metric(HELD).await < (value.len() + MIB) as f64);
         drop(held);
         node.until(HELD, 0.0).await;

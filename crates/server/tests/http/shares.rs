@@ -8,7 +8,7 @@ use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::Durability;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::support::{Client, Node, PATIENCE, dial_from, holds, pause};
+use crate::support::{Client, Node, PATIENCE, dial_from, eventually, holds, pause};
 
 /// Last byte of the loopback address of the greedy client.
 const GREEDY: u8 = 2;
@@ -75,9 +75,7 @@ async fn bodies_that_arrive_are_bounded_and_the_greedy_address_is_refused_first(
         let _ = client.stream.write_all(&vec![b'x'; (1 << 20) - 1]).await;
         greedy.push(client);
     }
-    while node.metric("http_shed_total{bound=\"body_bytes\"}").await < 1.0 {
-        pause().await;
-    }
+    node.until_at_least("http_shed_total{bound=\"body_bytes\"}", 1.0).await;
     let held = node.metric(&in_use("body_bytes")).await;
     assert!((8e6..=10.5e6).contains(&held), "{held}");
     // Another address gets a part of the reserve, and small bodies need none.
@@ -98,9 +96,7 @@ async fn a_client_that_takes_all_scans_leaves_some_for_others() {
     for _ in 0..50 {
         greedy.push(node.unread(GREEDY, "/v1/kv/big").await);
     }
-    while node.metric("http_shed_total{bound=\"scans\"}").await < 10.0 {
-        pause().await;
-    }
+    node.until_at_least("http_shed_total{bound=\"scans\"}", 10.0).await;
     let held = node.metric(&in_use("scans")).await;
     assert!((36.0..40.0).contains(&held), "{held}");
     for _ in 0..20 {
@@ -280,9 +276,8 @@ async fn streams_count_in_the_bound_on_stored_objects_and_have_a_reserve() {
     for number in 0..20 {
         greedy.call("DELETE", &format!("/v1/streams/g{number}"), &[], b"").await.is(204);
     }
-    while greedy.call("PUT", "/v1/streams/more", &[], b"").await.status != 201 {
-        pause().await;
-    }
+    let is_created = async || greedy.call("PUT", "/v1/streams/more", &[], b"").await.status == 201;
+    eventually("there is room", is_created).await;
     node.stop().await;
 }
 
@@ -566,9 +561,7 @@ async fn a_good_client_is_not_refused_under_attack_from_its_own_address() {
         held.push(sender.send_request(request, number % 2 == 0).unwrap());
         sender = sender.ready().await.unwrap();
     }
-    while node.metric("http_shed_total{bound=\"requests\"}").await < 1.0 {
-        pause().await;
-    }
+    node.until_at_least("http_shed_total{bound=\"requests\"}", 1.0).await;
     let mut good: Client = node.connect().await;
     for number in 0..100 {
         good.call("PUT", "/v1/kv/a/good", &[], format!("{number}").as_bytes()).await.is(204);

@@ -21,10 +21,10 @@ use crate::{
     expect,
     groups::{ack, group, offsets},
     support::{
-        Node, PATIENCE,
+        Node,
         cluster::{Barriers, FakeCluster},
+        eventually,
         native::{Raw, UNLIMITED},
-        pause,
     },
 };
 
@@ -367,12 +367,7 @@ async fn records_of_a_receiver_that_follows_the_leader_stay_and_others_return() 
     }
     assert_eq!(in_flight(), 2);
     drop(receivers.remove(0));
-    let returned = async {
-        while in_flight() != 1 {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, returned).await.expect("the record of the first receiver returns");
+    eventually("the record of the first receiver returns", async || in_flight() == 1).await;
     // The node has lost the leadership, and no event says so yet.
     tested.cluster.change(|report| report.leader = Some(NodeId(2)));
     let mut follows = receivers.remove(0);

@@ -19,7 +19,7 @@ use thalweg_wire::{
 
 use crate::{
     expect,
-    support::{HELD, Node, native::UNLIMITED},
+    support::{HELD, Node, eventually, native::UNLIMITED},
 };
 
 /// Last byte of the loopback address of the greedy client.
@@ -295,12 +295,8 @@ async fn a_client_that_disconnects_after_a_delete_keeps_its_share() {
             })
             .await;
         drop(greedy);
-        let applied = async {
-            while db.waiting_delete_units() < 100 * (number as usize + 1) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), applied).await.expect("the command was proposed");
+        let is_applied = async || db.waiting_delete_units() >= 100 * (number as usize + 1);
+        eventually("the command was proposed", is_applied).await;
     }
     let mut greedy = node.connect_from(GREEDY).await;
     let refused = greedy.call("DELETE", &format!("/v1/kv/k?prefix={}", prefix(9)), &[], b"").await;

@@ -21,7 +21,6 @@ use tokio::io::AsyncWriteExt as _;
 use crate::support::{
     HELD, HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
     native::Raw,
-    pause,
     resp::{Resp, encode, node, serving},
     small_options,
 };
@@ -428,9 +427,7 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
         let mut client = Resp::connect(&node).await;
         client.send(&[announce(1 << 20), vec![b'x'; SENT]].concat()).await;
         held.push(client);
-        while node.metric(BODIES).await < (number * (1 << 20) - number * 20_000) as f64 {
-            pause().await;
-        }
+        node.until_at_least(BODIES, (number * (1 << 20) - number * 20_000) as f64).await;
     }
     // A length that is only announced holds nothing, and the bytes that arrive do.
     let mut announced = Resp::connect(&node).await;

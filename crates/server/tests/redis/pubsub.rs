@@ -11,7 +11,7 @@ use tokio::{
 use crate::{
     oracle::redis_server::RedisServer,
     support::{
-        Node, PATIENCE, pause,
+        Node, PATIENCE, eventually,
         resp::{Resp, encode, node, serving},
     },
 };
@@ -177,12 +177,7 @@ async fn sharded_channels_are_the_same_channels() {
 
 /// Waits until a command has this reply: the state of a closed connection goes away with its task.
 async fn until(client: &mut Resp, command: &str, wanted: &str) {
-    let looked = async {
-        while client.call(command).await != wanted {
-            pause().await;
-        }
-    };
-    timeout(PATIENCE, looked).await.unwrap_or_else(|_| panic!("{command} does not come to {wanted}"));
+    eventually(&format!("{command}: {wanted}"), async || client.call(command).await == wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

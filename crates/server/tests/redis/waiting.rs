@@ -8,7 +8,7 @@ use crate::{
         redis_server::RedisServer,
     },
     support::{
-        Node, PATIENCE, pause,
+        Node, PATIENCE,
         resp::{Resp, encode as encoded, node},
     },
 };
@@ -139,12 +139,7 @@ async fn readers_that_wait_get_what_they_get_from_redis() {
 async fn waits(node: &Node, command: &str) -> (Resp, Resp) {
     let (mut reader, mut other) = (Resp::connect(node).await, Resp::connect(node).await);
     reader.send(&encoded(command)).await;
-    let blocked = async {
-        while !other.call("CLIENT LIST").await.contains("flags=b") {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, blocked).await.expect("it waits");
+    other.until("CLIENT LIST", "flags=b").await;
     (reader, other)
 }
 

@@ -35,6 +35,16 @@ pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
+/// Repeats a check until it holds, for changes that no message reports.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            pause().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
 pub struct Node {
     pub address: SocketAddr,
     pub native: Option<SocketAddr>,
@@ -208,14 +218,14 @@ impl Node {
         found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
     }
 
-    /// Polls the server's metrics until a line has this value, for changes that no message reports.
+    /// Polls the server's metrics until a line has this value.
     pub async fn until(&self, line: &str, wanted: f64) {
-        let wait = async {
-            while self.metric(line).await != wanted {
-                pause().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{line} never became {wanted}"));
+        eventually(&format!("{line} is {wanted}"), async || self.metric(line).await == wanted).await;
+    }
+
+    /// Polls the server's metrics until a line has at least this value.
+    pub async fn until_at_least(&self, line: &str, least: f64) {
+        eventually(&format!("{line} is at least {least}"), async || self.metric(line).await >= least).await;
     }
 
     async fn send_json(&self, method: &str, target: &str, body: &Value) -> Reply {
