@@ -22,6 +22,25 @@ pub async fn node() -> Node {
     Node::with(serving).await
 }
 
+/// Starts a node with one thread for Redis clients. Database 1 is a cache.
+pub async fn node_with_one_thread() -> Node {
+    Node::with(|config| {
+        serving(config);
+        config.resp_threads = 1;
+    })
+    .await
+}
+
+/// Puts keys `key:000000` and so on into the database 0 or 1.
+pub async fn fill(node: &Node, database: &str, keys: usize) {
+    let mut client = Resp::connect(node).await;
+    assert_eq!(client.call(&format!("SELECT {database}")).await, "+OK");
+    for from in (0..keys).step_by(1000) {
+        let pairs: Vec<String> = (from..(from + 1000).min(keys)).map(|key| format!("key:{key:06} v")).collect();
+        assert_eq!(client.call(&format!("MSET {}", pairs.join(" "))).await, "+OK");
+    }
+}
+
 /// A connection of a Redis client.
 pub struct Resp {
     pub stream: TcpStream,
