@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::support::{
     Node,
-    resp::{Resp, encode, fill, node_with_one_thread, serving},
+    resp::{Resp, encode, fill, node_with, node_with_one_thread, serving},
 };
 
 /// Number of keys, so that `KEYS` examines far more rows than a serving thread may for one client.
@@ -181,11 +181,7 @@ async fn a_long_blocking_read_returns_entries_or_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_reads_beyond_the_share_are_rejected() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.max_scans = 1;
-    })
-    .await;
+    let node = node_with(|config| config.max_scans = 1).await;
     fill(&node, "0", KEYS).await;
     let mut client = Resp::connect(&node).await;
     // A scan over HTTP that its client does not read holds the only slot.

@@ -11,8 +11,8 @@ use tokio::{
 use crate::{
     oracle::redis_server::RedisServer,
     support::{
-        Node, PATIENCE, eventually,
-        resp::{Resp, encode, node, serving},
+        PATIENCE, eventually,
+        resp::{Resp, encode, node, node_with},
     },
 };
 
@@ -236,11 +236,9 @@ async fn many_messages_of_many_publishers_come_once_and_in_each_ones_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscriber_that_takes_nothing_is_cut_and_others_get_all() {
-    let node = Node::with(|config| {
-        serving(config);
-        (config.max_link_bytes, config.subscription_bytes) = (ByteSize(1 << 20), ByteSize(1 << 20));
-    })
-    .await;
+    let node =
+        node_with(|config| (config.max_link_bytes, config.subscription_bytes) = (ByteSize(1 << 20), ByteSize(1 << 20)))
+            .await;
     let (mut stuck, mut quick, mut publisher) =
         (Resp::connect(&node).await, Resp::connect(&node).await, Resp::connect(&node).await);
     stuck.call("SUBSCRIBE c").await;

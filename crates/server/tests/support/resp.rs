@@ -19,16 +19,21 @@ pub fn serving(config: &mut Config) {
 
 /// Starts a node that serves Redis clients.
 pub async fn node() -> Node {
-    Node::with(serving).await
+    node_with(|_| ()).await
+}
+
+/// Starts a node like [`node`], with changes of its configuration.
+pub async fn node_with(change: impl FnOnce(&mut Config)) -> Node {
+    Node::with(|config| {
+        serving(config);
+        change(config);
+    })
+    .await
 }
 
 /// Starts a node with one thread for Redis clients. Database 1 is a cache.
 pub async fn node_with_one_thread() -> Node {
-    Node::with(|config| {
-        serving(config);
-        config.resp_threads = 1;
-    })
-    .await
+    node_with(|config| config.resp_threads = 1).await
 }
 
 /// Puts keys `key:000000` and so on into the database 0 or 1.
