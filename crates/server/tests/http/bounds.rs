@@ -237,9 +237,7 @@ async fn slow_heads_and_idle_connections_are_closed() {
     idle.call("GET", "/health", &[], b"").await.is(200);
     assert_eq!(idle.closed().await, b"");
     node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
-    let mut tail = node.connect().await;
-    tail.send("GET", "/v1/streams/s/records", &[("accept", "text/event-stream")], b"").await;
-    tail.head().await.is(200);
+    let mut tail = node.open("/v1/streams/s/records", &[("accept", "text/event-stream")]).await;
     for _ in 0..8 {
         assert!(tail.chunk().await.is_some(), "a tail with keep-alives is not idle");
     }
@@ -257,9 +255,7 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     for at in 0..40_u32 {
         keyspace.put(&at.to_be_bytes(), &vec![b'x'; 1 << 19]).unwrap();
     }
-    let mut greedy = node.connect().await;
-    greedy.send("GET", "/v1/kv/big", &[], b"").await;
-    greedy.head().await.is(200);
+    let _greedy = node.open("/v1/kv/big", &[]).await;
     node.get("/v1/kv/big").await.refused(503, "overloaded", "retry");
     node.until("http_in_use{bound=\"scans\"}", 0.0).await;
     node.get("/v1/kv/big?limit=1").await.is(200);
@@ -310,9 +306,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     assert_eq!((&end["error"]["code"], &end["next"]), (&json!("overloaded"), &json!(records.len())), "{end}");
     assert!(!records.is_empty() && records.len() < 600);
     // A tail waits for room before it sends the large record.
-    let mut tail = node.connect().await;
-    tail.send("GET", "/v1/streams/s/records?from=599&limit=2", &[("accept", "text/event-stream")], b"").await;
-    tail.head().await.is(200);
+    let mut tail = node.open("/v1/streams/s/records?from=599&limit=2", &[("accept", "text/event-stream")]).await;
     let mut seen = Vec::new();
     while !seen.windows(7).any(|part| part == b"id: 599") {
         seen.extend(tail.chunk().await.unwrap());
@@ -416,9 +410,7 @@ async fn large_changes_and_pushed_records_wait_for_room() {
 async fn a_stop_ends_tails_and_cuts_what_does_not_finish() {
     let mut node = Node::with(|config| config.drain_timeout = millis(300)).await;
     node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
-    let mut tail = node.connect().await;
-    tail.send("GET", "/v1/streams/s/records", &[("accept", "text/event-stream")], b"").await;
-    tail.head().await.is(200);
+    let mut tail = node.open("/v1/streams/s/records", &[("accept", "text/event-stream")]).await;
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
     node.until("http_in_use{bound=\"requests\"}", 1.0).await;

@@ -120,9 +120,7 @@ async fn a_long_answer_counts_and_waits_for_room() {
     let node = node(HELD_BY_ONE_ADDRESS).await;
     let answer = "\u{1}".repeat(LARGE - 1000);
     for (accept, shown) in [("application/octet-stream", false), ("application/json", true)] {
-        let mut service = node.connect().await;
-        service.send("GET", "/v1/subjects/service?limit=2", &[("accept", "application/x-ndjson")], b"").await;
-        service.head().await.is(200);
+        let mut service = node.open("/v1/subjects/service?limit=2", &[("accept", "application/x-ndjson")]).await;
         service.chunk().await.unwrap();
         let head = format!("POST /v1/ask/service?timeout=60 HTTP/1.1\r\nhost: t\r\naccept: {accept}\r\n");
         let mut unread = node.connect_small(1).await;

@@ -313,9 +313,7 @@ async fn caches_and_subscriptions_have_a_share_for_each_address() {
         greedy.push(client);
     };
     assert_eq!((greedy.len(), status), (9, 503));
-    let mut good = node.connect().await;
-    good.send("GET", "/v1/subjects/a", &[], b"").await;
-    good.head().await.is(200);
+    let _good = node.open("/v1/subjects/a", &[]).await;
     node.stop().await;
 }
 
@@ -374,9 +372,7 @@ async fn a_snapshot_whose_client_does_not_read_is_given_back_and_not_kept() {
     node.until("snapshots_open", 0.0).await;
     drop(greedy);
     // A client that reads and loses its connection can still resume.
-    let mut client = node.connect().await;
-    client.send("GET", "/v1/snapshot?compress=none", &[], b"").await;
-    client.head().await.is(200);
+    let mut client = node.open("/v1/snapshot?compress=none", &[]).await;
     client.chunk().await.expect("there is more");
     drop(client);
     node.until(&in_use("connections"), 1.0).await;

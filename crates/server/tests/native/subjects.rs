@@ -474,9 +474,7 @@ async fn a_queue_group_shares_over_both_protocols() {
     let node = Node::start().await;
     let (mut publisher, mut member) = (node.raw().await, node.raw().await);
     member.begin(1, &Subscribe { queue: ShortBytes(b"w"), ..plain("jobs") }).await;
-    let mut other = node.connect().await;
-    other.send("GET", "/v1/subjects/jobs?group=w&limit=1", &[("accept", "application/x-ndjson")], b"").await;
-    other.head().await.is(200);
+    let mut other = node.open("/v1/subjects/jobs?group=w&limit=1", &[("accept", "application/x-ndjson")]).await;
     other.chunk().await.unwrap();
     let mut over_http = None;
     let mut published = 0;

@@ -185,9 +185,7 @@ async fn long_reads_beyond_the_share_are_rejected() {
     fill(&node, "0", KEYS).await;
     let mut client = Resp::connect(&node).await;
     // A scan over HTTP that its client does not read holds the only slot.
-    let mut scan = node.connect().await;
-    scan.send("GET", "/v1/kv/redis?keys_only=true", &[], b"").await;
-    scan.head().await.is(200);
+    let scan = node.open("/v1/kv/redis?keys_only=true", &[]).await;
     assert_eq!(client.call("KEYS no*such").await, "-BUSY too many long reads at a time: retry later");
     assert_eq!(client.call("GET key:000001").await, "$1 v");
     drop(scan);

@@ -141,9 +141,7 @@ async fn messages_go_between_redis_clients_and_http() {
     assert_eq!(subscriber.reply().await, "*3 $7 message $9 orders.eu $9 from http");
     assert_eq!(subscriber.reply().await, "*4 $8 pmessage $8 orders.* $9 orders.eu $9 from http");
 
-    let mut http = node.connect().await;
-    http.send("GET", "/v1/subjects/orders.us?limit=2", &[("accept", "application/x-ndjson")], b"").await;
-    http.head().await.is(200);
+    let mut http = node.open("/v1/subjects/orders.us?limit=2", &[("accept", "application/x-ndjson")]).await;
     let greeting = http.chunk().await.unwrap();
     let mut publisher = Resp::connect(&node).await;
     let counts = publisher.pipeline(&["PUBLISH orders.us one", "PUBLISH orders.us two"]).await;

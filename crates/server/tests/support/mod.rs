@@ -139,6 +139,14 @@ impl Node {
         Client { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
     }
 
+    /// Sends a GET on a connection of its own, and receives the head of its reply, whose body is still to come.
+    pub async fn open(&self, target: &str, headers: &[(&str, &str)]) -> Client {
+        let mut client = self.connect().await;
+        client.send("GET", target, headers, b"").await;
+        client.head().await.is(200);
+        client
+    }
+
     /// Connects to HTTP from the loopback address 127.0.0.`last`.
     pub async fn connect_from(&self, last: u8) -> Client {
         Client { stream: dial_from(last, self.address).await, buffer: Vec::new() }
