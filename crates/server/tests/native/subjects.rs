@@ -50,14 +50,7 @@ struct Got {
     payloads: Vec<String>,
 }
 
-trait Client {
-    async fn begin(&mut self, id: u32, subscribe: &Subscribe<'_>);
-    fn queue_publish(&mut self, id: u32, batches: &[&[u8]]);
-    async fn publish(&mut self, id: u32, batches: &[&[u8]]) -> (u64, u64);
-    async fn delivery(&mut self) -> Got;
-}
-
-impl Client for Raw {
+impl Raw {
     async fn begin(&mut self, id: u32, subscribe: &Subscribe<'_>) {
         self.send(id, subscribe).await;
         expect!(self, id, ServerFrame::Subscribed(_) => ());
