@@ -8,7 +8,7 @@ use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::Durability;
 use tokio::io::AsyncWriteExt as _;
 
-use crate::support::{Client, Node, PATIENCE, dial_from, eventually, holds, pause};
+use crate::support::{Client, Node, carried::within, dial_from, eventually, holds, pause};
 
 /// Last byte of the loopback address of the greedy client.
 const GREEDY: u8 = 2;
@@ -456,10 +456,6 @@ async fn http2(node: &Node, last: u8, window: u32) -> (Sender, tokio::task::Join
 fn get(target: &str, accept: &str) -> http::Request<()> {
     let uri = format!("http://t{target}");
     http::Request::builder().uri(uri).header("accept", accept).body(()).unwrap()
-}
-
-async fn within<F: Future>(what: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, what).await.expect("in time")
 }
 
 #[tokio::test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use thalweg_server::config::{ByteSize, NativeAddress, Span};
 use thalweg_types::{Durability, KeyspaceId, Revision, command::encode_put};
 use thalweg_wire::{
-    Cancel, CancelMode, Fields, Get, Goodbye, Header, Hello, Kind, Level, Ping, Position, Read, Reason, RemainingBytes,
-    ServerFrame, Tail, Values, Write,
+    Cancel, CancelMode, Fields, Goodbye, Header, Hello, Kind, Level, Ping, Position, Read, Reason, RemainingBytes,
+    ServerFrame, Tail, Write,
     handshake::{goodbye, hello},
 };
 
@@ -14,18 +14,9 @@ use crate::{
     expect,
     support::{
         Node, PATIENCE,
-        native::{Raw, UNLIMITED},
+        native::{UNLIMITED, get},
     },
 };
-
-fn get(keyspace: KeyspaceId, key: &[u8]) -> Get<'_> {
-    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(key) }
-}
-
-async fn value_of(raw: &mut Raw, id: u32, keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
-    raw.send(id, &get(keyspace, key)).await;
-    expect!(raw, id, ServerFrame::Value(value) => value.value.0.to_vec())
-}
 
 #[tokio::test]
 async fn a_put_is_answered_and_got() {
@@ -35,7 +26,7 @@ async fn a_put_is_answered_and_got() {
     raw.send_command(1, Durability::Disk, |out| encode_put(out, keyspace, b"ada", b"1815").unwrap()).await;
     let durability = expect!(raw, 1, ServerFrame::Committed(committed) => committed.durability);
     assert_eq!(durability, Durability::Disk);
-    assert_eq!(value_of(&mut raw, 2, keyspace, b"ada").await, b"1815");
+    assert_eq!(raw.get(keyspace, b"ada").await, b"1815");
     raw.send(3, &get(keyspace, b"nobody")).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Value(value) => value.revision), Revision(0));
     raw.send(4, &get(KeyspaceId(99), b"ada")).await;
@@ -89,7 +80,7 @@ async fn acks_by_level_and_without_an_id() {
     raw.put_command(0, Durability::Os, |out| encode_put(out, keyspace, b"quiet", b"v").unwrap());
     raw.send_command(0, Durability::Os, |out| encode_put(out, KeyspaceId(99), b"quiet", b"v").unwrap()).await;
     assert_eq!(raw.fails(0).await, "no_such_keyspace");
-    assert_eq!(value_of(&mut raw, 5, keyspace, b"quiet").await, b"v");
+    assert_eq!(raw.get(keyspace, b"quiet").await, b"v");
     // A command whose outcome matters is rejected at level none, and reports a failed condition at others.
     let mut commit = thalweg_types::command::CommitBuilder::new();
     commit.expect(keyspace, b"k", thalweg_types::command::Expect::Absent).unwrap();
@@ -205,8 +196,8 @@ async fn too_many_large_frames_at_a_time_are_shed_and_passed_over() {
     raw.send_command(2, Durability::Os, |out| encode_put(out, keyspace, b"fits", &vec![2; 1 << 19]).unwrap()).await;
     assert_eq!(raw.fails(1).await, "overloaded");
     expect!(raw, 2, ServerFrame::Committed(_) => ());
-    assert_eq!(value_of(&mut raw, 3, keyspace, b"large").await, b"");
-    assert_eq!(value_of(&mut raw, 3, keyspace, b"fits").await.len(), 1 << 19);
+    assert_eq!(raw.get(keyspace, b"large").await, b"");
+    assert_eq!(raw.get(keyspace, b"fits").await.len(), 1 << 19);
     node.stop().await;
 }
 

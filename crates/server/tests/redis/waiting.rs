@@ -11,6 +11,7 @@ use crate::{
         Node, PATIENCE,
         resp::{Resp, encode as encoded, node},
     },
+    tools::args,
 };
 
 /// Commands that create a stream with a group that has read all of it, another stream, and another with that group.
@@ -61,10 +62,6 @@ const SCENES: &[(&str, &[&str])] = &[
     (ALL, &["XADD s 2-1 f v"]),
     (ALL, &["XDEL s 1-1", "HSET none f v", "DEL none", "XADD none 5-5 f v"]),
 ];
-
-fn args(command: &str) -> Vec<Vec<u8>> {
-    command.split(' ').map(|word| word.as_bytes().to_vec()).collect()
-}
 
 /// Returns the number of a connection.
 fn id(connection: &mut Connection) -> i64 {

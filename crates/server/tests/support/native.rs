@@ -1,12 +1,13 @@
 //! A raw client of the native protocol. It sends and receives frames, and leaves all decisions to the test.
 
 use thalweg_types::{
-    Durability, KeyspaceId, StreamId,
+    Durability, KeyspaceId, Revision, StreamId,
     command::{encode_append, encode_create_keyspace, encode_create_stream, encode_put},
     record::RecordBatch,
 };
 use thalweg_wire::{
-    Decoder, Fields, Frame, Level, Permit, Reason, RemainingBytes, ServerFrame, SharedFrame, Write, handshake::hello,
+    Decoder, Fields, Frame, Get, Level, Permit, Reason, RemainingBytes, ServerFrame, SharedFrame, Values, Write,
+    handshake::hello,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -167,6 +168,12 @@ impl Raw {
         StreamId(expect!(self, u32::MAX, ServerFrame::Created(created) => created.id))
     }
 
+    /// Returns the value of a key, which is empty if the key has none.
+    pub async fn get(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
+        self.send(u32::MAX, &get(keyspace, key)).await;
+        expect!(self, u32::MAX, ServerFrame::Value(found) => found.value.0.to_vec())
+    }
+
     pub async fn set(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
         self.send_command(u32::MAX, Durability::Os, |out| encode_put(out, keyspace, key, value).unwrap()).await;
         expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
@@ -176,6 +183,10 @@ impl Raw {
         self.send_command(u32::MAX, Durability::Os, |out| encode_append(out, stream, None, &batch(payloads))).await;
         expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
     }
+}
+
+pub fn get(keyspace: KeyspaceId, key: &[u8]) -> Get<'_> {
+    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(key) }
 }
 
 pub fn batch(payloads: &[&[u8]]) -> RecordBatch {
