@@ -88,6 +88,13 @@ pub fn quick() -> Options {
     }
 }
 
+/// Returns a server, a client of it with quick retries, and their only connection.
+pub async fn connected() -> (Server, Client, Peer) {
+    let server = Server::new().await;
+    let (client, peer) = server.connected(quick()).await;
+    (server, client, peer)
+}
+
 impl Peer {
     /// Returns the next frame; `None` at the end of the connection.
     pub async fn next(&mut self) -> Option<SharedFrame> {

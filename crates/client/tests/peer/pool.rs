@@ -9,7 +9,7 @@ use thalweg_types::{
 };
 use thalweg_wire::{ClientFrame, Keyspace, KeyspaceFound, Stream, StreamFound};
 
-use crate::peer::{Server, quick};
+use crate::peer::{Server, connected, quick};
 
 fn found() -> KeyspaceFound {
     let (created, config) = (SpaceTime(0), KeyspaceConfig::default());
@@ -125,8 +125,7 @@ async fn a_client_that_waits_for_a_welcome_can_be_closed() {
 /// Another keyspace may get the id of one that is newer than the backup.
 #[tokio::test]
 async fn an_id_is_looked_up_again_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let keyspace = client.keyspace("users");
     let reply = found();
     let (looked_up, ()) = tokio::join!(keyspace.id(), peer.answer(&reply));
@@ -145,8 +144,7 @@ async fn an_id_is_looked_up_again_at_a_server_with_other_data() {
 /// A handle of a keyspace must not remove another one, which has its id in a backup.
 #[tokio::test]
 async fn nothing_is_removed_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let keyspace = client.keyspace("users");
     let reply = found();
     let (looked_up, ()) = tokio::join!(keyspace.id(), peer.answer(&reply));
@@ -164,8 +162,7 @@ async fn nothing_is_removed_at_a_server_with_other_data() {
 /// Another stream may have the name of a stream that was looked up before.
 #[tokio::test]
 async fn no_stream_is_deleted_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let stream = client.stream("s");
     let reply = stream_found();
     let (looked_up, ()) = tokio::join!(stream.id(), peer.answer(&reply));
@@ -183,8 +180,7 @@ async fn no_stream_is_deleted_at_a_server_with_other_data() {
 /// name.
 #[tokio::test]
 async fn a_handle_of_a_group_asks_for_nothing_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let stream = client.stream("s");
     let reply = stream_found();
     let (group, ()) = tokio::join!(stream.group("g"), peer.answer(&reply));

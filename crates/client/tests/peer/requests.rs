@@ -18,7 +18,7 @@ use thalweg_wire::{
 };
 use tokio::io::AsyncWriteExt;
 
-use crate::peer::{Server, quick};
+use crate::peer::{Server, connected, quick};
 
 fn value(value: &[u8]) -> Value<'_> {
     Value {
@@ -43,8 +43,7 @@ fn committed(revision: u64) -> Committed<'static> {
 
 #[tokio::test]
 async fn replies_in_any_order_reach_their_requests() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let asked = tokio::spawn(async move {
         let (a, b) = tokio::join!(users.get(b"a"), users.get(b"b"));
@@ -73,8 +72,7 @@ async fn replies_in_any_order_reach_their_requests() {
 
 #[tokio::test]
 async fn an_id_that_is_out_of_date_is_asked_for_anew() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let asked = tokio::spawn(async move { users.get(b"a").await });
     peer.answer(&found(5)).await;
@@ -105,8 +103,7 @@ async fn an_id_that_is_out_of_date_is_asked_for_anew() {
 
 #[tokio::test]
 async fn what_may_be_repeated_is_and_what_may_not_is_told() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let overloaded = SessionFull::Requests { limit: 1 };
     let asked = tokio::spawn({
@@ -167,8 +164,7 @@ async fn a_put_of_unknown_effect_is_repeated_only_if_the_options_say_so() {
 
 #[tokio::test]
 async fn repetitions_have_a_bound() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let asked = tokio::spawn(async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await });
     for _ in 0..6 {
         let id = peer.any().await;
@@ -179,8 +175,7 @@ async fn repetitions_have_a_bound() {
 
 #[tokio::test]
 async fn a_request_that_nobody_waits_for_is_cancelled() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let short = client.timeout(Some(Duration::from_millis(20)));
     let error = short.keyspace("users").get(b"a").await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { effect: Effect::Unknown, .. }), "{error}");
@@ -290,9 +285,8 @@ async fn bytes_that_the_socket_does_not_take_make_callers_wait() {
 
 #[tokio::test]
 async fn what_is_not_the_protocol_is_a_typed_error() {
-    let server = Server::new().await;
     // A frame with an id that is not in use.
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let asked = tokio::spawn({
         let client = client.clone();
         async move { client.timeout(Some(Duration::from_secs(5))).stream("s").append_batch(&one(), None.into()).await }
@@ -339,8 +333,7 @@ fn one() -> thalweg_types::record::RecordBatch {
 
 #[tokio::test]
 async fn begins_of_subscriptions_don_t_answer_requests() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let asked = tokio::spawn(async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await });
     let id = peer.any().await;
     let tailing = Tailing { next: thalweg_types::Offset(0), high_watermark: thalweg_types::Offset(0) };
@@ -351,8 +344,7 @@ async fn begins_of_subscriptions_don_t_answer_requests() {
 
 #[tokio::test]
 async fn goodbye_is_obeyed() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let asked = tokio::spawn({
         let client = client.clone();
         async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await }
@@ -405,8 +397,7 @@ async fn connecting_fails_with_what_to_do() {
 
 #[tokio::test]
 async fn closing_says_goodbye_after_what_was_staged() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let batch = {
         let mut writer = thalweg_wire::BatchWriter::new(b"s", b"").unwrap();
@@ -424,8 +415,7 @@ async fn closing_says_goodbye_after_what_was_staged() {
 
 #[tokio::test]
 async fn a_client_that_is_dropped_goes() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     drop(client);
     let (_, last) = peer.request(|envelope| envelope.frame.kind()).await;
     assert_eq!(last, thalweg_wire::Kind::Goodbye);
