@@ -15,7 +15,7 @@ use thalweg_disk::{
 };
 use thalweg_engine::Database;
 use thalweg_types::{Durability, Offset, StreamId, SystemClock};
-use thalweg_wire::{Cancel, CancelMode, Fields, Position, ServerFrame, Tail};
+use thalweg_wire::{Cancel, CancelMode, Fields, Kind, Position, ServerFrame, Tail};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -201,8 +201,7 @@ async fn log_lines_about_native_subscriptions_have_the_name_that_the_client_gave
     let code = expect!(raw, 3, ServerFrame::Ended(ended) => ended.code.to_owned());
     let code = format!("code={code:?} ");
     lines.until("job-9", &["WARN", "peer=127.0.0.1:", &code]).await;
-    raw.send(4, &tail(stream)).await;
-    expect!(raw, 4, ServerFrame::Tailing(_) => ());
+    raw.ask(4, &tail(stream), Kind::Tailing).await;
     expect!(raw, 4, ServerFrame::Ended(_) => ());
     let begun = lines.of("job-9").len();
     let unnamed = || LINES.lock().unwrap().iter().filter(|line| line.contains("-4 ") && line.contains(&code)).count();

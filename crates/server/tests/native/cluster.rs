@@ -330,8 +330,7 @@ async fn a_push_ends_with_moved_when_another_node_leads_and_its_records_stay() {
     let stream = tested.raw.stream("s").await;
     let group = group(&mut tested.raw, stream, "g").await;
     tested.raw.append(stream, &[b"a", b"b"]).await;
-    tested.raw.send(1, &push(group, "m")).await;
-    expect!(tested.raw, 1, ServerFrame::Pushing(_) => ());
+    tested.raw.ask(1, &push(group, "m"), Kind::Pushing).await;
     let (attempt, found) = expect!(tested.raw, 1, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts)));
     assert_eq!(found, (vec![0], 1));
     // The same leader in a later term, and a time without a leader, end nothing.
@@ -341,8 +340,7 @@ async fn a_push_ends_with_moved_when_another_node_leads_and_its_records_stay() {
     let ended = expect!(tested.raw, 1, ServerFrame::Ended(ended) => (ended.code.to_owned(), ended.class));
     assert_eq!(ended, ("moved".to_owned(), Action::Retry));
     // The member pushes again under the new leader. Its record is not delivered again, and its ack counts.
-    tested.raw.send(2, &push(group, "m")).await;
-    expect!(tested.raw, 2, ServerFrame::Pushing(_) => ());
+    tested.raw.ask(2, &push(group, "m"), Kind::Pushing).await;
     let second = expect!(tested.raw, 2, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts)));
     assert_eq!(second.1, (vec![1], 1));
     assert_eq!(ack(&mut tested.raw, group, attempt).await, 1);
@@ -360,8 +358,7 @@ async fn records_of_a_receiver_that_follows_the_leader_stay_and_others_return() 
     let mut receivers = Vec::new();
     for member in ["leaves", "follows"] {
         let mut raw = tested.node.raw().await;
-        raw.send(1, &push(group, member)).await;
-        expect!(raw, 1, ServerFrame::Pushing(_) => ());
+        raw.ask(1, &push(group, member), Kind::Pushing).await;
         expect!(raw, 1, ServerFrame::Pushed(_) => ());
         receivers.push(raw);
     }
@@ -373,8 +370,7 @@ async fn records_of_a_receiver_that_follows_the_leader_stay_and_others_return() 
     let mut follows = receivers.remove(0);
     follows.send(1, &Cancel { mode: CancelMode::Now }).await;
     assert_eq!(expect!(follows, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
-    follows.send(2, &push(group, "other")).await;
-    expect!(follows, 2, ServerFrame::Pushing(_) => ());
+    follows.ask(2, &push(group, "other"), Kind::Pushing).await;
     let (found, deliveries) = expect!(follows, 2, ServerFrame::Pushed(d) => offsets(&d.parts));
     assert_eq!((found, deliveries), (vec![0], 2), "only the record of the receiver that left returned");
     assert_eq!(in_flight(), 2);
@@ -486,8 +482,7 @@ async fn a_watch_without_credit_misses_what_the_node_does_not_keep() {
     assert_eq!((missed, seen.last().unwrap().0), (0, 2), "as many as the credit permits");
     (5..=ALL).for_each(|micros| tested.cluster.push(micros, Event::Suspect(NodeId(2))));
     // Without credit nothing is sent: the next frame answers another request.
-    tested.raw.send(2, &ReadMembers {}).await;
-    expect!(tested.raw, 2, ServerFrame::Members(_) => ());
+    tested.raw.ask(2, &ReadMembers {}, Kind::Members).await;
     tested.raw.send(1, &Credit { messages: 3, bytes: 1 << 20 }).await;
     let (missed, seen) = events(&mut tested.raw, 1).await;
     assert_eq!((missed, seen.len(), seen[0].0), (ALL - KEPT - 2, 1, ALL - KEPT + 1));

@@ -10,8 +10,8 @@ use thalweg_types::{
     command::{CommitBuilder, Expect, encode_put},
 };
 use thalweg_wire::{
-    Batch, BatchWriter, Checksum, Level, List, Policy, Reason, RemainingBytes, ServerFrame, ShortBytes, Subscribe,
-    WriteAndPublish, handshake::goodbye,
+    Batch, BatchWriter, Checksum, Kind, Level, List, Policy, Reason, RemainingBytes, ServerFrame, ShortBytes,
+    Subscribe, WriteAndPublish, handshake::goodbye,
 };
 
 use crate::{
@@ -221,8 +221,7 @@ async fn messages_are_published_after_the_rows_of_their_write_are_read_unless_th
     let (pattern, queue) = (ShortBytes(b"s"), ShortBytes(b""));
     let permit = UNLIMITED;
     let subscribe = Subscribe { policy: Policy::DropNew, queue_messages: 0, queue_bytes: 0, permit, pattern, queue };
-    subscriber.send(1, &subscribe).await;
-    expect!(subscriber, 1, ServerFrame::Subscribed(_) => ());
+    subscriber.ask(1, &subscribe, Kind::Subscribed).await;
     replace_and_publish(&mut lost, 1, keyspace, b"cold-0", b"lost");
     lost.flush().await;
     gate.until_reads_wait(1).await;

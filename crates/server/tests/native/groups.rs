@@ -13,8 +13,8 @@ use thalweg_types::{
     record::Records,
 };
 use thalweg_wire::{
-    Cancel, CancelMode, ChangeKind, Credit, DeliveryPart, Fetch, Fields, FindGroup, Level, List, ListGroups, Permit,
-    Push, Release, ServerFrame, Watch, WatchKeys,
+    Cancel, CancelMode, ChangeKind, Credit, DeliveryPart, Fetch, Fields, FindGroup, Kind, Level, List, ListGroups,
+    Permit, Push, Release, ServerFrame, Watch, WatchKeys,
 };
 
 use crate::{
@@ -126,8 +126,7 @@ async fn a_fetch_waits_is_cancelled_and_has_its_time() {
     assert_eq!(expect!(raw, 1, ServerFrame::Delivery(d) => (d.attempt, d.parts.len())), (Attempt(0), 0));
     // Other requests are answered while a fetch waits.
     raw.send(2, &fetch(group, 10, PATIENCE)).await;
-    raw.send(3, &fetch(group, 10, Duration::ZERO)).await;
-    expect!(raw, 3, ServerFrame::Delivery(_) => ());
+    raw.ask(3, &fetch(group, 10, Duration::ZERO), Kind::Delivery).await;
     writer.append(stream, &[b"a"]).await;
     assert_eq!(expect!(raw, 2, ServerFrame::Delivery(d) => offsets(&d.parts).0), [0]);
     raw.send(4, &fetch(group, 10, PATIENCE)).await;
@@ -193,8 +192,7 @@ async fn a_push_delivers_as_far_as_its_receiver_holds_and_permits() {
     assert_eq!(expect!(raw, 4, ServerFrame::Pushed(d) => offsets(&d.parts).0.len()), 2);
     assert_eq!(expect!(raw, 4, ServerFrame::Ended(end) => end.code.to_owned()), "limit_reached");
     let later = Push { permit: Permit { messages: 0, bytes: 0 }, ..push };
-    raw.send(5, &later).await;
-    expect!(raw, 5, ServerFrame::Pushing(_) => ());
+    raw.ask(5, &later, Kind::Pushing).await;
     writer.send_command(1, Durability::Os, |out| encode_delete_group(out, group)).await;
     expect!(writer, 1, ServerFrame::Done(_) => ());
     raw.send(5, &Credit { messages: 5, bytes: 5 }).await;
@@ -218,14 +216,12 @@ async fn a_push_that_is_drained_or_stopped_delivers_no_more_and_gives_back_what_
         permit: UNLIMITED,
         member: "m",
     };
-    raw.send(1, &push).await;
-    expect!(raw, 1, ServerFrame::Pushing(_) => ());
+    raw.ask(1, &push, Kind::Pushing).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 1));
     // The receiver holds as many records as it may. The other record belongs to the group, and is not drained.
     raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
-    raw.send(2, &push).await;
-    expect!(raw, 2, ServerFrame::Pushing(_) => ());
+    raw.ask(2, &push, Kind::Pushing).await;
     assert_eq!(expect!(raw, 2, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 2), "given back, and again");
     let db = node.db.clone();
     node.signal_stop();
@@ -340,8 +336,7 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     writer.send_command(1, Durability::Os, |out| commit.encode(out)).await;
     expect!(writer, 1, ServerFrame::Committed(_) => ());
     let all = WatchKeys::Prefix { prefix: b"" };
-    raw.send(1, &watch(keyspace, from, all.clone())).await;
-    expect!(raw, 1, ServerFrame::Watching(_) => ());
+    raw.ask(1, &watch(keyspace, from, all.clone()), Kind::Watching).await;
     let (mut seen, mut nexts) = (0, Vec::new());
     while seen < 20 {
         seen += expect!(raw, 1, ServerFrame::Changes(page) => {
@@ -354,8 +349,7 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     assert!(nexts[nexts.len() - 1] > from);
     // The credit permits one change. Further changes need more credit.
     let permit = Permit { messages: 1, bytes: u64::MAX };
-    raw.send(2, &Watch { permit, ..watch(keyspace, Revision(0), all.clone()) }).await;
-    expect!(raw, 2, ServerFrame::Watching(_) => ());
+    raw.ask(2, &Watch { permit, ..watch(keyspace, Revision(0), all.clone()) }, Kind::Watching).await;
     for n in 0..3_u8 {
         writer.set(keyspace, b"one", &[n]).await;
         if n == 0 {
@@ -405,8 +399,7 @@ async fn a_watch_without_credit_lets_the_log_go() {
     write();
     let permit = Permit { messages: 1, bytes: u64::MAX };
     let all = WatchKeys::Prefix { prefix: b"" };
-    raw.send(1, &Watch { permit, ..watch(keyspace, begin, all) }).await;
-    expect!(raw, 1, ServerFrame::Watching(_) => ());
+    raw.ask(1, &Watch { permit, ..watch(keyspace, begin, all) }, Kind::Watching).await;
     let (seen, next) = changes(&mut raw, 1, 1).await;
     assert_eq!((seen.len(), next), (1, Revision(begin.0 + 1)), "the credit permits one change");
     // The history floor rises above the segments that the watch has not read.

@@ -267,8 +267,7 @@ async fn pushes_from_disk_do_not_keep_other_requests_waiting() {
         permit: UNLIMITED,
         member: "m",
     };
-    receiver.send(1, &push).await;
-    expect!(receiver, 1, ServerFrame::Pushing(_) => ());
+    receiver.ask(1, &push, Kind::Pushing).await;
     gate.until_reads_wait(1).await;
     for _ in 0..10 {
         assert_eq!(good.get(keyspace, b"small").await.len(), 5);

@@ -49,15 +49,13 @@ async fn tails_of_one_connection_leave_some_for_others() {
     let stream = greedy.stream("s").await;
     let tail = Tail { stream, from: Position::End {}, permit: UNLIMITED };
     for id in 1..=36 {
-        greedy.send(id, &tail).await;
-        expect!(greedy, id, ServerFrame::Tailing(_) => ());
+        greedy.ask(id, &tail, Kind::Tailing).await;
     }
     greedy.send(37, &tail).await;
     assert_eq!(greedy.fails(37).await, "overloaded");
     for last in [1, GREEDY] {
         let mut good = node.raw_from(last).await;
-        good.send(1, &tail).await;
-        expect!(good, 1, ServerFrame::Tailing(_) => ());
+        good.ask(1, &tail, Kind::Tailing).await;
     }
     node.stop().await;
 }
@@ -74,8 +72,7 @@ async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_
     let keyspace = good.keyspace("k").await;
     let mut busy = node.raw_from(GREEDY).await;
     let stream = busy.stream("s").await;
-    busy.send(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }).await;
-    expect!(busy, 1, ServerFrame::Tailing(_) => ());
+    busy.ask(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }, Kind::Tailing).await;
     let mut greedy = Vec::new();
     for _ in 0..16 {
         greedy.push(node.raw_from(GREEDY).await);
@@ -330,18 +327,15 @@ async fn subscriptions_of_one_address_that_match_everything_are_bounded() {
     let mut greedy = [node.raw_from(GREEDY).await, node.raw_from(GREEDY).await];
     for id in 1..=312_u32 {
         let raw = &mut greedy[id as usize % 2];
-        raw.send(id, &subscribe(if id % 3 == 0 { "*.>" } else { ">" })).await;
-        expect!(raw, id, ServerFrame::Subscribed(_) => ());
+        raw.ask(id, &subscribe(if id % 3 == 0 { "*.>" } else { ">" }), Kind::Subscribed).await;
     }
     for raw in &mut greedy {
         raw.send(1000, &subscribe("*.a")).await;
         assert_eq!(raw.fails(1000).await, "too_many_subscriptions");
-        raw.send(1001, &subscribe("orders.>")).await;
-        expect!(raw, 1001, ServerFrame::Subscribed(_) => ());
+        raw.ask(1001, &subscribe("orders.>"), Kind::Subscribed).await;
     }
     let mut good = node.raw().await;
-    good.send(1, &subscribe(">")).await;
-    expect!(good, 1, ServerFrame::Subscribed(_) => ());
+    good.ask(1, &subscribe(">"), Kind::Subscribed).await;
     // A subscription that ends, here with its connection, makes room.
     let [gone, mut stays] = greedy;
     drop(gone);
@@ -369,8 +363,7 @@ async fn subscribers_may_block_publishers_only_on_configured_subjects() {
         pattern: ShortBytes(pattern.as_bytes()),
         queue: ShortBytes(b""),
     };
-    raw.send(1, &subscribe("jobs.a")).await;
-    expect!(raw, 1, ServerFrame::Subscribed(_) => ());
+    raw.ask(1, &subscribe("jobs.a"), Kind::Subscribed).await;
     for (id, pattern) in [(2, "jobs"), (3, ">"), (4, "*.a")] {
         raw.send(id, &subscribe(pattern)).await;
         assert_eq!(raw.fails(id).await, "blocking_not_allowed");

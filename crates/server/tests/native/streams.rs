@@ -6,7 +6,9 @@ use thalweg_types::{
     command::{encode_append, encode_delete_stream, encode_trim_stream},
     record::Records,
 };
-use thalweg_wire::{Cancel, CancelMode, Credit, Fields, List, Permit, Position, Read, RecordRun, ServerFrame, Tail};
+use thalweg_wire::{
+    Cancel, CancelMode, Credit, Fields, Kind, List, Permit, Position, Read, RecordRun, ServerFrame, Tail,
+};
 
 use crate::{
     expect,
@@ -123,8 +125,7 @@ async fn a_page_is_never_larger_than_the_client_takes() {
     }
     assert_eq!(pages, 5, "six of them fit at a time");
     // A tail has the same page size.
-    raw.send(2, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
-    expect!(raw, 2, ServerFrame::Tailing(_) => ());
+    raw.ask(2, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }, Kind::Tailing).await;
     let mut seen = 0;
     while seen < 30 {
         seen += expect!(raw, 2, ServerFrame::Tailed(page) => records(&page.runs).len());
@@ -171,8 +172,7 @@ async fn a_tail_follows_and_goes_on_where_it_was_cut_off() {
     let mut writer = writing.await.unwrap();
     // A new tail waits at the end. It receives new records, and the end of the stream.
     let mut raw = node.raw().await;
-    raw.send(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }).await;
-    expect!(raw, 1, ServerFrame::Tailing(_) => ());
+    raw.ask(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }, Kind::Tailing).await;
     fill(&mut writer, stream, 2000..2001, 1).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(2000..2001));
     writer.send_command(1, Durability::Os, |out| encode_delete_stream(out, stream)).await;
@@ -188,17 +188,14 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
     let stream = raw.stream("s").await;
     fill(&mut raw, stream, 0..100, 10).await;
     let permit = Permit { messages: 25, bytes: u64::MAX };
-    raw.send(1, &Tail { stream, from: Position::Start {}, permit }).await;
-    expect!(raw, 1, ServerFrame::Tailing(_) => ());
+    raw.ask(1, &Tail { stream, from: Position::Start {}, permit }, Kind::Tailing).await;
     // A tail sends whole appends. A frame begins while credit is left, and exceeds it by less than its own size.
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(0..30));
     // The tail sends no more frames, so the next frame answers another request.
-    raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
-    expect!(raw, 2, ServerFrame::Records(_) => ());
+    raw.ask(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }, Kind::Records).await;
     // An old total changes nothing.
     raw.put(1, &Credit { messages: 20, bytes: 5 });
-    raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
-    expect!(raw, 2, ServerFrame::Records(_) => ());
+    raw.ask(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }, Kind::Records).await;
     raw.send(1, &Credit { messages: 31, bytes: u64::MAX }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(30..40));
     raw.send(1, &Cancel { mode: CancelMode::Now }).await;
@@ -208,11 +205,9 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
     assert_eq!(ended, ("cancelled".to_owned(), vec![40]));
     // Bytes limit a tail, too. Each record has about 16 bytes.
     let permit = Permit { messages: u64::MAX, bytes: 1 };
-    raw.send(3, &Tail { stream, from: Position::Start {}, permit }).await;
-    expect!(raw, 3, ServerFrame::Tailing(_) => ());
+    raw.ask(3, &Tail { stream, from: Position::Start {}, permit }, Kind::Tailing).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Tailed(page) => records(&page.runs)), numbered(0..10));
-    raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
-    expect!(raw, 2, ServerFrame::Records(_) => ());
+    raw.ask(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }, Kind::Records).await;
     // Nothing is permitted at all, so a drain sends nothing.
     raw.send(3, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
@@ -273,8 +268,7 @@ async fn an_id_is_free_again_and_what_is_trimmed_ends_a_tail() {
     }
     // Two of five records are permitted, and the others are trimmed in the meantime.
     let permit = Permit { messages: 2, bytes: u64::MAX };
-    raw.send(1, &Tail { stream, from: offset(5), permit }).await;
-    expect!(raw, 1, ServerFrame::Tailing(_) => ());
+    raw.ask(1, &Tail { stream, from: offset(5), permit }, Kind::Tailing).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(5..7));
     raw.send_command(2, Durability::Os, |out| encode_trim_stream(out, stream, Offset(9))).await;
     expect!(raw, 2, ServerFrame::Done(_) => ());
@@ -296,8 +290,7 @@ async fn a_stuck_tail_holds_up_nobody() {
     let mut stuck = node.raw().await;
     stuck.send(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
     let mut other = node.raw().await;
-    other.send(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
-    expect!(other, 1, ServerFrame::Tailing(_) => ());
+    other.ask(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }, Kind::Tailing).await;
     let mut seen = 0;
     while seen < 500 {
         seen += expect!(other, 1, ServerFrame::Tailed(page) => records(&page.runs).len());

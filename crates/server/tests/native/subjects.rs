@@ -9,7 +9,7 @@ use thalweg_types::{
     limits::MAX_DELIVER_SUBSCRIPTIONS,
 };
 use thalweg_wire::{
-    Ask, Batch, BatchWriter, Cancel, CancelMode, Checksum, Credit, Fields, Level, List, Permit, Policy, Publish,
+    Ask, Batch, BatchWriter, Cancel, CancelMode, Checksum, Credit, Fields, Kind, Level, List, Permit, Policy, Publish,
     Reason, RemainingBytes, ServerFrame, ShortBytes, Subscribe, WriteAndPublish,
 };
 
@@ -52,8 +52,7 @@ struct Got {
 
 impl Raw {
     async fn begin(&mut self, id: u32, subscribe: &Subscribe<'_>) {
-        self.send(id, subscribe).await;
-        expect!(self, id, ServerFrame::Subscribed(_) => ());
+        self.ask(id, subscribe, Kind::Subscribed).await;
     }
 
     fn queue_publish(&mut self, id: u32, batches: &[&[u8]]) {

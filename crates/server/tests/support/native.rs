@@ -6,7 +6,7 @@ use thalweg_types::{
     record::RecordBatch,
 };
 use thalweg_wire::{
-    Decoder, Fields, Frame, Get, Level, Permit, Reason, RemainingBytes, ServerFrame, SharedFrame, Values, Write,
+    Decoder, Fields, Frame, Get, Kind, Level, Permit, Reason, RemainingBytes, ServerFrame, SharedFrame, Values, Write,
     handshake::hello,
 };
 use tokio::{
@@ -103,6 +103,14 @@ impl Raw {
         self.flush().await;
     }
 
+    /// Sends a frame, and asserts that the next frame is an answer of this kind to it.
+    pub async fn ask<'f>(&mut self, id: u32, frame: &impl Frame<'f>, answer: Kind) {
+        self.send(id, frame).await;
+        let frame = self.next().await;
+        let envelope = ServerFrame::decode(frame.raw()).unwrap();
+        assert_eq!((envelope.id, envelope.frame.kind()), (id, answer), "{:?}", envelope.frame);
+    }
+
     pub async fn send_with<'f>(&mut self, id: u32, fields: &Fields<'_>, frame: &impl Frame<'f>) {
         self.put_with(id, fields, frame);
         self.flush().await;
@@ -126,7 +134,7 @@ impl Raw {
     pub async fn next_or_end(&mut self) -> Option<SharedFrame> {
         loop {
             if let Some(frame) = self.decoder.next_shared().unwrap() {
-                if frame.header.kind == thalweg_wire::Kind::Ping as u16 {
+                if frame.header.kind == Kind::Ping as u16 {
                     continue;
                 }
                 return Some(frame);
