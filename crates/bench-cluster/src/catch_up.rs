@@ -7,10 +7,7 @@
 //! The time counts from the moment at which the started process answers, so it excludes the replay of the process's own
 //! log; the report also has the time from the start of the process.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use crate::{
     BenchError,
@@ -100,15 +97,8 @@ fn once(nodes: &mut Nodes, scenario: &mut Scenario<'_>) -> Result<CatchUpFigures
     let wanted = index(nodes, leader, "commit_index").ok_or_else(|| BenchError::target("the leader")("no status"))?;
     let begun = Instant::now();
     nodes.restart_only(victim)?;
-    let (is_over, nodes) = (AtomicBool::new(false), &*nodes);
-    let (times, (meanwhile, validity)) = std::thread::scope(|scope| {
-        let putting = scope.spawn(|| work::put_until(&is_over, address, options));
-        let times = until_caught_up(nodes, victim, wanted, begun);
-        is_over.store(true, Ordering::Release);
-        let put = putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok::<_, BenchError>((times?, put?))
-    })?;
-    let (start, caught_up) = times;
+    let catching_up = || until_caught_up(nodes, victim, wanted, begun);
+    let ((start, caught_up), meanwhile, validity) = work::put_beside(address, options, catching_up)?;
     let validity = Validity::worst([&before.validity, &validity]);
     let missed_bytes = options.missed_bytes;
     Ok(CatchUpFigures { missed_bytes, start, caught_up, before: before.times, meanwhile, disk, small_writes, validity })

@@ -228,18 +228,12 @@ impl ClusterOptions {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
+    use thalweg_load::options::parsed;
 
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: ClusterOptions,
-    }
-
     fn options(flags: &str) -> ClusterOptions {
-        Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+        parsed(flags.split_whitespace()).unwrap()
     }
 
     #[test]

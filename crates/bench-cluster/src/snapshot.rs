@@ -15,7 +15,6 @@
 use std::{
     net::SocketAddr,
     rc::Rc,
-    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
@@ -243,14 +242,8 @@ fn once(
     let committed = committed.ok_or_else(|| BenchError::target("the leader")("no status"))?;
     let begun = Instant::now();
     let new = nodes.add()?;
-    let (is_over, nodes) = (AtomicBool::new(false), &*nodes);
-    let (transfer, (meanwhile, validity)) = std::thread::scope(|scope| {
-        let putting = scope.spawn(|| work::put_until(&is_over, address, options));
-        let transfer = until_usable(nodes, new, committed, begun);
-        is_over.store(true, Ordering::Release);
-        let put = putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok::<_, BenchError>((transfer?, put?))
-    })?;
+    let transferring = || until_usable(nodes, new, committed, begun);
+    let (transfer, meanwhile, validity) = work::put_beside(address, options, transferring)?;
     let above = |process: Option<MeasuredProcess>, idle: Option<u64>| {
         Some(Usage::read(process?).peak_rss_bytes?.saturating_sub(idle?))
     };

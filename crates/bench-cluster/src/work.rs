@@ -279,9 +279,25 @@ pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<
     Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
 }
 
-/// Puts values at a fixed rate, [`PACED_RATE`], until something is over. Returns the times, and the validity of the
-/// runs.
-pub(crate) fn put_until(
+/// Puts values at a fixed rate, [`PACED_RATE`], while `event` runs. Returns its result, the times of the puts, and the
+/// validity of their runs.
+pub(crate) fn put_beside<T>(
+    address: SocketAddr,
+    options: &ClusterOptions,
+    event: impl FnOnce() -> Result<T, BenchError>,
+) -> Result<(T, Latencies, Validity), BenchError> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let putting = scope.spawn(|| put_until(&is_over, address, options));
+        let result = event();
+        is_over.store(true, Ordering::Release);
+        let put = putting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let (result, (times, validity)) = (result?, put?);
+        Ok((result, times, validity))
+    })
+}
+
+fn put_until(
     is_over: &AtomicBool,
     address: SocketAddr,
     options: &ClusterOptions,
@@ -341,21 +357,15 @@ pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, o
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
+    use thalweg_load::options::parsed;
 
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: ClusterOptions,
-    }
 
     #[test]
     fn puts_at_a_rate_are_void_if_the_generator_is_late() {
         let max_lag = |flags: &[&str]| {
-            let cli = Cli::parse_from(["bench"].iter().chain(flags));
-            paced_puts(SocketAddr::from(([127, 0, 0, 1], 1)), &cli.options).max_lag
+            let options = parsed(flags.iter().copied()).unwrap();
+            paced_puts(SocketAddr::from(([127, 0, 0, 1], 1)), &options).max_lag
         };
         assert_eq!(max_lag(&[]), Duration::from_millis(10));
         assert_eq!(max_lag(&["--max-lag", "7ms"]), Duration::from_millis(7));

@@ -220,21 +220,13 @@ fn notes() -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
     use crate::{
-        load::{Outcome, Tally},
+        load::{Outcome, Tally, options::parsed},
         report::Verdict,
         usage::RunResources,
         work::Counts,
     };
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
 
     fn outcome(rate: f64, p99_ms: u64) -> over::Figures {
         let mut tally: Tally<Counts> = Tally::new(1);
@@ -258,7 +250,7 @@ mod tests {
 
     #[test]
     fn the_most_clients_of_each_protocol_have_goals() {
-        let options = Cli::try_parse_from(["pressure"]).unwrap().options;
+        let options = parsed([]).unwrap();
         let verdicts = |all: &[Rounds], limit| {
             let Figures { checks, .. } = figures(all, limit, &options);
             checks.into_iter().filter(|check| check.is_goal).map(|check| check.verdict).collect::<Vec<_>>()

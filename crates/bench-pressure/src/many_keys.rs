@@ -64,7 +64,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     ));
     let mut gets = Vec::new();
     for &clients in &options.clients {
-        let (figures, each) = read(&mut server, clients, &keys, options)?;
+        let job = Job::reading(VALUES, &keys, Action::Get, clients, options);
+        let (figures, each) = over::counted(WireProtocol::Resp, &mut server, &job, options)?;
         scenario.step(&format!(
             "keys, {clients} clients: {}; {} disk reads each",
             figures.summary("/s"),
@@ -85,22 +86,6 @@ fn write_a_little(server: &Server, keys: &Keys, options: &PressureOptions) -> Re
         Validity::Errors(why) => Err(BenchError::subject("the server", "writing before the kill")(why)),
         _ => Ok(()),
     }
-}
-
-fn read(
-    server: &mut Server,
-    clients: usize,
-    keys: &Keys,
-    options: &PressureOptions,
-) -> Result<(over::Figures, PerRequest), BenchError> {
-    let job = Job::reading(VALUES, keys, Action::Get, clients, options);
-    let before = server.counts();
-    let figures = over::run(WireProtocol::Resp, server, &job, options);
-    let after = server.counts();
-    server.check_alive()?;
-    let figures = figures?;
-    let each = after.per_request(&before, figures.tally.all_right);
-    Ok((figures, each))
 }
 
 fn figures(measured: &ManyKeysFigures, limit: MemoryLimit, options: &PressureOptions) -> Figures {
@@ -151,26 +136,18 @@ fn figures(measured: &ManyKeysFigures, limit: MemoryLimit, options: &PressureOpt
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
     use crate::{
-        load::{Outcome, Tally},
+        load::{Outcome, Tally, options::parsed},
         peaks::Peaks,
         report::Verdict,
         usage::RunResources,
         work::Counts,
     };
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
-
     #[test]
     fn starts_and_disk_reads_have_goals() {
-        let options = Cli::try_parse_from(["pressure"]).unwrap().options;
+        let options = parsed([]).unwrap();
         let verdicts = |seconds, disk_reads, limit| {
             let each = PerRequest { disk_reads, read_kib: 4.0, cold_reads: 1.0, cpu_us: 1.0 };
             let measured = ManyKeysFigures {

@@ -50,6 +50,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     for (number, limit) in scenario.limits().into_iter().enumerate() {
         servers.push(filled::start(scenario, &format!("misses{number}"), limit, &keys)?.0);
     }
+    let job = Job::reading(VALUES, &keys, Action::GetAbsent, options.most_clients(), options);
     let mut all = Vec::new();
     for &protocol in &options.protocols {
         all.extend(servers.iter().map(|server| Rounds { protocol, limit: server.limit, runs: Vec::new() }));
@@ -57,7 +58,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     for round in 0..options.rounds {
         for turn in turns(u64::from(round), all.len()) {
             let count = servers.len();
-            let measured = measure(&mut servers[turn % count], all[turn].protocol, &keys, options)?;
+            let measured = over::counted(all[turn].protocol, &mut servers[turn % count], &job, options)?;
             scenario.step(&format!(
                 "round {}, {}: {}; {} % read the disk",
                 round + 1,
@@ -70,22 +71,6 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     }
     servers.into_iter().try_for_each(Server::discard)?;
     Ok(figures(&all, options))
-}
-
-fn measure(
-    server: &mut Server,
-    protocol: WireProtocol,
-    keys: &Keys,
-    options: &PressureOptions,
-) -> Result<(over::Figures, PerRequest), BenchError> {
-    let job = Job::reading(VALUES, keys, Action::GetAbsent, options.most_clients(), options);
-    let before = server.counts();
-    let figures = over::run(protocol, server, &job, options);
-    let after = server.counts();
-    server.check_alive()?;
-    let figures = figures?;
-    let each = after.per_request(&before, figures.tally.all_right);
-    Ok((figures, each))
 }
 
 fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
@@ -123,20 +108,12 @@ fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
     use crate::{
-        load::{Outcome, Tally},
+        load::{Outcome, Tally, options::parsed},
         report::Verdict,
         usage::RunResources,
     };
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
 
     fn rounds(limit: MemoryLimit, rate: u64, disk_reads: f64) -> Rounds {
         let tally = Tally { right: rate, ..Tally::new(1) };
@@ -147,7 +124,7 @@ mod tests {
 
     #[test]
     fn misses_are_compared_with_those_of_a_server_without_a_limit() {
-        let options = Cli::try_parse_from(["pressure"]).unwrap().options;
+        let options = parsed([]).unwrap();
         let verdicts = |rate, reads| {
             let all = [rounds(MemoryLimit::None, 1000, 0.0), rounds(MemoryLimit::Bytes(64 << 20), rate, reads)];
             let Figures { checks, .. } = figures(&all, &options);

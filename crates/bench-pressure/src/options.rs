@@ -237,18 +237,10 @@ impl PressureOptions {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
 
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
-
     fn parsed(words: &[&str]) -> PressureOptions {
-        Cli::try_parse_from([&["pressure"], words].concat()).unwrap().options
+        thalweg_load::options::parsed(words.iter().copied()).unwrap()
     }
 
     #[test]

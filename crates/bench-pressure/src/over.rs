@@ -14,7 +14,7 @@ use crate::{
     },
     options::{PressureOptions, WireProtocol},
     random::{Distribution, KeyChooser},
-    server::Server,
+    server::{PerRequest, Server},
     work::{Action, Counts, KeyWork, Keys},
 };
 
@@ -108,6 +108,23 @@ pub(crate) fn run(
             run_with(HttpCodec::new(server.http, &server.http.to_string(), name), server, job, options)
         }
     }
+}
+
+/// Performs a job like [`run`]. Returns the costs of each of its requests as well.
+pub(crate) fn counted(
+    protocol: WireProtocol,
+    server: &mut Server,
+    job: &Job,
+    options: &PressureOptions,
+) -> Result<(Figures, PerRequest), BenchError> {
+    let before = server.counts();
+    let figures = run(protocol, server, job, options);
+    let after = server.counts();
+    // The reason of a lost connection is that of the server's end.
+    server.check_alive()?;
+    let figures = figures?;
+    let each = after.per_request(&before, figures.tally.all_right);
+    Ok((figures, each))
 }
 
 fn run_with<C: Codec>(codec: C, server: &Server, job: &Job, options: &PressureOptions) -> Result<Figures, BenchError> {

@@ -60,19 +60,12 @@ fn judge(options: &PressureOptions, free: u64, dir: &Path) -> Result<(), BenchEr
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
+    use crate::load::options::parsed;
 
     #[test]
     fn the_largest_part_decides_and_the_error_says_what_to_do() {
-        let options = |parts: &str| Cli::try_parse_from(["pressure", "--parts", parts]).unwrap().options;
+        let options = |parts: &str| parsed(["--parts", parts]).unwrap();
         let judge = |parts: &str, free: u64| judge(&options(parts), free << 30, Path::new("/there"));
         judge("load,gets", 10).unwrap();
         let error = judge("load,misses", 10).unwrap_err().to_string();

@@ -207,21 +207,13 @@ fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
 mod tests {
     use std::time::Duration;
 
-    use clap::Parser as _;
-
     use super::*;
     use crate::{
-        load::{Limit, Outcome, Tally},
+        load::{Limit, Outcome, Tally, options::parsed},
         report::Verdict,
         usage::RunResources,
         work::Counts,
     };
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PressureOptions,
-    }
 
     fn knee(rate: Option<f64>) -> Knee {
         let missed = Some("p99 6 ms, not below 5 ms".to_owned());
@@ -237,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_length_without_a_knee_ends_no_run_and_says_what_to_do() {
-        let options = Cli::try_parse_from(["pressure"]).unwrap().options;
+        let options = parsed([]).unwrap();
         let rounds = Rounds { bytes: 100, rate: f64::NAN, knee: Some(knee(None)), minutes: Vec::new() };
         let Figures { checks, tables, notes } = figures(&[rounds], &options);
         assert_eq!((checks.len(), checks[0].verdict, tables.len()), (1, Verdict::Missed, 0));
@@ -246,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_tail_is_compared_with_the_probe_of_the_same_minute() {
-        let options = Cli::try_parse_from(["pressure"]).unwrap().options;
+        let options = parsed([]).unwrap();
         let outcome = |ms: u64| {
             let mut tally: Tally<Counts> = Tally::new(1);
             tally.times[0].record_nanos_times(ms * 1_000_000, 1000);

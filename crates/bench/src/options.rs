@@ -6,7 +6,7 @@ use thalweg_load::{Arrivals, Objective};
 use crate::BenchError;
 
 pub(crate) use thalweg_load::options::{
-    check_window, max_rate_within, only, parse_duration, rate_within, require, within,
+    check_window, max_rate_within, only, parse_duration, parsed, rate_within, require, within,
 };
 
 /// Returns an error if a search is to run with arrivals whose rate changes during a run.
@@ -20,22 +20,6 @@ pub(crate) fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(
 pub(crate) fn scheduled(arrivals: Arrivals, is_scheduled: bool) -> Result<(), BenchError> {
     let is_valid = is_scheduled || arrivals == Arrivals::Constant;
     require(is_valid, "--arrivals", "only a load with a rate has arrivals: give --rate")
-}
-
-/// Parses command-line arguments as the options of a suite. The error is one line without the usage.
-pub(crate) fn parsed<O: clap::Args>(arguments: &[String]) -> Result<O, String> {
-    #[derive(clap::Parser)]
-    #[command(no_binary_name = true)]
-    struct Arguments<O: clap::Args> {
-        #[command(flatten)]
-        options: O,
-    }
-    let parsed = <Arguments<O> as clap::Parser>::try_parse_from(arguments);
-    parsed.map(|arguments| arguments.options).map_err(|error| {
-        let text = error.to_string();
-        let line = text.lines().next().unwrap_or_default();
-        line.strip_prefix("error: ").unwrap_or(line).to_owned()
-    })
 }
 
 /// Parses the name of a storage backend that this build contains.

@@ -11,12 +11,12 @@ use http::StatusCode;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    metrics::{MetricType, counter::ConstCounter},
     registry::Unit,
 };
 use thalweg_serving::{
-    admission::{Admission, Resource},
-    metrics::{NoLabels, Shards},
+    admission::{Admission, Bound, Resource},
+    metrics::{NoLabels, Shards, counters, gauges},
 };
 use thalweg_types::Durability;
 
@@ -70,26 +70,13 @@ impl Collector for RequestCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         encode_counts(&self.requests, &mut encoder)?;
         encode_latencies(&self.requests, &mut encoder)?;
-        let bounds = || Resource::ALL.map(|resource| (resource.name(), self.admission.bound(resource)));
-        let mut in_use =
-            encoder.encode_descriptor("http_in_use", "Units in use of each bound", None, MetricType::Gauge)?;
-        for (name, bound) in bounds() {
-            ConstGauge::new(bound.used() as i64).encode(in_use.encode_family(&labels(&[("bound", name)]))?)?;
-        }
-        let mut limit = encoder.encode_descriptor("http_limit", "Size of each bound", None, MetricType::Gauge)?;
-        for (name, bound) in bounds() {
-            ConstGauge::new(bound.limit() as i64).encode(limit.encode_family(&labels(&[("bound", name)]))?)?;
-        }
-        let mut shed = encoder.encode_descriptor(
-            "http_shed",
-            "Requests and connections rejected at each bound",
-            None,
-            MetricType::Counter,
-        )?;
-        for (name, bound) in bounds() {
-            ConstCounter::new(bound.rejections()).encode(shed.encode_family(&labels(&[("bound", name)]))?)?;
-        }
-        Ok(())
+        let (bounds, to) = (Resource::ALL.map(|resource| (resource, self.admission.bound(resource))), &mut encoder);
+        let series = |figure: fn(&Bound) -> u64| {
+            bounds.iter().map(move |(resource, bound)| ([("bound", resource.name())], figure(bound)))
+        };
+        gauges(to, "http_in_use", "Units in use of each bound", series(Bound::used))?;
+        gauges(to, "http_limit", "Size of each bound", series(Bound::limit))?;
+        counters(to, "http_shed", "Requests and connections rejected at each bound", series(Bound::rejections))
     }
 }
 

@@ -43,6 +43,22 @@ pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Re
     Ok(left)
 }
 
+/// Parses command-line arguments as the options of a suite. The error is one line without the usage.
+pub fn parsed<'a, O: clap::Args>(arguments: impl IntoIterator<Item = &'a str>) -> Result<O, String> {
+    #[derive(clap::Parser)]
+    #[command(no_binary_name = true)]
+    struct Arguments<O: clap::Args> {
+        #[command(flatten)]
+        options: O,
+    }
+    let parsed = <Arguments<O> as clap::Parser>::try_parse_from(arguments);
+    parsed.map(|arguments| arguments.options).map_err(|error| {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    })
+}
+
 /// Parses a duration such as `10`, `10s`, `1.5s`, `500ms`, `80us` or `2m`; a number without a unit is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration: write for example 10s, 500ms or 80us");

@@ -1,16 +1,8 @@
-use clap::Parser as _;
-
 use super::*;
-use crate::{Quiet, report::Verdict};
-
-#[derive(clap::Parser)]
-struct Cli {
-    #[command(flatten)]
-    options: BackendsOptions,
-}
+use crate::{Quiet, options::parsed, report::Verdict};
 
 fn options(flags: &str) -> BackendsOptions {
-    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+    parsed(flags.split_whitespace()).unwrap()
 }
 
 #[test]
@@ -61,8 +53,8 @@ fn only_some_groups_run_if_they_are_named() {
     let details = &report.tables[1];
     let samples = details.columns.iter().position(|column| *column == "samples").unwrap();
     assert_eq!(details.rows[0][samples], crate::report::Cell::Count(2), "none warms up, so all are counted");
-    assert!(Cli::try_parse_from(["bench", "--only", "writes"]).is_err());
-    assert!(Cli::try_parse_from(["bench", "--only", "write_throughput", "--no-groups"]).is_err());
+    assert!(parsed::<BackendsOptions>(["--only", "writes"]).is_err());
+    assert!(parsed::<BackendsOptions>(["--only", "write_throughput", "--no-groups"]).is_err());
 }
 
 #[test]
@@ -93,7 +85,7 @@ fn what_makes_no_sense_is_refused() {
         let error = run(&options(flags), &mut Quiet).unwrap_err();
         assert!(matches!(error, BenchError::Option { .. }), "{flags}: {error}");
     }
-    assert!(Cli::try_parse_from(["bench", "--backends", "tape"]).is_err());
+    assert!(parsed::<BackendsOptions>(["--backends", "tape"]).is_err());
 }
 
 #[test]

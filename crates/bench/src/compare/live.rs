@@ -171,22 +171,15 @@ fn runs_table(levels: &str, a: &ComparedServer, b: &ComparedServer) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
     use crate::{
         contender::Runs,
         figures::SampledLoad,
         load::{Pace, Tally},
+        options::parsed,
         report::Verdict,
         usage::RunResources,
     };
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: CompareOptions,
-    }
 
     struct NoRuns;
 
@@ -217,7 +210,7 @@ mod tests {
     }
 
     fn compared(a: &[f64], b: &[f64]) -> Report {
-        let options = Cli::parse_from(["compare", "h:1", "h:2", "--fail-if-worse"]).options;
+        let options = parsed(["h:1", "h:2", "--fail-if-worse"]).unwrap();
         let mut report = Report::begin("compare", std::path::Path::new("."));
         conclude(&options, ("put", "durability disk"), &[rival("A", a), rival("B", b)], &mut report).unwrap();
         report

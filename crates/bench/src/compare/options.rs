@@ -234,19 +234,16 @@ impl CompareOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scratch;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: CompareOptions,
-    }
+    use crate::{Scratch, options::parsed};
 
     const PRINT: &str = "abababababababababababababababababababababababababababababababab";
 
+    fn options(arguments: &[&str]) -> CompareOptions {
+        parsed(arguments.iter().copied()).unwrap()
+    }
+
     fn sides(arguments: &[&str]) -> Result<[Side; 2], String> {
-        let cli = <Cli as clap::Parser>::parse_from(["compare"].iter().chain(arguments));
-        cli.options.sides().map_err(|error| error.to_string())
+        options(arguments).sides().map_err(|error| error.to_string())
     }
 
     #[test]
@@ -313,19 +310,16 @@ mod tests {
 
     #[test]
     fn each_side_may_have_a_certificate_of_its_own() {
-        let line =
-            ["compare", "thalweg+tls://h:1", "thalweg+quic://h:2", "--scenario", "ycsb-a", "--fingerprint", PRINT];
+        let line = ["thalweg+tls://h:1", "thalweg+quic://h:2", "--scenario", "ycsb-a", "--fingerprint", PRINT];
         let other = PRINT.replace("ab", "cd");
-        let cli = <Cli as clap::Parser>::parse_from(line.into_iter().chain(["--fingerprint-b", other.as_str()]));
-        let sides = cli.options.sides().unwrap();
-        let of = |at: usize| cli.options.scenario_of(&sides[at], at).unwrap().unwrap().fingerprint;
+        let options = options(&[&line[..], &["--fingerprint-b", other.as_str()]].concat());
+        let sides = options.sides().unwrap();
+        let of = |at: usize| options.scenario_of(&sides[at], at).unwrap().unwrap().fingerprint;
         assert_eq!((of(0), of(1)), (Some(PRINT.parse().unwrap()), Some(other.parse().unwrap())));
     }
 
     #[test]
     fn named_options_of_the_load_replace_values_of_a_scenario() {
-        let options =
-            |arguments: &[&str]| <Cli as clap::Parser>::parse_from(["compare"].iter().chain(arguments)).options;
         let usual = options(&["h:1", "h:2"]);
         assert_eq!((usual.load.given, usual.load.load.rate), (Vec::new(), 1000.0));
         let named = options(&[

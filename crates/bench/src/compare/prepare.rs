@@ -82,9 +82,9 @@ impl CompareOptions {
     /// Returns the options of the scenario of a side; `None` without a scenario.
     pub(super) fn scenario_of(&self, side: &Side, at: usize) -> Result<Option<ScenarioOptions>, BenchError> {
         let Some(name) = &self.scenario else { return Ok(None) };
-        let arguments = [std::slice::from_ref(name), &self.load.given].concat();
+        let arguments = std::iter::once(name).chain(&self.load.given).map(String::as_str);
         let mut scenario: ScenarioOptions =
-            parsed(&arguments).map_err(|message| BenchError::Option { option: "--scenario", message })?;
+            parsed(arguments).map_err(|message| BenchError::Option { option: "--scenario", message })?;
         let (Side::Program(protocol, _) | Side::Running(protocol, _)) = side else { return Ok(None) };
         scenario.protocol = Some(*protocol);
         // RESP and NATS have no level in a request. A level that both sides could not request is refused before.

@@ -108,15 +108,10 @@ mod tests {
     use super::*;
     use crate::{
         Scratch,
+        options::parsed,
         report::{Check, Verdict},
     };
     use thalweg_lab::samples::{Better, Run};
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: CompareOptions,
-    }
 
     fn store(scratch: &Scratch, name: &str, durability: &str, value: f64) -> String {
         store_runs(scratch, name, durability, value, 6, Verdict::Met)
@@ -148,8 +143,7 @@ mod tests {
     }
 
     fn compared(arguments: &[&str]) -> Result<Report, BenchError> {
-        let cli = <Cli as clap::Parser>::parse_from(["compare"].iter().chain(arguments));
-        super::super::run(&cli.options, &mut crate::Quiet)
+        super::super::run(&parsed(arguments.iter().copied()).unwrap(), &mut crate::Quiet)
     }
 
     #[test]

@@ -4,19 +4,11 @@ use std::{
     sync::{Mutex, atomic::AtomicBool},
 };
 
-use clap::Parser as _;
-
 use super::*;
-use crate::Quiet;
-
-#[derive(clap::Parser)]
-struct Cli {
-    #[command(flatten)]
-    options: EngineOptions,
-}
+use crate::{Quiet, options::parsed};
 
 fn options(flags: &str) -> EngineOptions {
-    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+    parsed(flags.split_whitespace()).unwrap()
 }
 
 /// A store in memory that can be told to return wrong data.

@@ -82,19 +82,11 @@ pub(super) fn rows_plot(name: &str, figure: &str, better: &str, rows: &[Bar]) ->
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-    use crate::{http::HttpOptions, load::Tally, usage::RunResources};
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: HttpOptions,
-    }
+    use crate::{load::Tally, options::parsed, usage::RunResources};
 
     fn scenario(flags: &[&str]) -> Scenario {
-        Scenario::all(&Cli::parse_from(["bench"].iter().chain(flags)).options).remove(0)
+        Scenario::all(&parsed(flags.iter().copied()).unwrap()).remove(0)
     }
 
     fn rounds(validity: Validity) -> Rounds<Counts> {

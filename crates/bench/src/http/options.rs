@@ -270,7 +270,7 @@ impl HttpLoad {
 
     /// Parses arguments that [`arguments`](Self::arguments) returned, or any others of a load.
     pub fn of_arguments(arguments: &[String]) -> Result<Self, String> {
-        parsed(arguments)
+        parsed(arguments.iter().map(String::as_str))
     }
 }
 

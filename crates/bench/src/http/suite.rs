@@ -414,19 +414,13 @@ mod tests {
     use super::*;
     use crate::{
         Quiet,
+        options::parsed,
         report::Cell,
         usage::{Cost, RunResources},
     };
-    use clap::Parser as _;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: HttpOptions,
-    }
 
     fn options(more: &[&str]) -> HttpOptions {
-        Cli::parse_from(["bench"].iter().chain(more)).options
+        parsed(more.iter().copied()).unwrap()
     }
 
     #[test]

@@ -1,16 +1,8 @@
-use clap::Parser as _;
-
 use super::*;
-use crate::Quiet;
-
-#[derive(clap::Parser)]
-struct Cli {
-    #[command(flatten)]
-    options: LogOptions,
-}
+use crate::{Quiet, options::parsed};
 
 fn options(flags: &str) -> LogOptions {
-    Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+    parsed(flags.split_whitespace()).unwrap()
 }
 
 #[test]

@@ -225,18 +225,13 @@ fn knobs(base: &Scenario) -> Vec<Scenario> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{Parser as _, ValueEnum as _};
+    use crate::options::parsed;
+    use clap::ValueEnum as _;
     use std::collections::HashSet;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: PubsubOptions,
-    }
 
     #[test]
     fn presets_are_lines_with_names_of_their_own_that_can_be_run() {
-        let options = Cli::parse_from(["bench"]).options;
+        let options: PubsubOptions = parsed([]).unwrap();
         options.check().unwrap();
         for preset in Preset::value_variants() {
             let lines = Scenario::of_preset(*preset, &options, TransportKind::Tcp);
@@ -254,7 +249,7 @@ mod tests {
 
     #[test]
     fn the_table_of_lanes_has_the_same_subscriptions_over_more_and_more_connections() {
-        let options = Cli::parse_from(["bench"]).options;
+        let options: PubsubOptions = parsed([]).unwrap();
         let lines = Scenario::of_preset(Preset::Lanes, &options, TransportKind::Tcp);
         let of = |fan_out: usize| -> Vec<usize> {
             let of = lines.iter().map(|line| &line.options).filter(|options| options.fan_out == fan_out);
@@ -265,7 +260,7 @@ mod tests {
 
     #[test]
     fn shares_of_a_bare_stream_are_asked_over_quic_only() {
-        let options = Cli::parse_from(["bench"]).options;
+        let options: PubsubOptions = parsed([]).unwrap();
         let share = |carrier| Scenario::of_preset(Preset::RowF, &options, carrier)[0].bare_share;
         assert_eq!((share(TransportKind::Tcp), share(TransportKind::Quic)), (None, Some(0.7)));
     }

@@ -33,7 +33,7 @@ pub(crate) fn options_of(load: &HttpLoad) -> Result<RespOptions, BenchError> {
     if !load.closed {
         arguments.extend(["--rate".to_owned(), load.rate.to_string()]);
     }
-    parsed(&arguments).map_err(|message| BenchError::Option { option: "A, B", message })
+    parsed(arguments.iter().map(String::as_str)).map_err(|message| BenchError::Option { option: "A, B", message })
 }
 
 struct RespRuns {

@@ -219,18 +219,11 @@ fn names() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser as _;
-
     use super::*;
-
-    #[derive(clap::Parser)]
-    struct Cli {
-        #[command(flatten)]
-        options: ScenarioOptions,
-    }
+    use crate::options::parsed;
 
     fn options(flags: &str) -> ScenarioOptions {
-        Cli::parse_from(["bench"].into_iter().chain(flags.split_whitespace())).options
+        parsed(flags.split_whitespace()).unwrap()
     }
 
     #[test]
@@ -241,7 +234,7 @@ mod tests {
         assert_eq!(options("--show ycsb-e").printed().unwrap().as_deref(), built_in("ycsb-e"));
         assert!(options("--show ycsb-g").printed().unwrap_err().to_string().contains("ycsb-a, ycsb-b"));
         assert_eq!(options("ycsb-a").printed().unwrap(), None);
-        assert!(Cli::try_parse_from(["bench"]).is_err(), "a scenario is needed");
+        assert!(parsed::<ScenarioOptions>([]).is_err(), "a scenario is needed");
     }
 
     #[test]

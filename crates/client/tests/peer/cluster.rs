@@ -18,7 +18,7 @@ use tokio::{net::TcpStream, sync::watch, task::JoinSet};
 
 use crate::{
     cached::Cached,
-    peer::{Peer, Server, quick},
+    peer::{Peer, Server, connected, quick},
 };
 
 /// Shared state of the scripted nodes.
@@ -384,8 +384,7 @@ async fn a_watch_continues_on_the_next_leader() {
 
 #[tokio::test]
 async fn a_write_that_may_have_happened_is_not_repeated() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let writing = tokio::spawn({
         let client = client.clone();
         async move {

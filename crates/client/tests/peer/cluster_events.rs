@@ -4,7 +4,7 @@ use thalweg_client::{ClusterChange, ClusterUpdate, ClusterWatch, EventPosition, 
 use thalweg_types::NodeId;
 use thalweg_wire::{self as wire, ClientFrame, ClusterEvents, List, Permit, WatchCluster, WatchingCluster};
 
-use crate::peer::{Peer, Server, quick};
+use crate::peer::{Peer, connected};
 
 /// Receives the request that begins a watch.
 async fn asked(peer: &mut Peer) -> (u32, WatchCluster) {
@@ -46,8 +46,7 @@ async fn event(watch: &mut ClusterWatch) -> (u64, ClusterChange) {
 
 #[tokio::test]
 async fn a_watch_goes_on_after_its_last_event_and_says_where_events_may_be_missing() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let begun = tokio::spawn(async move { client.watch_cluster(EventsFrom::Next).await });
     let (id, request) = asked(&mut peer).await;
     assert_eq!((request.after, request.run), (None, None));
@@ -88,8 +87,7 @@ async fn a_watch_goes_on_after_its_last_event_and_says_where_events_may_be_missi
 
 #[tokio::test]
 async fn a_later_watch_continues_at_a_position_and_gives_credit_back() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let position = EventPosition { run: 7, after: 40 };
     let window = Window { messages: 2, bytes: 1 << 20 };
     let begun = tokio::spawn(async move { client.watch_cluster_with(EventsFrom::Position(position), window).await });

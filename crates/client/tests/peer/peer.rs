@@ -88,6 +88,13 @@ pub fn quick() -> Options {
     }
 }
 
+/// Returns a server, a client of it with quick retries, and their only connection.
+pub async fn connected() -> (Server, Client, Peer) {
+    let server = Server::new().await;
+    let (client, peer) = server.connected(quick()).await;
+    (server, client, peer)
+}
+
 impl Peer {
     /// Returns the next frame; `None` at the end of the connection.
     pub async fn next(&mut self) -> Option<SharedFrame> {
@@ -113,6 +120,12 @@ impl Peer {
     /// Returns the id of the next request.
     pub async fn any(&mut self) -> u32 {
         self.request(|_| ()).await.0
+    }
+
+    /// Answers the next request with a frame.
+    pub async fn answer<'a>(&mut self, frame: &impl Frame<'a>) {
+        let id = self.any().await;
+        self.send(id, frame).await;
     }
 
     pub async fn send<'a>(&mut self, id: u32, frame: &impl Frame<'a>) {

@@ -9,7 +9,7 @@ use thalweg_types::{
 };
 use thalweg_wire::{ClientFrame, Keyspace, KeyspaceFound, Stream, StreamFound};
 
-use crate::peer::{Server, quick};
+use crate::peer::{Server, connected, quick};
 
 fn found() -> KeyspaceFound {
     let (created, config) = (SpaceTime(0), KeyspaceConfig::default());
@@ -38,8 +38,7 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
     let mut left = Vec::new();
     for mut peer in peers {
         for _ in 0..3 {
-            let id = peer.any().await;
-            peer.send(id, &found()).await;
+            peer.answer(&found()).await;
         }
         left.push(peer);
     }
@@ -52,8 +51,7 @@ async fn requests_are_spread_and_go_where_there_is_a_connection() {
     drop(left);
     let answering = tokio::spawn(async move {
         for _ in 0..10 {
-            let id = last.any().await;
-            last.send(id, &found()).await;
+            last.answer(&found()).await;
         }
         last
     });
@@ -103,8 +101,7 @@ async fn requests_that_wait_use_the_first_connection_that_comes_back() {
     let mut peer = server.accept().await;
     let answering = tokio::spawn(async move {
         for _ in 0..4 {
-            let id = peer.any().await;
-            peer.send(id, &found()).await;
+            peer.answer(&found()).await;
         }
         peer
     });
@@ -128,16 +125,11 @@ async fn a_client_that_waits_for_a_welcome_can_be_closed() {
 /// Another keyspace may get the id of one that is newer than the backup.
 #[tokio::test]
 async fn an_id_is_looked_up_again_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let keyspace = client.keyspace("users");
-    let looking = tokio::spawn({
-        let keyspace = keyspace.clone();
-        async move { keyspace.id().await.unwrap() }
-    });
-    let id = peer.any().await;
-    peer.send(id, &found()).await;
-    assert_eq!(looking.await.unwrap(), KeyspaceId(5));
+    let reply = found();
+    let (looked_up, ()) = tokio::join!(keyspace.id(), peer.answer(&reply));
+    assert_eq!(looked_up.unwrap(), KeyspaceId(5));
     drop(peer);
     client.ping().await.unwrap_err();
     // The node was restored from a backup, and has another id.
@@ -152,16 +144,11 @@ async fn an_id_is_looked_up_again_at_a_server_with_other_data() {
 /// A handle of a keyspace must not remove another one, which has its id in a backup.
 #[tokio::test]
 async fn nothing_is_removed_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let keyspace = client.keyspace("users");
-    let looking = tokio::spawn({
-        let keyspace = keyspace.clone();
-        async move { keyspace.id().await.unwrap() }
-    });
-    let id = peer.any().await;
-    peer.send(id, &found()).await;
-    looking.await.unwrap();
+    let reply = found();
+    let (looked_up, ()) = tokio::join!(keyspace.id(), peer.answer(&reply));
+    looked_up.unwrap();
     drop(peer);
     client.ping().await.unwrap_err();
     server.node = 2;
@@ -175,16 +162,11 @@ async fn nothing_is_removed_at_a_server_with_other_data() {
 /// Another stream may have the name of a stream that was looked up before.
 #[tokio::test]
 async fn no_stream_is_deleted_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let stream = client.stream("s");
-    let looking = tokio::spawn({
-        let stream = stream.clone();
-        async move { stream.id().await.unwrap() }
-    });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
-    assert_eq!(looking.await.unwrap(), StreamId(3));
+    let reply = stream_found();
+    let (looked_up, ()) = tokio::join!(stream.id(), peer.answer(&reply));
+    assert_eq!(looked_up.unwrap(), StreamId(3));
     drop(peer);
     client.ping().await.unwrap_err();
     server.node = 2;
@@ -198,16 +180,11 @@ async fn no_stream_is_deleted_at_a_server_with_other_data() {
 /// name.
 #[tokio::test]
 async fn a_handle_of_a_group_asks_for_nothing_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let stream = client.stream("s");
-    let looking = tokio::spawn({
-        let stream = stream.clone();
-        async move { stream.group("g").await.unwrap() }
-    });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
-    let group = looking.await.unwrap();
+    let reply = stream_found();
+    let (group, ()) = tokio::join!(stream.group("g"), peer.answer(&reply));
+    let group = group.unwrap();
     drop(peer);
     client.ping().await.unwrap_err();
     server.node = 2;

@@ -6,7 +6,7 @@ use thalweg_client::{Acks, Checksum, Effect, Error, Options, Publisher, Publishe
 use thalweg_types::{Action, Classified, record::Record};
 use thalweg_wire::{Batch, ClientFrame, Ping, Pong, Published, session::SessionFull};
 
-use crate::peer::{Peer, Server, quick};
+use crate::peer::{Peer, Server, connected, quick};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -47,8 +47,7 @@ async fn publish_numbers(publisher: &Publisher, numbers: std::ops::Range<u32>) {
 
 #[tokio::test]
 async fn the_first_goes_at_once_and_the_rest_when_the_batch_is_full() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let options = PublisherOptions { max_messages: 4, delay: LONG, ..PublisherOptions::default() };
     let publisher = client.publisher("a.b", options).unwrap();
     publish_numbers(&publisher, 0..10).await;
@@ -73,8 +72,7 @@ async fn the_first_goes_at_once_and_the_rest_when_the_batch_is_full() {
 
 #[tokio::test]
 async fn no_message_waits_longer_than_the_delay() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let delay = Duration::from_millis(3);
     let options = PublisherOptions { max_messages: 1000, delay, ..PublisherOptions::default() };
     let publisher = client.publisher("s", options).unwrap();
@@ -98,8 +96,7 @@ async fn no_message_waits_longer_than_the_delay() {
 
 #[tokio::test]
 async fn bytes_fill_a_batch_too_and_other_subjects_end_it() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let options =
         PublisherOptions { max_bytes: 3000, delay: LONG, checksum: Checksum::Crc32c, ..PublisherOptions::default() };
     let publisher = client.publisher("s", options).unwrap();
@@ -129,8 +126,7 @@ async fn bytes_fill_a_batch_too_and_other_subjects_end_it() {
 
 #[tokio::test]
 async fn acks_bound_what_is_on_the_way_and_errors_are_told_once() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let acks = Acks::PerBatch { max_in_flight: 2 };
     let options = PublisherOptions { max_messages: 1, delay: LONG, acks, ..PublisherOptions::default() };
     let publisher = client.publisher("s", options).unwrap();
@@ -164,8 +160,7 @@ async fn acks_bound_what_is_on_the_way_and_errors_are_told_once() {
 /// The server takes frames of at most 1 MiB, and the batch would hold more than one message.
 #[tokio::test]
 async fn a_first_message_that_cannot_be_sent_is_an_error_and_the_next_one_is_sent() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     for acks in [Acks::None, Acks::PerBatch { max_in_flight: 2 }] {
         let options = PublisherOptions { max_bytes: 4 << 20, delay: LONG, acks, ..PublisherOptions::default() };
         let publisher = client.publisher("s", options).unwrap();
@@ -248,8 +243,7 @@ async fn a_publisher_waits_while_the_socket_takes_nothing() {
 /// One message fills the batch, and no later call finds it waiting.
 #[tokio::test]
 async fn a_full_batch_without_a_connection_is_sent_without_another_call() {
-    let server = Server::new().await;
-    let (client, peer) = server.connected(quick()).await;
+    let (server, client, peer) = connected().await;
     let options = PublisherOptions { max_messages: 1, ..PublisherOptions::default() };
     let publisher = client.publisher("s", options).unwrap();
     drop(peer);
@@ -263,8 +257,7 @@ async fn a_full_batch_without_a_connection_is_sent_without_another_call() {
 /// The server is alive, and a subscriber that blocks the publisher keeps it from answering.
 #[tokio::test]
 async fn a_flush_waits_for_acks_no_longer_than_the_timeout() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let acks = Acks::PerBatch { max_in_flight: 2 };
     let options = PublisherOptions { acks, ..PublisherOptions::default() };
     let publisher = client.timeout(Some(Duration::from_millis(20))).publisher("s", options).unwrap();
@@ -284,8 +277,7 @@ async fn a_flush_waits_for_acks_no_longer_than_the_timeout() {
 
 #[tokio::test]
 async fn a_flush_tells_that_a_connection_went() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let publisher = client.publisher("s", PublisherOptions::default()).unwrap();
     publisher.publish(b"one").await.unwrap();
     batch(&mut peer).await;

@@ -18,7 +18,7 @@ use thalweg_wire::{
 };
 use tokio::io::AsyncWriteExt;
 
-use crate::peer::{Server, quick};
+use crate::peer::{Server, connected, quick};
 
 fn value(value: &[u8]) -> Value<'_> {
     Value {
@@ -43,8 +43,7 @@ fn committed(revision: u64) -> Committed<'static> {
 
 #[tokio::test]
 async fn replies_in_any_order_reach_their_requests() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let asked = tokio::spawn(async move {
         let (a, b) = tokio::join!(users.get(b"a"), users.get(b"b"));
@@ -54,8 +53,7 @@ async fn replies_in_any_order_reach_their_requests() {
     });
     // Both requests look the id up, since neither had it when they began.
     for _ in 0..2 {
-        let id = peer.any().await;
-        peer.send(id, &found(5)).await;
+        peer.answer(&found(5)).await;
     }
     let key = |envelope: &thalweg_wire::Envelope<'_, ClientFrame<'_>>| match &envelope.frame {
         ClientFrame::Get(get) => {
@@ -74,12 +72,10 @@ async fn replies_in_any_order_reach_their_requests() {
 
 #[tokio::test]
 async fn an_id_that_is_out_of_date_is_asked_for_anew() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let asked = tokio::spawn(async move { users.get(b"a").await });
-    let id = peer.any().await;
-    peer.send(id, &found(5)).await;
+    peer.answer(&found(5)).await;
     let id = peer.any().await;
     let failed = Failed {
         class: Action::Fix,
@@ -90,8 +86,7 @@ async fn an_id_that_is_out_of_date_is_asked_for_anew() {
         details: List::default(),
     };
     peer.send(id, &failed).await;
-    let id = peer.any().await;
-    peer.send(id, &found(6)).await;
+    peer.answer(&found(6)).await;
     let (id, keyspace) = peer
         .request(|envelope| match &envelope.frame {
             ClientFrame::Get(get) => get.keyspace,
@@ -108,22 +103,19 @@ async fn an_id_that_is_out_of_date_is_asked_for_anew() {
 
 #[tokio::test]
 async fn what_may_be_repeated_is_and_what_may_not_is_told() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let overloaded = SessionFull::Requests { limit: 1 };
     let asked = tokio::spawn({
         let users = users.clone();
         async move { users.put(b"a", b"1").await }
     });
-    let id = peer.any().await;
-    peer.send(id, &found(5)).await;
+    peer.answer(&found(5)).await;
     for _ in 0..3 {
         let id = peer.any().await;
         peer.fail(id, &overloaded).await;
     }
-    let id = peer.any().await;
-    peer.send(id, &committed(9)).await;
+    peer.answer(&committed(9)).await;
     assert_eq!(asked.await.unwrap().unwrap(), Revision(9));
 
     // The effect of a commit with conditions is unknown.
@@ -148,8 +140,7 @@ async fn put_of_unknown_effect(repeat_puts: bool) -> Result<Revision, Error> {
     let (client, mut peer) = server.connected(Options { repeat_puts, ..quick() }).await;
     let users = client.keyspace("users");
     let mut asked = tokio::spawn(async move { users.put(b"a", b"1").await });
-    let id = peer.any().await;
-    peer.send(id, &found(5)).await;
+    peer.answer(&found(5)).await;
     let id = peer.any().await;
     let overloaded = SessionFull::Requests { limit: 1 };
     peer.send(id, &Failed { effect: Effect::Unknown, ..Failed::of(&overloaded, "the log has failed") }).await;
@@ -173,8 +164,7 @@ async fn a_put_of_unknown_effect_is_repeated_only_if_the_options_say_so() {
 
 #[tokio::test]
 async fn repetitions_have_a_bound() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let asked = tokio::spawn(async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await });
     for _ in 0..6 {
         let id = peer.any().await;
@@ -185,8 +175,7 @@ async fn repetitions_have_a_bound() {
 
 #[tokio::test]
 async fn a_request_that_nobody_waits_for_is_cancelled() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let short = client.timeout(Some(Duration::from_millis(20)));
     let error = short.keyspace("users").get(b"a").await.unwrap_err();
     assert!(matches!(error, Error::TimedOut { effect: Effect::Unknown, .. }), "{error}");
@@ -202,8 +191,7 @@ async fn a_request_that_nobody_waits_for_is_cancelled() {
     assert_ne!(next, asked);
     peer.send(asked, &found(1)).await;
     peer.send(next, &found(5)).await;
-    let id = peer.any().await;
-    peer.send(id, &value(b"v")).await;
+    peer.answer(&value(b"v")).await;
     assert_eq!(&pinging.await.unwrap().unwrap().unwrap().value[..], b"v");
 }
 
@@ -251,8 +239,7 @@ async fn a_reply_wakes_one_of_the_callers_that_wait_for_their_turn() {
         });
     }
     for _ in 0..CALLERS {
-        let id = peer.any().await;
-        peer.send(id, &found(5)).await;
+        peer.answer(&found(5)).await;
     }
     while let Some(done) = asked.join_next().await {
         done.unwrap();
@@ -298,9 +285,8 @@ async fn bytes_that_the_socket_does_not_take_make_callers_wait() {
 
 #[tokio::test]
 async fn what_is_not_the_protocol_is_a_typed_error() {
-    let server = Server::new().await;
     // A frame with an id that is not in use.
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let asked = tokio::spawn({
         let client = client.clone();
         async move { client.timeout(Some(Duration::from_secs(5))).stream("s").append_batch(&one(), None.into()).await }
@@ -334,8 +320,7 @@ async fn what_is_not_the_protocol_is_a_typed_error() {
     // A reply of a kind that belongs to another request.
     let mut peer = server.accept().await;
     let asked = tokio::spawn(async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await });
-    let id = peer.any().await;
-    peer.send(id, &value(b"v")).await;
+    peer.answer(&value(b"v")).await;
     let error = asked.await.unwrap().unwrap_err();
     assert!(matches!(error, Error::Protocol(ProtocolError::WrongReply { kind: 0x0150 })), "{error}");
 }
@@ -348,8 +333,7 @@ fn one() -> thalweg_types::record::RecordBatch {
 
 #[tokio::test]
 async fn begins_of_subscriptions_don_t_answer_requests() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let asked = tokio::spawn(async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await });
     let id = peer.any().await;
     let tailing = Tailing { next: thalweg_types::Offset(0), high_watermark: thalweg_types::Offset(0) };
@@ -360,8 +344,7 @@ async fn begins_of_subscriptions_don_t_answer_requests() {
 
 #[tokio::test]
 async fn goodbye_is_obeyed() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let asked = tokio::spawn({
         let client = client.clone();
         async move { client.keyspace("users").describe(thalweg_client::Count::Skip).await }
@@ -414,8 +397,7 @@ async fn connecting_fails_with_what_to_do() {
 
 #[tokio::test]
 async fn closing_says_goodbye_after_what_was_staged() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let batch = {
         let mut writer = thalweg_wire::BatchWriter::new(b"s", b"").unwrap();
@@ -433,8 +415,7 @@ async fn closing_says_goodbye_after_what_was_staged() {
 
 #[tokio::test]
 async fn a_client_that_is_dropped_goes() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     drop(client);
     let (_, last) = peer.request(|envelope| envelope.frame.kind()).await;
     assert_eq!(last, thalweg_wire::Kind::Goodbye);

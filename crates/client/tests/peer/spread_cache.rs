@@ -6,7 +6,7 @@ use thalweg_client::{Action, CacheTtl, Classified, Client, Effect, Error, Option
 
 use crate::{
     cluster::Cluster,
-    peer::{Server, quick},
+    peer::{connected, quick},
 };
 
 const KEYS: usize = 200;
@@ -134,8 +134,7 @@ async fn the_keys_of_a_member_that_is_away_fail_and_the_others_do_not() {
 
 #[tokio::test]
 async fn a_server_without_a_cluster_has_all_keys() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let cache = client.spread_cache("c");
     assert_eq!(cache.node_of(b"a").await.unwrap(), None);
     let served = crate::cached::Cached::default();

@@ -45,10 +45,8 @@ async fn publisher(server: &Server) -> (StreamPublisher, Peer) {
         stream.create_if_missing(&Default::default()).await.unwrap();
         stream.publisher("p", OPTIONS).await.unwrap()
     });
-    let id = peer.any().await;
-    peer.send(id, &Created { durability: Durability::Disk, created: true, id: 3 }).await;
-    let id = peer.any().await;
-    peer.send(id, &ProducerOpened { durability: Durability::Disk, epoch: 9 }).await;
+    peer.answer(&Created { durability: Durability::Disk, created: true, id: 3 }).await;
+    peer.answer(&ProducerOpened { durability: Durability::Disk, epoch: 9 }).await;
     (begun.await.unwrap(), peer)
 }
 

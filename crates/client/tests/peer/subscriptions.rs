@@ -14,7 +14,7 @@ use thalweg_wire::{
     StreamFound, Subscribed, Tailed, Tailing, Watching, batch::SharedBatch,
 };
 
-use crate::peer::{Peer, Server, quick};
+use crate::peer::{Peer, connected};
 
 const TIME: SpaceTime = SpaceTime(5);
 
@@ -53,12 +53,10 @@ async fn tail_request(peer: &mut Peer) -> (u32, Position) {
 
 #[tokio::test]
 async fn a_tail_goes_on_where_it_was() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let stream = client.stream("s");
     let begun = tokio::spawn(async move { stream.tail(Position::Start {}).await });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
+    peer.answer(&stream_found()).await;
     let (id, from) = tail_request(&mut peer).await;
     assert_eq!(from, Position::Start {});
     peer.send(id, &Tailing { next: Offset(10), high_watermark: Offset(99) }).await;
@@ -112,13 +110,11 @@ async fn a_tail_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn credit_is_given_back_when_records_are_done_with() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let stream = client.stream("s");
     let window = Window { messages: 4, bytes: 1 << 20 };
     let begun = tokio::spawn(async move { stream.tail_with(Position::Start {}, window).await });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
+    peer.answer(&stream_found()).await;
     let (id, permit) = peer
         .request(|envelope| match &envelope.frame {
             ClientFrame::Tail(tail) => tail.permit.messages,
@@ -154,12 +150,10 @@ async fn credit_is_given_back_when_records_are_done_with() {
 
 #[tokio::test]
 async fn records_that_are_not_as_many_as_they_say_are_an_error() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (_server, client, mut peer) = connected().await;
     let stream = client.stream("s");
     let begun = tokio::spawn(async move { stream.tail(Position::Start {}).await });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
+    peer.answer(&stream_found()).await;
     let (id, _) = tail_request(&mut peer).await;
     peer.send(id, &Tailing { next: Offset(0), high_watermark: Offset(9) }).await;
     let mut tail = begun.await.unwrap().unwrap();
@@ -183,8 +177,7 @@ async fn send_changes(peer: &mut Peer, id: u32, next: u64, changes: &[Change<'_>
 
 #[tokio::test]
 async fn a_watch_goes_on_within_a_large_commit() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let users = client.keyspace("users");
     let begun = tokio::spawn(async move { users.watch(Watched::Prefix(Vec::new()), Revision(0)).await });
     let id = peer.any().await;
@@ -269,16 +262,13 @@ async fn send_pushed(peer: &mut Peer, id: u32, attempt: u64, offsets: std::ops::
 
 #[tokio::test]
 async fn pushes_go_on_and_what_was_delivered_is_settled_by_its_attempt() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let begun = tokio::spawn(async move {
         let group = client.stream("s").group("g").await.unwrap();
         group.push(thalweg_client::PushOptions::member("m")).await
     });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
-    let id = peer.any().await;
-    peer.send(id, &group_found()).await;
+    peer.answer(&stream_found()).await;
+    peer.answer(&group_found()).await;
     let member = |envelope: &thalweg_wire::Envelope<'_, ClientFrame<'_>>| match &envelope.frame {
         ClientFrame::Push(push) => (push.group, push.member.to_owned()),
         other => panic!("{other:?}"),
@@ -319,8 +309,7 @@ async fn pushes_go_on_and_what_was_delivered_is_settled_by_its_attempt() {
 /// Another group may have the id there, and the push would lease its records.
 #[tokio::test]
 async fn a_push_asks_for_nothing_at_a_server_with_other_data() {
-    let mut server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (mut server, client, mut peer) = connected().await;
     let begun = tokio::spawn({
         let client = client.clone();
         async move {
@@ -328,12 +317,9 @@ async fn a_push_asks_for_nothing_at_a_server_with_other_data() {
             group.push(thalweg_client::PushOptions::member("m")).await
         }
     });
-    let id = peer.any().await;
-    peer.send(id, &stream_found()).await;
-    let id = peer.any().await;
-    peer.send(id, &group_found()).await;
-    let id = peer.any().await;
-    peer.send(id, &Pushing { held_records: 9, held_bytes: 99 }).await;
+    peer.answer(&stream_found()).await;
+    peer.answer(&group_found()).await;
+    peer.answer(&Pushing { held_records: 9, held_bytes: 99 }).await;
     let mut pushes = begun.await.unwrap().unwrap();
     drop(peer);
     server.node = 2;
@@ -355,8 +341,7 @@ fn messages(payloads: &[&str], checksum: Checksum) -> SharedBatch {
 
 #[tokio::test]
 async fn subscribers_share_a_frame_and_are_told_of_what_is_missing() {
-    let server = Server::new().await;
-    let (client, mut peer) = server.connected(quick()).await;
+    let (server, client, mut peer) = connected().await;
     let mut subscribers = Vec::new();
     let mut ids = Vec::new();
     for pattern in ["a.*", "a.>"] {
@@ -411,7 +396,6 @@ async fn subscribers_share_a_frame_and_are_told_of_what_is_missing() {
     let error = subscriber.next_batch().await.unwrap_err();
     assert!(error.is("slow_consumer") && error.action() == Action::Retry);
     let next = tokio::spawn(async move { subscriber.next_batch().await.unwrap() });
-    let id = peer.any().await;
-    peer.send(id, &Subscribed { queue_messages: 10, queue_bytes: 100 }).await;
+    peer.answer(&Subscribed { queue_messages: 10, queue_bytes: 100 }).await;
     assert_eq!(next.await.unwrap(), Some(Delivered::Gap));
 }

@@ -7,13 +7,13 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicU64, Ordering},
     },
 };
 
 use super::{
-    appends::{AppendLedger, Positions},
+    appends::{AppendLedger, Positions, lock},
     deliveries::GroupLedger,
     faults::{FeedFault, FeedFaults},
     numbers::Numbers,
@@ -353,10 +353,6 @@ impl ReplyFaults {
         self.faults.add(fault, records);
         self.first.get_or_insert_with(text);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use thalweg_disk::{
 };
 use thalweg_engine::Database;
 use thalweg_types::{Durability, Offset, StreamId, SystemClock};
-use thalweg_wire::{Cancel, CancelMode, Fields, Position, ServerFrame, Tail};
+use thalweg_wire::{Cancel, CancelMode, Fields, Kind, Position, ServerFrame, Tail};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -26,7 +26,7 @@ use tracing::{
 use crate::{
     ALONE, expect,
     support::{
-        Node, PATIENCE, config,
+        Node, PATIENCE, config, eventually,
         native::UNLIMITED,
         pause,
         resp::{Resp, serving},
@@ -171,8 +171,7 @@ async fn log_lines_about_native_subscriptions_have_the_name_that_the_client_gave
 
     // A subscription that begins, and one that is refused.
     raw.put_with(1, &named("job-7"), &tail(stream));
-    raw.put_with(2, &named("job\n8"), &tail(StreamId(99)));
-    raw.flush().await;
+    raw.send_with(2, &named("job\n8"), &tail(StreamId(99))).await;
     lines.until("job-7", &["DEBUG", "kind=\"tail\" good=true"]).await;
     lines.until("job\\n8", &["DEBUG", "kind=\"tail\" good=false"]).await;
     let (mut next, mut refused) = (0, false);
@@ -197,28 +196,21 @@ async fn log_lines_about_native_subscriptions_have_the_name_that_the_client_gave
     // The server fails under subscriptions that have begun, one with a name and one without.
     fail_reads(&disk);
     let from = Position::Offset { offset: Offset(0) };
-    raw.put_with(3, &named("job-9"), &Tail { from, ..tail(stream) });
-    raw.flush().await;
+    raw.send_with(3, &named("job-9"), &Tail { from, ..tail(stream) }).await;
     expect!(raw, 3, ServerFrame::Tailing(_) => ());
     let code = expect!(raw, 3, ServerFrame::Ended(ended) => ended.code.to_owned());
     let code = format!("code={code:?} ");
     lines.until("job-9", &["WARN", "peer=127.0.0.1:", &code]).await;
-    raw.send(4, &tail(stream)).await;
-    expect!(raw, 4, ServerFrame::Tailing(_) => ());
+    raw.ask(4, &tail(stream), Kind::Tailing).await;
     expect!(raw, 4, ServerFrame::Ended(_) => ());
     let begun = lines.of("job-9").len();
     let unnamed = || LINES.lock().unwrap().iter().filter(|line| line.contains("-4 ") && line.contains(&code)).count();
-    let wait = async {
-        while unnamed() == 0 {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.expect("the request without a name is logged by its number");
+    eventually("the request without a name is logged by its number", async || unnamed() > 0).await;
     assert_eq!(lines.of("job-9").len(), begun);
     disk.clear_faults();
     let keyspace = raw.keyspace("k").await;
-    raw.put_command(5, Durability::Os, |out| thalweg_types::command::encode_put(out, keyspace, b"k", b"v").unwrap());
-    raw.flush().await;
+    raw.send_command(5, Durability::Os, |out| thalweg_types::command::encode_put(out, keyspace, b"k", b"v").unwrap())
+        .await;
     expect!(raw, 5, ServerFrame::Committed(_) => ());
     node.stop().await;
 }

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use thalweg_engine::{Database, Options};
 use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::{KeyspaceId, Offset, Revision, StreamId};
 use thalweg_wire::{Get, List, MultiGet, Order, Position, Read, RemainingBytes, Scan, ServerFrame, Values};
@@ -11,7 +10,7 @@ use thalweg_wire::{Get, List, MultiGet, Order, Position, Read, RemainingBytes, S
 use crate::{
     ALONE,
     clients::resident_bytes,
-    support::{Node, config, native::Raw, small_options},
+    support::{HELD, Node, native::Raw},
 };
 
 const MIB: usize = 1 << 20;
@@ -20,25 +19,22 @@ const LARGE: usize = 8 * MIB;
 /// Smallest valid bound on reply bytes.
 const BOUND: usize = 64 * MIB;
 const CLIENTS: usize = 40;
-const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
 
 /// Starts a node with three large values in keyspace `k` and three large records in stream `s`.
-async fn node() -> (Node, tempfile::TempDir, KeyspaceId, StreamId) {
-    let mut config = config();
-    config.max_reply_bytes_in_flight = ByteSize(BOUND as u64);
-    // The server must not cut the clients while the test observes them.
-    config.write_timeout = Span(Duration::from_secs(300));
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let db = Database::open(dir.path(), options).unwrap();
-    let node = Node::over(config, db).await;
+async fn node() -> (Node, KeyspaceId, StreamId) {
+    let node = Node::with_segments(64 << 20, |config| {
+        config.max_reply_bytes_in_flight = ByteSize(BOUND as u64);
+        // The server must not cut the clients while the test observes them.
+        config.write_timeout = Span(Duration::from_secs(300));
+    })
+    .await;
     let mut raw = node.raw().await;
     let (keyspace, stream) = (raw.keyspace("k").await, raw.stream("s").await);
     for n in 0..3_u8 {
         raw.set(keyspace, &[n], &vec![n; LARGE]).await;
         raw.append(stream, &[&vec![n; LARGE - 64]]).await;
     }
-    (node, dir, keyspace, stream)
+    (node, keyspace, stream)
 }
 
 /// Sends a request that depends on the id, with a reply of 8 or 24 MiB.
@@ -93,7 +89,7 @@ async fn take(raw: &mut Raw, replies: usize) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_replies_that_nobody_takes_are_bounded_together() {
     let _alone = ALONE.lock().await;
-    let (node, _dir, keyspace, stream) = node().await;
+    let (node, keyspace, stream) = node().await;
     // Memory that the allocator keeps after one reply of each kind counts as memory before the test.
     let mut warm = node.raw().await;
     for id in 0..4 {

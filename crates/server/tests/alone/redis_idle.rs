@@ -8,10 +8,7 @@ use std::{
 use crate::{
     ALONE,
     clients::{Clients, be_the_clients, raise_file_limit, resident_bytes},
-    support::{
-        Node,
-        resp::{Resp, serving},
-    },
+    support::resp::{Resp, node_with},
 };
 
 /// A client as a connection pool keeps it: it has set its name, written, and read.
@@ -34,11 +31,8 @@ fn clients() {
 async fn idle_connections(count: usize) {
     let _alone = ALONE.lock().await;
     raise_file_limit(count as u64 + 200);
-    let node = Node::with(|config| {
-        serving(config);
-        (config.max_connections, config.share_reserve_percent) = (count as u32 + 10, 0);
-    })
-    .await;
+    let node =
+        node_with(|config| (config.max_connections, config.share_reserve_percent) = (count as u32 + 10, 0)).await;
     let mut client = Resp::connect(&node).await;
     assert_eq!(client.call("SET idle 0").await, "+OK");
     let before = resident_bytes();

@@ -8,10 +8,7 @@ use thalweg_types::Durability;
 use crate::{
     ALONE, redis_script,
     scripts::{count_panics, input, panics, seeds},
-    support::{
-        Node,
-        resp::{Resp, serving},
-    },
+    support::resp::{Resp, node_with},
 };
 
 /// Number of scripts in the test.
@@ -21,8 +18,7 @@ const SCRIPTS: u64 = 600;
 async fn scripts_of_commands_are_answered_with_replies() {
     let _alone = ALONE.lock().await;
     count_panics();
-    let node = Node::with(|config| {
-        serving(config);
+    let node = node_with(|config| {
         config.durability = Durability::Os;
         config.resp_databases = RespDatabases::parse("0=keyspace:redis,1=cache:redis,2=streams").unwrap();
     })

@@ -17,7 +17,7 @@ use thalweg_types::SystemClock;
 
 use crate::{
     skip::skip,
-    support::{HELD_BY_ONE_ADDRESS, Node, PATIENCE, config, holds, pause, small_options},
+    support::{HELD, HELD_BY_ONE_ADDRESS, Node, config, holds, small_options},
 };
 
 async fn simulated(disk: &SimDisk, reserve_bytes: u64) -> Node {
@@ -79,10 +79,7 @@ async fn body_bytes_in_flight_are_bounded_and_given_back() {
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 1000000\r\n\r\n").await;
     slow.raw(&vec![b'x'; 900_000]).await;
-    let held = format!(" {}", 900_000 - own);
-    while !in_use(&node, "body_bytes").await.ends_with(&held) {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"body_bytes\"}", (900_000 - own) as f64).await;
     let shed = node.put("/v1/kv/a/other", &[0; 200_000]).await;
     assert_eq!(shed.header("retry-after"), "1");
     shed.refused(503, "overloaded", "retry");
@@ -90,15 +87,8 @@ async fn body_bytes_in_flight_are_bounded_and_given_back() {
     slow.raw(&[b'x'; 100_000]).await;
     slow.reply("PUT").await.is(204);
     node.put("/v1/kv/a/other", &[0; 200_000]).await.is(204);
-    assert!(in_use(&node, "body_bytes").await.ends_with(" 0"));
+    assert_eq!(node.metric("http_in_use{bound=\"body_bytes\"}").await, 0.0);
     node.stop().await;
-}
-
-/// Returns the metrics' line of a bound's usage.
-async fn in_use(node: &Node, bound: &str) -> String {
-    let text = String::from_utf8(node.get("/metrics").await.is(200).body).unwrap();
-    let start = format!("thalweg_http_in_use{{bound=\"{bound}\"}}");
-    text.lines().find(|line| line.starts_with(&start)).unwrap().to_owned()
 }
 
 #[tokio::test]
@@ -106,9 +96,7 @@ async fn requests_in_flight_are_bounded_but_operators_get_through() {
     let node = Node::with(|config| config.max_requests_in_flight = 1).await;
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
-    while !in_use(&node, "requests").await.ends_with(" 1") {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     let shed = node.get("/v1/kv").await;
     assert_eq!(shed.header("retry-after"), "1");
     shed.refused(503, "overloaded", "retry");
@@ -249,9 +237,7 @@ async fn slow_heads_and_idle_connections_are_closed() {
     idle.call("GET", "/health", &[], b"").await.is(200);
     assert_eq!(idle.closed().await, b"");
     node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
-    let mut tail = node.connect().await;
-    tail.send("GET", "/v1/streams/s/records", &[("accept", "text/event-stream")], b"").await;
-    tail.head().await.is(200);
+    let mut tail = node.open("/v1/streams/s/records", &[("accept", "text/event-stream")]).await;
     for _ in 0..8 {
         assert!(tail.chunk().await.is_some(), "a tail with keep-alives is not idle");
     }
@@ -269,33 +255,22 @@ async fn a_client_that_takes_nothing_is_cut_and_its_scan_given_back() {
     for at in 0..40_u32 {
         keyspace.put(&at.to_be_bytes(), &vec![b'x'; 1 << 19]).unwrap();
     }
-    let mut greedy = node.connect().await;
-    greedy.send("GET", "/v1/kv/big", &[], b"").await;
-    greedy.head().await.is(200);
+    let _greedy = node.open("/v1/kv/big", &[]).await;
     node.get("/v1/kv/big").await.refused(503, "overloaded", "retry");
-    let given_back = async {
-        while !in_use(&node, "scans").await.ends_with(" 0") {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, given_back).await.expect("the scan is given back in time");
+    node.until("http_in_use{bound=\"scans\"}", 0.0).await;
     node.get("/v1/kv/big?limit=1").await.is(200);
     node.stop().await;
 }
 
-/// Name of the metric of bytes held for large replies.
-const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
-
 #[tokio::test]
 async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_together() {
     const LARGE: usize = 8 << 20;
-    let mut config = config();
-    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
-    // The clients that do not read stay connected for the whole test, on a busy machine too.
-    config.write_timeout = Span(Duration::from_secs(300));
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let node = Node::with_segments(64 << 20, |config| {
+        config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+        // The clients that do not read stay connected for the whole test, on a busy machine too.
+        config.write_timeout = Span(Duration::from_secs(300));
+    })
+    .await;
     let keyspace = node.db.with_durability(thalweg_types::Durability::Os).keyspace("big").unwrap();
     let records: Vec<_> = (0..600).map(|_| json!({ "payload": "x".repeat(1000) })).collect();
     for at in 0..600_u32 {
@@ -308,15 +283,8 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     // Seven scans begin with the large value, and their clients do not read. There is no room for an eighth.
     let mut greedy = Vec::new();
     for taken in 1..=7 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut client = socket.connect(node.address).await.unwrap();
-        let scan = b"GET /v1/kv/big?prefix=large HTTP/1.1\r\nhost: t\r\n\r\n";
-        tokio::io::AsyncWriteExt::write_all(&mut client, scan).await.unwrap();
-        while node.metric(HELD).await < f64::from(taken * (8 << 20)) {
-            pause().await;
-        }
-        greedy.push(client);
+        greedy.push(node.unread(1, "/v1/kv/big?prefix=large").await);
+        node.until_at_least(HELD, f64::from(taken * (8 << 20))).await;
     }
     assert!(node.metric(HELD).await <= f64::from(64 << 20));
     node.get("/v1/kv/big?prefix=large").await.refused(503, "overloaded", "retry");
@@ -338,9 +306,7 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
     assert_eq!((&end["error"]["code"], &end["next"]), (&json!("overloaded"), &json!(records.len())), "{end}");
     assert!(!records.is_empty() && records.len() < 600);
     // A tail waits for room before it sends the large record.
-    let mut tail = node.connect().await;
-    tail.send("GET", "/v1/streams/s/records?from=599&limit=2", &[("accept", "text/event-stream")], b"").await;
-    tail.head().await.is(200);
+    let mut tail = node.open("/v1/streams/s/records?from=599&limit=2", &[("accept", "text/event-stream")]).await;
     let mut seen = Vec::new();
     while !seen.windows(7).any(|part| part == b"id: 599") {
         seen.extend(tail.chunk().await.unwrap());
@@ -364,26 +330,13 @@ async fn pages_that_are_large_because_a_value_is_are_bounded_for_all_clients_tog
 #[tokio::test]
 async fn a_large_delivery_without_room_goes_back_to_its_group() {
     const LARGE: usize = 8 << 20;
-    let mut config = config();
-    config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS;
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let node = Node::with_segments(64 << 20, |config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
     node.call("PUT", "/v1/kv/files/large", &[], &vec![b'x'; LARGE]).await.is(204);
     node.post_json("/v1/streams/s/records", &json!([{"payload": "small"}])).await.is(200);
     node.call("POST", "/v1/streams/s/records", &[], &vec![b'x'; LARGE - 64]).await.is(200);
     let group = "/v1/streams/s/groups/g";
     node.put_json(group, &json!({})).await.is(201);
-    let mut greedy = Vec::new();
-    for taken in 1..=8 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut client = socket.connect(node.address).await.unwrap();
-        let get = b"GET /v1/kv/files/large HTTP/1.1\r\nhost: t\r\n\r\n";
-        tokio::io::AsyncWriteExt::write_all(&mut client, get).await.unwrap();
-        node.until(HELD, f64::from(taken * (8 << 20))).await;
-        greedy.push(client);
-    }
+    let greedy = node.fill_reply_room("/v1/kv/files/large").await;
     // Without room a fetch delivers what is small. A large record alone is refused, and nothing is lost.
     let fetch = format!("{group}/fetch");
     let first = node.post_json(&fetch, &json!({})).await.is(200).json();
@@ -404,13 +357,12 @@ async fn a_large_delivery_without_room_goes_back_to_its_group() {
 #[tokio::test]
 async fn large_changes_and_pushed_records_wait_for_room() {
     const LARGE: usize = 8 << 20;
-    let mut config = config();
-    config.max_reply_bytes_in_flight = ByteSize(64 << 20);
-    // The server must not cut the clients while the others read.
-    config.write_timeout = Span(Duration::from_secs(300));
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let node = Node::over(config, Database::open(dir.path(), options).unwrap()).await;
+    let node = Node::with_segments(64 << 20, |config| {
+        config.max_reply_bytes_in_flight = ByteSize(64 << 20);
+        // The server must not cut the clients while the others read.
+        config.write_timeout = Span(Duration::from_secs(300));
+    })
+    .await;
     let value = vec![b'x'; LARGE - 64];
     node.put("/v1/kv/files/large", &value).await.is(204);
     node.call("POST", "/v1/streams/s/records", &[], &value).await.is(200);
@@ -437,12 +389,7 @@ async fn large_changes_and_pushed_records_wait_for_room() {
     }
     node.until("http_in_use{bound=\"tails\"}", 24.0).await;
     let seven = f64::from(7 * (8 << 20));
-    let counted = async {
-        while node.metric(HELD).await < seven * 0.99 {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, counted).await.expect("large items count");
+    node.until_at_least(HELD, seven * 0.99).await;
     assert!(node.metric(HELD).await <= f64::from(64 << 20));
     // The last one gets its item once the others are gone.
     let mut last = greedy.pop().unwrap();
@@ -463,14 +410,10 @@ async fn large_changes_and_pushed_records_wait_for_room() {
 async fn a_stop_ends_tails_and_cuts_what_does_not_finish() {
     let mut node = Node::with(|config| config.drain_timeout = millis(300)).await;
     node.call("POST", "/v1/streams/s/records", &[], b"x").await.is(200);
-    let mut tail = node.connect().await;
-    tail.send("GET", "/v1/streams/s/records", &[("accept", "text/event-stream")], b"").await;
-    tail.head().await.is(200);
+    let mut tail = node.open("/v1/streams/s/records", &[("accept", "text/event-stream")]).await;
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
-    while !in_use(&node, "requests").await.ends_with(" 1") {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     node.signal_stop();
     while tail.chunk().await.is_some() {}
     let (address, db) = (node.address, node.db.clone());
@@ -487,9 +430,7 @@ async fn a_stop_lets_requests_in_progress_finish() {
     let mut node = Node::start().await;
     let mut slow = node.connect().await;
     slow.raw(b"PUT /v1/kv/a/k HTTP/1.1\r\nhost: t\r\ncontent-length: 2\r\n\r\n1").await;
-    while !in_use(&node, "requests").await.ends_with(" 1") {
-        pause().await;
-    }
+    node.until("http_in_use{bound=\"requests\"}", 1.0).await;
     node.signal_stop();
     let db = node.db.clone();
     slow.raw(b"2").await;

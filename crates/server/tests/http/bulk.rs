@@ -24,9 +24,7 @@ async fn requests_are_answered_between_slices_of_deliveries() {
     let mut other = node.connect().await;
     let mut readers = Vec::new();
     for _ in 0..READERS {
-        let mut reader = node.connect().await;
-        reader.send("GET", "/v1/subjects/a", &[("accept", "application/x-ndjson")], b"").await;
-        reader.head().await.is(200);
+        let mut reader = node.open("/v1/subjects/a", &[("accept", "application/x-ndjson")]).await;
         reader.chunk().await.expect("a greeting");
         readers.push(reader);
     }

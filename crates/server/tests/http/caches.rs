@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use thalweg_server::config::ByteSize;
 
-use crate::support::{Node, PATIENCE, holds, pause};
+use crate::support::{Node, eventually, holds};
 
 async fn metrics(node: &Node) -> String {
     String::from_utf8(node.get("/metrics").await.is(200).body).unwrap()
@@ -77,12 +77,8 @@ async fn entries_end_and_their_memory_comes_back() {
     let left: f64 = node.get("/v1/caches/c/keys/long").await.is(200).header("thalweg-ttl").parse().unwrap();
     assert!(left > 90.0 && left <= 100.0);
     // The timer frees the entry without a read.
-    let gone = async {
-        while node.get("/v1/caches/c").await.is(200).json()["expirations"] != 1 {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, gone).await.expect("the timer comes by");
+    let is_gone = async || node.get("/v1/caches/c").await.is(200).json()["expirations"] == 1;
+    eventually("the timer comes by", is_gone).await;
     node.get("/v1/caches/c/keys/short").await.refused(404, "not_found", "fix");
     let patch = |target: &'static str| node.call("PATCH", target, &[], b"");
     patch("/v1/caches/c/keys/long?ttl=never").await.is(204);

@@ -198,9 +198,7 @@ async fn a_long_scan_streams_in_chunks_and_shows_one_view() {
     for at in 0..5000_u32 {
         keyspace.put(format!("{at:06}").as_bytes(), &value).unwrap();
     }
-    let mut client = node.connect().await;
-    client.send("GET", "/v1/kv/big", &[], b"").await;
-    client.head().await.is(200);
+    let mut client = node.open("/v1/kv/big", &[]).await;
     let mut body = client.chunk().await.unwrap();
     assert!(body.len() < 1 << 20, "a first page of {} bytes", body.len());
     for at in 0..5000_u32 {

@@ -9,7 +9,7 @@ use thalweg_types::{
     record::{Record, RecordBatch},
 };
 
-use crate::support::{Node, PATIENCE, gated, pause};
+use crate::support::{Node, eventually, gated, pause};
 
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
@@ -164,17 +164,6 @@ async fn long_reads_wait_for_a_thread_while_short_ones_are_answered() {
     keyspace.put(b"large", &vec![b'x'; LARGE]).unwrap();
     keyspace.put(b"small", b"v").unwrap();
     gate.hold_reads(true);
-    let reach = |wanted: usize| {
-        let gate = &gate;
-        async move {
-            let wait = async {
-                while gate.waiting_reads() < wanted {
-                    pause().await;
-                }
-            };
-            tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{wanted} reads never began"));
-        }
-    };
     let mut greedy = Vec::new();
     for _ in 0..READS {
         let mut client = node.connect_from(GREEDY).await;
@@ -182,13 +171,13 @@ async fn long_reads_wait_for_a_thread_while_short_ones_are_answered() {
         greedy.push(client);
     }
     node.until("http_in_use{bound=\"requests\"}", READS as f64).await;
-    reach(1).await;
+    eventually("a read begins", async || gate.waiting_reads() > 0).await;
     let of_greedy = gate.waiting_reads();
     assert!(of_greedy < READS, "each read has a thread of its own");
     // One thread is left for a read from another address. After it, no thread is free.
     let mut other = node.connect_from(1).await;
     other.send("GET", "/v1/kv/default/large", &[], b"").await;
-    reach(of_greedy + 1).await;
+    eventually("one more read begins", async || gate.waiting_reads() > of_greedy).await;
     let mut last = node.connect_from(3).await;
     last.send("GET", "/v1/kv/default/large", &[], b"").await;
     node.until("http_in_use{bound=\"requests\"}", (READS + 2) as f64).await;

@@ -20,9 +20,7 @@ struct Lines {
 
 impl Lines {
     async fn open(node: &Node, query: &str) -> Self {
-        let mut client = node.connect().await;
-        client.send("GET", &format!("{GROUP}/push?{query}"), &[("accept", "application/x-ndjson")], b"").await;
-        client.head().await.is(200);
+        let client = node.open(&format!("{GROUP}/push?{query}"), &[("accept", "application/x-ndjson")]).await;
         Self { client, buffer: Vec::new() }
     }
 

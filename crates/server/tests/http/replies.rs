@@ -3,35 +3,26 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use thalweg_engine::{Database, Options};
 use thalweg_server::config::{ByteSize, Span};
-use tokio::{
-    io::AsyncWriteExt as _,
-    net::{TcpSocket, TcpStream},
-};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::support::{HELD_BY_ONE_ADDRESS, Node, Reply, config, dial_from, pause, small_options};
+use crate::support::{HELD, HELD_BY_ONE_ADDRESS, Node, Reply, dial_from};
 
-const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
 const MIB: usize = 1 << 20;
 const LARGE: usize = 8 * MIB;
 
 /// A node of whose bound on reply bytes one address may hold 64 MiB. Clients may read as slowly as they like.
-async fn node(bound: ByteSize) -> (Node, tempfile::TempDir) {
-    let mut config = config();
-    config.max_reply_bytes_in_flight = bound;
-    config.write_timeout = Span(Duration::from_secs(300));
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let db = Database::open(dir.path(), options).unwrap();
-    (Node::over(config, db).await, dir)
+async fn node(bound: ByteSize) -> Node {
+    Node::with_segments(64 << 20, |config| {
+        config.max_reply_bytes_in_flight = bound;
+        config.write_timeout = Span(Duration::from_secs(300));
+    })
+    .await
 }
 
 /// Sends a request whose reply the client does not read, over a socket with a small buffer.
 async fn unread(node: &Node, request: &str, body: &str) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    let mut stream = socket.connect(node.address).await.unwrap();
+    let mut stream = node.connect_small(1).await;
     let (kind, length) = ("content-type: application/json", body.len());
     let head = format!("{request} HTTP/1.1\r\nhost: t\r\n{kind}\r\ncontent-length: {length}\r\n\r\n");
     stream.write_all((head + body).as_bytes()).await.unwrap();
@@ -45,7 +36,7 @@ async fn txn(node: &Node, body: &Value) -> Reply {
 /// Values of control characters are six times as long in JSON as in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_that_are_not_read_count_until_their_clients_are_gone() {
-    let (node, _dir) = node(HELD_BY_ONE_ADDRESS).await;
+    let node = node(HELD_BY_ONE_ADDRESS).await;
     let keyspace = node.db.keyspace("k").unwrap();
     keyspace.put(b"large", &vec![1; LARGE]).unwrap();
     keyspace.put(b"small", b"v").unwrap();
@@ -56,9 +47,7 @@ async fn transactions_that_are_not_read_count_until_their_clients_are_gone() {
     for taken in 1..=8 {
         greedy.push(unread(&node, "POST /v1/txn", &read.to_string()).await);
         let (least, most) = ((taken * LARGE) as f64, (taken * (LARGE + 256 * 1024)) as f64);
-        while node.metric(HELD).await < least {
-            pause().await;
-        }
+        node.until_at_least(HELD, least).await;
         assert!(node.metric(HELD).await <= most, "the values count as they are stored");
     }
     // There is no room for another one: reads are refused, and so are writes that would also read it.
@@ -88,7 +77,7 @@ async fn transactions_that_are_not_read_count_until_their_clients_are_gone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscribers_that_do_not_read_leave_long_messages_in_their_queues() {
-    let (node, _dir) = node(HELD_BY_ONE_ADDRESS).await;
+    let node = node(HELD_BY_ONE_ADDRESS).await;
     let mut greedy = Vec::new();
     for _ in 0..12 {
         greedy.push(unread(&node, "GET /v1/subjects/a", "").await);
@@ -97,9 +86,7 @@ async fn subscribers_that_do_not_read_leave_long_messages_in_their_queues() {
     node.until("http_in_use{bound=\"subscriptions\"}", 12.0).await;
     let message = "\u{1}\u{e9}".repeat(LARGE / 3 - 1000);
     node.call("POST", "/v1/subjects/a", &[], message.as_bytes()).await.is(200);
-    while node.metric(HELD).await < (7 * (message.len() + 1)) as f64 {
-        pause().await;
-    }
+    node.until_at_least(HELD, (7 * (message.len() + 1)) as f64).await;
     assert!(node.metric(HELD).await <= f64::from(68 << 20));
     // A subscriber that reads gets its message once there is room, and messages before and after it.
     let accept = [("accept", "application/x-ndjson")];
@@ -130,24 +117,18 @@ async fn subscribers_that_do_not_read_leave_long_messages_in_their_queues() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_answer_counts_and_waits_for_room() {
-    let (node, _dir) = node(HELD_BY_ONE_ADDRESS).await;
+    let node = node(HELD_BY_ONE_ADDRESS).await;
     let answer = "\u{1}".repeat(LARGE - 1000);
     for (accept, shown) in [("application/octet-stream", false), ("application/json", true)] {
-        let mut service = node.connect().await;
-        service.send("GET", "/v1/subjects/service?limit=2", &[("accept", "application/x-ndjson")], b"").await;
-        service.head().await.is(200);
+        let mut service = node.open("/v1/subjects/service?limit=2", &[("accept", "application/x-ndjson")]).await;
         service.chunk().await.unwrap();
         let head = format!("POST /v1/ask/service?timeout=60 HTTP/1.1\r\nhost: t\r\naccept: {accept}\r\n");
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut unread = socket.connect(node.address).await.unwrap();
+        let mut unread = node.connect_small(1).await;
         unread.write_all((head + "content-length: 1\r\n\r\nq").as_bytes()).await.unwrap();
         let request: Value = serde_json::from_slice(&service.chunk().await.unwrap()).unwrap();
         let reply_to = format!("/v1/subjects/{}", request["reply"].as_str().unwrap());
         node.call("POST", &reply_to, &[], answer.as_bytes()).await.is(200);
-        while node.metric(HELD).await < answer.len() as f64 {
-            pause().await;
-        }
+        node.until_at_least(HELD, answer.len() as f64).await;
         assert!(node.metric(HELD).await < (LARGE + MIB) as f64);
         drop(unread);
         node.until(HELD, 0.0).await;
@@ -168,7 +149,7 @@ async fn a_long_answer_counts_and_waits_for_room() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_a_cache_that_are_not_read_count() {
-    let (node, _dir) = node(ByteSize(24 << 20)).await;
+    let node = node(ByteSize(24 << 20)).await;
     let value = "\u{1}".repeat(3 * MIB);
     node.put_json("/v1/caches/c", &json!({"max_bytes": 64 << 20})).await.is(201);
     node.put("/v1/caches/c/keys/k", value.as_bytes()).await.is(204);
@@ -176,9 +157,7 @@ async fn entries_of_a_cache_that_are_not_read_count() {
     for count in [1, 201] {
         let read = json!({"keys": keys[..count]});
         let held = unread(&node, "POST /v1/caches/c/get", &read.to_string()).await;
-        while node.metric(HELD).await < value.len() as f64 {
-            pause().await;
-        }
+        node.until_at_least(HELD, value.len() as f64).await;
         assert!(node.metric(HELD).await < (value.len() + MIB) as f64);
         drop(held);
         node.until(HELD, 0.0).await;
@@ -193,7 +172,7 @@ async fn entries_of_a_cache_that_are_not_read_count() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_replies_of_many_streams_count_together() {
     const VALUE: usize = 100_000;
-    let (node, _dir) = node(ByteSize(24 << 20)).await;
+    let node = node(ByteSize(24 << 20)).await;
     node.put("/v1/kv/a/k", &[b'x'; VALUE]).await.is(204);
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(0);

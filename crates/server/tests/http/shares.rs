@@ -6,12 +6,9 @@ use serde_json::json;
 use thalweg_engine::snapshot::SnapshotOptions;
 use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::Durability;
-use tokio::{
-    io::AsyncWriteExt as _,
-    net::{TcpSocket, TcpStream},
-};
+use tokio::io::AsyncWriteExt as _;
 
-use crate::support::{Client, Node, PATIENCE, dial_from, holds, pause};
+use crate::support::{Client, Node, carried::within, dial_from, eventually, holds, pause};
 
 /// Last byte of the loopback address of the greedy client.
 const GREEDY: u8 = 2;
@@ -30,16 +27,6 @@ fn fill(node: &Node) {
 
 fn in_use(bound: &str) -> String {
     format!("http_in_use{{bound=\"{bound}\"}}")
-}
-
-/// Sends a request whose reply the client does not read, over a socket with a small buffer.
-async fn unread(node: &Node, last: u8, request: &str) -> TcpStream {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
-    socket.bind(std::net::SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
-    let mut stream = socket.connect(node.address).await.unwrap();
-    stream.write_all(format!("{request} HTTP/1.1\r\nhost: t\r\n\r\n").as_bytes()).await.unwrap();
-    stream
 }
 
 /// Opens a tail, which stays open as long as the returned connection.
@@ -88,9 +75,7 @@ async fn bodies_that_arrive_are_bounded_and_the_greedy_address_is_refused_first(
         let _ = client.stream.write_all(&vec![b'x'; (1 << 20) - 1]).await;
         greedy.push(client);
     }
-    while node.metric("http_shed_total{bound=\"body_bytes\"}").await < 1.0 {
-        pause().await;
-    }
+    node.until_at_least("http_shed_total{bound=\"body_bytes\"}", 1.0).await;
     let held = node.metric(&in_use("body_bytes")).await;
     assert!((8e6..=10.5e6).contains(&held), "{held}");
     // Another address gets a part of the reserve, and small bodies need none.
@@ -109,11 +94,9 @@ async fn a_client_that_takes_all_scans_leaves_some_for_others() {
     fill(&node);
     let mut greedy = Vec::new();
     for _ in 0..50 {
-        greedy.push(unread(&node, GREEDY, "GET /v1/kv/big").await);
+        greedy.push(node.unread(GREEDY, "/v1/kv/big").await);
     }
-    while node.metric("http_shed_total{bound=\"scans\"}").await < 10.0 {
-        pause().await;
-    }
+    node.until_at_least("http_shed_total{bound=\"scans\"}", 10.0).await;
     let held = node.metric(&in_use("scans")).await;
     assert!((36.0..40.0).contains(&held), "{held}");
     for _ in 0..20 {
@@ -293,9 +276,8 @@ async fn streams_count_in_the_bound_on_stored_objects_and_have_a_reserve() {
     for number in 0..20 {
         greedy.call("DELETE", &format!("/v1/streams/g{number}"), &[], b"").await.is(204);
     }
-    while greedy.call("PUT", "/v1/streams/more", &[], b"").await.status != 201 {
-        pause().await;
-    }
+    let is_created = async || greedy.call("PUT", "/v1/streams/more", &[], b"").await.status == 201;
+    eventually("there is room", is_created).await;
     node.stop().await;
 }
 
@@ -331,9 +313,7 @@ async fn caches_and_subscriptions_have_a_share_for_each_address() {
         greedy.push(client);
     };
     assert_eq!((greedy.len(), status), (9, 503));
-    let mut good = node.connect().await;
-    good.send("GET", "/v1/subjects/a", &[], b"").await;
-    good.head().await.is(200);
+    let _good = node.open("/v1/subjects/a", &[]).await;
     node.stop().await;
 }
 
@@ -387,14 +367,12 @@ async fn a_body_that_trickles_is_cut_before_its_time_is_over() {
 async fn a_snapshot_whose_client_does_not_read_is_given_back_and_not_kept() {
     let node = Node::with(|config| config.write_timeout = millis(200)).await;
     fill(&node);
-    let greedy = unread(&node, 1, "GET /v1/snapshot?compress=none").await;
+    let greedy = node.unread(1, "/v1/snapshot?compress=none").await;
     node.until("snapshots_open", 1.0).await;
     node.until("snapshots_open", 0.0).await;
     drop(greedy);
     // A client that reads and loses its connection can still resume.
-    let mut client = node.connect().await;
-    client.send("GET", "/v1/snapshot?compress=none", &[], b"").await;
-    client.head().await.is(200);
+    let mut client = node.open("/v1/snapshot?compress=none", &[]).await;
     client.chunk().await.expect("there is more");
     drop(client);
     node.until(&in_use("connections"), 1.0).await;
@@ -438,7 +416,7 @@ async fn snapshots_of_one_address_leave_one_for_others() {
     fill(&node);
     let mut greedy = Vec::new();
     for taken in 1..=7 {
-        greedy.push(unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await);
+        greedy.push(node.unread(GREEDY, "/v1/snapshot?compress=none").await);
         node.until("snapshots_open", f64::from(taken)).await;
     }
     let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
@@ -451,7 +429,7 @@ async fn snapshots_of_one_address_leave_one_for_others() {
 async fn one_of_two_snapshots_is_left_for_others_on_a_small_machine() {
     let node = Node::with(|config| config.max_reply_bytes_in_flight = ByteSize(24 << 20)).await;
     fill(&node);
-    let _greedy = unread(&node, GREEDY, "GET /v1/snapshot?compress=none").await;
+    let _greedy = node.unread(GREEDY, "/v1/snapshot?compress=none").await;
     node.until("snapshots_open", 1.0).await;
     let refused = node.connect_from(GREEDY).await.call("GET", "/v1/snapshot", &[], b"").await;
     refused.refused(503, "overloaded", "retry");
@@ -478,10 +456,6 @@ async fn http2(node: &Node, last: u8, window: u32) -> (Sender, tokio::task::Join
 fn get(target: &str, accept: &str) -> http::Request<()> {
     let uri = format!("http://t{target}");
     http::Request::builder().uri(uri).header("accept", accept).body(()).unwrap()
-}
-
-async fn within<F: Future>(what: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, what).await.expect("in time")
 }
 
 #[tokio::test]
@@ -579,9 +553,7 @@ async fn a_good_client_is_not_refused_under_attack_from_its_own_address() {
         held.push(sender.send_request(request, number % 2 == 0).unwrap());
         sender = sender.ready().await.unwrap();
     }
-    while node.metric("http_shed_total{bound=\"requests\"}").await < 1.0 {
-        pause().await;
-    }
+    node.until_at_least("http_shed_total{bound=\"requests\"}", 1.0).await;
     let mut good: Client = node.connect().await;
     for number in 0..100 {
         good.call("PUT", "/v1/kv/a/good", &[], format!("{number}").as_bytes()).await.is(204);

@@ -99,9 +99,7 @@ async fn messages_go_to_whoever_matches_as_they_were_sent() {
 #[tokio::test]
 async fn lines_and_limits() {
     let node = Node::start().await;
-    let mut client = node.connect().await;
-    client.send("GET", "/v1/subjects/a?limit=3", &[("accept", "application/x-ndjson")], b"").await;
-    client.head().await.is(200);
+    let mut client = node.open("/v1/subjects/a?limit=3", &[("accept", "application/x-ndjson")]).await;
     assert_eq!(client.chunk().await.as_deref(), Some(&b"{\"subscribed\":true}\n"[..]));
     let lines = b"1\n{\"b\":2}\n\n\"3\"\n4\n";
     let headers = [("content-type", "application/x-ndjson")];

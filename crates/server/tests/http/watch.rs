@@ -7,10 +7,7 @@ use thalweg_types::{Durability, Revision, command::CommitBuilder};
 use crate::support::{Client, Node};
 
 async fn watch(node: &Node, query: &str, headers: &[(&str, &str)]) -> (Client, String) {
-    let mut client = node.connect().await;
-    client.send("GET", &format!("/v1/watch/a{query}"), headers, b"").await;
-    client.head().await.is(200);
-    (client, String::new())
+    (node.open(&format!("/v1/watch/a{query}"), headers).await, String::new())
 }
 
 /// Returns id, name and data of the next event that is not a comment.

@@ -3,7 +3,8 @@
 use thalweg_server::config::ByteSize;
 use thalweg_wire::{
     CacheAdd, CacheClear, CacheCreate, CacheDelete, CacheExpect, CacheGet, CacheMultiGet, CacheMultiPut, CachePair,
-    CachePut, CacheScan, CacheTouch, CacheTtl, DropCache, List, OpenCache, ReadCacheStats, RemainingBytes, ServerFrame,
+    CachePut, CacheScan, CacheTouch, CacheTtl, DropCache, Kind, List, OpenCache, ReadCacheStats, RemainingBytes,
+    ServerFrame,
 };
 
 use crate::{
@@ -85,14 +86,12 @@ async fn conditions_ttl_touch_delete_and_counters() {
         assert_eq!(version, Some(first));
     }
     for right in [CacheExpect::Present {}, CacheExpect::Value { value: b"2" }] {
-        client.send(5, &conditional(right, b"2")).await;
-        expect!(client, 5, ServerFrame::CacheStored(_) => ());
+        client.ask(5, &conditional(right, b"2"), Kind::CacheStored).await;
     }
     client.send(6, &CachePut { ttl: CacheTtl::After { micros: 60_000_000 }, ..plain(cache, b"k", b"3") }).await;
     expect!(client, 6, ServerFrame::CacheStored(_) => ());
     assert!(get(&mut client, cache, b"k").await.1 <= 60_000_000);
-    client.send(6, &CachePut { ttl: CacheTtl::Keep {}, ..plain(cache, b"k", b"4") }).await;
-    expect!(client, 6, ServerFrame::CacheStored(_) => ());
+    client.ask(6, &CachePut { ttl: CacheTtl::Keep {}, ..plain(cache, b"k", b"4") }, Kind::CacheStored).await;
     assert!(get(&mut client, cache, b"k").await.1 <= 60_000_000);
     let touched = async |client: &mut Raw, key: &'static [u8], ttl| {
         client.send(7, &CacheTouch { cache, ttl, key: RemainingBytes(key) }).await;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use thalweg_server::config::{ByteSize, NativeAddress, Span};
 use thalweg_types::{Durability, KeyspaceId, Revision, command::encode_put};
 use thalweg_wire::{
-    Cancel, CancelMode, Fields, Get, Goodbye, Header, Hello, Kind, Level, Ping, Position, Read, Reason, RemainingBytes,
-    ServerFrame, Tail, Values, Write,
+    Cancel, CancelMode, Fields, Goodbye, Header, Hello, Kind, Level, Ping, Position, Read, Reason, RemainingBytes,
+    ServerFrame, Tail, Write,
     handshake::{goodbye, hello},
 };
 
@@ -14,29 +14,19 @@ use crate::{
     expect,
     support::{
         Node, PATIENCE,
-        native::{Raw, UNLIMITED},
+        native::{UNLIMITED, get},
     },
 };
-
-fn get(keyspace: KeyspaceId, key: &[u8]) -> Get<'_> {
-    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(key) }
-}
-
-async fn value_of(raw: &mut Raw, id: u32, keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
-    raw.send(id, &get(keyspace, key)).await;
-    expect!(raw, id, ServerFrame::Value(value) => value.value.0.to_vec())
-}
 
 #[tokio::test]
 async fn a_put_is_answered_and_got() {
     let node = Node::start().await;
     let mut raw = node.raw().await;
     let keyspace = raw.keyspace("users").await;
-    raw.put_command(1, Durability::Disk, |out| encode_put(out, keyspace, b"ada", b"1815").unwrap());
-    raw.flush().await;
+    raw.send_command(1, Durability::Disk, |out| encode_put(out, keyspace, b"ada", b"1815").unwrap()).await;
     let durability = expect!(raw, 1, ServerFrame::Committed(committed) => committed.durability);
     assert_eq!(durability, Durability::Disk);
-    assert_eq!(value_of(&mut raw, 2, keyspace, b"ada").await, b"1815");
+    assert_eq!(raw.get(keyspace, b"ada").await, b"1815");
     raw.send(3, &get(keyspace, b"nobody")).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Value(value) => value.revision), Revision(0));
     raw.send(4, &get(KeyspaceId(99), b"ada")).await;
@@ -81,24 +71,21 @@ async fn acks_by_level_and_without_an_id() {
     let mut raw = node.raw().await;
     let keyspace = raw.keyspace("k").await;
     for (id, level) in [(1, Durability::None), (2, Durability::Os), (3, Durability::Interval), (4, Durability::Disk)] {
-        raw.put_command(id, level, |out| encode_put(out, keyspace, b"k", &[id as u8]).unwrap());
-        raw.flush().await;
+        raw.send_command(id, level, |out| encode_put(out, keyspace, b"k", &[id as u8]).unwrap()).await;
         let (reached, revision) = expect!(raw, id, ServerFrame::Committed(done) => (done.durability, done.revision));
         assert!(reached >= level);
         assert_eq!(revision == Revision(0), level == Durability::None, "at none the outcome is not known");
     }
     // Without an id the server reports no success, but still reports errors.
     raw.put_command(0, Durability::Os, |out| encode_put(out, keyspace, b"quiet", b"v").unwrap());
-    raw.put_command(0, Durability::Os, |out| encode_put(out, KeyspaceId(99), b"quiet", b"v").unwrap());
-    raw.flush().await;
+    raw.send_command(0, Durability::Os, |out| encode_put(out, KeyspaceId(99), b"quiet", b"v").unwrap()).await;
     assert_eq!(raw.fails(0).await, "no_such_keyspace");
-    assert_eq!(value_of(&mut raw, 5, keyspace, b"quiet").await, b"v");
+    assert_eq!(raw.get(keyspace, b"quiet").await, b"v");
     // A command whose outcome matters is rejected at level none, and reports a failed condition at others.
     let mut commit = thalweg_types::command::CommitBuilder::new();
     commit.expect(keyspace, b"k", thalweg_types::command::Expect::Absent).unwrap();
     raw.put_command(6, Durability::None, |out| commit.encode(out));
-    raw.put_command(7, Durability::Os, |out| commit.encode(out));
-    raw.flush().await;
+    raw.send_command(7, Durability::Os, |out| commit.encode(out)).await;
     assert_eq!(raw.fails(6).await, "level_too_low");
     let condition =
         expect!(raw, 7, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("condition")));
@@ -131,8 +118,7 @@ async fn bad_frames_fail_and_the_channel_goes_on() {
     let elsewhere = Fields { space: Some(thalweg_types::SpaceId(3)), ..Fields::default() };
     raw.put_with(6, &elsewhere, &get(KeyspaceId(1), b"k"));
     raw.put(7, &Write { level: Level(None), command: RemainingBytes(b"\xff\xff") });
-    raw.put(8, &Write { level: Level(None), command: RemainingBytes(&[7, 1, 0, 0, 0]) });
-    raw.flush().await;
+    raw.send(8, &Write { level: Level(None), command: RemainingBytes(&[7, 1, 0, 0, 0]) }).await;
     assert_eq!(raw.fails(6).await, "no_such_space");
     assert_eq!(raw.fails(7).await, "malformed");
     let code = raw.fails(8).await;
@@ -149,8 +135,7 @@ async fn an_id_in_use_and_a_second_hello_end_the_channel() {
     let stream = raw.stream("s").await;
     let tail = Tail { stream, from: Position::End {}, permit: UNLIMITED };
     raw.put(7, &tail);
-    raw.put(7, &get(KeyspaceId(1), b"k"));
-    raw.flush().await;
+    raw.send(7, &get(KeyspaceId(1), b"k")).await;
     expect!(raw, 7, ServerFrame::Tailing(_) => ());
     let (reason, message) = raw.says_goodbye().await;
     assert_eq!(reason, Reason::Protocol);
@@ -208,12 +193,11 @@ async fn too_many_large_frames_at_a_time_are_shed_and_passed_over() {
     let mut raw = node.raw().await;
     let keyspace = raw.keyspace("k").await;
     raw.put_command(1, Durability::Os, |out| encode_put(out, keyspace, b"large", &vec![1; 2 << 20]).unwrap());
-    raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"fits", &vec![2; 1 << 19]).unwrap());
-    raw.flush().await;
+    raw.send_command(2, Durability::Os, |out| encode_put(out, keyspace, b"fits", &vec![2; 1 << 19]).unwrap()).await;
     assert_eq!(raw.fails(1).await, "overloaded");
     expect!(raw, 2, ServerFrame::Committed(_) => ());
-    assert_eq!(value_of(&mut raw, 3, keyspace, b"large").await, b"");
-    assert_eq!(value_of(&mut raw, 3, keyspace, b"fits").await.len(), 1 << 19);
+    assert_eq!(raw.get(keyspace, b"large").await, b"");
+    assert_eq!(raw.get(keyspace, b"fits").await.len(), 1 << 19);
     node.stop().await;
 }
 
@@ -224,16 +208,13 @@ async fn requests_beyond_the_bounds_are_shed() {
     let stream = raw.stream("s").await;
     let tail = Tail { stream, from: Position::End {}, permit: UNLIMITED };
     for id in 1..=2 {
-        raw.send(id, &tail).await;
-        expect!(raw, id, ServerFrame::Tailing(_) => ());
+        raw.ask(id, &tail, Kind::Tailing).await;
     }
     raw.send(3, &tail).await;
     assert_eq!(raw.fails(3).await, "overloaded");
-    raw.put(1, &Cancel { mode: CancelMode::Now });
-    raw.flush().await;
+    raw.send(1, &Cancel { mode: CancelMode::Now }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
-    raw.send(3, &tail).await;
-    expect!(raw, 3, ServerFrame::Tailing(_) => ());
+    raw.ask(3, &tail, Kind::Tailing).await;
     raw.send(0, &tail).await;
     assert_eq!(raw.fails(0).await, "malformed_frame");
     // More than three puts wait for the disk.
@@ -336,8 +317,7 @@ async fn a_stop_answers_what_is_under_way_and_says_goodbye() {
     let mut node = Node::start().await;
     let mut raw = node.raw().await;
     let (keyspace, stream) = (raw.keyspace("k").await, raw.stream("s").await);
-    raw.send(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }).await;
-    expect!(raw, 1, ServerFrame::Tailing(_) => ());
+    raw.ask(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }, Kind::Tailing).await;
     (2..100).for_each(|id| raw.put_command(id, Durability::Disk, |out| encode_put(out, keyspace, b"k", b"v").unwrap()));
     raw.flush().await;
     // After the first ack, all of them were read, or they wait in the socket and are never read.
@@ -377,8 +357,7 @@ async fn a_request_that_is_done_within_its_time_is_answered() {
     let mut command = Vec::new();
     encode_put(&mut command, keyspace, b"k", b"v").unwrap();
     raw.put_with(1, &soon, &Write { level: Level(Some(Durability::Disk)), command: RemainingBytes(&command) });
-    raw.put_with(2, &soon, &Read { stream, from: Position::Start {}, max_records: 0, max_bytes: 1 << 20 });
-    raw.flush().await;
+    raw.send_with(2, &soon, &Read { stream, from: Position::Start {}, max_records: 0, max_bytes: 1 << 20 }).await;
     let mut kinds = [raw.next().await.header, raw.next().await.header].map(|header| (header.id, header.kind));
     kinds.sort_unstable();
     assert_eq!(kinds, [(1, Kind::Committed as u16), (2, Kind::Records as u16)]);
@@ -396,16 +375,14 @@ async fn a_failure_carries_the_name_of_its_request() {
         assert_eq!(failed.code, "no_such_keyspace");
         envelope.fields.trace.map(str::to_owned)
     };
-    raw.put_with(1, &named, &get(KeyspaceId(99), b"ada"));
-    raw.flush().await;
+    raw.send_with(1, &named, &get(KeyspaceId(99), b"ada")).await;
     assert_eq!(trace(&raw.next().await).as_deref(), Some("job-7"));
     raw.send(2, &get(KeyspaceId(99), b"ada")).await;
     assert_eq!(trace(&raw.next().await), None, "the client gave no name, and the server did not fail");
     // A pending request keeps its name, too.
     let mut command = Vec::new();
     encode_put(&mut command, KeyspaceId(99), b"ada", b"1815").unwrap();
-    raw.put_with(3, &named, &Write { level: Level(Some(Durability::Disk)), command: RemainingBytes(&command) });
-    raw.flush().await;
+    raw.send_with(3, &named, &Write { level: Level(Some(Durability::Disk)), command: RemainingBytes(&command) }).await;
     assert_eq!(trace(&raw.next().await).as_deref(), Some("job-7"));
     node.stop().await;
 }
@@ -416,8 +393,7 @@ async fn latencies_are_told_by_the_durability_of_the_reply() {
     let mut raw = node.raw().await;
     let keyspace = raw.keyspace("users").await;
     for level in [Durability::Os, Durability::Disk] {
-        raw.put_command(1, level, |out| encode_put(out, keyspace, b"ada", b"1815").unwrap());
-        raw.flush().await;
+        raw.send_command(1, level, |out| encode_put(out, keyspace, b"ada", b"1815").unwrap()).await;
         assert_eq!(expect!(raw, 1, ServerFrame::Committed(committed) => committed.durability), level);
     }
     let shown = {

@@ -21,10 +21,10 @@ use crate::{
     expect,
     groups::{ack, group, offsets},
     support::{
-        Node, PATIENCE,
+        Node,
         cluster::{Barriers, FakeCluster},
+        eventually,
         native::{Raw, UNLIMITED},
-        pause,
     },
 };
 
@@ -113,10 +113,7 @@ async fn the_error_of_a_barrier_is_that_of_one_read_only() {
     tested.raw.bytes(&Header { len: 1, kind: Kind::Get as u16, fields: 0, id: 1 }.encode()).await;
     tested.raw.bytes(b"x").await;
     assert_eq!(tested.raw.fails(1).await, "malformed_frame");
-    let keyspace = tested.keyspace;
-    tested.raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"b", b"v").unwrap());
-    tested.raw.flush().await;
-    expect!(tested.raw, 2, ServerFrame::Committed(_) => ());
+    tested.raw.set(tested.keyspace, b"b", b"v").await;
     tested.node.stop().await;
 }
 
@@ -154,10 +151,7 @@ async fn writes_need_no_barrier_and_names_need_one_where_they_may_be_missing() {
     tested.put_get(1, None, None);
     tested.raw.flush().await;
     assert_eq!(tested.raw.fails(1).await, "no_leader");
-    let keyspace = tested.keyspace;
-    tested.raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"b", b"v").unwrap());
-    tested.raw.flush().await;
-    expect!(tested.raw, 2, ServerFrame::Committed(_) => ());
+    tested.raw.set(tested.keyspace, b"b", b"v").await;
     let fetch = Fetch {
         group: thalweg_types::GroupId(77),
         member: "m",
@@ -214,8 +208,7 @@ impl Tested {
         let mut command = Vec::new();
         encode_put(&mut command, self.keyspace, b"b", b"v").unwrap();
         let write = Write { level: Level(Some(Durability::Os)), command: RemainingBytes(&command) };
-        self.raw.put_with(id, &Fields { route, ..Fields::default() }, &write);
-        self.raw.flush().await;
+        self.raw.send_with(id, &Fields { route, ..Fields::default() }, &write).await;
     }
 
     /// Receives a failure. Returns its code, its effect, the details `leader` and `term`, and the leader's address.
@@ -251,8 +244,7 @@ async fn a_write_is_redirected_to_the_leader_if_its_client_asks_for_it() {
         wait: 0,
         level: Level(None),
     };
-    tested.raw.put_with(5, &Fields { route: Some(Route::Redirect), ..Fields::default() }, &fetch);
-    tested.raw.flush().await;
+    tested.raw.send_with(5, &Fields { route: Some(Route::Redirect), ..Fields::default() }, &fetch).await;
     assert_eq!(tested.failed(5).await.0, "not_leader");
     // Without the leader's address, the client learns its id, and may ask for the members later.
     tested.led_by_2(None);
@@ -316,8 +308,7 @@ async fn a_transaction_that_only_reads_waits_for_its_barrier() {
     let write = Write { level: Level(None), command: RemainingBytes(&command) };
     tested.raw.send(1, &write).await;
     assert_eq!(tested.raw.fails(1).await, "no_leader");
-    tested.raw.put_with(2, &Fields { read: Some(ReadLevel::Stale), ..Fields::default() }, &write);
-    tested.raw.flush().await;
+    tested.raw.send_with(2, &Fields { read: Some(ReadLevel::Stale), ..Fields::default() }, &write).await;
     expect!(tested.raw, 2, ServerFrame::Transacted(_) => ());
     tested.node.stop().await;
 }
@@ -339,8 +330,7 @@ async fn a_push_ends_with_moved_when_another_node_leads_and_its_records_stay() {
     let stream = tested.raw.stream("s").await;
     let group = group(&mut tested.raw, stream, "g").await;
     tested.raw.append(stream, &[b"a", b"b"]).await;
-    tested.raw.send(1, &push(group, "m")).await;
-    expect!(tested.raw, 1, ServerFrame::Pushing(_) => ());
+    tested.raw.ask(1, &push(group, "m"), Kind::Pushing).await;
     let (attempt, found) = expect!(tested.raw, 1, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts)));
     assert_eq!(found, (vec![0], 1));
     // The same leader in a later term, and a time without a leader, end nothing.
@@ -350,8 +340,7 @@ async fn a_push_ends_with_moved_when_another_node_leads_and_its_records_stay() {
     let ended = expect!(tested.raw, 1, ServerFrame::Ended(ended) => (ended.code.to_owned(), ended.class));
     assert_eq!(ended, ("moved".to_owned(), Action::Retry));
     // The member pushes again under the new leader. Its record is not delivered again, and its ack counts.
-    tested.raw.send(2, &push(group, "m")).await;
-    expect!(tested.raw, 2, ServerFrame::Pushing(_) => ());
+    tested.raw.ask(2, &push(group, "m"), Kind::Pushing).await;
     let second = expect!(tested.raw, 2, ServerFrame::Pushed(d) => (d.attempt, offsets(&d.parts)));
     assert_eq!(second.1, (vec![1], 1));
     assert_eq!(ack(&mut tested.raw, group, attempt).await, 1);
@@ -369,26 +358,19 @@ async fn records_of_a_receiver_that_follows_the_leader_stay_and_others_return() 
     let mut receivers = Vec::new();
     for member in ["leaves", "follows"] {
         let mut raw = tested.node.raw().await;
-        raw.send(1, &push(group, member)).await;
-        expect!(raw, 1, ServerFrame::Pushing(_) => ());
+        raw.ask(1, &push(group, member), Kind::Pushing).await;
         expect!(raw, 1, ServerFrame::Pushed(_) => ());
         receivers.push(raw);
     }
     assert_eq!(in_flight(), 2);
     drop(receivers.remove(0));
-    let returned = async {
-        while in_flight() != 1 {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, returned).await.expect("the record of the first receiver returns");
+    eventually("the record of the first receiver returns", async || in_flight() == 1).await;
     // The node has lost the leadership, and no event says so yet.
     tested.cluster.change(|report| report.leader = Some(NodeId(2)));
     let mut follows = receivers.remove(0);
     follows.send(1, &Cancel { mode: CancelMode::Now }).await;
     assert_eq!(expect!(follows, 1, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
-    follows.send(2, &push(group, "other")).await;
-    expect!(follows, 2, ServerFrame::Pushing(_) => ());
+    follows.ask(2, &push(group, "other"), Kind::Pushing).await;
     let (found, deliveries) = expect!(follows, 2, ServerFrame::Pushed(d) => offsets(&d.parts));
     assert_eq!((found, deliveries), (vec![0], 2), "only the record of the receiver that left returned");
     assert_eq!(in_flight(), 2);
@@ -480,8 +462,7 @@ async fn a_watch_continues_after_a_number_of_its_run_only() {
         let (missed, seen) = events(&mut tested.raw, id).await;
         assert_eq!((missed, seen.iter().map(|seen| seen.0).collect::<Vec<_>>()), (0, sequences));
     }
-    tested.raw.put_with(9, &Fields { limit: Some(2), ..Fields::default() }, &watch(Some(0), None));
-    tested.raw.flush().await;
+    tested.raw.send_with(9, &Fields { limit: Some(2), ..Fields::default() }, &watch(Some(0), None)).await;
     expect!(tested.raw, 9, ServerFrame::WatchingCluster(_) => ());
     assert_eq!(events(&mut tested.raw, 9).await.1.len(), 2);
     assert_eq!(expect!(tested.raw, 9, ServerFrame::Ended(ended) => ended.code.to_owned()), "limit_reached");
@@ -501,8 +482,7 @@ async fn a_watch_without_credit_misses_what_the_node_does_not_keep() {
     assert_eq!((missed, seen.last().unwrap().0), (0, 2), "as many as the credit permits");
     (5..=ALL).for_each(|micros| tested.cluster.push(micros, Event::Suspect(NodeId(2))));
     // Without credit nothing is sent: the next frame answers another request.
-    tested.raw.send(2, &ReadMembers {}).await;
-    expect!(tested.raw, 2, ServerFrame::Members(_) => ());
+    tested.raw.ask(2, &ReadMembers {}, Kind::Members).await;
     tested.raw.send(1, &Credit { messages: 3, bytes: 1 << 20 }).await;
     let (missed, seen) = events(&mut tested.raw, 1).await;
     assert_eq!((missed, seen.len(), seen[0].0), (ALL - KEPT - 2, 1, ALL - KEPT + 1));

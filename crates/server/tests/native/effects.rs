@@ -8,7 +8,7 @@ use thalweg_types::{
     command::{TransactionBuilder, groups::GroupConfig},
 };
 use thalweg_wire::{
-    BatchWriter, Cancel, CancelMode, Checksum, Credit, Effect, Fetch, Fields, Get, Level, List, Permit, Policy,
+    BatchWriter, Cancel, CancelMode, Checksum, Credit, Effect, Fetch, Fields, Get, Kind, Level, List, Permit, Policy,
     Publish, RemainingBytes, ServerFrame, ShortBytes, Subscribe, Values, Write,
 };
 
@@ -67,14 +67,11 @@ async fn a_publish_whose_time_passes_while_it_waits_has_an_unknown_effect() {
         pattern: ShortBytes(b"a"),
         queue: ShortBytes(b""),
     };
-    slow.send(1, &subscribe).await;
-    expect!(slow, 1, ServerFrame::Subscribed(_) => ());
+    slow.ask(1, &subscribe, Kind::Subscribed).await;
     let (first, second) = (batch(b"first"), batch(b"second"));
-    publisher.send(1, &Publish { batches: List::Items(&[&first[..]]) }).await;
-    expect!(publisher, 1, ServerFrame::Published(_) => ());
+    publisher.ask(1, &Publish { batches: List::Items(&[&first[..]]) }, Kind::Published).await;
     let soon = Fields { timeout_micros: Some(20_000), ..Fields::default() };
-    publisher.put_with(2, &soon, &Publish { batches: List::Items(&[&second[..]]) });
-    publisher.flush().await;
+    publisher.send_with(2, &soon, &Publish { batches: List::Items(&[&second[..]]) }).await;
     assert_eq!(failure(&mut publisher, 2).await, ("timeout".to_owned(), Effect::Unknown));
     // It is published all the same.
     slow.send(1, &Credit { messages: 2, bytes: u64::MAX }).await;

@@ -6,12 +6,12 @@ use std::{
 };
 
 use thalweg_types::{
-    Action, Durability, KeyspaceId, Revision,
+    Action, Durability, KeyspaceId,
     command::{CommitBuilder, Expect, encode_put},
 };
 use thalweg_wire::{
-    Batch, BatchWriter, Checksum, Get, Level, List, Policy, Reason, RemainingBytes, ServerFrame, ShortBytes, Subscribe,
-    Values, WriteAndPublish, handshake::goodbye,
+    Batch, BatchWriter, Checksum, Kind, Level, List, Policy, Reason, RemainingBytes, ServerFrame, ShortBytes,
+    Subscribe, WriteAndPublish, handshake::goodbye,
 };
 
 use crate::{
@@ -59,12 +59,6 @@ fn replace_and_publish(raw: &mut Raw, id: u32, keyspace: KeyspaceId, key: &[u8],
 }
 
 /// Reads a key. Fails if a reply to another request arrives first.
-async fn get(raw: &mut Raw, keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
-    let key = RemainingBytes(key);
-    raw.send(999, &Get { keyspace, revision: Revision::ZERO, values: Values::Include, key }).await;
-    expect!(raw, 999, ServerFrame::Value(found) => found.value.0.to_vec())
-}
-
 /// Receives the replies to writes that are carried out, in any order.
 async fn committed(raw: &mut Raw, ids: impl Iterator<Item = u32>) {
     let expected: Vec<u32> = ids.collect();
@@ -85,7 +79,7 @@ async fn the_writer_reads_no_file_for_pipelined_puts_of_cold_keys() {
         let (node, dir) = cold::node(cache_bytes, |config| config.native_threads = 1).await;
         let keyspace = node.db.redis_keyspace("redis").unwrap().id();
         let (mut good, mut client) = (node.raw().await, node.raw().await);
-        assert_eq!(get(&mut good, keyspace, b"none").await, b"");
+        assert_eq!(good.get(keyspace, b"none").await, b"");
         let was_cold = is_cold(&dir.path().join("state"));
         let before = node.metric(APPLY_READS).await;
         for (id, key) in (1..).zip(apart(100)) {
@@ -94,7 +88,7 @@ async fn the_writer_reads_no_file_for_pipelined_puts_of_cold_keys() {
         client.flush().await;
         for _ in 0..100 {
             let begun = Instant::now();
-            assert_eq!(get(&mut good, keyspace, b"none").await, b"");
+            assert_eq!(good.get(keyspace, b"none").await, b"");
             assert!(begun.elapsed() < Duration::from_secs(5), "a client of the thread waits");
         }
         committed(&mut client, 1..=100).await;
@@ -105,7 +99,7 @@ async fn the_writer_reads_no_file_for_pipelined_puts_of_cold_keys() {
             assert!(node.metric(COLD_READS).await >= 1.0);
         }
         for key in apart(100) {
-            assert_eq!(get(&mut client, keyspace, key.as_bytes()).await, b"new");
+            assert_eq!(client.get(keyspace, key.as_bytes()).await, b"new");
         }
         node.stop().await;
     }
@@ -135,7 +129,7 @@ async fn gated_node() -> (Node, Arc<Gate>, KeyspaceId) {
 /// Connects two clients, of which the first one was active just now, so that the other is not the only one.
 async fn two_clients(node: &Node, keyspace: KeyspaceId) -> (Raw, Raw) {
     let (mut good, client) = (node.raw_from(2).await, node.raw().await);
-    assert_eq!(get(&mut good, keyspace, b"small").await, b"v");
+    assert_eq!(good.get(keyspace, b"small").await, b"v");
     (good, client)
 }
 
@@ -148,19 +142,19 @@ async fn writes_take_effect_in_order_and_others_go_on_while_rows_are_read() {
     put(&mut client, 3, keyspace, b"new", b"1");
     client.flush().await;
     gate.until_reads_wait(1).await;
-    assert_eq!(get(&mut client, keyspace, b"small").await, b"v", "reads do not wait for the writes before them");
+    assert_eq!(client.get(keyspace, b"small").await, b"v", "reads do not wait for the writes before them");
     for number in 0..100 {
         let key = format!("small-{number}");
         good.set(keyspace, key.as_bytes(), b"w").await;
-        assert_eq!(get(&mut good, keyspace, key.as_bytes()).await, b"w", "nobody holds the writer up");
+        assert_eq!(good.get(keyspace, key.as_bytes()).await, b"w", "nobody holds the writer up");
     }
     good.set(keyspace, b"small", b"other").await;
-    assert_eq!(get(&mut good, keyspace, b"new").await, b"", "a write was proposed before an earlier one");
+    assert_eq!(good.get(keyspace, b"new").await, b"", "a write was proposed before an earlier one");
     gate.hold_reads(false);
     committed(&mut client, 1..=3).await;
     let keys: [(&[u8], &[u8]); 3] = [(b"cold-0", b"y"), (b"small", b"mine"), (b"new", b"1")];
     for (key, value) in keys {
-        assert_eq!(get(&mut good, keyspace, key).await, value);
+        assert_eq!(good.get(keyspace, key).await, value);
     }
     assert_eq!(node.metric(COLD_READS).await, 1.0);
     node.stop().await;
@@ -178,12 +172,12 @@ async fn a_channel_reads_rows_for_a_bounded_number_of_writes_at_a_time() {
     let reached = async {
         // The other client stays active, so that the thread reads nothing itself.
         while node.metric(REQUESTS).await != f64::from(MAX_FETCHES) {
-            assert_eq!(get(&mut good, keyspace, b"small").await, b"v");
+            assert_eq!(good.get(keyspace, b"small").await, b"v");
         }
     };
     tokio::time::timeout(PATIENCE, reached).await.expect("as many writes wait as may");
     for _ in 0..100 {
-        assert_eq!(get(&mut good, keyspace, b"small").await, b"v");
+        assert_eq!(good.get(keyspace, b"small").await, b"v");
     }
     assert_eq!(node.metric(REQUESTS).await, f64::from(MAX_FETCHES));
     assert!(node.metric(BODY_BYTES).await > f64::from(MAX_FETCHES) * LONG.len() as f64);
@@ -191,7 +185,7 @@ async fn a_channel_reads_rows_for_a_bounded_number_of_writes_at_a_time() {
     committed(&mut client, 1..=WRITES).await;
     node.until(BODY_BYTES, 0.0).await;
     for number in 0..WRITES {
-        assert_eq!(get(&mut good, keyspace, format!("cold-{number}").as_bytes()).await, b"y");
+        assert_eq!(good.get(keyspace, format!("cold-{number}").as_bytes()).await, b"y");
     }
     node.stop().await;
 }
@@ -215,8 +209,8 @@ async fn a_client_that_goes_away_while_its_rows_are_read_changes_nothing_and_hol
     gate.hold_reads(false);
     gate.until_reads_wait(0).await;
     good.set(keyspace, b"after", b"1").await;
-    assert_eq!(get(&mut good, keyspace, b"small").await, b"v");
-    assert_eq!(get(&mut good, keyspace, b"cold-0").await, LONG);
+    assert_eq!(good.get(keyspace, b"small").await, b"v");
+    assert_eq!(good.get(keyspace, b"cold-0").await, LONG);
     node.stop().await;
 }
 
@@ -227,8 +221,7 @@ async fn messages_are_published_after_the_rows_of_their_write_are_read_unless_th
     let (pattern, queue) = (ShortBytes(b"s"), ShortBytes(b""));
     let permit = UNLIMITED;
     let subscribe = Subscribe { policy: Policy::DropNew, queue_messages: 0, queue_bytes: 0, permit, pattern, queue };
-    subscriber.send(1, &subscribe).await;
-    expect!(subscriber, 1, ServerFrame::Subscribed(_) => ());
+    subscriber.ask(1, &subscribe, Kind::Subscribed).await;
     replace_and_publish(&mut lost, 1, keyspace, b"cold-0", b"lost");
     lost.flush().await;
     gate.until_reads_wait(1).await;
@@ -246,7 +239,7 @@ async fn messages_are_published_after_the_rows_of_their_write_are_read_unless_th
         batch.messages().map(|message| message.unwrap().payload.to_vec()).collect::<Vec<_>>()
     });
     assert_eq!(payloads, [b"kept"]);
-    assert_eq!(get(&mut kept, keyspace, b"cold-0").await, LONG);
+    assert_eq!(kept.get(keyspace, b"cold-0").await, LONG);
     node.stop().await;
 }
 
@@ -264,8 +257,8 @@ async fn writes_before_a_goodbye_are_carried_out_although_their_rows_were_not_re
     gate.hold_reads(false);
     client.ends().await;
     good.set(keyspace, b"after", b"1").await;
-    assert_eq!(get(&mut good, keyspace, b"cold-0").await, b"y");
-    assert_eq!(get(&mut good, keyspace, b"small").await, b"mine");
+    assert_eq!(good.get(keyspace, b"cold-0").await, b"y");
+    assert_eq!(good.get(keyspace, b"small").await, b"mine");
     node.stop().await;
 }
 

@@ -7,30 +7,30 @@ use thalweg_server::config::{ByteSize, Span};
 use thalweg_types::{
     Attempt, Durability, GroupId, KeyspaceId, Offset, Revision, StreamId,
     command::{
-        CommitBuilder, KeyspaceConfig, encode_create_keyspace, encode_delete, encode_drop_keyspace, encode_put,
+        CommitBuilder, encode_delete, encode_drop_keyspace, encode_put,
         groups::{Settlement, encode_ack, encode_create_group, encode_delete_group, encode_seek},
     },
     record::Records,
 };
 use thalweg_wire::{
-    Cancel, CancelMode, ChangeKind, Credit, DeliveryPart, Fetch, Fields, FindGroup, Level, List, ListGroups, Permit,
-    Push, Release, ServerFrame, Watch, WatchKeys,
+    Cancel, CancelMode, ChangeKind, Credit, DeliveryPart, Fetch, Fields, FindGroup, Kind, Level, List, ListGroups,
+    Permit, Push, Release, ServerFrame, Watch, WatchKeys,
 };
 
 use crate::{
     expect,
     support::{
-        HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
+        HELD, HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
         native::{Raw, UNLIMITED},
         pause, small_options,
     },
 };
 
 pub(crate) async fn group(raw: &mut Raw, stream: StreamId, name: &str) -> GroupId {
-    raw.put_command(u32::MAX, Durability::Os, |out| {
+    raw.send_command(u32::MAX, Durability::Os, |out| {
         encode_create_group(out, stream, name, Some(Offset(0)), &Default::default()).unwrap();
-    });
-    raw.flush().await;
+    })
+    .await;
     GroupId(expect!(raw, u32::MAX, ServerFrame::Created(created) => created.id))
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn offsets(parts: &List<'_, DeliveryPart<'_>>) -> (Vec<u64>, u32) {
 }
 
 pub(crate) async fn ack(raw: &mut Raw, group: GroupId, attempt: Attempt) -> u32 {
-    raw.put_command(u32::MAX, Durability::Os, |out| encode_ack(out, group, &[Settlement::all(attempt)]).unwrap());
-    raw.flush().await;
+    raw.send_command(u32::MAX, Durability::Os, |out| encode_ack(out, group, &[Settlement::all(attempt)]).unwrap())
+        .await;
     expect!(raw, u32::MAX, ServerFrame::Settled(settled) => settled.settled)
 }
 
@@ -65,8 +65,7 @@ async fn an_error_names_the_group_and_not_its_id() {
     let group = group(&mut raw, stream, "billing").await;
     let mut commit = CommitBuilder::new();
     commit.ack(group, &[Settlement::all(Attempt(77))]).unwrap();
-    raw.put_command(1, Durability::Os, |out| commit.encode(out));
-    raw.flush().await;
+    raw.send_command(1, Durability::Os, |out| commit.encode(out)).await;
     let message = expect!(raw, 1, ServerFrame::Failed(failed) => failed.message.to_owned());
     assert!(message.contains("attempt 77 of consumer group \"billing\""), "{message}");
     node.stop().await;
@@ -93,8 +92,7 @@ async fn records_are_fetched_acked_and_described() {
     assert_eq!(raw.fails(3).await, "no_such_group");
     raw.send(4, &fetch(GroupId(999), 1, Duration::ZERO)).await;
     assert_eq!(raw.fails(4).await, "no_such_group");
-    raw.put_command(5, Durability::Os, |out| encode_seek(out, group, Some(Offset(1))));
-    raw.flush().await;
+    raw.send_command(5, Durability::Os, |out| encode_seek(out, group, Some(Offset(1)))).await;
     assert_eq!(expect!(raw, 5, ServerFrame::Sought(sought) => sought.cursor), Offset(1));
     // Lists all groups, and those of a stream, in pages.
     let other = raw.stream("other").await;
@@ -128,16 +126,14 @@ async fn a_fetch_waits_is_cancelled_and_has_its_time() {
     assert_eq!(expect!(raw, 1, ServerFrame::Delivery(d) => (d.attempt, d.parts.len())), (Attempt(0), 0));
     // Other requests are answered while a fetch waits.
     raw.send(2, &fetch(group, 10, PATIENCE)).await;
-    raw.send(3, &fetch(group, 10, Duration::ZERO)).await;
-    expect!(raw, 3, ServerFrame::Delivery(_) => ());
+    raw.ask(3, &fetch(group, 10, Duration::ZERO), Kind::Delivery).await;
     writer.append(stream, &[b"a"]).await;
     assert_eq!(expect!(raw, 2, ServerFrame::Delivery(d) => offsets(&d.parts).0), [0]);
     raw.send(4, &fetch(group, 10, PATIENCE)).await;
     raw.send(4, &Cancel { mode: CancelMode::Now }).await;
     assert_eq!(raw.fails(4).await, "cancelled");
     let soon = Fields { timeout_micros: Some(20_000), ..Fields::default() };
-    raw.put_with(4, &soon, &fetch(group, 10, PATIENCE));
-    raw.flush().await;
+    raw.send_with(4, &soon, &fetch(group, 10, PATIENCE)).await;
     assert_eq!(raw.fails(4).await, "timeout");
     raw.send(5, &Cancel { mode: CancelMode::Now }).await;
     raw.send(5, &fetch(group, 10, Duration::from_millis(20))).await;
@@ -191,16 +187,13 @@ async fn a_push_delivers_as_far_as_its_receiver_holds_and_permits() {
     assert_eq!(expect!(raw, 3, ServerFrame::Delivery(d) => offsets(&d.parts)), (found, 2));
     // The push ends at its limit, and at the end of the group.
     let fields = Fields { limit: Some(2), ..Fields::default() };
-    raw.put_with(4, &fields, &Push { permit: UNLIMITED, ..push.clone() });
-    raw.flush().await;
+    raw.send_with(4, &fields, &Push { permit: UNLIMITED, ..push.clone() }).await;
     expect!(raw, 4, ServerFrame::Pushing(_) => ());
     assert_eq!(expect!(raw, 4, ServerFrame::Pushed(d) => offsets(&d.parts).0.len()), 2);
     assert_eq!(expect!(raw, 4, ServerFrame::Ended(end) => end.code.to_owned()), "limit_reached");
     let later = Push { permit: Permit { messages: 0, bytes: 0 }, ..push };
-    raw.send(5, &later).await;
-    expect!(raw, 5, ServerFrame::Pushing(_) => ());
-    writer.put_command(1, Durability::Os, |out| encode_delete_group(out, group));
-    writer.flush().await;
+    raw.ask(5, &later, Kind::Pushing).await;
+    writer.send_command(1, Durability::Os, |out| encode_delete_group(out, group)).await;
     expect!(writer, 1, ServerFrame::Done(_) => ());
     raw.send(5, &Credit { messages: 5, bytes: 5 }).await;
     assert_eq!(expect!(raw, 5, ServerFrame::Ended(end) => end.code.to_owned()), "no_such_group");
@@ -223,14 +216,12 @@ async fn a_push_that_is_drained_or_stopped_delivers_no_more_and_gives_back_what_
         permit: UNLIMITED,
         member: "m",
     };
-    raw.send(1, &push).await;
-    expect!(raw, 1, ServerFrame::Pushing(_) => ());
+    raw.ask(1, &push, Kind::Pushing).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 1));
     // The receiver holds as many records as it may. The other record belongs to the group, and is not drained.
     raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
-    raw.send(2, &push).await;
-    expect!(raw, 2, ServerFrame::Pushing(_) => ());
+    raw.ask(2, &push, Kind::Pushing).await;
     assert_eq!(expect!(raw, 2, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 2), "given back, and again");
     let db = node.db.clone();
     node.signal_stop();
@@ -271,8 +262,7 @@ async fn a_watch_tells_of_changes_past_and_to_come() {
     raw.send(1, &watch(keyspace, Revision(0), all())).await;
     let begin = expect!(raw, 1, ServerFrame::Watching(watching) => watching.next);
     writer.set(keyspace, b"a", b"1").await;
-    writer.put_command(1, Durability::Os, |out| encode_delete(out, keyspace, b"a").unwrap());
-    writer.flush().await;
+    writer.send_command(1, Durability::Os, |out| encode_delete(out, keyspace, b"a").unwrap()).await;
     expect!(writer, 1, ServerFrame::Committed(_) => ());
     let (seen, next) = changes(&mut raw, 1, 2).await;
     assert_eq!(seen[0], (ChangeKind::Put, begin, b"a".to_vec(), b"1".to_vec()));
@@ -302,7 +292,7 @@ async fn a_watch_tells_of_changes_past_and_to_come() {
         }
     }
     // Changes of another keyspace are not delivered, but progress is.
-    let elsewhere = raw_keyspace(&mut writer).await;
+    let elsewhere = writer.keyspace("elsewhere").await;
     writer.set(elsewhere, b"x", b"y").await;
     let last = node.db.stats().applied_revision;
     let mut next = Revision(0);
@@ -318,8 +308,7 @@ async fn a_watch_tells_of_changes_past_and_to_come() {
     assert_eq!(raw.fails(2).await, "beyond_end");
     raw.send(2, &watch(KeyspaceId(99), Revision(0), all())).await;
     assert_eq!(raw.fails(2).await, "no_such_keyspace");
-    writer.put_command(2, Durability::Os, |out| encode_drop_keyspace(out, keyspace));
-    writer.flush().await;
+    writer.send_command(2, Durability::Os, |out| encode_drop_keyspace(out, keyspace)).await;
     expect!(writer, 2, ServerFrame::Done(_) => ());
     loop {
         let frame = raw.next().await;
@@ -330,14 +319,6 @@ async fn a_watch_tells_of_changes_past_and_to_come() {
         }
     }
     node.stop().await;
-}
-
-async fn raw_keyspace(raw: &mut Raw) -> KeyspaceId {
-    raw.put_command(9, Durability::Os, |out| {
-        encode_create_keyspace(out, "elsewhere", &KeyspaceConfig::default()).unwrap();
-    });
-    raw.flush().await;
-    KeyspaceId(expect!(raw, 9, ServerFrame::Created(created) => created.id))
 }
 
 #[tokio::test]
@@ -352,12 +333,10 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     for n in 0..20_u32 {
         commit.put(keyspace, format!("big-{n:02}").as_bytes(), &[7; 10_000]).unwrap();
     }
-    writer.put_command(1, Durability::Os, |out| commit.encode(out));
-    writer.flush().await;
+    writer.send_command(1, Durability::Os, |out| commit.encode(out)).await;
     expect!(writer, 1, ServerFrame::Committed(_) => ());
     let all = WatchKeys::Prefix { prefix: b"" };
-    raw.send(1, &watch(keyspace, from, all.clone())).await;
-    expect!(raw, 1, ServerFrame::Watching(_) => ());
+    raw.ask(1, &watch(keyspace, from, all.clone()), Kind::Watching).await;
     let (mut seen, mut nexts) = (0, Vec::new());
     while seen < 20 {
         seen += expect!(raw, 1, ServerFrame::Changes(page) => {
@@ -370,12 +349,9 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     assert!(nexts[nexts.len() - 1] > from);
     // The credit permits one change. Further changes need more credit.
     let permit = Permit { messages: 1, bytes: u64::MAX };
-    raw.send(2, &Watch { permit, ..watch(keyspace, Revision(0), all.clone()) }).await;
-    expect!(raw, 2, ServerFrame::Watching(_) => ());
+    raw.ask(2, &Watch { permit, ..watch(keyspace, Revision(0), all.clone()) }, Kind::Watching).await;
     for n in 0..3_u8 {
-        writer.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"one", &[n]).unwrap());
-        writer.flush().await;
-        expect!(writer, 2, ServerFrame::Committed(_) => ());
+        writer.set(keyspace, b"one", &[n]).await;
         if n == 0 {
             // Both watches receive the change, in any order.
             let mut told = [0; 2];
@@ -397,8 +373,7 @@ async fn a_watch_keeps_to_credit_limit_and_frame() {
     assert!(seen.iter().map(|(_, _, _, value)| value[0]).eq(1..3));
     // A limit ends a watch, also in the middle of a commit. A later watch then begins with the whole commit.
     let fields = Fields { limit: Some(5), ..Fields::default() };
-    raw.put_with(3, &fields, &watch(keyspace, from, all));
-    raw.flush().await;
+    raw.send_with(3, &fields, &watch(keyspace, from, all)).await;
     expect!(raw, 3, ServerFrame::Watching(_) => ());
     assert_eq!(changes(&mut raw, 3, 5).await.0.len(), 5);
     let (code, next) = expect!(raw, 3, ServerFrame::Ended(end) => {
@@ -424,8 +399,7 @@ async fn a_watch_without_credit_lets_the_log_go() {
     write();
     let permit = Permit { messages: 1, bytes: u64::MAX };
     let all = WatchKeys::Prefix { prefix: b"" };
-    raw.send(1, &Watch { permit, ..watch(keyspace, begin, all) }).await;
-    expect!(raw, 1, ServerFrame::Watching(_) => ());
+    raw.ask(1, &Watch { permit, ..watch(keyspace, begin, all) }, Kind::Watching).await;
     let (seen, next) = changes(&mut raw, 1, 1).await;
     assert_eq!((seen.len(), next), (1, Revision(begin.0 + 1)), "the credit permits one change");
     // The history floor rises above the segments that the watch has not read.
@@ -462,8 +436,7 @@ async fn a_client_that_ends_its_half_gets_what_is_under_way_and_waits_for_nothin
     let (keyspace, stream) = (raw.keyspace("k").await, raw.stream("s").await);
     let group = group(&mut raw, stream, "g").await;
     raw.put(1, &fetch(group, 10, Duration::from_secs(3600)));
-    raw.put_command(2, Durability::Disk, |out| encode_put(out, keyspace, b"k", b"v").unwrap());
-    raw.flush().await;
+    raw.send_command(2, Durability::Disk, |out| encode_put(out, keyspace, b"k", b"v").unwrap()).await;
     tokio::io::AsyncWriteExt::shutdown(&mut raw.stream).await.unwrap();
     let mut seen = [raw.next().await.header, raw.next().await.header].map(|header| (header.id, header.kind));
     seen.sort_unstable();
@@ -475,7 +448,6 @@ async fn a_client_that_ends_its_half_gets_what_is_under_way_and_waits_for_nothin
 #[tokio::test]
 async fn a_large_delivery_without_room_goes_back_to_its_group() {
     const LARGE: usize = 8 << 20;
-    const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
     let node = Node::with_large_segments(|config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
     let mut raw = node.raw().await;
     let stream = raw.stream("s").await;
@@ -485,16 +457,7 @@ async fn a_large_delivery_without_room_goes_back_to_its_group() {
     raw.append(stream, &[b"small"]).await;
     raw.append(stream, &[&vec![b'x'; LARGE - 64]]).await;
     // Replies that their clients do not read take all the room.
-    let mut greedy = Vec::new();
-    for taken in 1..=8 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut client = socket.connect(node.address).await.unwrap();
-        let get = b"GET /v1/kv/k/large HTTP/1.1\r\nhost: t\r\n\r\n";
-        tokio::io::AsyncWriteExt::write_all(&mut client, get).await.unwrap();
-        node.until(HELD, f64::from(taken * (8 << 20))).await;
-        greedy.push(client);
-    }
+    let greedy = node.fill_reply_room("/v1/kv/k/large").await;
     // A fetch delivers what is small. The large record alone is refused, and nothing is lost.
     let all = Fetch { max_bytes: 16 << 20, ..fetch(group, 10, Duration::ZERO) };
     raw.send(1, &all).await;

@@ -8,8 +8,8 @@ use std::sync::{
 use thalweg_engine::GroupStart;
 use thalweg_types::{KeyspaceId, Offset, Revision, command::CommitBuilder, limits::MAX_VALUE_BYTES};
 use thalweg_wire::{
-    Cancel, CancelMode, Credit, Get, Kind, Level, List, MultiGet, Order, Permit, Position, Push, Read, Release,
-    RemainingBytes, Scan, ServerFrame, Tail, Values,
+    Cancel, CancelMode, Credit, Kind, Level, List, MultiGet, Order, Permit, Position, Push, Read, Release, Scan,
+    ServerFrame, Tail, Values,
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     groups::offsets,
     support::{
         Node, gated,
-        native::{Raw, UNLIMITED},
+        native::{UNLIMITED, get},
     },
 };
 
@@ -61,15 +61,6 @@ fn scan(keyspace: KeyspaceId, limit: u32, cursor: &[u8]) -> Scan<'_> {
     }
 }
 
-fn get(keyspace: KeyspaceId, key: &[u8]) -> Get<'_> {
-    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(key) }
-}
-
-async fn value_bytes(raw: &mut Raw, keyspace: KeyspaceId, key: &[u8]) -> usize {
-    raw.send(7, &get(keyspace, key)).await;
-    expect!(raw, 7, ServerFrame::Value(found) => found.value.0.len())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_scans_do_not_keep_other_clients_of_the_thread_waiting() {
     const CLIENTS: usize = 8;
@@ -93,7 +84,7 @@ async fn long_scans_do_not_keep_other_clients_of_the_thread_waiting() {
         }));
     }
     for _ in 0..100 {
-        assert_eq!(value_bytes(&mut good, keyspace, b"seen:1").await, 5);
+        assert_eq!(good.get(keyspace, b"seen:1").await.len(), 5);
     }
     let meanwhile = answered.load(SeqCst);
     assert!(meanwhile < CLIENTS * SCANS as usize, "all long scans came first");
@@ -131,7 +122,7 @@ async fn pipelined_scans_are_handled_in_slices() {
     }
     let mut gets = 0_usize;
     while answered.load(SeqCst) < CLIENTS * SCANS as usize {
-        assert_eq!(value_bytes(&mut good, keyspace, b"seen:1").await, 5);
+        assert_eq!(good.get(keyspace, b"seen:1").await.len(), 5);
         gets += 1;
     }
     for client in greedy {
@@ -157,7 +148,7 @@ async fn long_reads_return_what_short_ones_do() {
     // Values that take long to copy, and that stay in the log.
     let large = vec![b'x'; MAX_VALUE_BYTES];
     node.db.keyspace("k").unwrap().put(b"large", &large).unwrap();
-    assert_eq!(value_bytes(&mut raw, keyspace, b"large").await, MAX_VALUE_BYTES);
+    assert_eq!(raw.get(keyspace, b"large").await.len(), MAX_VALUE_BYTES);
     let keys: [&[u8]; 2] = [b"large", b"seen:1"];
     raw.send(2, &MultiGet { keyspace, revision: Revision(0), values: Values::Include, keys: List::Items(&keys) }).await;
     let found = expect!(raw, 2, ServerFrame::Entries(found) => {
@@ -187,17 +178,16 @@ async fn reads_from_disk_do_not_keep_other_requests_waiting() {
     gate.hold_reads(true);
     let (mut good, mut waiting) = (node.raw().await, node.raw().await);
     // The other client was active just now, so this one is not the only one.
-    assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    assert_eq!(good.get(keyspace, b"small").await.len(), 5);
     let keys: [&[u8]; 2] = [b"small", b"cold"];
     waiting.put(1, &get(keyspace, b"cold"));
     let many = MultiGet { keyspace, revision: Revision(0), values: Values::Include, keys: List::Items(&keys) };
     waiting.put(2, &many);
-    waiting.put(3, &get(keyspace, b"small"));
-    waiting.flush().await;
+    waiting.send(3, &get(keyspace, b"small")).await;
     expect!(waiting, 3, ServerFrame::Value(found) => assert_eq!(found.value.0, b"value"));
     gate.until_reads_wait(2).await;
     for _ in 0..100 {
-        assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+        assert_eq!(good.get(keyspace, b"small").await.len(), 5);
     }
     gate.hold_reads(false);
     let mut ids = Vec::new();
@@ -207,7 +197,7 @@ async fn reads_from_disk_do_not_keep_other_requests_waiting() {
     }
     ids.sort_unstable();
     assert_eq!(ids, [1, 2]);
-    assert_eq!(value_bytes(&mut waiting, keyspace, b"cold").await, COLD_BYTES);
+    assert_eq!(waiting.get(keyspace, b"cold").await.len(), COLD_BYTES);
     assert_eq!(node.metric("reads_handed_over_total{kind=\"cold\"}").await, 2.0);
     node.stop().await;
 }
@@ -223,17 +213,16 @@ async fn starts_by_time_on_disk_do_not_keep_other_requests_waiting() {
     let (mut good, mut waiting) = (node.raw().await, node.raw().await);
     let stream = waiting.stream("s").await;
     // The other client was active just now, so this one is not the only one.
-    assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    assert_eq!(good.get(keyspace, b"small").await.len(), 5);
     gate.hold_reads(true);
     let (from, no_credit) = (Position::Time { time }, Permit { messages: 0, bytes: 0 });
     waiting.put(1, &Read { stream, from: from.clone(), max_records: 1, max_bytes: 1000 });
     waiting.put(2, &Tail { stream, from: from.clone(), permit: no_credit });
     waiting.put(3, &Tail { stream, from: from.clone(), permit: UNLIMITED });
-    waiting.put(4, &get(keyspace, b"small"));
-    waiting.flush().await;
+    waiting.send(4, &get(keyspace, b"small")).await;
     expect!(waiting, 4, ServerFrame::Value(found) => assert_eq!(found.value.0, b"value"));
     gate.until_reads_wait(3).await;
-    assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+    assert_eq!(good.get(keyspace, b"small").await.len(), 5);
     // A tail that is cancelled before it has started is a refused request.
     waiting.send(3, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(waiting.fails(3).await, "cancelled");
@@ -278,11 +267,10 @@ async fn pushes_from_disk_do_not_keep_other_requests_waiting() {
         permit: UNLIMITED,
         member: "m",
     };
-    receiver.send(1, &push).await;
-    expect!(receiver, 1, ServerFrame::Pushing(_) => ());
+    receiver.ask(1, &push, Kind::Pushing).await;
     gate.until_reads_wait(1).await;
     for _ in 0..10 {
-        assert_eq!(value_bytes(&mut good, keyspace, b"small").await, 5);
+        assert_eq!(good.get(keyspace, b"small").await.len(), 5);
     }
     gate.hold_reads(false);
     assert_eq!(expect!(receiver, 1, ServerFrame::Pushed(d) => offsets(&d.parts)), (vec![0], 1));

@@ -121,13 +121,11 @@ async fn keyspaces_with_history_show_what_was() {
     let mut raw = node.raw_taking(65_536).await;
     let history = KeyspaceHistory { revisions: Some(100), age: None };
     let config = KeyspaceConfig { history, ..KeyspaceConfig::default() };
-    raw.put_command(1, Durability::Os, |out| encode_create_keyspace(out, "h", &config).unwrap());
-    raw.flush().await;
+    raw.send_command(1, Durability::Os, |out| encode_create_keyspace(out, "h", &config).unwrap()).await;
     let keyspace = KeyspaceId(expect!(raw, 1, ServerFrame::Created(created) => created.id));
     let mut revisions = Vec::new();
     for n in 1..=20_u8 {
-        raw.put_command(2, Durability::Os, |out| encode_put(out, keyspace, b"k", &[n; 10_000]).unwrap());
-        raw.flush().await;
+        raw.send_command(2, Durability::Os, |out| encode_put(out, keyspace, b"k", &[n; 10_000]).unwrap()).await;
         revisions.push(expect!(raw, 2, ServerFrame::Committed(done) => done.revision));
     }
     raw.send(3, &Get { keyspace, revision: revisions[4], values: Values::Include, key: RemainingBytes(b"k") }).await;
@@ -221,10 +219,10 @@ async fn producers_and_leases_are_shown() {
     let node = Node::start().await;
     let mut raw = node.raw().await;
     let (keyspace, stream) = (raw.keyspace("k").await, raw.stream("s").await);
-    raw.put_command(1, Durability::Os, |out| {
+    raw.send_command(1, Durability::Os, |out| {
         thalweg_types::command::encode_open_producer(out, stream, "writer").unwrap();
-    });
-    raw.flush().await;
+    })
+    .await;
     let epoch = expect!(raw, 1, ServerFrame::ProducerOpened(opened) => opened.epoch);
     for (name, count) in [("", 1), ("writer", 1), ("other", 0)] {
         raw.send(2, &ListProducers { stream, producer: name }).await;
@@ -233,13 +231,11 @@ async fn producers_and_leases_are_shown() {
         });
         assert_eq!(found, vec![("writer".to_owned(), epoch); count]);
     }
-    raw.put_command(3, Durability::Os, |out| encode_grant_lease(out, None, Duration::from_secs(60)).unwrap());
-    raw.flush().await;
+    raw.send_command(3, Durability::Os, |out| encode_grant_lease(out, None, Duration::from_secs(60)).unwrap()).await;
     let lease = expect!(raw, 3, ServerFrame::Granted(granted) => granted.lease);
     let mut commit = thalweg_types::command::CommitBuilder::new();
     commit.put_until(keyspace, b"key", b"v", thalweg_types::command::Deadline::Default, Some(lease)).unwrap();
-    raw.put_command(4, Durability::Os, |out| commit.encode(out));
-    raw.flush().await;
+    raw.send_command(4, Durability::Os, |out| commit.encode(out)).await;
     expect!(raw, 4, ServerFrame::Committed(_) => ());
     raw.send(5, &Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(b"key") }).await;
     let (of, remaining) = expect!(raw, 5, ServerFrame::Value(value) => (value.lease, value.remaining));
@@ -263,8 +259,7 @@ async fn the_node_says_how_it_is() {
     let node = Node::start().await;
     let mut raw = node.raw().await;
     let stream = raw.stream("s").await;
-    raw.put_command(1, Durability::Disk, |out| encode_append(out, stream, None, &batch(&[b"x"])));
-    raw.flush().await;
+    raw.send_command(1, Durability::Disk, |out| encode_append(out, stream, None, &batch(&[b"x"]))).await;
     expect!(raw, 1, ServerFrame::Committed(_) => ());
     raw.send(2, &ReadStatus {}).await;
     let (health, figures) = expect!(raw, 2, ServerFrame::Status(status) => {

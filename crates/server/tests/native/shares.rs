@@ -7,7 +7,7 @@ use thalweg_server::config::{ByteSize, Setting, Span, SubjectPatterns};
 use thalweg_types::{
     Durability, LeaseId, Offset,
     command::{
-        CommitBuilder, TransactionBuilder, encode_create_keyspace, encode_grant_lease, encode_put, encode_revoke_lease,
+        CommitBuilder, TransactionBuilder, encode_create_keyspace, encode_grant_lease, encode_revoke_lease,
         groups::{GroupConfig, encode_create_group},
     },
     limits::MAX_EAGER_PREFIX_ROWS,
@@ -19,7 +19,7 @@ use thalweg_wire::{
 
 use crate::{
     expect,
-    support::{Node, native::UNLIMITED},
+    support::{HELD, Node, eventually, native::UNLIMITED},
 };
 
 /// Last byte of the loopback address of the greedy client.
@@ -37,9 +37,7 @@ async fn an_announced_frame_holds_nothing() {
     for last in [1, GREEDY] {
         let mut good = node.raw_from(last).await;
         let keyspace = good.keyspace("k").await;
-        good.put_command(1, Durability::Os, |out| encode_put(out, keyspace, b"k", &vec![1; 500_000]).unwrap());
-        good.flush().await;
-        expect!(good, 1, ServerFrame::Committed(_) => ());
+        good.set(keyspace, b"k", &vec![1; 500_000]).await;
     }
     node.stop().await;
 }
@@ -51,15 +49,13 @@ async fn tails_of_one_connection_leave_some_for_others() {
     let stream = greedy.stream("s").await;
     let tail = Tail { stream, from: Position::End {}, permit: UNLIMITED };
     for id in 1..=36 {
-        greedy.send(id, &tail).await;
-        expect!(greedy, id, ServerFrame::Tailing(_) => ());
+        greedy.ask(id, &tail, Kind::Tailing).await;
     }
     greedy.send(37, &tail).await;
     assert_eq!(greedy.fails(37).await, "overloaded");
     for last in [1, GREEDY] {
         let mut good = node.raw_from(last).await;
-        good.send(1, &tail).await;
-        expect!(good, 1, ServerFrame::Tailing(_) => ());
+        good.ask(1, &tail, Kind::Tailing).await;
     }
     node.stop().await;
 }
@@ -76,8 +72,7 @@ async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_
     let keyspace = good.keyspace("k").await;
     let mut busy = node.raw_from(GREEDY).await;
     let stream = busy.stream("s").await;
-    busy.send(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }).await;
-    expect!(busy, 1, ServerFrame::Tailing(_) => ());
+    busy.ask(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }, Kind::Tailing).await;
     let mut greedy = Vec::new();
     for _ in 0..16 {
         greedy.push(node.raw_from(GREEDY).await);
@@ -183,8 +178,7 @@ async fn leases_have_a_share_for_each_address() {
     // Others still get locks, and a revoked lease gives its share back.
     over_http(1).await.is(201);
     greedy.put_command(1, Durability::Os, |out| encode_revoke_lease(out, last));
-    greedy.put_command(2, Durability::Os, |out| encode_revoke_lease(out, LeaseId(last.0 - 1)));
-    greedy.flush().await;
+    greedy.send_command(2, Durability::Os, |out| encode_revoke_lease(out, LeaseId(last.0 - 1))).await;
     for id in 1..=2 {
         expect!(greedy, id, ServerFrame::Committed(_) => ());
     }
@@ -210,10 +204,10 @@ async fn groups_have_a_share_for_each_address() {
     }
     assert_eq!(created, 50);
     let mut raw = node.raw_from(GREEDY).await;
-    raw.put_command(1, Durability::Os, |out| {
+    raw.send_command(1, Durability::Os, |out| {
         encode_create_group(out, stream.id(), "more", Some(Offset::ZERO), &GroupConfig::default()).unwrap();
-    });
-    raw.flush().await;
+    })
+    .await;
     assert_eq!(raw.fails(1).await, "overloaded");
     node.put("/v1/streams/s/groups/good", b"").await.is(201);
     node.delete("/v1/streams/s/groups/g0").await.is(204);
@@ -246,8 +240,7 @@ async fn deletes_that_wait_have_a_share_for_each_address() {
     let mut greedy = node.raw_from(GREEDY).await;
     for number in 1..=10 {
         fill(&prefix(number));
-        greedy.put_command(number, Durability::Os, delete(prefix(number)));
-        greedy.flush().await;
+        greedy.send_command(number, Durability::Os, delete(prefix(number))).await;
         if number < 10 {
             expect!(greedy, number, ServerFrame::Transacted(_) => ());
         } else {
@@ -267,8 +260,7 @@ async fn deletes_that_wait_have_a_share_for_each_address() {
     assert!(over_http(3, "").await.is(200).json()["keys"].is_null());
     assert_eq!(db.waiting_delete_units(), 1);
     fill(&prefix(1));
-    greedy.put_command(11, Durability::Os, delete(prefix(1)));
-    greedy.flush().await;
+    greedy.send_command(11, Durability::Os, delete(prefix(1))).await;
     expect!(greedy, 11, ServerFrame::Transacted(_) => ());
     node.connect_from(GREEDY).await.call("DELETE", "/v1/keyspaces/k", &[], b"").await.is(204);
     while db.waiting_delete_units() > 0 {
@@ -292,19 +284,16 @@ async fn a_client_that_disconnects_after_a_delete_keeps_its_share() {
     }
     for number in 0..9 {
         let mut greedy = node.raw_from(GREEDY).await;
-        greedy.put_command(1, Durability::Os, |out| {
-            let mut transaction = TransactionBuilder::new();
-            transaction.then().delete_prefix(id, prefix(number).as_bytes()).unwrap();
-            transaction.encode(out).unwrap();
-        });
-        greedy.flush().await;
+        greedy
+            .send_command(1, Durability::Os, |out| {
+                let mut transaction = TransactionBuilder::new();
+                transaction.then().delete_prefix(id, prefix(number).as_bytes()).unwrap();
+                transaction.encode(out).unwrap();
+            })
+            .await;
         drop(greedy);
-        let applied = async {
-            while db.waiting_delete_units() < 100 * (number as usize + 1) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(30), applied).await.expect("the command was proposed");
+        let is_applied = async || db.waiting_delete_units() >= 100 * (number as usize + 1);
+        eventually("the command was proposed", is_applied).await;
     }
     let mut greedy = node.connect_from(GREEDY).await;
     let refused = greedy.call("DELETE", &format!("/v1/kv/k?prefix={}", prefix(9)), &[], b"").await;
@@ -338,18 +327,15 @@ async fn subscriptions_of_one_address_that_match_everything_are_bounded() {
     let mut greedy = [node.raw_from(GREEDY).await, node.raw_from(GREEDY).await];
     for id in 1..=312_u32 {
         let raw = &mut greedy[id as usize % 2];
-        raw.send(id, &subscribe(if id % 3 == 0 { "*.>" } else { ">" })).await;
-        expect!(raw, id, ServerFrame::Subscribed(_) => ());
+        raw.ask(id, &subscribe(if id % 3 == 0 { "*.>" } else { ">" }), Kind::Subscribed).await;
     }
     for raw in &mut greedy {
         raw.send(1000, &subscribe("*.a")).await;
         assert_eq!(raw.fails(1000).await, "too_many_subscriptions");
-        raw.send(1001, &subscribe("orders.>")).await;
-        expect!(raw, 1001, ServerFrame::Subscribed(_) => ());
+        raw.ask(1001, &subscribe("orders.>"), Kind::Subscribed).await;
     }
     let mut good = node.raw().await;
-    good.send(1, &subscribe(">")).await;
-    expect!(good, 1, ServerFrame::Subscribed(_) => ());
+    good.ask(1, &subscribe(">"), Kind::Subscribed).await;
     // A subscription that ends, here with its connection, makes room.
     let [gone, mut stays] = greedy;
     drop(gone);
@@ -377,8 +363,7 @@ async fn subscribers_may_block_publishers_only_on_configured_subjects() {
         pattern: ShortBytes(pattern.as_bytes()),
         queue: ShortBytes(b""),
     };
-    raw.send(1, &subscribe("jobs.a")).await;
-    expect!(raw, 1, ServerFrame::Subscribed(_) => ());
+    raw.ask(1, &subscribe("jobs.a"), Kind::Subscribed).await;
     for (id, pattern) in [(2, "jobs"), (3, ">"), (4, "*.a")] {
         raw.send(id, &subscribe(pattern)).await;
         assert_eq!(raw.fails(id).await, "blocking_not_allowed");
@@ -400,7 +385,6 @@ async fn unread_transactions_that_only_read_stay_within_the_bound_on_replies() {
     let mut command = Vec::new();
     transaction.encode(&mut command).unwrap();
     let write = Write { level: Level(None), command: RemainingBytes(&command) };
-    const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
     // Each connection requests more than a socket takes, and reads nothing.
     let mut greedy = Vec::new();
     while node.metric("http_shed_total{bound=\"reply_bytes\"}").await < 10.0 {

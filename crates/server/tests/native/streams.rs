@@ -6,7 +6,9 @@ use thalweg_types::{
     command::{encode_append, encode_delete_stream, encode_trim_stream},
     record::Records,
 };
-use thalweg_wire::{Cancel, CancelMode, Credit, Fields, List, Permit, Position, Read, RecordRun, ServerFrame, Tail};
+use thalweg_wire::{
+    Cancel, CancelMode, Credit, Fields, Kind, List, Permit, Position, Read, RecordRun, ServerFrame, Tail,
+};
 
 use crate::{
     expect,
@@ -40,6 +42,19 @@ async fn fill(raw: &mut Raw, stream: StreamId, range: std::ops::Range<u64>, each
     let payloads: Vec<_> = range.map(payload).collect();
     for chunk in payloads.chunks(each) {
         raw.append(stream, &chunk.iter().map(Vec::as_slice).collect::<Vec<_>>()).await;
+    }
+}
+
+/// Receives the frames of a tail up to its end. Returns the records, and the code and the first detail of the end.
+async fn rest(raw: &mut Raw) -> (Vec<(u64, Vec<u8>)>, (String, u64)) {
+    let mut seen = Vec::new();
+    loop {
+        let frame = raw.next().await;
+        match ServerFrame::decode(frame.raw()).unwrap().frame {
+            ServerFrame::Tailed(page) => seen.extend(records(&page.runs)),
+            ServerFrame::Ended(end) => return (seen, (end.code.to_owned(), end.details.iter().next().unwrap().value)),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -80,11 +95,9 @@ async fn records_are_read_from_anywhere_and_cut_where_asked() {
     raw.send(3, &read(offset(101), 0, 0)).await;
     let (code, next) = expect!(raw, 3, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("next")));
     assert_eq!((code.as_str(), next), ("beyond_end", Some(100)));
-    raw.put_command(4, Durability::Os, |out| encode_trim_stream(out, stream, Offset(50)));
-    raw.flush().await;
+    raw.send_command(4, Durability::Os, |out| encode_trim_stream(out, stream, Offset(50))).await;
     expect!(raw, 4, ServerFrame::Done(_) => ());
-    raw.put(5, &read(offset(10), 0, 0));
-    raw.flush().await;
+    raw.send(5, &read(offset(10), 0, 0)).await;
     let (code, start) =
         expect!(raw, 5, ServerFrame::Failed(failed) => (failed.code.to_owned(), failed.detail("start")));
     assert_eq!((code.as_str(), start), ("trimmed", Some(50)));
@@ -112,8 +125,7 @@ async fn a_page_is_never_larger_than_the_client_takes() {
     }
     assert_eq!(pages, 5, "six of them fit at a time");
     // A tail has the same page size.
-    raw.send(2, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
-    expect!(raw, 2, ServerFrame::Tailing(_) => ());
+    raw.ask(2, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }, Kind::Tailing).await;
     let mut seen = 0;
     while seen < 30 {
         seen += expect!(raw, 2, ServerFrame::Tailed(page) => records(&page.runs).len());
@@ -160,12 +172,10 @@ async fn a_tail_follows_and_goes_on_where_it_was_cut_off() {
     let mut writer = writing.await.unwrap();
     // A new tail waits at the end. It receives new records, and the end of the stream.
     let mut raw = node.raw().await;
-    raw.send(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }).await;
-    expect!(raw, 1, ServerFrame::Tailing(_) => ());
+    raw.ask(1, &Tail { stream, from: Position::End {}, permit: UNLIMITED }, Kind::Tailing).await;
     fill(&mut writer, stream, 2000..2001, 1).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(2000..2001));
-    writer.put_command(1, Durability::Os, |out| encode_delete_stream(out, stream));
-    writer.flush().await;
+    writer.send_command(1, Durability::Os, |out| encode_delete_stream(out, stream)).await;
     expect!(writer, 1, ServerFrame::Done(_) => ());
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "no_such_stream");
     node.stop().await;
@@ -178,18 +188,14 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
     let stream = raw.stream("s").await;
     fill(&mut raw, stream, 0..100, 10).await;
     let permit = Permit { messages: 25, bytes: u64::MAX };
-    raw.send(1, &Tail { stream, from: Position::Start {}, permit }).await;
-    expect!(raw, 1, ServerFrame::Tailing(_) => ());
+    raw.ask(1, &Tail { stream, from: Position::Start {}, permit }, Kind::Tailing).await;
     // A tail sends whole appends. A frame begins while credit is left, and exceeds it by less than its own size.
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(0..30));
     // The tail sends no more frames, so the next frame answers another request.
-    raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
-    expect!(raw, 2, ServerFrame::Records(_) => ());
+    raw.ask(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }, Kind::Records).await;
     // An old total changes nothing.
     raw.put(1, &Credit { messages: 20, bytes: 5 });
-    raw.put(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 });
-    raw.flush().await;
-    expect!(raw, 2, ServerFrame::Records(_) => ());
+    raw.ask(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }, Kind::Records).await;
     raw.send(1, &Credit { messages: 31, bytes: u64::MAX }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(30..40));
     raw.send(1, &Cancel { mode: CancelMode::Now }).await;
@@ -199,11 +205,9 @@ async fn a_tail_sends_what_is_permitted_and_waits() {
     assert_eq!(ended, ("cancelled".to_owned(), vec![40]));
     // Bytes limit a tail, too. Each record has about 16 bytes.
     let permit = Permit { messages: u64::MAX, bytes: 1 };
-    raw.send(3, &Tail { stream, from: Position::Start {}, permit }).await;
-    expect!(raw, 3, ServerFrame::Tailing(_) => ());
+    raw.ask(3, &Tail { stream, from: Position::Start {}, permit }, Kind::Tailing).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Tailed(page) => records(&page.runs)), numbered(0..10));
-    raw.send(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }).await;
-    expect!(raw, 2, ServerFrame::Records(_) => ());
+    raw.ask(2, &Read { stream, from: offset(99), max_records: 0, max_bytes: 0 }, Kind::Records).await;
     // Nothing is permitted at all, so a drain sends nothing.
     raw.send(3, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(expect!(raw, 3, ServerFrame::Ended(end) => end.code.to_owned()), "cancelled");
@@ -218,8 +222,7 @@ async fn a_tail_that_is_cut_short_goes_on_behind_what_was_sent() {
     fill(&mut raw, stream, 0..100, 10).await;
     // A page that is read after the cancel has arrived is not sent. A later tail begins with it.
     raw.put(1, &Tail { stream, from: offset(20), permit: UNLIMITED });
-    raw.put(1, &Cancel { mode: CancelMode::Now });
-    raw.flush().await;
+    raw.send(1, &Cancel { mode: CancelMode::Now }).await;
     let mut next = expect!(raw, 1, ServerFrame::Tailing(tailing) => tailing.next);
     assert_eq!(next, Offset(20));
     let ended = loop {
@@ -243,30 +246,11 @@ async fn a_tail_is_drained_and_has_a_limit() {
     raw.send(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
     raw.send(1, &Cancel { mode: CancelMode::Drain }).await;
     expect!(raw, 1, ServerFrame::Tailing(_) => ());
-    let mut seen = Vec::new();
-    let end = loop {
-        let frame = raw.next().await;
-        match ServerFrame::decode(frame.raw()).unwrap().frame {
-            ServerFrame::Tailed(page) => seen.extend(records(&page.runs)),
-            ServerFrame::Ended(end) => break (end.code.to_owned(), end.details.iter().next().unwrap().value),
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!((seen, end), (numbered(0..100), ("cancelled".to_owned(), 100)));
+    assert_eq!(rest(&mut raw).await, (numbered(0..100), ("cancelled".to_owned(), 100)));
     let fields = Fields { limit: Some(15), ..Fields::default() };
-    raw.put_with(2, &fields, &Tail { stream, from: offset(3), permit: UNLIMITED });
-    raw.flush().await;
+    raw.send_with(2, &fields, &Tail { stream, from: offset(3), permit: UNLIMITED }).await;
     expect!(raw, 2, ServerFrame::Tailing(_) => ());
-    let mut seen = Vec::new();
-    let end = loop {
-        let frame = raw.next().await;
-        match ServerFrame::decode(frame.raw()).unwrap().frame {
-            ServerFrame::Tailed(page) => seen.extend(records(&page.runs)),
-            ServerFrame::Ended(end) => break (end.code.to_owned(), end.details.iter().next().unwrap().value),
-            other => panic!("{other:?}"),
-        }
-    };
-    assert_eq!((seen, end), (numbered(3..18), ("limit_reached".to_owned(), 18)));
+    assert_eq!(rest(&mut raw).await, (numbered(3..18), ("limit_reached".to_owned(), 18)));
     node.stop().await;
 }
 
@@ -276,8 +260,7 @@ async fn an_id_is_free_again_and_what_is_trimmed_ends_a_tail() {
     let mut raw = node.raw().await;
     let stream = raw.stream("s").await;
     fill(&mut raw, stream, 0..10, 1).await;
-    raw.put_command(1, Durability::Os, |out| encode_trim_stream(out, stream, Offset(5)));
-    raw.flush().await;
+    raw.send_command(1, Durability::Os, |out| encode_trim_stream(out, stream, Offset(5))).await;
     expect!(raw, 1, ServerFrame::Done(_) => ());
     for (from, code) in [(4, "trimmed"), (11, "beyond_end")] {
         raw.send(1, &Tail { stream, from: offset(from), permit: UNLIMITED }).await;
@@ -285,11 +268,9 @@ async fn an_id_is_free_again_and_what_is_trimmed_ends_a_tail() {
     }
     // Two of five records are permitted, and the others are trimmed in the meantime.
     let permit = Permit { messages: 2, bytes: u64::MAX };
-    raw.send(1, &Tail { stream, from: offset(5), permit }).await;
-    expect!(raw, 1, ServerFrame::Tailing(_) => ());
+    raw.ask(1, &Tail { stream, from: offset(5), permit }, Kind::Tailing).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Tailed(page) => records(&page.runs)), numbered(5..7));
-    raw.put_command(2, Durability::Os, |out| encode_trim_stream(out, stream, Offset(9)));
-    raw.flush().await;
+    raw.send_command(2, Durability::Os, |out| encode_trim_stream(out, stream, Offset(9))).await;
     expect!(raw, 2, ServerFrame::Done(_) => ());
     raw.send(1, &Credit { messages: 100, bytes: u64::MAX }).await;
     assert_eq!(expect!(raw, 1, ServerFrame::Ended(end) => end.code.to_owned()), "trimmed");
@@ -309,8 +290,7 @@ async fn a_stuck_tail_holds_up_nobody() {
     let mut stuck = node.raw().await;
     stuck.send(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
     let mut other = node.raw().await;
-    other.send(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }).await;
-    expect!(other, 1, ServerFrame::Tailing(_) => ());
+    other.ask(1, &Tail { stream, from: Position::Start {}, permit: UNLIMITED }, Kind::Tailing).await;
     let mut seen = 0;
     while seen < 500 {
         seen += expect!(other, 1, ServerFrame::Tailed(page) => records(&page.runs).len());
@@ -321,8 +301,7 @@ async fn a_stuck_tail_holds_up_nobody() {
     while seen < 500 {
         seen += expect!(stuck, 1, ServerFrame::Tailed(page) => records(&page.runs).len());
     }
-    writer.put_command(1, Durability::Disk, |out| encode_append(out, stream, None, &batch(&[b"end"])));
-    writer.flush().await;
+    writer.send_command(1, Durability::Disk, |out| encode_append(out, stream, None, &batch(&[b"end"]))).await;
     expect!(writer, 1, ServerFrame::Committed(_) => ());
     node.stop().await;
 }

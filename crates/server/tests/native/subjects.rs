@@ -9,7 +9,7 @@ use thalweg_types::{
     limits::MAX_DELIVER_SUBSCRIPTIONS,
 };
 use thalweg_wire::{
-    Ask, Batch, BatchWriter, Cancel, CancelMode, Checksum, Credit, Fields, Level, List, Permit, Policy, Publish,
+    Ask, Batch, BatchWriter, Cancel, CancelMode, Checksum, Credit, Fields, Kind, Level, List, Permit, Policy, Publish,
     Reason, RemainingBytes, ServerFrame, ShortBytes, Subscribe, WriteAndPublish,
 };
 
@@ -50,17 +50,9 @@ struct Got {
     payloads: Vec<String>,
 }
 
-trait Client {
-    async fn begin(&mut self, id: u32, subscribe: &Subscribe<'_>);
-    fn queue_publish(&mut self, id: u32, batches: &[&[u8]]);
-    async fn publish(&mut self, id: u32, batches: &[&[u8]]) -> (u64, u64);
-    async fn delivery(&mut self) -> Got;
-}
-
-impl Client for Raw {
+impl Raw {
     async fn begin(&mut self, id: u32, subscribe: &Subscribe<'_>) {
-        self.send(id, subscribe).await;
-        expect!(self, id, ServerFrame::Subscribed(_) => ());
+        self.ask(id, subscribe, Kind::Subscribed).await;
     }
 
     fn queue_publish(&mut self, id: u32, batches: &[&[u8]]) {
@@ -227,8 +219,7 @@ async fn credit_is_kept_and_what_waits_is_bounded() {
     }
     // A total that was sent before permits nothing more. A higher one does.
     subscriber.put(1, &Credit { messages: 4, bytes: u64::MAX });
-    subscriber.put(1, &Credit { messages: 6, bytes: u64::MAX });
-    subscriber.flush().await;
+    subscriber.send(1, &Credit { messages: 6, bytes: u64::MAX }).await;
     assert_eq!(subscriber.delivery().await.payloads, ["8"]);
     assert_eq!(node.metric("subject_dropped_messages_total{policy=\"drop_old\"}").await, 3.0);
     assert_eq!(node.metric("subject_queue_messages").await, 1.0);
@@ -241,8 +232,7 @@ async fn limits_and_cancels_end_a_subscription_where_they_say() {
     let (mut publisher, mut subscriber) = (node.raw().await, node.raw().await);
     let limited = |limit| Fields { limit: Some(limit), ..Fields::default() };
     subscriber.put_with(1, &limited(3), &plain("a"));
-    subscriber.put_with(2, &limited(0), &plain("a"));
-    subscriber.flush().await;
+    subscriber.send_with(2, &limited(0), &plain("a")).await;
     expect!(subscriber, 1, ServerFrame::Subscribed(_) => ());
     expect!(subscriber, 2, ServerFrame::Subscribed(_) => ());
     assert_eq!(expect!(subscriber, 2, ServerFrame::Ended(ended) => ended.code.to_owned()), "limit_reached");
@@ -266,8 +256,7 @@ async fn limits_and_cancels_end_a_subscription_where_they_say() {
     subscriber.begin(4, &subscribe("d", Policy::DropNew, Permit { messages: 0, bytes: u64::MAX })).await;
     publisher.publish(3, &[&batch("d", &["1"]), &batch("d", &["2"]), &batch("d", &["3"])]).await;
     subscriber.put(4, &Credit { messages: 2, bytes: u64::MAX });
-    subscriber.put(4, &Cancel { mode: CancelMode::Drain });
-    subscriber.flush().await;
+    subscriber.send(4, &Cancel { mode: CancelMode::Drain }).await;
     assert_eq!(subscriber.delivery().await.payloads, ["1"]);
     assert_eq!(subscriber.delivery().await.payloads, ["2"]);
     assert_eq!(expect!(subscriber, 4, ServerFrame::Ended(ended) => ended.code.to_owned()), "cancelled");
@@ -451,8 +440,7 @@ async fn asking() {
     answering.publish(5, &[&batch(&replies[0], &["late"])]).await;
     assert_eq!(asking.delivery().await.payloads, ["late"]);
     let brief = Fields { timeout_micros: Some(20_000), ..Fields::default() };
-    asking.put_with(4, &brief, &Ask { batch: RemainingBytes(&question) });
-    asking.flush().await;
+    asking.send_with(4, &brief, &Ask { batch: RemainingBytes(&question) }).await;
     assert_eq!(asking.fails(4).await, "request_timed_out");
     asking.send(5, &Ask { batch: RemainingBytes(&question) }).await;
     asking.send(5, &Cancel { mode: CancelMode::Now }).await;
@@ -467,8 +455,7 @@ async fn asking() {
     other.begin(2, &full).await;
     let (one, two) = (batch("full", &["1"]), batch("full", &["2"]));
     asking.put_with(7, &brief, &Ask { batch: RemainingBytes(&one) });
-    asking.put(8, &Ask { batch: RemainingBytes(&two) });
-    asking.flush().await;
+    asking.send(8, &Ask { batch: RemainingBytes(&two) }).await;
     assert_eq!(asking.fails(8).await, "responders_overloaded");
     assert_eq!(asking.fails(7).await, "request_timed_out");
     node.stop().await;
@@ -479,9 +466,7 @@ async fn a_queue_group_shares_over_both_protocols() {
     let node = Node::start().await;
     let (mut publisher, mut member) = (node.raw().await, node.raw().await);
     member.begin(1, &Subscribe { queue: ShortBytes(b"w"), ..plain("jobs") }).await;
-    let mut other = node.connect().await;
-    other.send("GET", "/v1/subjects/jobs?group=w&limit=1", &[("accept", "application/x-ndjson")], b"").await;
-    other.head().await.is(200);
+    let mut other = node.open("/v1/subjects/jobs?group=w&limit=1", &[("accept", "application/x-ndjson")]).await;
     other.chunk().await.unwrap();
     let mut over_http = None;
     let mut published = 0;
@@ -560,8 +545,7 @@ async fn a_subscription_that_a_large_message_ends_gets_none_of_those_behind_it()
     let sent: Vec<&[u8]> = sent.iter().map(Vec::as_slice).collect();
     assert_eq!(publisher.publish(1, &sent).await, (4, 0));
     subscriber.put(2, &Credit { messages: 10, bytes: u64::MAX });
-    subscriber.put(1, &Credit { messages: 10, bytes: u64::MAX });
-    subscriber.flush().await;
+    subscriber.send(1, &Credit { messages: 10, bytes: u64::MAX }).await;
     let mut got = Vec::new();
     let mut ended = false;
     while got.len() < 2 || !ended {
@@ -733,8 +717,7 @@ async fn what_a_client_published_before_its_goodbye_goes_out() {
     let (mut publisher, mut subscriber) = (node.raw().await, node.raw().await);
     subscriber.begin(1, &plain("a")).await;
     publisher.queue_publish(0, &[&batch("a", &["last"])]);
-    publisher.put(0, &thalweg_wire::handshake::goodbye(Reason::Done, thalweg_types::Action::Fix, "done"));
-    publisher.flush().await;
+    publisher.send(0, &thalweg_wire::handshake::goodbye(Reason::Done, thalweg_types::Action::Fix, "done")).await;
     assert_eq!(subscriber.delivery().await.payloads, ["last"]);
     node.stop().await;
 }

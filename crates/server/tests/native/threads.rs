@@ -68,8 +68,7 @@ async fn a_stop_is_heard_on_every_thread() {
     }
     let keyspace = clients[0].keyspace("k").await;
     for raw in &mut clients {
-        raw.put_command(1, Durability::Disk, |out| encode_put(out, keyspace, b"k", b"v").unwrap());
-        raw.flush().await;
+        raw.send_command(1, Durability::Disk, |out| encode_put(out, keyspace, b"k", b"v").unwrap()).await;
         expect!(raw, 1, ServerFrame::Committed(_) => ());
         raw.send(2, &get(keyspace)).await;
         assert_eq!(expect!(raw, 2, ServerFrame::Value(value) => value.value.0.to_vec()), b"v");
@@ -94,9 +93,7 @@ async fn who_does_not_end_is_cut_when_the_drain_is_over() {
     let mut stuck = node.raw().await;
     let keyspace = stuck.keyspace("k").await;
     let value = vec![7; 64 * 1024];
-    stuck.put_command(1, Durability::Os, |out| encode_put(out, keyspace, b"k", &value).unwrap());
-    stuck.flush().await;
-    expect!(stuck, 1, ServerFrame::Committed(_) => ());
+    stuck.set(keyspace, b"k", &value).await;
     // The client requests more replies than sockets and outbox hold, and does not read them.
     (2..1000).for_each(|id| stuck.put(id, &get(keyspace)));
     stuck.flush().await;

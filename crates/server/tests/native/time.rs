@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use thalweg_types::{Durability, KeyspaceId, Revision, command::encode_put};
-use thalweg_wire::{Effect, Fields, Get, Level, Ping, RemainingBytes, ServerFrame, Values, Write};
+use thalweg_wire::{Effect, Fields, Get, Kind, Level, Ping, RemainingBytes, ServerFrame, Values, Write};
 
 use crate::{
     expect,
@@ -23,8 +23,7 @@ async fn a_durable_write_whose_time_is_up_may_have_happened() {
     let (mut raw, mut other) = (node.raw().await, node.raw().await);
     let keyspace = raw.keyspace("k").await;
     // A channel that is alone would commit on the server's only thread, which the gate would stop.
-    other.send(0, &Ping { token: 1 }).await;
-    expect!(other, 0, ServerFrame::Pong(_) => ());
+    other.ask(0, &Ping { token: 1 }, Kind::Pong).await;
     gate.set(true);
     put(&mut raw, 1, Some(30_000), keyspace, b"a");
     raw.flush().await;
@@ -51,8 +50,7 @@ async fn a_channel_that_is_alone_hears_that_its_time_is_up() {
     // Wait until the channel has had the server to itself long enough to commit on its own thread.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(300) {
-        raw.send(0, &Ping { token: 1 }).await;
-        expect!(raw, 0, ServerFrame::Pong(_) => ());
+        raw.ask(0, &Ping { token: 1 }, Kind::Pong).await;
     }
     gate.set(true);
     put(&mut raw, 1, Some(30_000), keyspace, b"a");

@@ -10,7 +10,7 @@ use thalweg_server::config::Span;
 
 use crate::support::{
     Node, PATIENCE,
-    resp::{Resp, encode, node, serving},
+    resp::{Resp, encode, node, node_with},
 };
 
 const READ: &str = "XREADGROUP GROUP g c COUNT 1 BLOCK 0 STREAMS s >";
@@ -287,11 +287,7 @@ async fn what_is_pipelined_behind_a_wait_is_done_after_it_in_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waits_have_a_bound_and_who_vanishes_makes_room() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.max_tails = 3;
-    })
-    .await;
+    let node = node_with(|config| config.max_tails = 3).await;
     let mut watcher = Resp::connect(&node).await;
     let command = "XREAD BLOCK 0 STREAMS s $";
     let mut clients = Vec::new();
@@ -321,11 +317,7 @@ async fn waits_have_a_bound_and_who_vanishes_makes_room() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stops_lets_nobody_wait() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.drain_timeout = Span(Duration::from_secs(8));
-    })
-    .await;
+    let node = node_with(|config| config.drain_timeout = Span(Duration::from_secs(8))).await;
     let mut watcher = Resp::connect(&node).await;
     let mut client = waiting(&node, &mut watcher, "XREAD BLOCK 0 STREAMS s $", 1).await;
     let begun = Instant::now();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use thalweg_server::config::{Password, Setting, Span};
 
 use crate::support::{
-    Node, PATIENCE,
-    resp::{Resp, encode, node, serving},
+    PATIENCE,
+    resp::{Resp, encode, node, node_with},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -245,8 +245,7 @@ async fn connections_say_what_they_speak_and_who_they_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_does_not_know_the_password_does_nothing_and_holds_little() {
-    let node = Node::with(|config| {
-        serving(config);
+    let node = node_with(|config| {
         config.resp_password = Password::parse("secret").unwrap();
         config.header_timeout = Span(Duration::from_millis(200));
     })
@@ -378,8 +377,7 @@ async fn scans_go_on_with_decimal_cursors() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nonsense_and_slowness_end_a_connection_and_nothing_else() {
-    let node = Node::with(|config| {
-        serving(config);
+    let node = node_with(|config| {
         config.body_timeout = Span(Duration::from_millis(200));
         (config.max_connections, config.share_reserve_percent) = (8, 0);
     })

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tempfile::TempDir;
 use thalweg_disk::SimDisk;
 use thalweg_engine::{Database, Options};
 use thalweg_server::{
@@ -20,9 +19,8 @@ use thalweg_wire::{Get, List, MultiGet, Order, RemainingBytes, Scan, Values};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::support::{
-    HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
+    HELD, HELD_BY_ONE_ADDRESS, Node, PATIENCE, config,
     native::Raw,
-    pause,
     resp::{Resp, encode, node, serving},
     small_options,
 };
@@ -34,14 +32,12 @@ fn impatient(config: &mut Config) {
 }
 
 /// Starts a node with room for entries of the maximum size.
-pub(crate) async fn roomy(change: impl FnOnce(&mut Config)) -> (Node, TempDir) {
-    let mut config = config();
-    serving(&mut config);
-    change(&mut config);
-    let options = Options { segment_bytes: 64 << 20, ..small_options(&config) };
-    let dir = tempfile::tempdir().unwrap();
-    let db = Database::open(dir.path(), options).unwrap();
-    (Node::over(config, db).await, dir)
+pub(crate) async fn roomy(change: impl FnOnce(&mut Config)) -> Node {
+    Node::with_segments(64 << 20, |config| {
+        serving(config);
+        change(config);
+    })
+    .await
 }
 
 const TOO_SLOW: &str = "-ERR Protocol error: the request was incomplete for too long";
@@ -75,7 +71,7 @@ async fn bytes_that_come_one_by_one_are_the_same_requests() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_a_request_is_not_waited_for_wherever_it_ends() {
-    let (node, _dir) = roomy(impatient).await;
+    let node = roomy(impatient).await;
     let whole = encode("SET key value");
     let mut halves: Vec<Vec<u8>> = (1..whole.len()).map(|len| whole[..len].to_vec()).collect();
     halves.push(b"SET key val".to_vec());
@@ -168,7 +164,7 @@ async fn nonsense_ends_its_own_connection_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_takes_no_replies_is_cut_off_and_others_are_not_kept_waiting() {
-    let (node, _dir) = roomy(impatient).await;
+    let node = roomy(impatient).await;
     let mut other = Resp::connect(&node).await;
     assert_eq!(other.call(&format!("SET large {}", "x".repeat(1_000_000))).await, "+OK");
     // Reads alone, a burst that begins with a write, and a transaction.
@@ -248,7 +244,7 @@ async fn transactions_have_a_bound_of_commands() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_have_a_bound_of_work_and_change_nothing_above_it() {
     const FITS: usize = 13_000;
-    let (node, _dir) = roomy(|_| ()).await;
+    let node = roomy(|_| ()).await;
     let mut client = Resp::connect(&node).await;
     let increments = |count| (0..count).map(|_| encode("INCR n"));
     assert_eq!(client.call("MULTI").await, "+OK");
@@ -275,7 +271,7 @@ async fn transactions_have_a_bound_of_work_and_change_nothing_above_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_that_would_block_others_for_long_are_rejected_and_bursts_of_them_are_split() {
-    let (node, _dir) = roomy(|_| ()).await;
+    let node = roomy(|_| ()).await;
     let mut client = Resp::connect(&node).await;
     // Each of these changes takes more than half of the steps of a commit. Their burst becomes several commits.
     let change = format!("SETRANGE large {} x", (8 << 20) - 1);
@@ -313,7 +309,7 @@ async fn commands_that_would_block_others_for_long_are_rejected_and_bursts_of_th
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transactions_have_a_bound_of_bytes() {
-    let (node, _dir) = roomy(|_| ()).await;
+    let node = roomy(|_| ()).await;
     let mut client = Resp::connect(&node).await;
     let set = |key: usize, bytes: usize| encode(&format!("SET {key} {}", "v".repeat(bytes)));
     for (last, fits) in [(1_000_000, true), (1_100_000, false)] {
@@ -337,7 +333,7 @@ async fn transactions_have_a_bound_of_bytes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_that_transactions_queue_has_a_bound_and_comes_back() {
     let four = ByteSize::parse("4MiB").unwrap();
-    let (node, _dir) = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
+    let node = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
     let (mut one, mut other) = (Resp::connect(&node).await, Resp::connect(&node).await);
     let half = format!("SET k {}", "v".repeat(1 << 19));
     for client in [&mut one, &mut other] {
@@ -374,7 +370,7 @@ async fn all_that_transactions_queue_has_a_bound_and_comes_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watches_have_a_bound() {
     const MOST: usize = 16_384;
-    let (node, _dir) = roomy(|_| ()).await;
+    let node = roomy(|_| ()).await;
     let (mut client, mut other) = (Resp::connect(&node).await, Resp::connect(&node).await);
     let watch = |from: usize, to: usize| {
         let keys: Vec<_> = (from..to).map(|key| key.to_string()).collect();
@@ -423,7 +419,7 @@ async fn scans_under_way_have_a_bound() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_of_large_requests_have_a_bound_and_come_back() {
     let four = ByteSize::parse("4MiB").unwrap();
-    let (node, _dir) = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
+    let node = roomy(|config| (config.max_body_bytes, config.max_body_bytes_in_flight) = (four, four)).await;
     let announce = |bytes: usize| format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${bytes}\r\n").into_bytes();
     const SENT: usize = (1 << 20) - 1000;
     let mut held = Vec::new();
@@ -431,9 +427,7 @@ async fn bytes_of_large_requests_have_a_bound_and_come_back() {
         let mut client = Resp::connect(&node).await;
         client.send(&[announce(1 << 20), vec![b'x'; SENT]].concat()).await;
         held.push(client);
-        while node.metric(BODIES).await < (number * (1 << 20) - number * 20_000) as f64 {
-            pause().await;
-        }
+        node.until_at_least(BODIES, (number * (1 << 20) - number * 20_000) as f64).await;
     }
     // A length that is only announced holds nothing, and the bytes that arrive do.
     let mut announced = Resp::connect(&node).await;
@@ -480,15 +474,12 @@ async fn a_full_disk_keeps_no_server_from_starting() {
 /// Name of the metric of bytes held for requests.
 const BODIES: &str = "http_in_use{bound=\"body_bytes\"}";
 
-/// Name of the metric of bytes held for large replies.
-const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
-
 /// Reply to a command whose own reply has no room among those that wait for clients.
 const BUSY: &str = "-BUSY too many bytes of replies wait for clients: retry later";
 
 #[tokio::test]
 async fn large_replies_that_wait_are_bounded_for_all_clients_together() {
-    let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
+    let node = roomy(|config| config.max_reply_bytes_in_flight = ByteSize(64 << 20)).await;
     let mut client = Resp::connect(&node).await;
     let value = "x".repeat(8 << 20);
     for (key, part) in [("large", 1), ("half", 2), ("quarter", 4)] {
@@ -539,7 +530,7 @@ async fn natively(raw: &mut Raw, keyspace: KeyspaceId) -> [String; 3] {
 
 #[tokio::test]
 async fn values_over_http_count_among_the_replies_that_wait() {
-    let (node, _dir) = roomy(|config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
+    let node = roomy(|config| config.max_reply_bytes_in_flight = HELD_BY_ONE_ADDRESS).await;
     for target in ["/v1/kv/files/large", "/v1/kv/default/large"] {
         node.put(target, &vec![7; 8 << 20]).await.is(204);
     }
@@ -550,15 +541,7 @@ async fn values_over_http_count_among_the_replies_that_wait() {
     assert_eq!(client.call(&format!("SET large {large}")).await, "+OK");
     assert_eq!(client.call(&format!("HSET hash field {large}")).await, ":1");
     assert_eq!(client.call(&format!("XADD stream 1-1 field {}", &large[1 << 10..])).await, "$3 1-1");
-    let mut greedy = Vec::new();
-    for taken in 1..=8 {
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut client = socket.connect(node.address).await.unwrap();
-        client.write_all(b"GET /v1/kv/files/large HTTP/1.1\r\nhost: t\r\n\r\n").await.unwrap();
-        node.until(HELD, f64::from(taken * (8 << 20))).await;
-        greedy.push(client);
-    }
+    let mut greedy = node.fill_reply_room("/v1/kv/files/large").await;
     // A value for which there is no room is not read.
     let read = async || node.metric("reads_handed_over_total{kind=\"long\"}").await;
     let (before, mut last) = (read().await, Resp::connect(&node).await);
@@ -622,7 +605,7 @@ async fn values_over_http_count_among_the_replies_that_wait() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_burst_with_too_many_bytes_of_replies_is_not_continued() {
-    let (node, _dir) = roomy(|_| ()).await;
+    let node = roomy(|_| ()).await;
     let mut client = Resp::connect(&node).await;
     client.send(&[&b"*3\r\n$3\r\nSET\r\n$3\r\nbig\r\n$1048576\r\n"[..], &vec![b'v'; 1 << 20], b"\r\n"].concat()).await;
     assert_eq!(client.reply().await, "+OK");

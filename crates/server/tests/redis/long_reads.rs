@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::support::{
     Node,
-    resp::{Resp, encode, serving},
+    resp::{Resp, encode, fill, node_with, node_with_one_thread, serving},
 };
 
 /// Number of keys, so that `KEYS` examines far more rows than a serving thread may for one client.
@@ -15,18 +15,9 @@ const KEYS: usize = 60_000;
 
 /// Starts a node with one thread for Redis clients, and with many keys in the databases 0 and 1.
 async fn node() -> Node {
-    let node = Node::with(|config| {
-        serving(config);
-        config.resp_threads = 1;
-    })
-    .await;
-    let mut client = Resp::connect(&node).await;
+    let node = node_with_one_thread().await;
     for database in ["0", "1"] {
-        assert_eq!(client.call(&format!("SELECT {database}")).await, "+OK");
-        for from in (0..KEYS).step_by(1000) {
-            let pairs: Vec<String> = (from..from + 1000).map(|key| format!("key:{key:06} v")).collect();
-            assert_eq!(client.call(&format!("MSET {}", pairs.join(" "))).await, "+OK");
-        }
+        fill(&node, database, KEYS).await;
     }
     node
 }
@@ -190,20 +181,11 @@ async fn a_long_blocking_read_returns_entries_or_waits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_reads_beyond_the_share_are_rejected() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.max_scans = 1;
-    })
-    .await;
+    let node = node_with(|config| config.max_scans = 1).await;
+    fill(&node, "0", KEYS).await;
     let mut client = Resp::connect(&node).await;
-    for from in (0..KEYS).step_by(1000) {
-        let pairs: Vec<String> = (from..from + 1000).map(|key| format!("key:{key:06} v")).collect();
-        assert_eq!(client.call(&format!("MSET {}", pairs.join(" "))).await, "+OK");
-    }
     // A scan over HTTP that its client does not read holds the only slot.
-    let mut scan = node.connect().await;
-    scan.send("GET", "/v1/kv/redis?keys_only=true", &[], b"").await;
-    scan.head().await.is(200);
+    let scan = node.open("/v1/kv/redis?keys_only=true", &[]).await;
     assert_eq!(client.call("KEYS no*such").await, "-BUSY too many long reads at a time: retry later");
     assert_eq!(client.call("GET key:000001").await, "$1 v");
     drop(scan);

@@ -10,28 +10,9 @@ use crate::{
     limits::roomy,
     support::{
         Node,
-        resp::{Resp, encode, serving},
+        resp::{Resp, encode, fill, node_with_one_thread as node},
     },
 };
-
-/// Starts a node with one thread for Redis clients. Database 1 is a cache.
-async fn node() -> Node {
-    Node::with(|config| {
-        serving(config);
-        config.resp_threads = 1;
-    })
-    .await
-}
-
-/// Puts keys `key:000000` and so on into the database 0 or 1.
-async fn fill(node: &Node, database: &str, keys: usize) {
-    let mut client = Resp::connect(node).await;
-    assert_eq!(client.call(&format!("SELECT {database}")).await, "+OK");
-    for from in (0..keys).step_by(1000) {
-        let pairs: Vec<String> = (from..(from + 1000).min(keys)).map(|key| format!("key:{key:06} v")).collect();
-        assert_eq!(client.call(&format!("MSET {}", pairs.join(" "))).await, "+OK");
-    }
-}
 
 /// Sends `request` for each client, which has as many replies as `replies`. Returns the number of answers that another
 /// client of the same thread gets until all of them have arrived, and the last reply of each client.
@@ -345,7 +326,7 @@ async fn commands_about_the_server_have_a_bound_of_arguments() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_that_is_one_delete_is_never_too_expensive() {
     const KEYS: usize = 12_000;
-    let (node, _dir) = roomy(|_| ()).await;
+    let node = roomy(|_| ()).await;
     // Names so long that even a part of the delete takes too many steps.
     let name = |key: usize| format!("{key:06}{}", "n".repeat(1100));
     let mut client = Resp::connect(&node).await;

@@ -11,8 +11,8 @@ use tokio::{
 use crate::{
     oracle::redis_server::RedisServer,
     support::{
-        Node, PATIENCE, pause,
-        resp::{Resp, encode, node, serving},
+        PATIENCE, eventually,
+        resp::{Resp, encode, node, node_with},
     },
 };
 
@@ -141,9 +141,7 @@ async fn messages_go_between_redis_clients_and_http() {
     assert_eq!(subscriber.reply().await, "*3 $7 message $9 orders.eu $9 from http");
     assert_eq!(subscriber.reply().await, "*4 $8 pmessage $8 orders.* $9 orders.eu $9 from http");
 
-    let mut http = node.connect().await;
-    http.send("GET", "/v1/subjects/orders.us?limit=2", &[("accept", "application/x-ndjson")], b"").await;
-    http.head().await.is(200);
+    let mut http = node.open("/v1/subjects/orders.us?limit=2", &[("accept", "application/x-ndjson")]).await;
     let greeting = http.chunk().await.unwrap();
     let mut publisher = Resp::connect(&node).await;
     let counts = publisher.pipeline(&["PUBLISH orders.us one", "PUBLISH orders.us two"]).await;
@@ -177,12 +175,7 @@ async fn sharded_channels_are_the_same_channels() {
 
 /// Waits until a command has this reply: the state of a closed connection goes away with its task.
 async fn until(client: &mut Resp, command: &str, wanted: &str) {
-    let looked = async {
-        while client.call(command).await != wanted {
-            pause().await;
-        }
-    };
-    timeout(PATIENCE, looked).await.unwrap_or_else(|_| panic!("{command} does not come to {wanted}"));
+    eventually(&format!("{command}: {wanted}"), async || client.call(command).await == wanted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,11 +234,9 @@ async fn many_messages_of_many_publishers_come_once_and_in_each_ones_order() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_subscriber_that_takes_nothing_is_cut_and_others_get_all() {
-    let node = Node::with(|config| {
-        serving(config);
-        (config.max_link_bytes, config.subscription_bytes) = (ByteSize(1 << 20), ByteSize(1 << 20));
-    })
-    .await;
+    let node =
+        node_with(|config| (config.max_link_bytes, config.subscription_bytes) = (ByteSize(1 << 20), ByteSize(1 << 20)))
+            .await;
     let (mut stuck, mut quick, mut publisher) =
         (Resp::connect(&node).await, Resp::connect(&node).await, Resp::connect(&node).await);
     stuck.call("SUBSCRIBE c").await;

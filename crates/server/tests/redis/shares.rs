@@ -10,7 +10,7 @@ use crate::{
     expect,
     support::{
         Node,
-        resp::{Resp, encode, serving},
+        resp::{Resp, encode, node_with, serving},
     },
 };
 
@@ -70,11 +70,7 @@ async fn deletes_of_all_keys_have_a_share_for_each_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_subscriber_of_another_protocol_never_stops_a_publish() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.http_blocking_subjects = SubjectPatterns::parse(">").unwrap();
-    })
-    .await;
+    let node = node_with(|config| config.http_blocking_subjects = SubjectPatterns::parse(">").unwrap()).await;
     let mut slow = node.raw().await;
     let frame = Subscribe {
         policy: Policy::Block,
@@ -110,8 +106,7 @@ async fn a_slow_subscriber_of_another_protocol_never_stops_a_publish() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_short() {
-    let node = Node::with(|config| {
-        serving(config);
+    let node = node_with(|config| {
         config.max_connections = 20;
         config.body_timeout = Span(Duration::from_millis(400));
         config.idle_timeout_when_short = Span(Duration::from_millis(100));
@@ -135,8 +130,7 @@ async fn idle_connections_of_the_greedy_address_are_closed_when_connections_run_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_clients_without_authentication_keep_nobody_out() {
-    let node = Node::with(|config| {
-        serving(config);
+    let node = node_with(|config| {
         config.resp_password = Password::parse("secret").unwrap();
         config.max_handshakes = 8;
         config.header_timeout = Span(Duration::from_secs(15));
@@ -164,11 +158,7 @@ async fn idle_clients_without_authentication_keep_nobody_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_passwords_delay_the_next_attempts_of_their_address() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.resp_password = Password::parse("secret").unwrap();
-    })
-    .await;
+    let node = node_with(|config| config.resp_password = Password::parse("secret").unwrap()).await;
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
     let begun = Instant::now();
     for _ in 0..5 {
@@ -194,11 +184,7 @@ async fn wrong_passwords_delay_the_next_attempts_of_their_address() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_right_password_of_one_client_does_not_help_a_guesser_at_its_address() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.resp_password = Password::parse("secret").unwrap();
-    })
-    .await;
+    let node = node_with(|config| config.resp_password = Password::parse("secret").unwrap()).await;
     let begun = Instant::now();
     for _ in 0..5 {
         assert!(Resp::connect_from(&node, GREEDY).await.call("AUTH guess").await.starts_with("-WRONGPASS"));
@@ -219,11 +205,7 @@ async fn the_right_password_of_one_client_does_not_help_a_guesser_at_its_address
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guesses_of_one_address_at_the_same_time_share_no_delay() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.resp_password = Password::parse("secret").unwrap();
-    })
-    .await;
+    let node = node_with(|config| config.resp_password = Password::parse("secret").unwrap()).await;
     let failures = async || node.metric("resp_auth_failures_total").await;
     let mut known = Resp::connect_from(&node, GREEDY).await;
     assert_eq!(known.call("AUTH secret").await, "+OK");
@@ -256,11 +238,7 @@ async fn guesses_of_one_address_at_the_same_time_share_no_delay() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriptions_have_a_share_for_each_client() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.max_subscriptions = 40;
-    })
-    .await;
+    let node = node_with(|config| config.max_subscriptions = 40).await;
     let mut greedy = Resp::connect_from(&node, GREEDY).await;
     for number in 1..=36 {
         let confirmed = greedy.call(&format!("SUBSCRIBE c{number}")).await;
@@ -277,11 +255,7 @@ async fn subscriptions_have_a_share_for_each_client() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patterns_of_one_address_that_match_everything_are_bounded() {
-    let node = Node::with(|config| {
-        serving(config);
-        config.max_subscriptions = 20_000;
-    })
-    .await;
+    let node = node_with(|config| config.max_subscriptions = 20_000).await;
     let mut greedy = [Resp::connect_from(&node, GREEDY).await, Resp::connect_from(&node, GREEDY).await];
     for number in 0..312 {
         let confirmed = greedy[number % 2].call(&format!("PSUBSCRIBE *a{number}")).await;

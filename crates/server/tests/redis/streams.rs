@@ -4,15 +4,11 @@ use thalweg_server::config::{RespDatabases, Setting};
 
 use crate::support::{
     Node,
-    resp::{Resp, encode, serving},
+    resp::{Resp, encode, node_with},
 };
 
 async fn node() -> Node {
-    Node::with(|config| {
-        serving(config);
-        config.resp_databases = RespDatabases::parse("0=keyspace:redis,2=streams").unwrap();
-    })
-    .await
+    node_with(|config| config.resp_databases = RespDatabases::parse("0=keyspace:redis,2=streams").unwrap()).await
 }
 
 async fn client(node: &Node) -> Resp {

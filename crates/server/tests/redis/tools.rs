@@ -12,7 +12,7 @@ use crate::{
     support::resp::{Resp, node},
 };
 
-fn args(command: &str) -> Vec<Vec<u8>> {
+pub(crate) fn args(command: &str) -> Vec<Vec<u8>> {
     command.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 

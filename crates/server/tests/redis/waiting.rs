@@ -8,9 +8,10 @@ use crate::{
         redis_server::RedisServer,
     },
     support::{
-        Node, PATIENCE, pause,
+        Node, PATIENCE,
         resp::{Resp, encode as encoded, node},
     },
+    tools::args,
 };
 
 /// Commands that create a stream with a group that has read all of it, another stream, and another with that group.
@@ -61,10 +62,6 @@ const SCENES: &[(&str, &[&str])] = &[
     (ALL, &["XADD s 2-1 f v"]),
     (ALL, &["XDEL s 1-1", "HSET none f v", "DEL none", "XADD none 5-5 f v"]),
 ];
-
-fn args(command: &str) -> Vec<Vec<u8>> {
-    command.split(' ').map(|word| word.as_bytes().to_vec()).collect()
-}
 
 /// Returns the number of a connection.
 fn id(connection: &mut Connection) -> i64 {
@@ -139,12 +136,7 @@ async fn readers_that_wait_get_what_they_get_from_redis() {
 async fn waits(node: &Node, command: &str) -> (Resp, Resp) {
     let (mut reader, mut other) = (Resp::connect(node).await, Resp::connect(node).await);
     reader.send(&encoded(command)).await;
-    let blocked = async {
-        while !other.call("CLIENT LIST").await.contains("flags=b") {
-            pause().await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, blocked).await.expect("it waits");
+    other.until("CLIENT LIST", "flags=b").await;
     (reader, other)
 }
 

@@ -35,6 +35,16 @@ pub async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
+/// Repeats a check until it holds, for changes that no message reports.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            pause().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
 pub struct Node {
     pub address: SocketAddr,
     pub native: Option<SocketAddr>,
@@ -46,6 +56,9 @@ pub struct Node {
     running: JoinHandle<Result<(), ServerError>>,
     _dir: Option<TempDir>,
 }
+
+/// Name of the metric of bytes held for large replies.
+pub const HELD: &str = "http_in_use{bound=\"reply_bytes\"}";
 
 /// Bound of which one address may hold 64 MiB, because a tenth is kept for others.
 pub const HELD_BY_ONE_ADDRESS: ByteSize = ByteSize((64 << 20) * 10 / 9 + 1);
@@ -78,25 +91,17 @@ impl Node {
     }
 
     pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = config();
-        change(&mut config);
-        let dir = tempfile::tempdir().unwrap();
-        let db = Database::open(dir.path(), small_options(&config)).unwrap();
-        let mut node = Self::over(config, db).await;
-        node._dir = Some(dir);
-        node
+        Self::with_segments(1 << 20, change).await
     }
 
     /// Starts a node whose log takes values of any permitted size.
     pub async fn with_large_segments(change: impl FnOnce(&mut Config)) -> Self {
-        let mut config = config();
-        change(&mut config);
-        let dir = tempfile::tempdir().unwrap();
-        let options = Options { segment_bytes: 32 << 20, ..small_options(&config) };
-        let db = Database::open(dir.path(), options).unwrap();
-        let mut node = Self::over(config, db).await;
-        node._dir = Some(dir);
-        node
+        Self::with_segments(32 << 20, change).await
+    }
+
+    /// Starts a node whose log segments have this size in bytes.
+    pub async fn with_segments(segment_bytes: u32, change: impl FnOnce(&mut Config)) -> Self {
+        Self::in_new_directory(segment_bytes, None, change).await
     }
 
     pub async fn over(config: Config, db: Database) -> Self {
@@ -105,11 +110,16 @@ impl Node {
 
     /// Starts a node that is a member of this cluster.
     pub async fn in_cluster(cluster: Cluster, change: impl FnOnce(&mut Config)) -> Self {
+        Self::in_new_directory(1 << 20, Some(cluster), change).await
+    }
+
+    async fn in_new_directory(segment_bytes: u32, cluster: Option<Cluster>, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = config();
         change(&mut config);
         let dir = tempfile::tempdir().unwrap();
-        let db = Database::open(dir.path(), small_options(&config)).unwrap();
-        let mut node = Self::of_member(config, db, Some(cluster)).await;
+        let options = Options { segment_bytes, ..small_options(&config) };
+        let db = Database::open(dir.path(), options).unwrap();
+        let mut node = Self::of_member(config, db, cluster).await;
         node._dir = Some(dir);
         node
     }
@@ -129,9 +139,44 @@ impl Node {
         Client { stream: TcpStream::connect(self.address).await.unwrap(), buffer: Vec::new() }
     }
 
+    /// Sends a GET on a connection of its own, and receives the head of its reply, whose body is still to come.
+    pub async fn open(&self, target: &str, headers: &[(&str, &str)]) -> Client {
+        let mut client = self.connect().await;
+        client.send("GET", target, headers, b"").await;
+        client.head().await.is(200);
+        client
+    }
+
     /// Connects to HTTP from the loopback address 127.0.0.`last`.
     pub async fn connect_from(&self, last: u8) -> Client {
         Client { stream: dial_from(last, self.address).await, buffer: Vec::new() }
+    }
+
+    /// Connects to HTTP from the loopback address 127.0.0.`last` with a small receive buffer, so that little of an
+    /// unread reply leaves the server.
+    pub async fn connect_small(&self, last: u8) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
+        socket.connect(self.address).await.unwrap()
+    }
+
+    /// Sends a GET from the loopback address 127.0.0.`last`, whose reply the client does not read.
+    pub async fn unread(&self, last: u8, target: &str) -> TcpStream {
+        let mut stream = self.connect_small(last).await;
+        stream.write_all(format!("GET {target} HTTP/1.1\r\nhost: t\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// Sends eight GETs of a value of 8 MiB, whose replies the client does not read. They take all the room that one
+    /// address has.
+    pub async fn fill_reply_room(&self, target: &str) -> Vec<TcpStream> {
+        let mut greedy = Vec::new();
+        for taken in 1..=8 {
+            greedy.push(self.unread(1, target).await);
+            self.until(HELD, f64::from(taken * (8 << 20))).await;
+        }
+        greedy
     }
 
     pub fn signal_stop(&mut self) {
@@ -181,14 +226,14 @@ impl Node {
         found.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
     }
 
-    /// Polls the server's metrics until a line has this value, for changes that no message reports.
+    /// Polls the server's metrics until a line has this value.
     pub async fn until(&self, line: &str, wanted: f64) {
-        let wait = async {
-            while self.metric(line).await != wanted {
-                pause().await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{line} never became {wanted}"));
+        eventually(&format!("{line} is {wanted}"), async || self.metric(line).await == wanted).await;
+    }
+
+    /// Polls the server's metrics until a line has at least this value.
+    pub async fn until_at_least(&self, line: &str, least: f64) {
+        eventually(&format!("{line} is at least {least}"), async || self.metric(line).await >= least).await;
     }
 
     async fn send_json(&self, method: &str, target: &str, body: &Value) -> Reply {

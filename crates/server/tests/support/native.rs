@@ -1,12 +1,13 @@
 //! A raw client of the native protocol. It sends and receives frames, and leaves all decisions to the test.
 
 use thalweg_types::{
-    Durability, KeyspaceId, StreamId,
+    Durability, KeyspaceId, Revision, StreamId,
     command::{encode_append, encode_create_keyspace, encode_create_stream, encode_put},
     record::RecordBatch,
 };
 use thalweg_wire::{
-    Decoder, Fields, Frame, Level, Permit, Reason, RemainingBytes, ServerFrame, SharedFrame, Write, handshake::hello,
+    Decoder, Fields, Frame, Get, Kind, Level, Permit, Reason, RemainingBytes, ServerFrame, SharedFrame, Values, Write,
+    handshake::hello,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -69,8 +70,7 @@ impl Node {
 
 impl Raw {
     async fn greet(&mut self, max_frame_bytes: u32) {
-        self.put(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[]));
-        self.flush().await;
+        self.send(0, &hello("test", max_frame_bytes, std::time::Duration::ZERO, &[])).await;
         self.decoder.set_max_bytes(max_frame_bytes);
         expect!(self, 0, ServerFrame::Welcome(_) => ());
     }
@@ -103,6 +103,24 @@ impl Raw {
         self.flush().await;
     }
 
+    /// Sends a frame, and asserts that the next frame is an answer of this kind to it.
+    pub async fn ask<'f>(&mut self, id: u32, frame: &impl Frame<'f>, answer: Kind) {
+        self.send(id, frame).await;
+        let frame = self.next().await;
+        let envelope = ServerFrame::decode(frame.raw()).unwrap();
+        assert_eq!((envelope.id, envelope.frame.kind()), (id, answer), "{:?}", envelope.frame);
+    }
+
+    pub async fn send_with<'f>(&mut self, id: u32, fields: &Fields<'_>, frame: &impl Frame<'f>) {
+        self.put_with(id, fields, frame);
+        self.flush().await;
+    }
+
+    pub async fn send_command(&mut self, id: u32, level: Durability, encode: impl FnOnce(&mut Vec<u8>)) {
+        self.put_command(id, level, encode);
+        self.flush().await;
+    }
+
     pub async fn bytes(&mut self, bytes: &[u8]) {
         tokio::time::timeout(PATIENCE, self.stream.write_all(bytes)).await.expect("the server reads").unwrap();
     }
@@ -116,7 +134,7 @@ impl Raw {
     pub async fn next_or_end(&mut self) -> Option<SharedFrame> {
         loop {
             if let Some(frame) = self.decoder.next_shared().unwrap() {
-                if frame.header.kind == thalweg_wire::Kind::Ping as u16 {
+                if frame.header.kind == Kind::Ping as u16 {
                     continue;
                 }
                 return Some(frame);
@@ -147,33 +165,36 @@ impl Raw {
     }
 
     pub async fn keyspace(&mut self, name: &str) -> KeyspaceId {
-        self.put_command(u32::MAX, Durability::Os, |out| {
-            encode_create_keyspace(out, name, &Default::default()).unwrap();
-        });
-        self.flush().await;
+        let create = |out: &mut Vec<u8>| encode_create_keyspace(out, name, &Default::default()).unwrap();
+        self.send_command(u32::MAX, Durability::Os, create).await;
         KeyspaceId(expect!(self, u32::MAX, ServerFrame::Created(created) => created.id))
     }
 
     pub async fn stream(&mut self, name: &str) -> StreamId {
-        self.put_command(u32::MAX, Durability::Os, |out| {
-            encode_create_stream(out, name, &Default::default()).unwrap();
-        });
-        self.flush().await;
+        let create = |out: &mut Vec<u8>| encode_create_stream(out, name, &Default::default()).unwrap();
+        self.send_command(u32::MAX, Durability::Os, create).await;
         StreamId(expect!(self, u32::MAX, ServerFrame::Created(created) => created.id))
     }
 
+    /// Returns the value of a key, which is empty if the key has none.
+    pub async fn get(&mut self, keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
+        self.send(u32::MAX, &get(keyspace, key)).await;
+        expect!(self, u32::MAX, ServerFrame::Value(found) => found.value.0.to_vec())
+    }
+
     pub async fn set(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8]) {
-        self.put_command(u32::MAX, Durability::Os, |out| encode_put(out, keyspace, key, value).unwrap());
-        self.flush().await;
+        self.send_command(u32::MAX, Durability::Os, |out| encode_put(out, keyspace, key, value).unwrap()).await;
         expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
     }
 
     pub async fn append(&mut self, stream: StreamId, payloads: &[&[u8]]) {
-        let batch = batch(payloads);
-        self.put_command(u32::MAX, Durability::Os, |out| encode_append(out, stream, None, &batch));
-        self.flush().await;
+        self.send_command(u32::MAX, Durability::Os, |out| encode_append(out, stream, None, &batch(payloads))).await;
         expect!(self, u32::MAX, ServerFrame::Committed(_) => ());
     }
+}
+
+pub fn get(keyspace: KeyspaceId, key: &[u8]) -> Get<'_> {
+    Get { keyspace, revision: Revision(0), values: Values::Include, key: RemainingBytes(key) }
 }
 
 pub fn batch(payloads: &[&[u8]]) -> RecordBatch {

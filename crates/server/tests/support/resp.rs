@@ -19,7 +19,31 @@ pub fn serving(config: &mut Config) {
 
 /// Starts a node that serves Redis clients.
 pub async fn node() -> Node {
-    Node::with(serving).await
+    node_with(|_| ()).await
+}
+
+/// Starts a node like [`node`], with changes of its configuration.
+pub async fn node_with(change: impl FnOnce(&mut Config)) -> Node {
+    Node::with(|config| {
+        serving(config);
+        change(config);
+    })
+    .await
+}
+
+/// Starts a node with one thread for Redis clients. Database 1 is a cache.
+pub async fn node_with_one_thread() -> Node {
+    node_with(|config| config.resp_threads = 1).await
+}
+
+/// Puts keys `key:000000` and so on into the database 0 or 1.
+pub async fn fill(node: &Node, database: &str, keys: usize) {
+    let mut client = Resp::connect(node).await;
+    assert_eq!(client.call(&format!("SELECT {database}")).await, "+OK");
+    for from in (0..keys).step_by(1000) {
+        let pairs: Vec<String> = (from..(from + 1000).min(keys)).map(|key| format!("key:{key:06} v")).collect();
+        assert_eq!(client.call(&format!("MSET {}", pairs.join(" "))).await, "+OK");
+    }
 }
 
 /// A connection of a Redis client.

@@ -5,12 +5,12 @@ use std::{fmt, sync::Arc};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    metrics::{MetricType, gauge::ConstGauge},
 };
 
 use thalweg_broker::NodeStats;
 
-use super::encode::gauge;
+use super::encode::{counters, gauge, gauges};
 use crate::cluster::{ClusterHandle, ElapsedMillis, LinkTraffic, MemberHealth, MemberReport, MemberRole};
 
 /// Function that returns a figure of one member.
@@ -67,15 +67,15 @@ impl Collector for ClusterCollector {
         gauge(to, "cluster_commit_index", "Last index that a majority has", report.commit_index.0)?;
         gauge(to, "cluster_applied_index", "Last index that this node has applied", report.applied_index.0)?;
         gauge(to, "cluster_majority", "1 if a majority of the voters is not down", u64::from(report.has_majority()))?;
-        let mut members = to.encode_descriptor("cluster_members", "Members", None, MetricType::Gauge)?;
+        let mut members = Vec::new();
         for role in [MemberRole::Voter, MemberRole::Learner] {
             for health in [MemberHealth::Alive, MemberHealth::Suspect, MemberHealth::Down] {
                 let is_counted = |member: &&MemberReport| member.role == role && member.health == health;
-                let count = report.members.iter().filter(is_counted).count() as i64;
-                let labels = vec![("role", role.name()), ("health", health.name())];
-                ConstGauge::new(count).encode(members.encode_family(&labels)?)?;
+                let count = report.members.iter().filter(is_counted).count() as u64;
+                members.push(([("role", role.name()), ("health", health.name())], count));
             }
         }
+        gauges(to, "cluster_members", "Members", members)?;
         gauge(
             to,
             "cluster_room",
@@ -114,29 +114,22 @@ impl Collector for ClusterCollector {
         let name = |node| report.shown_name(node);
         let traffic: Vec<_> = self.0.link_traffic().into_iter().map(|traffic| (name(traffic.node), traffic)).collect();
         for (metric, help, figure) in LINK_COUNTERS.into_iter().filter(|_| !traffic.is_empty()) {
-            let mut family = to.encode_descriptor(metric, help, None, MetricType::Counter)?;
-            for (name, traffic) in &traffic {
-                let labels = vec![("node", name.as_str()), ("channel", traffic.channel)];
-                ConstCounter::new(figure(traffic)).encode(family.encode_family(&labels)?)?;
-            }
+            let links = traffic
+                .iter()
+                .map(|(name, traffic)| ([("node", name.as_str()), ("channel", traffic.channel)], figure(traffic)));
+            counters(to, metric, help, links)?;
         }
         let stats = self.0.subject_stats();
         if stats.is_empty() {
             return Ok(());
         }
         let named: Vec<_> = stats.into_iter().map(|(node, stats)| (name(node), stats)).collect();
+        let nodes = |figure: OfNode| named.iter().map(move |(name, stats)| ([("node", name.as_str())], figure(stats)));
         for (metric, help, figure) in SUBJECT_COUNTERS {
-            let mut family = to.encode_descriptor(metric, help, None, MetricType::Counter)?;
-            for (name, stats) in &named {
-                ConstCounter::new(figure(stats)).encode(family.encode_family(&vec![("node", name.as_str())])?)?;
-            }
+            counters(to, metric, help, nodes(figure))?;
         }
         for (metric, help, figure) in SUBJECT_GAUGES {
-            let mut family = to.encode_descriptor(metric, help, None, MetricType::Gauge)?;
-            for (name, stats) in &named {
-                let value = i64::try_from(figure(stats)).unwrap_or(i64::MAX);
-                ConstGauge::new(value).encode(family.encode_family(&vec![("node", name.as_str())])?)?;
-            }
+            gauges(to, metric, help, nodes(figure))?;
         }
         Ok(())
     }

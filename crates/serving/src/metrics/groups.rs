@@ -5,13 +5,10 @@
 
 use std::fmt;
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use thalweg_engine::{Database, GroupFigures};
 
+use super::encode::{counters, gauge, gauges};
 use crate::limits::MAX_METRIC_GROUPS;
 
 /// Collector of the metrics of the node's consumer groups.
@@ -42,23 +39,15 @@ impl Collector for Groups {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         // Other metrics report a failed state.
         let Ok((groups, count)) = self.0.group_figures(MAX_METRIC_GROUPS) else { return Ok(()) };
-        let metric = encoder.encode_descriptor("groups", "Consumer groups", None, MetricType::Gauge)?;
-        ConstGauge::new(count as i64).encode(metric)?;
+        gauge(&mut encoder, "groups", "Consumer groups", count as u64)?;
         if groups.is_empty() {
             return Ok(());
         }
         for (name, help, figure) in GAUGES {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for group in &groups {
-                let value = i64::try_from(figure(group)).unwrap_or(i64::MAX);
-                ConstGauge::new(value).encode(metric.encode_family(&labels(group))?)?;
-            }
+            gauges(&mut encoder, name, help, groups.iter().map(|group| (labels(group), figure(group))))?;
         }
         for (name, help, figure) in COUNTERS {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for group in &groups {
-                ConstCounter::new(figure(group)).encode(metric.encode_family(&labels(group))?)?;
-            }
+            counters(&mut encoder, name, help, groups.iter().map(|group| (labels(group), figure(group))))?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ mod views;
 
 pub use cluster::ClusterCollector;
 pub use connections::{Connections, OpenConnection};
-pub use encode::{NoLabels, counter, gauge};
+pub use encode::{NoLabels, counter, counters, gauge, gauges};
 pub use groups::Groups;
 pub use histogram::{HistogramCounts, Shards};
 pub use node::Node;

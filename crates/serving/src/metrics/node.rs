@@ -5,13 +5,13 @@ use std::fmt;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    metrics::{MetricType, counter::ConstCounter},
     registry::Unit,
 };
 use thalweg_engine::{Database, Health, ReplicationStage, ScrubStats, Stats, WriteStage, snapshot::SnapshotStats};
 use thalweg_types::Log2Histogram;
 
-use super::encode::{NoLabels, counter, gauge};
+use super::encode::{NoLabels, counter, counters, gauge, gauges};
 
 /// Collector of the node's metrics: those of its log, its state, its queue of commands, and its health.
 #[derive(Debug)]
@@ -101,11 +101,7 @@ fn encode_pacer(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Resu
         ConstCounter::new(rest_micros as f64 / 1e6).encode(metric.encode_family(&vec![("work", work)])?)?;
     }
     let help = "Pieces of background work without a pause, because writers were about to wait for the work";
-    let mut metric = encoder.encode_descriptor("pacer_late", help, None, MetricType::Counter)?;
-    for (work, _, late) in pacer.works() {
-        ConstCounter::new(late).encode(metric.encode_family(&vec![("work", work)])?)?;
-    }
-    Ok(())
+    counters(encoder, "pacer_late", help, pacer.works().map(|(work, _, late)| ([("work", work)], late)))
 }
 
 /// Encodes the times of the stages of writes: their names, and histograms in nanoseconds. Stages without times are left
@@ -207,11 +203,7 @@ fn encode_state(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Resu
     gauge(encoder, "state_slowdown_bytes_per_second", help, state.slowdown_bytes_per_second)?;
     gauge(encoder, "state_estimated_keys", "Keys, dead versions included", state.estimated_keys)?;
     gauge(encoder, "state_cache_bytes", "Bytes of cached blocks", state.cache_bytes)?;
-    let help = "Tables of each level";
-    let mut metric = encoder.encode_descriptor("state_level_tables", help, None, MetricType::Gauge)?;
-    for (level, tables) in state.tables_per_level.iter().enumerate() {
-        let level = level.to_string();
-        ConstGauge::new(*tables as i64).encode(metric.encode_family(&vec![("level", level.as_str())])?)?;
-    }
-    Ok(())
+    let tables = state.tables_per_level.iter().enumerate();
+    let tables = tables.map(|(level, tables)| ([("level", level.to_string())], *tables));
+    gauges(encoder, "state_level_tables", "Tables of each level", tables)
 }

@@ -2,13 +2,9 @@
 
 use std::{fmt, sync::Arc};
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, gauge::ConstGauge},
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 
-use super::encode::{counter, gauge};
+use super::encode::{counter, gauge, gauges};
 use crate::{
     admission::{Admission, Resource},
     bulk::BulkCounters,
@@ -34,21 +30,17 @@ impl Collector for Shares {
         let (Self { admission, slots, held_log, bulk }, to) = (self, &mut encoder);
         gauge(to, "client_addresses", "Client addresses that hold anything", admission.address_count() as u64)?;
         let help = "Largest amount of each bound that one client address holds";
-        let mut largest = to.encode_descriptor("client_largest_share", help, None, MetricType::Gauge)?;
-        for resource in Resource::ALL {
-            let held = admission.largest_holder(resource).map_or(0, |(_, held)| held);
-            let held = i64::try_from(held).unwrap_or(i64::MAX);
-            ConstGauge::new(held).encode(largest.encode_family(&vec![("bound", resource.name())])?)?;
-        }
+        let held = |resource| admission.largest_holder(resource).map_or(0, |(_, held)| held);
+        let largest = Resource::ALL.map(|resource| ([("bound", resource.name())], held(resource)));
+        gauges(to, "client_largest_share", help, largest)?;
         let help =
             "Amount that the address which holds most of a bound holds, while only the reserve of the bound is free";
-        let mut holders = to.encode_descriptor("client_largest_holder", help, None, MetricType::Gauge)?;
-        for resource in Resource::ALL.into_iter().filter(|resource| admission.bound(*resource).is_short()) {
-            let Some((address, held)) = admission.largest_holder(resource) else { continue };
-            let held = i64::try_from(held).unwrap_or(i64::MAX);
-            let labels = vec![("bound", resource.name().to_owned()), ("address", address.to_string())];
-            ConstGauge::new(held).encode(holders.encode_family(&labels)?)?;
-        }
+        let holders = Resource::ALL.into_iter().filter(|resource| admission.bound(*resource).is_short());
+        let holders = holders.filter_map(|resource| {
+            let (address, held) = admission.largest_holder(resource)?;
+            Some(([("bound", resource.name().to_owned()), ("address", address.to_string())], held))
+        });
+        gauges(to, "client_largest_holder", help, holders)?;
         let half_open = "Connections without a finished handshake or authentication";
         gauge(to, "half_open", half_open, slots.half_open.used() as u64)?;
         let replaced = "Connections without a finished handshake or authentication that were closed for newer ones";

@@ -5,15 +5,11 @@
 
 use std::{fmt, sync::Arc};
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use thalweg_broker::{CacheCounts, NamedCache};
 use thalweg_types::printable::one_line;
 
-use super::encode::{counter, gauge};
+use super::encode::{counter, counters, gauge, gauges};
 use crate::{limits::MAX_METRIC_CACHES, views::Views};
 
 /// Collector of the metrics of subjects.
@@ -41,13 +37,10 @@ impl Collector for Subjects {
         let given_up = "Connections closed because the queue of a subscription overflowed";
         counter(to, "subject_disconnected_links", given_up, losses.disconnected_links)?;
         let help = "Messages that subscriptions missed because queues were full, by policy";
-        let mut dropped = to.encode_descriptor("subject_dropped_messages", help, None, MetricType::Counter)?;
         let policies =
             [("drop_new", losses.drop_new), ("drop_old", losses.drop_old), ("disconnect", losses.disconnect)];
-        for (policy, messages) in policies {
-            ConstCounter::new(messages).encode(dropped.encode_family(&vec![("policy", policy)])?)?;
-        }
-        Ok(())
+        let dropped = policies.map(|(policy, messages)| ([("policy", policy)], messages));
+        counters(to, "subject_dropped_messages", help, dropped)
     }
 }
 
@@ -82,18 +75,13 @@ impl Collector for Caches {
         if shown.is_empty() {
             return Ok(());
         }
+        let series =
+            |figure: Figure| shown.iter().map(move |(cache, stats)| ([("cache", cache.as_str())], figure(stats)));
         for (name, help, figure) in GAUGES {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (cache, stats) in &shown {
-                let value = i64::try_from(figure(stats)).unwrap_or(i64::MAX);
-                ConstGauge::new(value).encode(metric.encode_family(&vec![("cache", cache.as_str())])?)?;
-            }
+            gauges(&mut encoder, name, help, series(figure))?;
         }
         for (name, help, figure) in COUNTERS {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (cache, stats) in &shown {
-                ConstCounter::new(figure(stats)).encode(metric.encode_family(&vec![("cache", cache.as_str())])?)?;
-            }
+            counters(&mut encoder, name, help, series(figure))?;
         }
         Ok(())
     }

@@ -1,55 +1,34 @@
 //! Changes of a cluster: scaling, learners and their promotion, events, copies into a new cluster, and data of earlier
 //! versions.
 
-use std::{
-    io::{BufRead as _, BufReader},
-    path::Path,
-    process::{Child, Stdio},
-    sync::{Arc, Mutex},
-};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::{
     Cluster, Founding, Links, agent, get,
-    node::{Run, command, run},
+    node::{Printing, Run, command, run},
     operations::{Writer, check},
     put, until,
 };
 
-/// `thalweg cluster events` at a node, killed when dropped.
-struct Watch {
-    child: Child,
-    lines: Arc<Mutex<Vec<Value>>>,
-}
+/// `thalweg cluster events` at a node.
+struct Watch(Printing);
 
 impl Watch {
     fn start(cluster: &Cluster, number: usize) -> Self {
         let mut watch = command();
         watch.args(["cluster", "events", "--past", "--json"]).env("THALWEG_SERVER", &cluster.node(number).url);
-        let mut child = watch.stdout(Stdio::piped()).spawn().expect("the binary starts");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let lines = Arc::<Mutex<Vec<Value>>>::default();
-        let list = Arc::clone(&lines);
-        std::thread::spawn(move || {
-            for line in output.lines().map_while(Result::ok) {
-                list.lock().unwrap().push(serde_json::from_str(&line).expect("each line is an event"));
-            }
-        });
-        Self { child, lines }
+        Self(Printing::start(&mut watch))
     }
 
     /// Waits until an event of this kind about the node with this id was printed.
     fn until(&self, event: &str, node: &str) {
-        let is_it = |line: &Value| line["event"] == event && line["node"] == node;
-        until(&format!("{event} {node}"), || self.lines.lock().unwrap().iter().any(is_it));
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let is_it = |line: &String| {
+            let line: Value = serde_json::from_str(line).expect("each line is an event");
+            line["event"] == event && line["node"] == node
+        };
+        until(&format!("{event} {node}"), || self.0.lines().iter().any(is_it));
     }
 }
 

@@ -3,9 +3,6 @@
 
 use std::{
     collections::BTreeSet,
-    io::{BufRead, BufReader},
-    process::{Child, Stdio},
-    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -22,7 +19,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     Cluster, PATIENCE, agent,
-    node::{command, free_address, pause},
+    node::{Printing, command, free_address, pause},
     until,
 };
 
@@ -340,43 +337,25 @@ fn all_members_log_the_names_of_the_requests_in_the_entries_that_they_apply() {
     });
 }
 
-/// Records that `thalweg consume --push` has printed. The command is killed when this value is dropped.
-struct Consumer {
-    child: Child,
-    printed: Arc<Mutex<Vec<String>>>,
-}
+/// `thalweg consume --push`, which prints records.
+struct Consumer(Printing);
 
 impl Consumer {
     fn start(servers: &str) -> Self {
         let mut consume = command();
         consume.args(["consume", "jobs", "--group", "workers", "--create", "--push", "--payload-only"]);
-        let mut child =
-            consume.env("THALWEG_SERVER", servers).stdout(Stdio::piped()).spawn().expect("the binary starts");
-        let output = BufReader::new(child.stdout.take().expect("piped"));
-        let printed = Arc::<Mutex<Vec<String>>>::default();
-        let list = Arc::clone(&printed);
-        std::thread::spawn(move || {
-            output.lines().map_while(Result::ok).for_each(|line| list.lock().unwrap().push(line));
-        });
-        Self { child, printed }
+        Self(Printing::start(consume.env("THALWEG_SERVER", servers)))
     }
 
     /// Returns the printed records in the order in which each appeared first.
     fn distinct(&self) -> Vec<String> {
         let mut records = Vec::new();
-        for record in self.printed.lock().unwrap().iter() {
-            if !records.contains(record) {
-                records.push(record.clone());
+        for record in self.0.lines() {
+            if !records.contains(&record) {
+                records.push(record);
             }
         }
         records
-    }
-}
-
-impl Drop for Consumer {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -412,7 +391,7 @@ fn a_consumer_of_the_command_line_continues_when_the_leadership_moves() {
     assert_eq!(group["pending"], 0, "{group}");
     // A delivery or an ack that is under way while the leadership moves can be lost. The group then delivers the record
     // again.
-    let repeated = consumer.printed.lock().unwrap().len() - expected.len();
+    let repeated = consumer.0.lines().len() - expected.len();
     assert!(group["redelivered"].as_u64().is_some_and(|count| repeated as u64 <= count && count <= 2), "{group}");
 }
 

@@ -60,6 +60,7 @@ use clock::{Dice, Moments, seed};
 use clocks::Clocks;
 use disks::Disk;
 use history::History;
+use mount::done;
 use network::{HUB, Network};
 use node::{Node, THALWEG, clean, command, run};
 
@@ -648,10 +649,4 @@ fn check_with_porcupine(context: &str, history: &History, dir: &Path) {
     // The code is 2 if it did not decide about a key in time.
     let is_good = matches!(output.status.code(), Some(0 | 2)) && said.contains(" 0 not, ");
     assert!(is_good, "{context}: {said}{}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Returns the reason why a command of the system failed.
-fn done(command: &mut Command) -> Result<(), String> {
-    let output = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }

@@ -53,7 +53,8 @@ impl Drop for Mounted {
     }
 }
 
-fn done(command: &mut Command) -> Result<(), String> {
+/// Returns the reason why a command of the system failed.
+pub fn done(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }

@@ -249,6 +249,37 @@ pub fn run(command: &mut Command, input: &[u8]) -> Run {
     }
 }
 
+/// A command that runs while its output is collected, killed when dropped.
+pub struct Printing {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Printing {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let list = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| list.lock().unwrap().push(line));
+        });
+        Self { child, lines }
+    }
+
+    /// Returns the lines that the command has printed so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Printing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Target of a client command; both kinds must behave alike.
 pub enum Target {
     Server(Node),

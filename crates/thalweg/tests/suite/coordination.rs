@@ -8,9 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::Value;
-
-use crate::node::{self, Node, PATIENCE, Run, Target};
+use crate::{
+    client::json,
+    node::{self, Node, PATIENCE, Run, Target},
+};
 
 /// Command that prints its token and then runs until its stdin is closed.
 const HOLD: &str = "echo $THALWEG_FENCING_TOKEN; read line; true";
@@ -66,10 +67,6 @@ impl Holder {
 
 fn token(run: Run) -> u64 {
     run.ok().trim().parse().unwrap()
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 #[test]

@@ -2,14 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::node::{self, Target};
-
-fn each_place(test: impl Fn(&Target)) {
-    let root = tempfile::tempdir().unwrap();
-    for place in Target::both(root.path()) {
-        test(&place);
-    }
-}
+use crate::{
+    client::each_place,
+    node::{self, Target},
+};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()

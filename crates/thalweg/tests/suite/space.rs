@@ -9,14 +9,13 @@ use std::{
 
 use serde_json::Value;
 
-use crate::node::{Node, PATIENCE, Run, clean, command, run};
+use crate::{
+    client::json,
+    node::{Node, PATIENCE, Run, clean, command, run},
+};
 
 fn at_rest(data: &Path, more: &[&str]) -> Run {
     run(command().args(["space", "--data"]).arg(data).args(more), b"")
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Returns the bytes that `du` counts for a directory.

@@ -8,14 +8,13 @@ use std::{
 
 use serde_json::Value;
 
-use crate::node::{Node, Run, command, run};
+use crate::{
+    client::json,
+    node::{Node, Run, command, run},
+};
 
 fn thalweg(args: &[&str]) -> Run {
     run(command().args(args), b"")
-}
-
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Creates a directory with data of every kind, and ends its server with `end`.
