@@ -99,7 +99,11 @@ impl Content {
     /// Zeroes the bytes beyond the length and frees their blocks.
     pub(super) fn trim(&mut self) {
         let block_bytes = BLOCK_BYTES as u64;
-        drop(self.blocks.split_off(&self.len.div_ceil(block_bytes)));
+        let end = self.len.div_ceil(block_bytes);
+        // Every sync trims, and most find no block beyond the length.
+        if self.blocks.last_key_value().is_some_and(|(block, _)| *block >= end) {
+            drop(self.blocks.split_off(&end));
+        }
         let within = (self.len % block_bytes) as usize;
         if let (1.., Some(bytes)) = (within, self.blocks.get_mut(&(self.len / block_bytes)))
             && !is_zero(&bytes[within..])
