@@ -127,8 +127,8 @@ impl Content {
     }
 }
 
-/// Returns true if all bytes are zero. It compares blocks, because unoptimised tests take long for a loop over bytes, and
-/// they fill many segments with zeroes.
+/// Returns true if all bytes are zero. It compares blocks: tests fill many segments with zeroes, and a loop over bytes
+/// is slow without optimisation.
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(BLOCK_BYTES).all(|chunk| *chunk == ZEROES[..chunk.len()])
 }

@@ -76,8 +76,8 @@ fn urls(cluster: &Cluster) -> Vec<String> {
 }
 
 /// Checks that all running nodes have all acknowledged writes, and equal states. A scan of each node shows all writes.
-/// A part of the keys, with the newest ones, is also read key by key: a request for each key would take most of the time of
-/// these tests.
+/// A part of the keys, with the newest ones, is also read key by key. A request for each key would take most of the
+/// time of these tests.
 pub fn check(cluster: &Cluster, acknowledged: &[u64]) {
     assert!(!acknowledged.is_empty());
     let newest = acknowledged.len().saturating_sub(20);
