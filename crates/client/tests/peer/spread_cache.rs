@@ -37,7 +37,7 @@ async fn places(cache: &SpreadCache) -> BTreeMap<Vec<u8>, u64> {
 async fn until_members(cache: &SpreadCache, count: usize) {
     let known = async {
         while cache.parts().await.unwrap().len() != count {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(60), known).await.expect("the client learns the members");

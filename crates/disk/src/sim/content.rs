@@ -69,6 +69,20 @@ impl Content {
         }
     }
 
+    /// Replaces `len` bytes at `offset` by zeroes without changing the length. Whole blocks cost only a pointer.
+    pub(super) fn overwrite_with_zeroes(&mut self, len: usize, offset: u64) {
+        for (within, block, part) in pieces(len, offset) {
+            if part.len() == BLOCK_BYTES {
+                self.blocks.insert(block, Arc::clone(&ZEROES));
+                continue;
+            }
+            let bytes = self.blocks.entry(block).or_insert_with(|| Arc::clone(&ZEROES));
+            if !is_zero(&bytes[within..within + part.len()]) {
+                Arc::make_mut(bytes)[within..within + part.len()].fill(0);
+            }
+        }
+    }
+
     /// Zeroes a sector if it is allocated.
     pub(super) fn zero_sector(&mut self, sector: u64) {
         let offset = sector * SECTOR_BYTES as u64;
@@ -85,10 +99,14 @@ impl Content {
     /// Zeroes the bytes beyond the length and frees their blocks.
     pub(super) fn trim(&mut self) {
         let block_bytes = BLOCK_BYTES as u64;
-        drop(self.blocks.split_off(&self.len.div_ceil(block_bytes)));
+        let end = self.len.div_ceil(block_bytes);
+        // Every sync trims, and most find no block beyond the length.
+        if self.blocks.last_key_value().is_some_and(|(block, _)| *block >= end) {
+            drop(self.blocks.split_off(&end));
+        }
         let within = (self.len % block_bytes) as usize;
         if let (1.., Some(bytes)) = (within, self.blocks.get_mut(&(self.len / block_bytes)))
-            && bytes[within..].iter().any(|byte| *byte != 0)
+            && !is_zero(&bytes[within..])
         {
             Arc::make_mut(bytes)[within..].fill(0);
         }
@@ -107,6 +125,12 @@ impl Content {
         self.read(&mut bytes, 0);
         bytes
     }
+}
+
+/// Returns true if all bytes are zero. It compares blocks: tests fill many segments with zeroes, and a loop over bytes
+/// is slow without optimisation.
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
+    bytes.chunks(BLOCK_BYTES).all(|chunk| *chunk == ZEROES[..chunk.len()])
 }
 
 /// Splits `len` bytes at `offset` at block boundaries. Each item has the position in its block, the block
@@ -150,6 +174,28 @@ mod tests {
         model.resize(9000, 0);
         assert_eq!(content.to_vec(), model);
         assert_eq!(content.allocated_bytes(), 2 * BLOCK_BYTES as u64);
+    }
+
+    #[test]
+    fn zeroes_replace_whole_blocks_and_parts_and_allocate_holes() {
+        for (offset, len) in [(0, 20_000), (4096, 4096), (100, 50), (4000, 9000), (8192, 1), (30_000, 10_000)] {
+            let mut content = Content::default();
+            content.overwrite(&[7; 16_384], 0);
+            let mut same = content.clone();
+            content.overwrite_with_zeroes(len, offset);
+            same.overwrite(&vec![0; len], offset);
+            for content in [&mut content, &mut same] {
+                content.set_len(40_000);
+            }
+            assert_eq!(content.to_vec(), same.to_vec(), "{len} bytes at {offset}");
+            assert_eq!(content.allocated_bytes(), same.allocated_bytes(), "{len} bytes at {offset}");
+        }
+        assert!(is_zero(&[]) && is_zero(&[0; 10_000]));
+        for at in [0, 4095, 4096, 9999] {
+            let mut bytes = vec![0; 10_000];
+            bytes[at] = 1;
+            assert!(!is_zero(&bytes), "{at}");
+        }
     }
 
     #[test]

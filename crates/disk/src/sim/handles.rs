@@ -42,7 +42,7 @@ impl File for SimFile {
     }
 
     fn write_all_vectored_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()> {
-        let data: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let data = parts.iter().map(|part| &part[..]).collect::<Vec<_>>().concat();
         self.write_all_at(&data, offset)
     }
 

@@ -5,7 +5,7 @@
 //! they stay in the cache, but are never written.
 
 use super::{
-    content::{Content, SECTOR_BYTES},
+    content::{Content, SECTOR_BYTES, is_zero},
     power::Survival,
     rng::Rng,
 };
@@ -76,11 +76,7 @@ impl Inode {
         let first = offset / SECTOR_BYTES as u64;
         let count = end.div_ceil(SECTOR_BYTES as u64) - first;
         let bytes = self.cached.sectors(first, count);
-        let sectors = if bytes.iter().all(|byte| *byte == 0) {
-            Sectors::Zeroes { first, count }
-        } else {
-            Sectors::Bytes { first, bytes }
-        };
+        let sectors = if is_zero(&bytes) { Sectors::Zeroes { first, count } } else { Sectors::Bytes { first, bytes } };
         self.pending.push(Pending { operation, sectors, len });
     }
 
@@ -107,7 +103,7 @@ impl Inode {
     /// pending.
     pub(super) fn sync(&mut self) {
         for pending in std::mem::take(&mut self.pending) {
-            pending.sectors.apply(&mut self.durable, |_| true);
+            pending.sectors.apply_all(&mut self.durable);
         }
         self.durable.set_len(self.cached.len());
         self.durable.trim();
@@ -144,7 +140,7 @@ impl Inode {
         let len = self.cached.len();
         self.cached = self.durable.clone();
         for pending in &self.pending {
-            pending.sectors.apply(&mut self.cached, |_| true);
+            pending.sectors.apply_all(&mut self.cached);
         }
         self.cached.set_len(len);
         self.cached.trim();
@@ -185,6 +181,17 @@ fn byte_at(content: &Content, offset: u64) -> u8 {
 }
 
 impl Sectors {
+    /// Applies all sector versions to `content`: the result of [`apply`](Self::apply) that keeps each, in fewer steps.
+    fn apply_all(&self, content: &mut Content) {
+        match self {
+            Self::Bytes { first, bytes } => content.overwrite(bytes, first * SECTOR_BYTES as u64),
+            Self::Zeroes { first, count } => {
+                content.overwrite_with_zeroes(*count as usize * SECTOR_BYTES, first * SECTOR_BYTES as u64);
+            }
+            Self::None | Self::Cut { .. } => self.apply(content, |_| true),
+        }
+    }
+
     /// Applies to `content` those sector versions that `keeps` permits.
     fn apply(&self, content: &mut Content, mut keeps: impl FnMut(u64) -> bool) {
         match self {

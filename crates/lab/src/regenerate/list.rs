@@ -137,7 +137,7 @@ pub(super) const ALL: &[Figures] = &[
     source(
         "million",
         "A million small streams",
-        "cargo test --release -p thalweg --test million -- --ignored --nocapture --test-threads 1",
+        "cargo test --release -p thalweg --test suite million:: -- --ignored --nocapture --test-threads 1",
     ),
     source(
         "machine-cost",

@@ -76,7 +76,7 @@ fn reads_of_groups_do_not_wait_for_a_flush_that_stalls_the_applying_thread() {
     };
     let (mut before, mut since) = (machine.applied().lsn, Instant::now());
     while since.elapsed() < STALLED || backend.stats().sealed_memtables == 0 {
-        thread::yield_now();
+        thread::sleep(Duration::from_millis(1));
         let now = machine.applied().lsn;
         if now != before {
             (before, since) = (now, Instant::now());

@@ -239,7 +239,7 @@ fn a_write_that_outruns_flushes_waits_and_is_counted() {
             }
         });
         while backend.stats().sealed_memtables < harness.options().max_sealed as u64 {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         let view = backend.view();
         log.let_go();
@@ -291,7 +291,7 @@ fn memtables_and_level_0_stay_bounded_while_somebody_writes_without_pause() {
     let start = std::time::Instant::now();
     while backend.stats().is_compacting || backend.stats().tables_per_level[0] >= 4 {
         assert!(start.elapsed() < Duration::from_secs(60), "still behind: {:?}", backend.stats());
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
     assert_round(&backend, 600, 40, "all batches were applied");
 }
@@ -311,7 +311,7 @@ fn compaction_catches_up_and_drops_what_is_hidden() {
             break stats;
         }
         assert!(start.elapsed() < Duration::from_secs(60), "still behind: {stats:?}");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(1));
     };
     assert!(settled.compactions > 0 && settled.compacted_bytes > 0, "{settled:?}");
     // The tables of level 0, and the one they were merged into, each have 40 keys and an applied position.

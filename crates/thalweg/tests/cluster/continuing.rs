@@ -20,6 +20,8 @@ use crate::{
 
 /// Number of writes. The leader is killed after a third of them.
 const WRITES: usize = 60;
+/// Pause between two looks at a state that must last for seconds.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// An event of a reply without an end, or the end of the connection.
 #[derive(Debug)]
@@ -294,6 +296,7 @@ fn a_lease_that_is_kept_alive_outlasts_a_failover_and_its_keys_end_with_it() {
             let (status, _) = read(&cluster.url(number, "/v1/kv/leased/key"), &[]);
             assert_eq!(status, 200, "the key is there on node {number}, {:?} after the kill", killed.elapsed());
         }
+        std::thread::sleep(BETWEEN_LOOKS);
     }
     for (number, _) in cluster.running() {
         let url = cluster.url(number, "/v1/kv/leased/key");
@@ -360,6 +363,7 @@ fn a_lock_is_held_across_a_failover_and_goes_to_one_other_then() {
     while killed.elapsed() < Duration::from_secs(10) {
         assert_ne!(try_lock().code, Some(0), "the lock is held, {:?} after the kill", killed.elapsed());
         assert!(holder.is_running(), "the holder lost it within {:?}", killed.elapsed());
+        std::thread::sleep(BETWEEN_LOOKS);
     }
     let token = holder.token;
     assert_eq!(holder.finish(), Some(0));

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use node::{Node, Run, command, free_address, pause, run};
+use node::{Node, Run, command, free_address, pause_after, run};
 use serde_json::Value;
 use ureq::Agent;
 
@@ -212,8 +212,9 @@ impl Cluster {
 
     fn until_voters(&self, count: usize) {
         until("all nodes vote", || {
-            self.members().iter().filter(|member| member["role"] == "voter").count() == count
-                && self.running().all(|(number, _)| self.status(number)["leader"].is_string())
+            // A command is a process, so it comes last.
+            self.running().all(|(number, _)| self.status(number)["leader"].is_string())
+                && self.members().iter().filter(|member| member["role"] == "voter").count() == count
         });
     }
 
@@ -267,9 +268,13 @@ impl Cluster {
 #[track_caller]
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
-    while !holds() {
+    loop {
+        let began = Instant::now();
+        if holds() {
+            return;
+        }
         assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        pause();
+        pause_after(began);
     }
 }
 

@@ -34,6 +34,13 @@ pub fn pause() {
     std::thread::sleep(Duration::from_millis(1));
 }
 
+/// Pauses a loop that waits for another process, after a check that began at `began`. Many checks start a process or
+/// give the awaited one work. The pause is three times as long as the check, so checks take at most a quarter of a
+/// processor.
+pub fn pause_after(began: Instant) {
+    std::thread::sleep((began.elapsed() * 3).clamp(Duration::from_millis(1), Duration::from_millis(300)));
+}
+
 /// A server process, killed when dropped.
 pub struct Node {
     child: Child,

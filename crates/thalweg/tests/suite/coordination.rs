@@ -248,10 +248,12 @@ fn who_leads_is_seen() {
 fn until<T>(mut found: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
+        let look = Instant::now();
         if let Some(found) = found() {
             return found;
         }
         assert!(began.elapsed() < PATIENCE, "not in {PATIENCE:?}");
+        node::pause_after(look);
     }
 }
 

@@ -17,6 +17,7 @@ mod groups;
 mod guides;
 mod layering;
 mod memory;
+mod million;
 mod module_circles;
 mod permissions;
 mod plan;

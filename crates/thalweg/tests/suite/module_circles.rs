@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Group, Spacing, TokenStream, TokenTree};
 
 /// Maximum number of rooms in a circle, for crates that have one. It may only be lowered; other crates have none.
 ///
@@ -264,7 +264,7 @@ fn tokens(stream: TokenStream) -> Vec<String> {
     let mut trees = stream.into_iter().peekable();
     while let Some(tree) = trees.next() {
         match tree {
-            TokenTree::Group(group) if group.stream().to_string().replace(' ', "") == "cfg(test)" => {
+            TokenTree::Group(group) if is_cfg_test(&group) => {
                 // The item under test ends with its first block or semicolon.
                 trees.by_ref().find(|tree| match tree {
                     TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -286,6 +286,12 @@ fn tokens(stream: TokenStream) -> Vec<String> {
         }
     }
     tokens
+}
+
+/// Returns true for the brackets of `#[cfg(test)]`. It converts only groups of two tokens to text, because the text of
+/// a group contains that of all groups in it.
+fn is_cfg_test(group: &Group) -> bool {
+    group.stream().into_iter().count() == 2 && group.stream().to_string().replace(' ', "") == "cfg(test)"
 }
 
 /// Returns all `.rs` files below `dir`, except files that contain only tests.

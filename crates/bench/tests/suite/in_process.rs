@@ -1,12 +1,6 @@
 //! The suites of the native protocol and of HTTP against a server in this process: small, to see that they run, check
 //! and report.
 
-mod common;
-#[path = "common/node.rs"]
-mod node;
-
-use common::{assert_positive, assert_right, feed_row};
-use node::Node;
 use thalweg_bench::{
     BenchError, Progress, Quiet, Report,
     baseline::{self, CheckOptions, SaveOptions},
@@ -18,6 +12,11 @@ use thalweg_bench::{
     resp::{self, RespOptions},
     scenario::{self, ScenarioOptions},
     streams::{self, StreamsOptions},
+};
+
+use crate::{
+    common::{self, assert_positive, assert_right, feed_row},
+    node::Node,
 };
 
 fn options<O: clap::Args>(flags: &str, more: &str) -> O {

@@ -1,7 +1,5 @@
 //! Servers that lose, repeat, swap or garble messages: a run against one is never good.
 
-mod common;
-
 use std::{
     future::poll_fn,
     net::SocketAddr,
@@ -13,7 +11,6 @@ use std::{
     thread,
 };
 
-use common::options;
 use thalweg_bench::{
     Quiet, Report,
     pubsub::{self, PubsubOptions},
@@ -25,6 +22,8 @@ use thalweg_wire::{
     ClientFrame, Decoder, Frame as _, Subscribed, batch::put_deliver_prefix, handshake::ServerParameters,
 };
 use tokio::{runtime::Builder, sync::mpsc};
+
+use crate::common::options;
 
 /// Fault of a server, at the tenth batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,11 @@
 //! Guarantees of a channel over every transport.
 
-#![allow(unreachable_pub, reason = "a test program has no interface")]
-
-mod common;
-
 use std::io::ErrorKind;
 
 use bytes::{Bytes, BytesMut};
-use common::*;
 use thalweg_transport::{Kind, Outbox};
+
+use crate::common::*;
 
 macro_rules! for_each_kind {
     ($($name:ident)*) => {

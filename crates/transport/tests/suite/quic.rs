@@ -1,14 +1,11 @@
 //! Behaviour that only QUIC has: several channels, windows, several sockets on a port.
 
-#![allow(unreachable_pub, reason = "a test program has no interface")]
-
-mod common;
-
 use std::time::Duration;
 
-use common::*;
 use thalweg_transport::{Channel, Connection, Dialer, Kind, Listener, Outbox, UNTRUSTED_WINDOW_BYTES};
 use tokio::time::timeout;
+
+use crate::common::*;
 
 /// Opens a channel and accepts it on the other side.
 async fn another(client: &Connection, server: &Connection) -> (Channel, Channel) {

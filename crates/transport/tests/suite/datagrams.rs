@@ -1,9 +1,5 @@
 //! Datagram sizes: on the loopback, and on a path that permits less than the kernel's route.
 
-#![allow(unreachable_pub, reason = "a test program has no interface")]
-
-mod common;
-
 use std::{
     net::SocketAddr,
     sync::{
@@ -13,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::*;
 use thalweg_transport::{Channel, Connection, Dialer, Kind, Listener};
 use tokio::{net::UdpSocket, task::JoinHandle};
+
+use crate::common::*;
 
 /// Bytes of a datagram that fits Ethernet, less some tunnel overhead.
 const NARROW: usize = 1_400;

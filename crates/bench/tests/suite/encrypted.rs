@@ -1,15 +1,14 @@
 //! Scenarios over TLS and QUIC against a server in this process: small, to see that they run, check and report.
 
-mod common;
-#[path = "common/node.rs"]
-mod node;
-
-use common::{assert_right, options};
-use node::{Node, TcpPort};
 use thalweg_bench::{
     BenchError, Quiet, Report,
     compare::{self, CompareOptions},
     scenario::{self, ScenarioOptions},
+};
+
+use crate::{
+    common::{assert_right, options},
+    node::{Node, TcpPort},
 };
 
 /// Runs a scenario for a short time.

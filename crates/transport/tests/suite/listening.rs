@@ -1,12 +1,7 @@
 //! Binding, handshakes, and rejected connections.
 
-#![allow(unreachable_pub, reason = "a test program has no interface")]
-
-mod common;
-
 use std::{io::Write as _, path::Path, time::Duration};
 
-use common::*;
 use tempfile::TempDir;
 use thalweg_transport::{
     CERTIFICATE_FILE, DialError, Dialer, Endpoint, EstablishError, Fingerprint, Identity, IdentityError, KEY_FILE,
@@ -17,6 +12,8 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
+
+use crate::common::*;
 
 /// Accepts and establishes one connection. Returns its outcome.
 async fn outcome(listener: &Listener) -> Result<Kind, EstablishError> {

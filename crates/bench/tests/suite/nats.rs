@@ -1,21 +1,18 @@
 //! Scenarios over core NATS and JetStream, against the NATS server of `peers/nats`, whose program `THALWEG_NATS_PEER`
 //! names. They are skipped without it.
-#![cfg(feature = "nats")]
-#![allow(unreachable_pub, reason = "a test program has no interface")]
-
-mod common;
-#[path = "../../thalweg/tests/node/skip.rs"]
-mod skip;
 
 use std::{
     io::{BufRead as _, BufReader},
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-use common::{assert_positive, assert_right, feed_row};
-use skip::skip;
 use tempfile::TempDir;
 use thalweg_bench::{BenchError, Report};
+
+use crate::{
+    common::{self, assert_positive, assert_right, feed_row},
+    skip::skip,
+};
 
 /// A NATS server with JetStream in a process of its own, which ends with its standard input.
 struct NatsServer {

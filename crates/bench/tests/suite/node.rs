@@ -1,8 +1,5 @@
 //! A server of Thalweg in the process of a test.
 
-#![allow(dead_code, reason = "each test uses some of it")]
-#![allow(unreachable_pub, reason = "a test program has no interface")]
-
 use std::{
     net::SocketAddr,
     path::Path,

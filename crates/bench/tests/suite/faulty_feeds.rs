@@ -1,7 +1,5 @@
 //! A server over HTTP that loses, repeats, swaps or garbles records and messages: a scenario against it is never good.
 
-mod common;
-
 use std::{
     io::Write as _,
     net::{SocketAddr, TcpStream},
@@ -11,8 +9,9 @@ use std::{
     },
 };
 
-use common::{HttpReply, HttpRequest};
 use thalweg_bench::{Report, report::Verdict};
+
+use crate::common::{self, HttpReply, HttpRequest};
 
 /// Fault of a server, at the tenth append, fetch or publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,7 @@
 //! Helpers of the tests of the suites: options as they are typed, scenario files, servers that answer as a test says,
 //! and the figures of a report.
 //!
-//! Does not own: a server of Thalweg, which is in `node.rs`, because the programs that need none compile faster without
-//! it.
-
-#![allow(dead_code, reason = "each test uses some of it")]
-#![allow(unreachable_pub, reason = "a test program has no interface")]
+//! Does not own: a server of Thalweg, which is in `node.rs`.
 
 use std::{
     io::{BufRead, BufReader, Write as _},

@@ -1,25 +1,22 @@
 //! The RESP suite against redis-server, which is skipped where that is missing, and against a server that lies.
 
-#![allow(unreachable_pub, reason = "a test program has no interface")]
-
-mod common;
-#[path = "../../thalweg/tests/node/skip.rs"]
-mod skip;
-
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
 };
 
-use common::options;
-use skip::skip;
 use thalweg_bench::{
     BenchError, Quiet, Report,
     report::{Cell, Verdict},
     resp::{self, RespOptions},
 };
 use thalweg_redis::wire::reply_parser::whole;
+
+use crate::{
+    common::{self, options},
+    skip::skip,
+};
 
 fn run(arguments: &str) -> Result<Report, BenchError> {
     let quick = "--duration 150ms --warmup 30ms --rounds 2 --keys 300 --give-up 5s";

@@ -1,21 +1,19 @@
 //! A server with a million small streams: start-up, memory, lists, metrics. It takes a minute, so it is not part of a
-//! normal run: `cargo test --release -p thalweg --test million -- --ignored --nocapture --test-threads 1`.
+//! normal run: `cargo test --release -p thalweg --test suite million:: -- --ignored --nocapture --test-threads 1`.
 //!
 //! `engine/tests/scale.rs` tests the engine with as many streams.
 
-#![allow(unreachable_pub, reason = "a test program has no interface")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
-
-mod node;
 
 use std::time::{Duration, Instant};
 
-use node::Node;
 use serde_json::Value;
 use thalweg_engine::{
     Database, Options,
     types::{Durability, command::StreamConfig, record::RecordBatch},
 };
+
+use crate::node::Node;
 
 const STREAMS: u64 = 1_000_000;
 
@@ -74,7 +72,7 @@ fn start(path: &std::path::Path, how: &str) -> (Node, Client, f64) {
 
 #[test]
 #[ignore = "makes a million streams: \
-            cargo test --release -p thalweg --test million -- --ignored --nocapture --test-threads 1"]
+            cargo test --release -p thalweg --test suite million:: -- --ignored --nocapture --test-threads 1"]
 fn a_server_starts_over_a_million_streams_and_lists_them() {
     let dir = tempfile::tempdir().unwrap();
     let started = Instant::now();

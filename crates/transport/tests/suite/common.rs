@@ -1,7 +1,5 @@
 //! Helpers of the transport's tests: options, pairs of connections, and reads and writes of channels.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
-
 use std::{future::poll_fn, io, net::SocketAddr, sync::LazyLock, task::Poll, time::Duration};
 
 use bytes::{Bytes, BytesMut};

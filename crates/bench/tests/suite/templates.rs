@@ -1,16 +1,15 @@
 //! Scenarios against an HTTP server that has an API of its own, by the templates of a scenario file.
 
-mod common;
-
 use std::{collections::HashMap, net::SocketAddr, path::Path, sync::Mutex};
 
-use common::{HttpReply, HttpRequest, options};
 use thalweg_bench::{
     Quiet, Report,
     compare::{self, CompareOptions},
     report::Verdict,
     scenario::{self, ScenarioOptions},
 };
+
+use crate::common::{self, HttpReply, HttpRequest, options};
 
 /// Behaviour of the server when a key that has a value is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
