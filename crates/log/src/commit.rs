@@ -34,8 +34,8 @@ fn gate_index(number: u64) -> usize {
 }
 
 impl Shared {
-    /// Blocks until all records below `lsn` are durable. The caller leads a sync, unless another caller is
-    /// about to lead one.
+    /// Blocks until all records below `lsn` are durable. The caller leads a sync itself, unless another caller is about
+    /// to lead one.
     pub(crate) fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());

@@ -35,10 +35,10 @@ pub struct LogOptions {
     /// latency of every durable append. Zero by default, because callers already form groups while the
     /// previous sync runs.
     pub commit_delay: Duration,
-    /// Delay of the *idle* batch, which attests the last sync when no further write follows. Another batch
-    /// written within the delay attests the sync instead. With zero the idle batch is written immediately,
-    /// which costs each lone durable append a write of 3 µs in addition to its fsync. If a process is killed
-    /// within this time, its last group stays undecided, as after a power loss.
+    /// Delay of the *idle* batch, which attests the last sync when no further write follows. Another batch written
+    /// within the delay attests the sync instead. With zero the idle batch is written immediately, which costs each
+    /// lone durable append a write of 3 µs in addition to its fsync. If the process is killed within this time, the
+    /// next open cannot tell if the last records were synced, as after a power loss.
     pub idle_mark_after: Duration,
     /// Reaction to corruption at open.
     pub repair: Repair,
@@ -111,8 +111,8 @@ pub struct Recovery {
     /// Bytes that open cut from the end of the log: torn and never attested as durable, or discarded by a
     /// repair. Counted up to the end of the last batch header found there.
     pub cut_bytes: u64,
-    /// LSN below which all records were attested as durable. Records in `attested..end` are the last,
-    /// undecided group: open keeps them, but their writers may not have received an acknowledgement.
+    /// LSN below which all records were attested as durable. Open keeps the records in `attested..end`, but it cannot
+    /// tell if they were synced. Their writers may not have received an acknowledgement.
     pub attested: Lsn,
     /// LSN after the last record that open kept.
     pub end: Lsn,
@@ -183,9 +183,9 @@ pub struct LogStats {
     /// Number of times that an append waited for its next segment: none was prepared, or too many earlier segments were
     /// not synced yet.
     pub segment_waits: u64,
-    /// Total microseconds of these waits.
+    /// Total microseconds that appends waited for their next segment.
     pub segment_wait_micros: u64,
-    /// Decisions of the [pacer](crate::Log::pacer) of background work on the disk, including work of others that share
-    /// it.
+    /// Decisions of the [pacer](crate::Log::pacer) of background work on the disk. They include the work of other parts
+    /// of the program that share the pacer.
     pub pacer: PacerStats,
 }

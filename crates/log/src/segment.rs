@@ -1,7 +1,7 @@
-//! A live segment, shared by the writer and its readers, and the table of all live segments.
+//! The in-memory handle of a live segment, shared by the writer and the readers, and the table of all live segments.
 //!
-//! Owns: the in-memory state of a segment, and the return of a freed segment's file for recycling when its
-//! last holder drops it. Does not own: the bytes (see `format`), writing (see `writer`).
+//! Owns: the in-memory state of a segment, and the return of a freed segment's file for recycling when its last holder
+//! drops it. Does not own: the bytes (see `format`), writing (see `writer`).
 //!
 //! Invariant: bytes below `written` never change while the segment is live, so readers need no lock.
 
