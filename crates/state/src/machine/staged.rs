@@ -1,10 +1,9 @@
-//! The state's map as changed so far by the log record being applied: the changes of its batch over the backend's
-//! rows.
+//! The state's map as changed so far by the log record being applied: the changes of its batch over the backend's rows.
 //!
 //! Owns: the batch, and lookups of earlier changes in it. Every read of a command goes through this file
-//! (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees the changes of all earlier commands, of
-//! its own entry or of previous ones. Does not own: the tables that the machine keeps in memory (heads, counts,
-//! clears, consumer groups), which are changed in place.
+//! (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees the changes of all earlier commands, of its
+//! own entry or of previous ones. Does not own: the tables that the machine keeps in memory (heads, counts, clears,
+//! consumer groups), which are changed in place.
 //!
 //! Each read, write and scan is charged here (`meter`), and nowhere else, so no command can avoid it. A scan of a
 //! command that has used up its steps ends early, because the command is rejected anyway.
@@ -500,7 +499,7 @@ impl StagedView<'_> {
                 last.extend_from_slice(key);
                 has_last = true;
                 let flow = visit(key, row);
-                // The visitor may have read other rows.
+                // The visitor may have read other rows and so changed the count.
                 passed = deleted_rows_passed();
                 ended = flow.is_break();
                 flow
