@@ -74,9 +74,9 @@ pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generatio
     Ok(generation)
 }
 
-/// Returns the byte position of the first batch that has records at or above the attested LSN, or is a marker at it.
-/// This batch and those after it may not be durable. Reads the headers from the last batch of the sparse index that
-/// is below the attested LSN.
+/// Returns the byte position of the first batch that has records at or above the attested LSN, or that is a marker at
+/// the attested LSN. This batch and all later ones may not be durable. Starts reading at the last batch of the sparse
+/// index that is below the attested LSN.
 fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     let key = kept.found.key();
     let until = kept.extent.written;

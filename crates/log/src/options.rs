@@ -16,9 +16,9 @@ pub struct LogOptions {
     /// Size of a segment file in bytes: 16 KiB to 1 GiB, a multiple of 4096. A batch must fit in one segment.
     pub segment_bytes: u32,
     /// Number of empty segment files kept ready for the writer, at least 2. The last of them is reserved for
-    /// [`crate::Purpose::Reclaim`]. The files take `spare_segments * segment_bytes` bytes of disk. In
-    /// addition, the log keeps as many recycled segments as the writer used in the last minute, up to 64
-    /// segments or 2 GiB. While the log [rests](crate::Log::rest), it keeps none.
+    /// [`crate::Purpose::Reclaim`]. The files take `spare_segments * segment_bytes` bytes of disk. In addition, the log
+    /// keeps as many recycled segments as the writer used in the last minute, up to 64 segments or 2 GiB. While the log
+    /// [rests](crate::Log::rest), it keeps no empty files.
     pub spare_segments: u32,
     /// Maximum time between a write of durability level `interval` and its fsync. A power loss can discard
     /// the writes of this time.

@@ -118,7 +118,8 @@ impl Segment {
     }
 
     pub(crate) fn extent(&self) -> Extent {
-        // Loads `written` first: a reader that sees it also sees at least the values that belong to it.
+        // Loads `written` first. A reader that sees a value of `written` also sees the matching or later values of the
+        // other fields.
         let written = self.written();
         Extent {
             written,

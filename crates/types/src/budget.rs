@@ -60,7 +60,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Budget of a short read on a thread that serves other clients, too: it reads only bytes that are in memory.
+    /// Budget of a short read on a thread that also serves other clients. The read may use only bytes that are in
+    /// memory.
     pub const RESIDENT: Self = Self::resident(SHORT_READ);
     /// Budget of a short read on a thread that serves no other client at the moment: it may wait for the disk a few
     /// times.

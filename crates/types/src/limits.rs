@@ -26,10 +26,10 @@ pub const MAX_COMMIT_WRITES: usize = 20_000;
 /// others. A command that would take more changes nothing and gets an error. The bound belongs to version 1 of the
 /// state machine.
 pub const MAX_COMMAND_STEPS: u64 = 280_000;
-/// Maximum number of [steps](crate::steps) that the Redis reads of one batch take together,
-/// outside of transactions. A read that takes more than half of the remaining steps gets an error,
-/// and changes nothing. With this limit, an entry takes less than 50 ms even after the most expensive transaction. The
-/// limit affects only replies to clients: no row, no revision and no running hash depends on it.
+/// Maximum number of [steps](crate::steps) that the Redis reads of one batch take together, outside of transactions. A
+/// read that takes more than half of the remaining steps gets an error, and changes nothing. With this limit, an entry
+/// takes less than 50 ms even after the most expensive transaction. The limit affects only replies to clients: no row,
+/// no revision and no running hash depends on it.
 pub const MAX_BATCH_READ_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of [steps](crate::steps) that a command may use for searching. Searching comprises the scans of a
 /// transaction, conditions on ranges, the patterns of Redis commands, and other work of these commands that reads
@@ -406,8 +406,8 @@ pub const MAX_IN_FLIGHT_BYTES: u64 = 64 * 1024 * 1024;
 pub const MAX_FORWARDED_OUTCOME_BYTES: usize = 64 * 1024 * 1024;
 /// Number of bytes of the newest log entries that a member keeps in memory.
 pub const NEWEST_ENTRY_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of bytes of request names that a leader keeps in memory. Members write them
-/// to their log lines about recent entries.
+/// Maximum number of bytes of request names that a leader keeps in memory. Members write them to their log lines about
+/// recent entries.
 pub const MAX_ENTRY_NAME_BYTES: usize = 256 * 1024;
 /// Maximum number of payload bytes of entries that the leader has sent to a follower without an answer yet. A larger
 /// entry is sent alone. A follower with a slow disk may hold this many bytes in memory.

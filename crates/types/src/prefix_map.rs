@@ -178,8 +178,7 @@ mod tests {
         assert_eq!([depth("ab"), depth("abcde"), depth("b")], [4, 4, 1], "they are in the map");
     }
 
-    /// Tests prefixes of many lengths. None of them begins with another, as far as they share bytes with the searched
-    /// keys.
+    /// Tests prefixes of many lengths. None of them begins with another one.
     #[test]
     fn lengths_cost_no_links() {
         let mut map = PrefixMap::default();

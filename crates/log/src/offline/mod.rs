@@ -71,9 +71,8 @@ enum Step<'a> {
     Bad(DamageAt, bool),
 }
 
-/// Calls `visit` with every batch and every damage of a segment up to byte position `until`. Reports a
-/// damaged batch at the end of the segment too, if `until` lies beyond it. The visitor decides whether to
-/// continue.
+/// Calls `visit` with every batch and every damage of a segment up to byte position `until`. Also reports a damaged
+/// batch at the end of the segment, if `until` lies beyond it. The visitor can end the traversal.
 fn each_batch(
     found: &FoundSegment,
     until: u32,

@@ -193,7 +193,7 @@ impl OperationRun {
                 applying.charge(WRITE + settle.steps());
                 consumers::check_settle(applying, settle)?;
                 self.writes = true;
-                // Set when the settlement is applied; two settlements never contain the same record.
+                // A placeholder until the settlement is applied. Two settlements never contain the same record.
                 OperationResult::Settled { records: 0 }
             }
             Write::DeletePrefix { keyspace, prefix } => {

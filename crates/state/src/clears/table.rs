@@ -39,8 +39,8 @@ use crate::{
 pub(crate) struct Clear {
     /// Revision of the delete. Rows with lower revisions are hidden.
     pub(crate) revision: Revision,
-    /// Revision of an earlier delete of the same prefix that this clear replaced. Views from before this delete still
-    /// use that revision. The field is lost when the node is reopened, so no entry's outcome depends on it.
+    /// Revision of an earlier delete of the same prefix that this clear replaced. Views that are older than the new
+    /// delete still use the earlier revision. The field is lost when the node is reopened, so no outcome depends on it.
     pub(crate) earlier: Option<Revision>,
     /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending. Only in keyspaces with
     /// history, whose readers need to know since when a row is hidden.

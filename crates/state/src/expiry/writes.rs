@@ -196,7 +196,7 @@ fn remove(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resu
     Ok(())
 }
 
-/// Writes the index rows of a value's new deadline and lease, and deletes those of the value that it replaces.
+/// Writes the index rows of a value's new deadline and lease, and deletes the index rows of the replaced value.
 fn replace_rows(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -208,8 +208,7 @@ fn replace_rows(
     replace_ends(applying, keyspace, key, &before, expiry)
 }
 
-/// Writes the index rows of a key's new deadline and lease (`after`), and deletes those of its previous ones
-/// (`before`).
+/// Writes the index rows of a key's new deadline and lease (`after`), and deletes those of the former ones (`before`).
 pub(crate) fn replace_ends(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,

@@ -186,7 +186,8 @@ impl GroupTable {
         id
     }
 
-    /// Takes a group that is deleted out of the table, so that neither its id nor its name leads to it.
+    /// Removes a group that is deleted from the table and returns it. Afterwards neither its id nor its name finds the
+    /// group.
     pub(super) fn take(&mut self, id: GroupId) -> Option<Group> {
         let group = self.groups.remove(&id)?;
         self.by_name.remove(&(group.head.stream, group.head.name.clone()));

@@ -94,7 +94,7 @@ pub struct HistoricalView<'s> {
     /// Lowest revision from which a key without rows is known not to have existed. Below it, such a key may have had a
     /// value that was forgotten.
     pub(crate) gone: Revision,
-    /// Time that decides which values are hidden: those that had ended at this time.
+    /// Time of the reader. Values that had ended at this time are hidden.
     pub(crate) time: SpaceTime,
 }
 
@@ -298,7 +298,7 @@ fn version(full: &[u8], row: &[u8]) -> Result<(Version, VersionUpperBound), Mach
 }
 
 impl<'s> HistoricalView<'s> {
-    /// Returns the revision as of which this view shows the keyspace.
+    /// Returns the past revision at which this view shows the keyspace.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision

@@ -39,8 +39,8 @@ use crate::{
     sync::read,
 };
 
-/// Maximum number of versions that one put forgets after the permitted number of versions was lowered, in addition to
-/// one version that makes room for the version that the put adds. Maintenance forgets the others.
+/// Maximum number of surplus versions that one put forgets after the permitted number of versions was lowered. One more
+/// version makes room for the version that the put adds. Maintenance forgets all others.
 const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
 /// Fields of a version (former value of a key) that are needed to forget it.

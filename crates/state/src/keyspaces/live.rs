@@ -81,8 +81,8 @@ impl Applying<'_> {
         })
     }
 
-    /// Returns true if the row of a key exists and its value is known, without reading the row, not to be `bytes` bytes
-    /// long.
+    /// Returns true if a key's row is known to exist with a value of another length than `bytes`. Does not read the
+    /// row.
     pub(crate) fn has_other_length(&self, keyspace: KeyspaceId, key: &[u8], bytes: usize) -> bool {
         let known = keys::with_data_key(keyspace, key, |full| self.known_row_head(full));
         known.is_some_and(|head| head.held.value_bytes != bytes)

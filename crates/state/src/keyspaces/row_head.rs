@@ -81,13 +81,13 @@ impl LargeRows {
         }
     }
 
-    /// Returns true if a row that is not that of a user's key is large and was read before.
+    /// Returns true if this row was read before and is large. It must not be the row of a user's key.
     #[inline]
     pub(crate) fn has_other(&self, key: &[u8]) -> bool {
         self.found().is_some_and(|found| found.others.contains(key))
     }
 
-    /// Stores the key of a row that was read and is not that of a user's key, if the row is large.
+    /// Stores the key of a row that was read, if the row is large. It must not be the row of a user's key.
     #[inline]
     pub(crate) fn note_other(&self, key: &[u8], row: &[u8]) {
         if row.len() >= LARGE_ROW_BYTES {

@@ -218,8 +218,8 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
     row
 }
 
-/// Returns the length in bytes of the value in a row, which is the same wherever a node stores the value. Returns a
-/// smaller number for a row that does not decode.
+/// Returns the length in bytes of the value in a row. All nodes have the same length, wherever they store the value.
+/// Returns a smaller number for a row that does not decode.
 #[inline]
 pub(crate) fn value_len_of_row(row: &[u8]) -> usize {
     /// Position of the length in an encoded pointer.

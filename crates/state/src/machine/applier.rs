@@ -82,7 +82,7 @@ pub(crate) struct Applier {
     pub(crate) scratch: Vec<u8>,
 }
 
-/// Changes that the log record being applied makes to tables other than that of keys.
+/// Changes that the log record being applied makes to tables in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// Keyspace rows that the log record changes; `None` removes the row.

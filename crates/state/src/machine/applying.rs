@@ -295,8 +295,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if there is a row with this key, after the changes of the commands so far. The row must not be that
-    /// of a value. A large row of the backend is read once for all commands of the log record.
+    /// Returns true if there is a row with this key, after the changes of the commands so far. It must not be the row
+    /// of a user's key. A large row of the backend is read once for all commands of the log record.
     pub(crate) fn has_row(&self, key: &[u8]) -> Result<bool, MachineError> {
         self.charge(READ);
         let staged = &self.applier.staged;
@@ -320,7 +320,7 @@ impl Applying<'_> {
 }
 
 impl Applying<'_> {
-    /// Adds steps to those of the current command.
+    /// Charges steps to the current command.
     #[inline]
     pub(crate) fn charge(&self, steps: u64) {
         self.applier.staged.meter().charge(steps);

@@ -71,7 +71,7 @@ struct Index {
     hasher: RandomState,
     /// Number of each key's last change, by the hash of the key.
     last: HashTable<u32>,
-    /// Number of the previous change of the same key, for each change of the batch, or [`NONE`].
+    /// For each change of the batch, the number of the previous change of the same key; [`NONE`] if there is none.
     before: Vec<u32>,
     /// First bytes of the changed row keys, as a bit set. A scan of a kind of rows that did not change can skip the
     /// batch.
@@ -315,7 +315,7 @@ impl Staged {
         &self.meter
     }
 
-    /// Begins a command: its own changes are told apart from those of earlier commands of the entry.
+    /// Begins a command. From now on, its changes can be distinguished from those of earlier commands of the entry.
     #[inline]
     pub(crate) fn begin_command(&mut self) {
         self.command_from = self.batch.len() as u32;

@@ -84,14 +84,14 @@ pub enum Outcome {
         /// Next offset of the stream, which an append would get now.
         next: Offset,
     },
-    /// The keyspace exists now, whether the command created it or not.
+    /// The keyspace exists: this command created it, or it existed before.
     Keyspace {
         /// Id of the keyspace.
         id: KeyspaceId,
         /// True if this command created the keyspace; false if it already existed.
         created: bool,
     },
-    /// The stream exists now, whether the command created it or not.
+    /// The stream exists: this command created it, or it existed before.
     Stream {
         /// Id of the stream.
         id: StreamId,

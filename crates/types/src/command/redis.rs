@@ -131,7 +131,8 @@ impl RedisBuilder {
     }
 }
 
-/// A decoded batch of Redis commands and watched keys, borrowed from the log entry. All of them are known to decode.
+/// A decoded batch of Redis commands and watched keys, borrowed from the log entry. All commands and keys are known to
+/// decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisBatch<'a> {
     /// Keyspace of all keys in the batch.

@@ -95,7 +95,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 | Command::PruneVersions { .. }
                 | Command::ForgetProducers { .. }
                 | Command::DropKeyspace { .. }
-                // Its groups may hold many attempts, each of which has a row.
+                // The groups of the stream may hold many attempts, each with a row of its own.
                 | Command::TrimStream { .. }
                 | Command::EnforceRetention { .. }
                 | Command::DeleteStream { .. }
