@@ -18,7 +18,7 @@ use crate::{errors::AppendError, log::Log, options::SegmentInfo};
 pub enum SegmentUse {
     /// The log's user has not released all records of the segment yet.
     Needed,
-    /// The segment is young and near the end of the log, so it belongs to the kept history. Nothing else needs it.
+    /// The segment is kept as history only: it is near the end of the log, and it is young or another node needs it.
     History,
     /// Nothing needs the records of the segment, and it is older than the kept history. Only references into the
     /// segment keep it.
