@@ -1,4 +1,4 @@
-//! How fast the writer uses up segments, by which the preparer thread paces itself.
+//! Measures how fast the writer uses up segments. The preparer thread paces itself by this rate.
 //!
 //! Owns: the times at which the writer took segments, its position, and the time until it needs another segment. Does
 //! not own: the pauses (see `thalweg_disk::Pacer`), or the segments.
@@ -12,16 +12,16 @@ use std::{
 
 use thalweg_disk::WriteMeter;
 
-/// Length of the recent past that determines how many recycled segments are kept in addition: as many as the
-/// writer used in that time. Segments are freed many at a time, whenever the state has been flushed; a log
-/// with a constant write rate uses all of them before the next flush.
+/// Length of the recent past. The log keeps as many additional recycled segments as the writer used in this time.
+/// Segments are freed many at a time, after each flush of the state. A log with a constant write rate uses all of them
+/// before the next flush.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Monotonic times at which the writer took its latest segments.
 #[derive(Debug, Default)]
 pub(crate) struct TakeTimes {
     times: VecDeque<Duration>,
-    /// Time between the last two of them.
+    /// Time between the last two takes; zero before the second take.
     last_interval: Duration,
 }
 
@@ -48,25 +48,25 @@ impl TakeTimes {
 
 /// The segment to which the writer appends, as the preparer sees it.
 pub(crate) trait ActiveSegment: Debug + Send + Sync {
-    /// Returns the size of the segment in bytes, and the bytes of it that are written.
+    /// Returns the size of the segment in bytes, and the number of bytes written to it so far.
     fn size_and_written(&self) -> (u64, u64);
 }
 
-/// Position of the writer in the log's segments, and its rate.
+/// Number of bytes that the writer has passed in the log's segments, and its rate.
 #[derive(Debug, Default)]
 pub(crate) struct AppendProgress(Mutex<Position>);
 
 #[derive(Debug, Default)]
 struct Position {
     active: Option<Weak<dyn ActiveSegment>>,
-    /// Total size of the segments before the active one, since the log was opened.
+    /// Total bytes of the segments that the writer has left since the log was opened.
     before_bytes: u64,
     active_bytes: u64,
     meter: WriteMeter,
 }
 
 impl AppendProgress {
-    /// Records that the writer now appends to this segment.
+    /// Records that the writer now appends to the segment `active` of `size_bytes` bytes.
     pub(crate) fn begin_segment(&self, active: Weak<dyn ActiveSegment>, size_bytes: u64) {
         let mut position = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         position.before_bytes += std::mem::replace(&mut position.active_bytes, size_bytes);
@@ -74,8 +74,8 @@ impl AppendProgress {
     }
 
     /// Returns the time until the writer has filled the active segment and `ready_bytes` bytes of further ones; `None`
-    /// if nothing was appended lately. `now` is the time of a monotonic clock. Callers hold no lock of the pool: a
-    /// segment that this call drops goes back to it.
+    /// if nothing was appended lately. `now` is the time of a monotonic clock. Callers must not hold the pool's lock:
+    /// this call may drop the last reference to a segment, and the drop returns the segment's file to the pool.
     pub(crate) fn time_to_fill(&self, now: Duration, ready_bytes: u64) -> Option<Duration> {
         let mut position = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let active = position.active.as_ref()?.upgrade()?;

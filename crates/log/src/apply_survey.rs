@@ -1,27 +1,28 @@
 //! Recovery writes: makes the disk match the result of a survey, before the log is served.
 //!
-//! Owns: the writes of recovery. They depend only on which records were attested as durable, so repeating
-//! them after a crash in between gives the same result. These writes touch bytes below the last attested
-//! record only by rewriting them unchanged.
+//! Owns: the writes of recovery. They depend only on which records were attested as durable, so repeating them after a
+//! crash in between gives the same result. These writes touch bytes below the last attested record only by rewriting
+//! them unchanged.
 //!
-//! 1. Every batch that no successful fsync is known to cover is rewritten unchanged: after a failed fsync a page can be
-//!    clean in the cache but missing on the disk. These are the batches beyond the attested LSN, and the markers at it.
-//! 2. The unused end of the last segment is zeroed, so that no stale batch, valid at its position, can
-//!    reappear after a later, shorter log.
-//! 3. Every kept segment before the last one gets a footer if it has none, or if its footer may be missing on the disk
-//!    for the same reason. Without a footer, a later survey could not tell a freed successor from a lost one, and would
-//!    end the log there.
+//! 1. Every batch that no successful fsync is known to cover is rewritten unchanged, because after a failed fsync a
+//!    page can be clean in the cache but missing on the disk. These batches are those beyond the attested LSN, and the
+//!    markers at this LSN.
+//! 2. The unused end of the last segment is zeroed, so that no stale batch, valid at its position, can reappear after a
+//!    later, shorter log.
+//! 3. Every kept segment before the last one gets a footer if it has none, or if a failed fsync may have left its
+//!    footer in the cache only. Without a footer, a later survey could not tell if the next segment was freed or lost,
+//!    and would end the log there.
 //! 4. These writes are synced.
-//! 5. Segments after the end of the log get a new identity, which voids all batches in them, and are synced.
+//! 5. Segments after the end of the log get a new id and are synced. The new id voids all batches in them.
 //!
 //! A clean close changes nothing in steps 1 and 3. The marker `Closed` proves that all records before it are on the
-//! disk, because it is written after their sync. It does not prove that it is on the disk itself: its own fsync may
-//! have failed, and then the page cache shows it until a power loss, which would leave a hole before the batches of the
-//! next run. The next process cannot ask if that fsync succeeded, and it cannot prevent the marker from reaching the
-//! cache either. So the rule is the same for all opens: what is not attested is written again. After a clean close that
-//! is a few markers of 48 bytes. They need no sync of their own, because the marker `Opened` goes to the same file and
-//! is synced before the log is served; a power loss before that sync leaves a log that ends with its last record. Step
-//! 2 is left out, because a run that has closed the log wrote nothing after the marker.
+//! disk, because it is written after their sync. It does not prove that the marker itself is on the disk. If the fsync
+//! of the marker failed, the page cache shows the marker until a power loss. The power loss would then leave a hole
+//! before the batches of the next run. The next process cannot find out if that fsync succeeded. So every open follows
+//! the same rule: it writes all batches again that are not attested. After a clean close these are a few markers of 48
+//! bytes. They need no sync of their own, because the marker `Opened` goes to the same file and is synced before the
+//! log is served. A power loss before that sync leaves a log that ends with its last record. Step 2 is left out,
+//! because a run that has closed the log wrote nothing after the marker.
 
 use std::io;
 
@@ -73,9 +74,9 @@ pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generatio
     Ok(generation)
 }
 
-/// Returns the byte position of the first batch that has records at or above the attested LSN, or is a marker at it.
-/// This batch and those after it may not be durable. Reads the headers from the last batch of the sparse index that
-/// is below the attested LSN.
+/// Returns the byte position of the first batch that has records at or above the attested LSN, or that is a marker at
+/// the attested LSN. This batch and all later ones may not be durable. Starts reading at the last batch of the sparse
+/// index that is below the attested LSN.
 fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     let key = kept.found.key();
     let until = kept.extent.written;

@@ -34,8 +34,8 @@ fn gate_index(number: u64) -> usize {
 }
 
 impl Shared {
-    /// Blocks until all records below `lsn` are durable. The caller leads a sync, unless another caller is
-    /// about to lead one.
+    /// Blocks until all records below `lsn` are durable. The caller leads a sync itself, unless another caller is about
+    /// to lead one.
     pub(crate) fn commit(&self, core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         if self.durable() >= lsn {
             return Ok(());
@@ -141,9 +141,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes an idle marker, a batch without records that attests the durable records, unless a sync is in
-    /// progress. Returns `None` if the write failed, which also fails the log. The log accepts no writes
-    /// after this failure, but the records that the caller needed are durable all the same.
+    /// Writes an idle marker (a batch without records, which attests that all records are durable), unless a sync is in
+    /// progress. Returns `None` if the write failed. This failure fails the log, which accepts no more writes, but the
+    /// records that the caller needed are durable.
     pub(crate) fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
         if core.role.phase == RolePhase::Free && self.durable() == core.next {
             core.mark_idle();

@@ -1,7 +1,7 @@
 //! CRC32C, the only checksum of the log.
 //!
-//! Owns: how the parts of a record and the seed of a segment enter the checksum. Does not own: which bytes
-//! are covered (see `format`).
+//! Owns: the order in which the parts of a record and the seed of a segment enter the checksum. Does not own: the
+//! choice of the bytes that are covered (see `format`).
 
 use std::io::IoSlice;
 

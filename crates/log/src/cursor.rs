@@ -211,7 +211,7 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<B
     Ok(BodySummary { times, truncates })
 }
 
-/// Iterates over the records of a batch that [`read_batch`] has verified.
+/// Iterates over the records of a batch. [`read_batch`] has verified the batch before.
 #[derive(Debug)]
 pub(crate) struct BatchRecords {
     body: Bytes,

@@ -67,8 +67,8 @@ impl Measure {
 /// Buffers of an appending thread, reused from append to append.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Space for the batch header, followed by records and padding (small batches), or followed by the record
-    /// headers only (large batches, whose payloads are not copied).
+    /// Begins with space for the batch header. In a small batch, records and padding follow. In a large batch, only the
+    /// record headers follow, because its payloads are not copied.
     bytes: Vec<u8>,
     /// Four bytes of space for the previous batch's body checksum (the chain), followed by the checksums of
     /// the batch's records.

@@ -96,7 +96,7 @@ impl SegmentId {
         }
     }
 
-    /// Returns the first four bytes of every batch header of the segment: the low half of the segment's id.
+    /// Returns the low half of the segment's id. Every batch header of the segment begins with these four bytes.
     #[inline]
     #[must_use]
     pub fn tag(self) -> u32 {
@@ -175,7 +175,8 @@ impl SegmentHeader {
         bytes_of(&words)
     }
 
-    /// Checksum of an encoded header, which its last four bytes hold.
+    /// Computes the checksum of an encoded header. It covers all bytes except the last four, in which the header stores
+    /// it.
     fn crc(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> u32 {
         crc32c(&bytes[..SEGMENT_HEADER_BYTES - 4])
     }
@@ -239,9 +240,10 @@ pub enum BatchKind {
     Records,
     /// A marker: all records before it were durable when it was written, and the log had no pending writes.
     Idle,
-    /// A marker that open writes before any record: the batches after it belong to a new run of the process.
+    /// A marker written when the log is opened, before any record. The batches after it belong to a new run of the
+    /// process.
     Opened,
-    /// A marker that close writes: no batch follows it until the next open.
+    /// A marker written when the log is closed. No batch follows it until the next open.
     Closed,
 }
 

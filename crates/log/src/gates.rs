@@ -1,6 +1,7 @@
 //! The sync role, and the gates and wakers of the callers that wait for a sync.
 //!
-//! Owns: their state. Does not own: the rules by which the role is handed over (see `commit`).
+//! Owns: the state of the role, the gates and the wakers. Does not own: the rules by which the role is handed over (see
+//! `commit`).
 
 use std::{
     collections::BTreeMap,

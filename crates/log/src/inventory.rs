@@ -15,7 +15,7 @@ use crate::{
     segment::SegmentKey,
 };
 
-/// A segment file with a valid header.
+/// A segment file that has at least one valid copy of its header.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundSegment {
     pub slot: Slot,
@@ -113,7 +113,7 @@ impl Inventory {
         Ok(())
     }
 
-    /// Returns true if the segment file that was prepared as `generation` still exists and was never used.
+    /// Returns true if a segment file that was prepared with this generation still exists and was never used.
     pub(crate) fn has_spare(&self, generation: Generation) -> bool {
         self.spares.iter().any(|found| found.header.generation == generation)
     }

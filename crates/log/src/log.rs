@@ -25,7 +25,7 @@ use crate::{
     writer_role::Marked,
 };
 
-/// Bytes of the active segment that [`Log::may_wait`] leaves to headers and markers.
+/// Bytes of the active segment that [`Log::may_wait`] reserves for headers and markers.
 const HEADERS_ROOM_BYTES: u64 = 4096;
 
 #[derive(Debug)]
@@ -110,9 +110,10 @@ impl Log {
         Ok((Self { handle: Arc::new(Handle::start(shared)?) }, recovery))
     }
 
-    /// Opens a log like [`open`](Self::open), but without background threads, for a simulation that decides when their
-    /// work is done: [`step`](Self::step) does it. An [`append`](Self::append) prepares segments itself, and
-    /// [`try_append`](Self::try_append) waits for a step.
+    /// Opens a log like [`open`](Self::open), but without background threads. A simulation uses it to decide when
+    /// background work is done: each call of [`step`](Self::step) does the work that is due. An
+    /// [`append`](Self::append) prepares segments itself, and [`try_append`](Self::try_append) needs a step to prepare
+    /// them.
     pub fn open_stepped(
         disk: Arc<dyn Disk>,
         dir: &str,
@@ -191,9 +192,9 @@ impl Log {
         self.shared().syncer.due_now();
     }
 
-    /// Returns the truncations (records that void later entries of a space from an index on) that come after
-    /// a readable record, ordered by LSN, and for each space also by index. A truncation that a later one
-    /// covers is left out. The call costs a few nanoseconds, and the list is usually empty.
+    /// Returns the truncations that come after a record that is still readable. A truncation voids the entries of a
+    /// space from an index on. The list is ordered by LSN, and within each space also by index. It leaves out a
+    /// truncation that a later one covers. The call costs a few nanoseconds, and the list is usually empty.
     #[must_use]
     pub fn truncations(&self) -> Arc<Vec<Truncation>> {
         self.shared().truncations.load()
@@ -219,9 +220,9 @@ impl Log {
         self.shared().segment_pool.short_bytes()
     }
 
-    /// Returns true if an append of about `bytes` bytes may have to wait for a segment: the active one has hardly room
-    /// for it, and no other is ready. A thread that must not wait leaves the append to another thread then. Takes no
-    /// lock, so an append in progress may still take the room.
+    /// Returns true if an append of about `bytes` bytes may have to wait for a segment, because the active one has
+    /// hardly room for them and no other is ready. A thread that must not wait then passes the append to another
+    /// thread. The call takes no lock, so a concurrent append can fill the segment after a false result.
     #[inline]
     #[must_use]
     pub fn may_wait(&self, bytes: impl FnOnce() -> u64) -> bool {
@@ -310,8 +311,8 @@ impl Log {
                 return Err(shared.fail(core, reason));
             }
         }
-        // After a failed sync, the next open can find the marker in the page cache. It does not rely on that: it writes
-        // the marker again.
+        // After a failed sync, the next open can find the marker in the page cache. The next open does not rely on it,
+        // and writes the marker again.
         let synced = core.active.file.sync_data();
         if let Err(error) = synced {
             let reason = format!("fsync of {}: {error}", core.active.path);

@@ -16,9 +16,9 @@ pub struct LogOptions {
     /// Size of a segment file in bytes: 16 KiB to 1 GiB, a multiple of 4096. A batch must fit in one segment.
     pub segment_bytes: u32,
     /// Number of empty segment files kept ready for the writer, at least 2. The last of them is reserved for
-    /// [`crate::Purpose::Reclaim`]. The files take `spare_segments * segment_bytes` bytes of disk. In
-    /// addition, the log keeps as many recycled segments as the writer used in the last minute, up to 64
-    /// segments or 2 GiB. While the log [rests](crate::Log::rest), it keeps none.
+    /// [`crate::Purpose::Reclaim`]. The files take `spare_segments * segment_bytes` bytes of disk. In addition, the log
+    /// keeps as many recycled segments as the writer used in the last minute, up to 64 segments or 2 GiB. While the log
+    /// [rests](crate::Log::rest), it keeps no empty files.
     pub spare_segments: u32,
     /// Maximum time between a write of durability level `interval` and its fsync. A power loss can discard
     /// the writes of this time.
@@ -35,10 +35,10 @@ pub struct LogOptions {
     /// latency of every durable append. Zero by default, because callers already form groups while the
     /// previous sync runs.
     pub commit_delay: Duration,
-    /// Delay of the *idle* batch, which attests the last sync when no further write follows. Another batch
-    /// written within the delay attests the sync instead. With zero the idle batch is written immediately,
-    /// which costs each lone durable append a write of 3 µs in addition to its fsync. If a process is killed
-    /// within this time, its last group stays undecided, as after a power loss.
+    /// Delay of the *idle* batch, which attests the last sync when no further write follows. Another batch written
+    /// within the delay attests the sync instead. With zero the idle batch is written immediately, which costs each
+    /// lone durable append a write of 3 µs in addition to its fsync. If the process is killed within this time, the
+    /// next open cannot tell if the last records were synced, as after a power loss.
     pub idle_mark_after: Duration,
     /// Reaction to corruption at open.
     pub repair: Repair,
@@ -111,8 +111,8 @@ pub struct Recovery {
     /// Bytes that open cut from the end of the log: torn and never attested as durable, or discarded by a
     /// repair. Counted up to the end of the last batch header found there.
     pub cut_bytes: u64,
-    /// LSN below which all records were attested as durable. Records in `attested..end` are the last,
-    /// undecided group: open keeps them, but their writers may not have received an acknowledgement.
+    /// LSN below which all records were attested as durable. Open keeps the records in `attested..end`, but it cannot
+    /// tell if they were synced. Their writers may not have received an acknowledgement.
     pub attested: Lsn,
     /// LSN after the last record that open kept.
     pub end: Lsn,
@@ -185,9 +185,9 @@ pub struct LogStats {
     /// Number of times that an append waited for its next segment: none was prepared, or too many earlier segments were
     /// not synced yet.
     pub segment_waits: u64,
-    /// Total microseconds of these waits.
+    /// Total microseconds that appends waited for their next segment.
     pub segment_wait_micros: u64,
-    /// Decisions of the [pacer](crate::Log::pacer) of background work on the disk, including work of others that share
-    /// it.
+    /// Decisions of the [pacer](crate::Log::pacer) of background work on the disk. They include the work of other parts
+    /// of the program that share the pacer.
     pub pacer: PacerStats,
 }

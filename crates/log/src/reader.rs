@@ -55,8 +55,8 @@ impl Log {
         Ok(Records::of_segment(segment))
     }
 
-    /// Requests the bytes to which a reference points from the disk, and does not wait for them. Ignores a reference
-    /// that cannot be read, because the read of its bytes reports it.
+    /// Asks the disk to load the bytes to which a reference points into memory, and does not wait for them. Ignores a
+    /// reference that cannot be read; a later read of its bytes returns the error.
     pub fn read_ahead(&self, blob: &BlobRef) {
         let table = self.shared().table.load();
         let Some(segment) = table.find(blob.generation) else { return };
@@ -66,8 +66,8 @@ impl Log {
         }
     }
 
-    /// Reads the bytes to which a reference points, and verifies their checksum. Fails without reading if the [budget]
-    /// of the thread's read forbids waiting for the disk, and the bytes are not in memory.
+    /// Reads the bytes to which a reference points, and verifies their checksum. If the bytes are not in memory and the
+    /// [budget] of the thread's read forbids waiting for the disk, the call fails without reading.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<Bytes, ReadError> {
         let table = self.shared().table.load();
         let segment = table.find(blob.generation).ok_or(ReadError::Gone { generation: blob.generation })?;

@@ -44,7 +44,7 @@ pub struct Truncation {
     pub index: Index,
 }
 
-/// Purpose of an append. It determines whether the append is accepted on a nearly full disk.
+/// Purpose of an append. On a nearly full disk, the log accepts only some purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Purpose {
     /// The append adds new data: rejected if the disk has less free space than the reserve.

@@ -22,8 +22,8 @@ use crate::{
     writer_role::{Core, write_live_header},
 };
 
-/// Opens the log in `dir`, without starting the background threads. Waits up to `patience` while another handle of this
-/// process has the log open. The preparation of segments is paced by `pacer`.
+/// Opens the log in `dir` without starting the background threads. If another handle of this process has the log open,
+/// the call waits for up to `patience`. The preparation of segments is paced by `pacer`.
 pub(crate) fn open(
     disk: Arc<dyn Disk>,
     dir: &str,
@@ -100,12 +100,13 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Makes the headers and the names of prepared segments durable, before these can hold records. The process that
-/// prepared one may have been killed before it synced the header, under which a power loss would bring back the former
-/// one with its records, or before it synced the name. If a sync has failed, another one says nothing about a header or
-/// a name before it is changed, so both headers are written again, and each file is renamed twice. A crash in between
-/// leaves an unfinished file, which the next open removes. By then the segments that a survey has cut are void, so no
-/// decision depends on this file any more.
+/// Makes the headers and the names of prepared segments durable, before these segments can hold records.
+///
+/// The process that prepared a segment may have been killed before it synced the segment's header or name. Without this
+/// step, a power loss could bring back the former header, and with it the former records. After a failed sync, a later
+/// sync proves nothing about data that was not changed since. So the function writes both headers again, and renames
+/// each file twice. A crash in between leaves an unfinished file, and the next open removes it. No decision depends on
+/// this file any more, because the segments that the survey cut are void by then.
 fn write_spares_again(disk: &dyn Disk, dir: &str, spares: &[FoundSegment]) -> Result<(), DiskFault> {
     for spare in spares {
         let (path, unfinished) = (spare.path(), format!("{dir}/{:08}.tmp", spare.slot.slot));
@@ -134,7 +135,7 @@ fn rename_discarded(disk: &dyn Disk, dir: &str, files: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// Checks the segment files without a valid header: another version of the program wrote them, or they are
+/// Reports the segment files without a valid header: either another version of the program wrote them, or they are
 /// corrupt.
 fn unreadable(inventory: &Inventory, repair: Repair) -> Result<Vec<Corruption>, OpenError> {
     let mut given_up = Vec::new();
@@ -212,9 +213,9 @@ fn begin(unused: &mut Vec<Slot>, options: &LogOptions, spares: &Arc<SegmentPool>
     Ok((Table(vec![segment]), core))
 }
 
-/// Writes and syncs the marker of a new run. From now on the `Closed` marker of an earlier run has no effect,
-/// and all records before the new marker are attested as durable. The sync also covers the bytes that recovery has
-/// written again in this segment.
+/// Writes and syncs the marker of a new run. From now on, the `Closed` marker of an earlier run has no effect, and all
+/// records before the new marker are attested as durable. The sync also covers the bytes of this segment that recovery
+/// has written again.
 fn mark_opened(shared: &Shared) -> Result<(), OpenError> {
     let mut core = shared.core();
     let next = core.next;

@@ -1,38 +1,40 @@
-//! Rest of a log to which nothing is appended: its prepared segments go back to the disk.
+//! Rest: a log to which nothing is appended removes its prepared segments, so that their disk space becomes free.
 //!
 //! Owns: the conditions under which a log rests, and the end of its rest. Does not own: noticing that nothing is
 //! appended, which the log's user does, or removing and creating the files (see `prepare`).
 //!
-//! A log that rests has room for appends in its active segment only. So that appends rarely wait for a new segment, and
-//! so that deletes find room on a disk that fills up meanwhile:
+//! A log that rests can append only to its active segment. Two problems must stay rare: an append that waits for a new
+//! segment, and a delete that finds no space on a disk that has filled up during the rest. Therefore:
 //!
-//! * the log rests only while at least a quarter of the active segment is free, and while the disk has much more room
-//!   than the segments take;
+//! * the log rests only while at least a quarter of the active segment is free, and while the free disk space is much
+//!   larger than the segments;
 //! * the rest ends with the first append after [`REST_BYTES`], long before the segment is full, and with an append that
 //!   needs another segment. Prepared segments are then written again;
-//! * a rest must be worth while, because the first burst of appends after it may have to wait for zeroes: the user of
-//!   the log says how many bytes the disk must gain;
+//! * the first burst of appends after a rest may have to wait until new segments are filled with zeroes. So a rest must
+//!   gain a minimum of disk space, and the log's user chooses this minimum;
 //! * a log does not rest while an append waits for a segment;
-//! * a rest costs zeroes, so a log rests again only after it has written a segment, or after [`MIN_AWAKE`].
+//! * after a rest, segments are filled with zeroes again. So a log rests again only after it has written a segment's
+//!   worth of bytes, or after [`MIN_AWAKE`].
 
 use std::time::Duration;
 
 use crate::{log::Log, shared::Shared, writer_rest::RestBounds, writer_role::Core};
 
-/// Number of bytes that may be appended before a rest ends. In small segments it is one in [`REST_SHARE`] of a segment.
+/// Number of bytes that may be appended before a rest ends. If segments are small, the number is a segment's size
+/// divided by [`REST_SHARE`].
 const REST_BYTES: u32 = 1 << 20;
 const REST_SHARE: u32 = 16;
-/// Time after which a log may rest again although it has written less than a segment since its last rest.
+/// Time after which a log may rest again, although it has written less than one segment since its last rest.
 const MIN_AWAKE: Duration = Duration::from_secs(600);
-/// Share of the active segment that must be free at the beginning of a rest: one in this number.
+/// Divisor of the segment size: at the beginning of a rest, one part in this number of the active segment must be free.
 const FREE_SHARE: u32 = 4;
-/// Number of segments, beyond the reserve and the prepared segments, for which the disk must have room.
+/// Number of segments that must fit on the disk in addition to the reserve and the prepared segments.
 const ROOM_SEGMENTS: u64 = 4;
 
 impl Log {
-    /// Removes the prepared segments if they take more than `worth_bytes` and the log can do without them for now. The
-    /// log's user calls this repeatedly while nothing is appended; appends end the rest. If the disk has become nearly
-    /// full meanwhile, the call ends it, too.
+    /// Begins a rest: removes the prepared segments if they take more than `worth_bytes` and the log can do without
+    /// them for now. The log's user calls this repeatedly while nothing is appended. Appends end the rest. A call also
+    /// ends the rest if the disk has become nearly full.
     pub fn rest(&self, worth_bytes: u64) {
         let shared = self.shared();
         let (pool, segment_bytes) = (&shared.segment_pool, shared.options.segment_bytes);

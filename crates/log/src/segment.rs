@@ -1,7 +1,7 @@
-//! A live segment, shared by the writer and its readers, and the table of all live segments.
+//! The in-memory handle of a live segment, shared by the writer and the readers, and the table of all live segments.
 //!
-//! Owns: the in-memory state of a segment, and the return of a freed segment's file for recycling when its
-//! last holder drops it. Does not own: the bytes (see `format`), writing (see `writer`).
+//! Owns: the in-memory state of a segment, and the return of a freed segment's file for recycling when its last holder
+//! drops it. Does not own: the bytes (see `format`), writing (see `writer`).
 //!
 //! Invariant: bytes below `written` never change while the segment is live, so readers need no lock.
 
@@ -118,7 +118,8 @@ impl Segment {
     }
 
     pub(crate) fn extent(&self) -> Extent {
-        // Loads `written` first: a reader that sees it also sees at least the values that belong to it.
+        // Loads `written` first. A reader that sees a value of `written` also sees the matching or later values of the
+        // other fields.
         let written = self.written();
         Extent {
             written,

@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     pub end: AtomicU64,
     pub durable: AtomicU64,
     pub released: AtomicU64,
-    /// LSN from which another node needs the records; the highest number if none does.
+    /// LSN from which another node needs the records; `u64::MAX` if no other node needs any.
     pub kept_from: AtomicU64,
     /// Table of truncations. Changed only under the mutex `Shared::core`; read without a lock.
     pub truncations: Truncations,

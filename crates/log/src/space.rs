@@ -16,11 +16,12 @@ use crate::{errors::AppendError, log::Log, options::SegmentInfo};
 /// Reason for which a segment is in the log, apart from references into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentUse {
-    /// The log's user still needs records of the segment.
+    /// The log's user has not released all records of the segment yet.
     Needed,
-    /// The segment is young and near the end of the log, so it belongs to the kept history. Nothing else needs it.
+    /// The segment is kept as history only: it is near the end of the log, and it is young or another node needs it.
     History,
-    /// The segment is older than the kept history: only references into it keep it.
+    /// Nothing needs the records of the segment, and it is older than the kept history. Only references into the
+    /// segment keep it.
     Past,
 }
 
@@ -35,7 +36,7 @@ pub struct HistoryBounds {
     pub kept_from: Lsn,
 }
 
-/// Returns the use of each segment; `segments` are the segments of a log, oldest first. The log's user needs the
+/// Returns the use of each segment. `segments` are all segments of a log, oldest first. The log's user still needs the
 /// records from `released` on.
 #[must_use]
 pub fn segment_uses(segments: &[SegmentInfo], released: Lsn, bounds: HistoryBounds) -> Vec<SegmentUse> {
@@ -68,23 +69,24 @@ impl Log {
         Lsn(self.shared().released.load(Ordering::Acquire))
     }
 
-    /// Keeps the segments with records from `lsn` on as history whatever their age, as long as they are within
-    /// `history_bytes`: another node needs them. `None` keeps none of them for this reason.
+    /// Sets the LSN from which another node needs the records. Segments with such records are kept as history whatever
+    /// their age, as long as they are within `history_bytes` of the log's end. `None` means that no other node needs
+    /// records.
     pub fn keep_from(&self, lsn: Option<Lsn>) {
         self.shared().kept_from.store(lsn.unwrap_or(Lsn::MAX).0, Ordering::Release);
     }
 
-    /// Returns the sealed segments that the log does not need any more at `now`, oldest first: their records
-    /// were passed to [`release`](Self::release), and they are older than the history that the options keep.
-    /// They may be freed when no pointer refers to them.
+    /// Returns the sealed segments, oldest first, that the log does not need any more at `now`: the log's user has
+    /// [released](Self::release) their records, and they are older than the history that the options keep. They may be
+    /// freed when no pointer refers to them.
     #[must_use]
     pub fn freeable(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.sealed_segments(now, SegmentUse::Past)
     }
 
-    /// Returns the sealed segments, oldest first, that only the options `history_bytes` and `history_age`
-    /// still keep: all their records were passed to [`release`](Self::release). A caller that must regain
-    /// space may free them like those of [`freeable`](Self::freeable).
+    /// Returns the sealed segments, oldest first, that are kept only as history: the log's user has
+    /// [released](Self::release) all their records. A caller that must regain disk space may free them like those of
+    /// [`freeable`](Self::freeable).
     #[must_use]
     pub fn kept_for_history(&self, now: SpaceTime) -> Vec<SegmentInfo> {
         self.sealed_segments(now, SegmentUse::History)

@@ -1,13 +1,14 @@
-//! Finds the end of the log, and decides whether an end is torn or corrupt. Reads only.
+//! Finds the end of the log, and decides if the log ends there because of a torn write or because of corruption. Reads
+//! only.
 //!
 //! Owns: the decision. Does not own: the writes that follow (see `apply_survey`), or the choice to reject the log (see
 //! `recovery`).
 //!
-//! Records that any valid header attests as durable are never torn. So a survey first finds the highest
-//! attested LSN. Then it reads the batches from the segment that holds the record before that LSN. The first
-//! invalid batch ends the log if no header attests records at or beyond it; otherwise it is corruption. The
-//! length of an invalid batch is meaningless, so the remaining segment and all later segments are searched
-//! for valid headers. Segments completely below the attested LSN are not read.
+//! Records that any valid header attests as durable are never torn. So a survey first finds the highest attested LSN.
+//! Then it reads the batches from the segment that holds the record before that LSN. The first invalid batch ends the
+//! log if no header attests records at or beyond it; otherwise it is corruption. The length of an invalid batch is
+//! meaningless, so the remaining segment and all later segments are searched for valid headers. Segments completely
+//! below the attested LSN are not read.
 
 use thalweg_types::{Lsn, SpaceTime};
 
@@ -49,7 +50,8 @@ pub(crate) struct Survey {
     pub cut_bytes: u64,
     /// True if the last batch of the log is a `Closed` marker.
     pub clean: bool,
-    /// Corruption that ends the log although later records were attested as durable.
+    /// Corruption at the end of the log; headers attest that records beyond it were durable. `None` if the log has no
+    /// such damage.
     pub corruption: Option<Corruption>,
 }
 
@@ -127,8 +129,9 @@ impl Survey {
     }
 }
 
-/// Returns the highest LSN attested in the newest segment that begins with a valid header, reading headers up
-/// to the first invalid one. If damage makes this value too low, the survey only begins earlier.
+/// Returns the highest attested LSN in the newest segment whose first batch header is valid. Reads batch headers up to
+/// the first invalid one. If damage makes the result too low, the survey begins at an earlier segment, which is
+/// harmless.
 fn newest_attestation(live: &[FoundSegment]) -> Result<Lsn, DiskFault> {
     for found in live.iter().rev() {
         let mut window = Window::new(found.slot.file.clone(), found.key().limit, CHUNK_BYTES);
@@ -169,7 +172,7 @@ fn each_header(found: &FoundSegment, from: u32, mut visit: impl FnMut(u32, &Batc
     Ok(())
 }
 
-/// Finds the valid part of a segment whose records are all attested as durable. Uses its footer, or reads the
+/// Finds the valid part of a segment whose records are all attested as durable. Uses the segment's footer, or reads the
 /// whole segment if it has no valid footer. `next` is the live segment after it.
 fn settled(found: &FoundSegment, next: &FoundSegment) -> Result<Result<Surveyed, (Surveyed, DamageAt)>, DiskFault> {
     if let Ok(footer) = found.footer()? {

@@ -1,20 +1,18 @@
-//! Table of the truncations in the log. A truncation is a record that voids entries of its space from an
-//! index on.
+//! Table of the truncations in the log. A truncation is a record that voids entries of its space from an index on.
 //!
-//! Owns: the table, from open to close. Does not own: the effects of a truncation, which the log's user
-//! applies.
+//! Owns: the table, from open to close. Does not own: the effects of a truncation, which the log's user applies.
 //!
-//! A reader of an entry must know of later truncations, which can be far ahead. So the table is complete
-//! before any record is read. It costs nothing if there are none: the footer of a sealed segment reports
-//! whether the segment has any, recovery reads the active segment anyway, and appends update the table. Only
-//! segments with truncations are read a second time at open.
+//! A reader of an entry must know if a later truncation voids the entry, and this truncation can be far ahead in the
+//! log. So the table is complete before any record is read. It costs nothing if there are none: the footer of a sealed
+//! segment reports whether the segment has any, recovery reads the active segment anyway, and appends update the table.
+//! Only segments with truncations are read a second time at open.
 //!
 //! Invariants: truncations are ordered by LSN. Those of one space are also ordered by index, because a later truncation
 //! replaces earlier ones at the same or a higher index. Between two truncations that remain lies at least one valid
 //! entry, which bounds their number.
 //!
-//! The table contains all truncations after a record that is readable in order. For other records some
-//! truncations may be missing: those whose segment was freed first.
+//! The table contains all truncations after a record that is readable in order. For other records some truncations may
+//! be missing: those whose segment was freed first.
 
 use std::sync::Arc;
 
@@ -48,7 +46,7 @@ impl Truncations {
         self.0.store(Arc::new(table));
     }
 
-    /// Removes the truncations in a freed segment, which held the LSNs from `from` to below `below`. The
+    /// Removes the truncations in a freed segment. The segment contained the LSNs from `from` to below `below`. The
     /// caller holds the mutex `Shared::core`.
     pub(crate) fn forget(&self, from: Lsn, below: Lsn) {
         let table = self.load();

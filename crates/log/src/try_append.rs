@@ -3,8 +3,9 @@
 //! Owns: [`Log::try_append`], and the future that resolves when a refused append may succeed. Does not own: the write
 //! itself (see `writer`).
 //!
-//! An append waits in three cases: for an fsync, for an empty segment file, and for the fsync of earlier segments. Here
-//! the caller waits for the fsync itself if it needs to, and the append is refused in the other two cases.
+//! An append waits in three cases: for an fsync, for an empty segment file, and for the fsync of earlier segments. The
+//! append of this module never waits for the fsync: a caller that needs it waits separately. In the other two cases the
+//! append is refused.
 
 use std::{
     future::Future,
@@ -64,10 +65,10 @@ impl Classified for TryAppendError {
 
 impl Log {
     /// Appends records as one batch at level `os`: the records are written to the kernel, and readers see them. Never
-    /// waits for an fsync or for an empty segment file. The call can take as long as a write to the page cache, and it
-    /// waits while other appends write.
+    /// waits for an fsync or for an empty segment file. The call takes about as long as a write to the page cache, and
+    /// it waits while another append writes.
     ///
-    /// The batch is written in the way that suits an fsync soon afterwards. The caller requests this fsync with
+    /// The batch is written in a way that makes an fsync soon afterwards cheap. The caller requests this fsync with
     /// [`sync_through`](Self::sync_through) or [`request_sync`](Self::request_sync). Errors are those of
     /// [`append`](Self::append), except that a missing segment is [`TryAppendError::WouldBlock`];
     /// [`append_ready`](Self::append_ready) waits for it.
@@ -80,12 +81,12 @@ impl Log {
         Ok(appended)
     }
 
-    /// Resolves when a [`try_append`](Self::try_append) that was refused may succeed; another caller's append can take
-    /// the room first. Dropping the future is always allowed.
+    /// Resolves when a [`try_append`](Self::try_append) that was refused may succeed. It can still be refused again,
+    /// because another append may use the space first. Dropping the future is always allowed.
     ///
     /// # Errors
-    /// `DiskFull` or `NoSegment` if the preparer thread could not prepare a segment since the last call; a new call
-    /// makes it try again. `Failed` and `Closed` as for an append.
+    /// `DiskFull` or `NoSegment` if the preparer thread failed to prepare a segment since the last call; a new call
+    /// makes the thread try again. `Failed` and `Closed` as for an append.
     pub fn append_ready(&self, purpose: Purpose) -> impl Future<Output = Result<(), AppendError>> + Send + 'static {
         let shared = Arc::clone(self.shared());
         let (faults, begun) = (shared.segment_pool.request(purpose), shared.clock.monotonic());
@@ -121,7 +122,7 @@ impl Shared {
 struct AppendReady {
     shared: Arc<Shared>,
     purpose: Purpose,
-    /// Number of failures to prepare a segment before the future was created.
+    /// Number of failed attempts to prepare a segment before the future was created.
     faults: u64,
     /// Monotonic time at which the future was created.
     begun: Duration,
@@ -160,7 +161,7 @@ impl Future for AppendReady {
         let mut outcome = self.outcome();
         if outcome.is_none() {
             self.register(context);
-            // The log may have got room before the wakers were registered.
+            // A segment may have become ready before the wakers were registered.
             outcome = self.outcome();
         }
         if outcome.is_some() {

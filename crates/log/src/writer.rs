@@ -39,12 +39,13 @@ thread_local! {
 }
 
 impl Log {
-    /// Appends records as one batch and returns once durability `level` is reached. Level `None` behaves like
-    /// `Os` here: the records are written to the kernel before the call returns, and the caller decides when
-    /// it acknowledges them. Group commit: a caller that finds the writer role free takes it.
+    /// Appends records as one batch and returns once durability `level` is reached. Level `None` behaves like `Os`
+    /// here: the records are written to the kernel before the call returns, and the caller decides when it acknowledges
+    /// them.
     ///
-    /// There is no queue: callers wait inside the call and keep their own records. After the error `Failed`,
-    /// the records may or may not exist after a restart. After any other error, no bytes were written.
+    /// There is no queue: a caller that finds the writer role free takes it, and other callers wait inside the call
+    /// with their own records. After the error `Failed`, the records may or may not exist after a restart. After any
+    /// other error, no bytes were written.
     pub fn append(&self, drafts: &[Draft<'_>], level: Durability, purpose: Purpose) -> Result<Appended, AppendError> {
         let shared = self.shared();
         self.prepare_if_stepped();
@@ -101,8 +102,8 @@ impl Log {
 }
 
 impl Shared {
-    /// Encodes records as one batch and writes it. If the active segment has no room, `roll` continues in the next
-    /// segment. Keeps the lock of the writer role.
+    /// Encodes records as one batch and writes it. If the active segment has no room, calls `roll` to continue in the
+    /// next segment. Returns while still holding the lock of the writer role.
     #[inline]
     pub(crate) fn write_drafts<'a, E: From<AppendError>>(
         &'a self,
@@ -144,8 +145,8 @@ impl Shared {
         AppendError::DiskFull { free_bytes, reserve_bytes: pool.reserve_bytes(), short_bytes: pool.short_bytes() }
     }
 
-    /// Writes a batch, continuing in a new segment if needed, and stores the batch's positions. Keeps the
-    /// lock.
+    /// Writes a batch, continuing in a new segment if needed, and stores the batch's positions in `appended`. Returns
+    /// while still holding the lock of the writer role.
     #[inline]
     fn write_batch<'a, E: From<AppendError>>(
         &'a self,
@@ -203,8 +204,7 @@ impl Shared {
     ) -> Result<MutexGuard<'a, Core>, AppendError> {
         if core.unsynced.len() >= MAX_UNSYNCED_SEGMENTS {
             let (next, begun) = (core.next, self.clock.monotonic());
-            // The durable bound can already be beyond `next` while a footer is not synced, so this forces a
-            // sync.
+            // The durable bound can already be beyond `next` while a footer is not synced. So this call forces a sync.
             self.sync_files(core, next)?;
             self.count_segment_wait(begun);
             return self.writable_core();

@@ -1,4 +1,4 @@
-//! The writer's part of a rest of the log: where a rest ends, and where the last one began.
+//! The positions at which the writer ends a rest of the log, and at which the last rest began.
 //!
 //! Owns: [`RestBounds`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see
 //! `prepare`).
@@ -8,7 +8,7 @@
 pub(crate) struct RestBounds {
     /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.
     pub(crate) until: u32,
-    /// Number of bytes that the log had appended when its last rest began.
+    /// Total bytes that the log had appended since its open when the last rest began.
     pub(crate) began: u64,
 }
 
@@ -25,7 +25,7 @@ impl RestBounds {
         offset > self.until
     }
 
-    /// Notes that the writer continues in another segment.
+    /// Ends the rest, because the writer continues in another segment.
     pub(crate) fn end_with_segment(&mut self) {
         self.until = u32::MAX;
     }

@@ -1,7 +1,7 @@
 //! Cost of `Machine::apply` without a backend, in nanoseconds per command, for entries of several shapes.
 //!
-//! `cargo run --release -p thalweg-state --example machine_cost [WORDS]`. With words, only shapes whose names
-//! contain them.
+//! `cargo run --release -p thalweg-state --example machine_cost [WORDS]`. With `WORDS`, which is one
+//! argument, it measures only the shapes whose names contain this text or begin with `create`.
 
 #![allow(clippy::print_stdout)]
 
@@ -16,7 +16,7 @@ use thalweg_types::{
     record::RecordBatch,
 };
 
-/// A backend that accepts all batches and stores nothing.
+/// A backend that accepts all batches and discards them.
 #[derive(Debug)]
 struct Nothing;
 

@@ -2,11 +2,12 @@
 //! log.
 //!
 //! Values above a configured length stay in the log; the state stores a pointer to each. A condition on such a value,
-//! or a read within a transaction, needs the value's bytes. They are read from the log, because the alternative, a
-//! hash of each value in the state, would make every large put compute a hash strong enough to decide by. The length
-//! and the CRC-32C beside the pointer already decide almost every comparison that fails. A comparison that holds reads
-//! the value once, mostly from the page cache. The log has the same bytes on every node, so outcomes are the same on
-//! all nodes. The pointer cannot be stale: a segment is freed only after the persisted state no longer points into it.
+//! or a read within a transaction, needs the value's bytes, and reads them from the log. The alternative would be a
+//! hash of each value in the state. It would have to be a cryptographic one, which every large put would have to
+//! compute. The length and the CRC-32C beside the pointer already decide almost every comparison that fails. A
+//! comparison of equal values reads the value once, mostly from the page cache. The log has the same bytes on every
+//! node, so outcomes are the same on all nodes. The pointer cannot be stale: a segment is freed only after the
+//! persisted state no longer points into it.
 
 use std::fmt;
 
@@ -20,7 +21,7 @@ pub trait Blobs: Send + Sync + fmt::Debug {
 }
 
 /// Error returned when the log bytes that a pointer refers to cannot be read. The node must stop applying entries,
-/// because it would decide differently from a node that can read them.
+/// because other nodes can read these bytes and may decide differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BlobUnreadable(pub String);

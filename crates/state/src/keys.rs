@@ -9,7 +9,7 @@
 //! 02 | keyspace u32 BE                     a keyspace's catalog row
 //! 03 | stream u32 BE                       a stream's head
 //! 04 | generation u64 BE                   a segment's liveness
-//! 05 | 1, 2 or 3                           the group's membership, vote, purged entries
+//! 05 | 1 to 4                              the space's membership, vote, purged entry, removed nodes
 //! 06 | keyspace u32 BE | prefix            a deleted prefix whose rows are still there
 //! 07 | keyspace u32 BE                     exact counts of a keyspace
 //! 0b                                       the history floor
@@ -71,14 +71,13 @@ pub(crate) const DATA_PREFIX_LEN: usize = 5;
 const _: () = assert!(PART_PREFIX_LEN + MAX_KEY_BYTES <= MAX_BACKEND_KEY_BYTES);
 const _: () = assert!(DATA_PREFIX_LEN <= PART_PREFIX_LEN);
 
-/// Number of bytes (tag, keyspace id and collection id) before the name in the row key of a part of a Redis
-/// collection.
+/// Number of bytes (tag, keyspace id and collection id) before the name in the row key of a part of a Redis collection.
 pub(crate) const PART_PREFIX_LEN: usize = 13;
 
 /// Key of the meta row, of which a state has exactly one.
 pub(crate) const META: [u8; 1] = [TAG_META];
 
-/// Row key of the last membership (list of the group's nodes) that the space has applied.
+/// Row key of the last applied membership: the list of the space's members.
 pub(crate) const MEMBERSHIP: [u8; 2] = [TAG_MEMBERSHIP, 1];
 /// Row key of this node's vote in elections of the space's leader.
 pub(crate) const VOTE: [u8; 2] = [TAG_MEMBERSHIP, 2];
@@ -87,8 +86,8 @@ pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
 /// Row key of the ids of nodes that were members and were removed.
 pub(crate) const REMOVED: [u8; 2] = [TAG_MEMBERSHIP, 4];
 
-/// Row key of the history floor, below which this node's log cannot be read as history. Other keys with this tag also
-/// contain an entry's index.
+/// Row key of the history floor, below which this node's log cannot be read as history. Other keys with this tag are
+/// those of verdicts, and contain an entry's index.
 pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
 pub(crate) const INLINE_FLOOR: [u8; 1] = [TAG_LIVENESS];
 
@@ -265,9 +264,9 @@ pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
 /// Calls `with` with the row key of a user's key: tag, keyspace and the user's key. Row keys of at most 128 bytes are
 /// assembled on the stack.
 ///
-/// Tag, keyspace and the first bytes of the key are stored as one word. A processor delays a load of bytes that several
-/// recent stores have written until these stores are in its cache: the prefix as an array of its own, stored in parts
-/// and copied as a word, made a get 5 % slower, although it was only five instructions more.
+/// Tag, keyspace and the first bytes of the key are stored as one word. If they were stored in parts, a processor would
+/// delay the next load of these bytes until all parts are in its cache. An implementation that stored the prefix in
+/// parts made a get 5 % slower, with only five more instructions.
 #[inline]
 pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
     const STACK: usize = 128;

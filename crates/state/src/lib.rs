@@ -1,9 +1,8 @@
 //! The deterministic state machine: applies the log's entries to an ordered map of rows.
 //!
-//! Owns: the effect of each command on keyspaces, streams, consumer groups and leases, and the encoding of their
-//! rows in an ordered map of bytes ([`thalweg_store`]).
-//! Does not own: that map, the log, the order of entries, time, or the scheduling of I/O. Has no sockets, tasks or
-//! Raft.
+//! Owns: the effect of each command on keyspaces, streams, consumer groups and leases, and the encoding of their rows
+//! in an ordered map of bytes ([`thalweg_store`]). Does not own: that map, the log, the order of entries, time, or the
+//! scheduling of I/O. Has no sockets, tasks or Raft.
 
 pub mod apply;
 pub mod audit;

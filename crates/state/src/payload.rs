@@ -1,10 +1,10 @@
 //! Payload of a state: the bytes that users have stored and can read.
 //!
-//! Owns: [`payload`], which counts them by reading every row once, and [`segment_liveness`]. Does not own: the bytes in
-//! the log, of which only the lengths in the rows count, or files.
+//! Owns: [`payload`], which counts these bytes by reading every row once, and [`segment_liveness`]. Does not own:
+//! files, or the bytes in the log; values in the log count with the lengths that their rows state.
 //!
-//! Rows of a deleted prefix or a dropped keyspace, and values past their deadline, count until they are removed, which
-//! takes the node some seconds.
+//! Rows of a deleted prefix or a dropped keyspace, and values past their deadline, count until the node has removed
+//! them, some seconds later.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -28,9 +28,9 @@ const STEP_ROWS: u64 = 4096;
 pub struct Payload {
     /// Number of keys.
     pub keys: u64,
-    /// Bytes of these keys.
+    /// Total bytes of all keys.
     pub key_bytes: u64,
-    /// Bytes of their values, wherever they are stored.
+    /// Total bytes of the values of all keys, wherever they are stored.
     pub value_bytes: u64,
     /// Number of fields and entries of Redis hashes and streams.
     pub parts: u64,
@@ -38,13 +38,13 @@ pub struct Payload {
     pub part_bytes: u64,
     /// Number of readable records of streams.
     pub records: u64,
-    /// Bytes of the batches with these records.
+    /// Total bytes of the batches that contain readable records of streams.
     pub record_bytes: u64,
     /// Number of former values that keyspaces with history keep.
     pub versions: u64,
     /// Bytes of the keys and values of all former values.
     pub version_bytes: u64,
-    /// Number of rows of the state, including its own ones.
+    /// Number of rows of the state, including those that contain no data of users.
     pub rows: u64,
     /// Bytes of the keys and values of all rows. Values that are only in the log count with their pointers.
     pub row_bytes: u64,

@@ -1,13 +1,12 @@
-//! The state in the form that another node can take over. Its rows are of three classes: the same on all nodes, of
-//! this node only, or pointing into this node's log.
+//! The state in the form that another node can take over. Each row belongs to one of three classes: it is the same on
+//! all nodes, belongs to this node only, or points into this node's log.
 //!
 //! Owns: [`sort`], which classifies rows, and the first rows of a state in a new directory ([`begin`],
 //! [`RelocatedBytes`]). Does not own: reading or writing rows, or the log bytes that rows point to.
 //!
 //! A row that points into the log is sent together with the bytes. Its pointer is sent without a position, because the
 //! position belongs to the node; length and checksum belong to the bytes. The table in `row_kinds` lists the kinds of
-//! rows that are sent. Invariant: a row of an unknown kind is corruption, because nothing determines if it may be
-//! sent.
+//! rows that are sent. Invariant: a row of an unknown kind is corruption, because nothing determines if it may be sent.
 
 use std::borrow::Cow;
 
@@ -168,11 +167,12 @@ impl RelocatedBytes {
     }
 }
 
-/// Adds the first rows of a new node that continues alone after the position of another node: its membership (list of
-/// nodes), a history floor that makes all earlier entries unreadable as history, a mark from which later changes can be
-/// read, and an inline floor which states that no entry of its log contains a value that the state stores inline.
-/// `applied` is the position of the new node, with an LSN of its own log. `membership` is the payload of the
-/// membership's record.
+/// Adds the first rows of a new node that continues alone after the position of another node. `applied` is that
+/// position, with an LSN of the new node's own log. `membership` is the payload of the membership's record.
+///
+/// The rows are the membership (list of nodes), a history floor that makes all earlier entries unreadable as history, a
+/// mark from which later changes can be read, and an inline floor. The inline floor states that no entry of the new log
+/// contains a value that the state stores inline.
 pub fn begin(batch: &mut WriteBatch, applied: &Applied, membership: &[u8]) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&last.encode(), membership]);
@@ -189,9 +189,9 @@ fn begin_log(batch: &mut WriteBatch, applied: &Applied) {
     inline_floor::write_none_left(batch);
 }
 
-/// Adds the rows of a node that continues with the state of another node of its group, after the `applied` position:
-/// the group's membership as of this position, the node's own last `vote`, the entry after which its log continues
-/// (entries up to it may be missing), a history floor after it, and an inline floor as in [`begin`].
+/// Adds the first rows of a node that takes over the state of another member of its space, after the `applied`
+/// position. The rows are the membership as of this position, the node's own last `vote`, the purged entry (entries up
+/// to it may be missing from the node's log), a history floor after it, and an inline floor as in [`begin`].
 pub fn follow(batch: &mut WriteBatch, applied: &Applied, membership: &AppliedMembership, vote: Option<&[u8]>) {
     let last = LogId { term: applied.term, index: applied.index };
     batch.put(&[&keys::MEMBERSHIP], &[&membership.id.encode(), &membership.payload]);

@@ -6,9 +6,8 @@
 //! ([`Machine::open`]), or the files of both.
 //!
 //! Readers treat the replacement like one large log record, because its parts become visible in the order of
-//! `Applying::finish`: first the bound of visible records and the deleted
-//! prefixes, then the rows with one step of the backend, then the tables, and last the applied position. Views taken
-//! before show the former state while they exist.
+//! `Applying::finish`: first the bound of visible records and the deleted prefixes, then the rows with one step of the
+//! backend, then the tables, and last the applied position. Views taken before show the former state while they exist.
 //!
 //! Kept from the running machine: the clock of reads, the reader of log bytes, the options, the inline floor, and the
 //! number of steps. The inline floor never rises while a machine is open, so the lower one holds for both states.
@@ -119,7 +118,7 @@ impl Replacement<'_> {
             leases,
         } = others;
         let published = &machine.published;
-        // First, so that nobody takes a view of the former state and counts it as one of the new state.
+        // This is first, so that no caller takes a view of the former state for one of the new state.
         machine.drop_digest_view();
         machine.replacements.fetch_add(1, Ordering::AcqRel);
         published.visible.fetch_max(visible.into_inner(), Ordering::AcqRel);

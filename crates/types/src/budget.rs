@@ -1,10 +1,10 @@
 //! Budget of the reads that a thread performs outside the log, in [steps](crate::steps).
 //!
-//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and the numbers of
-//! reads of files that the thread has begun and requested ahead. A thread that serves many clients begins each read with
-//! a small [`Budget`]. A read that spends it, or that would have to wait for the disk, is abandoned, and another thread
-//! performs it again. Does not own: the prices, the other threads, or the budget of a command in the log, which is part
-//! of the state machine.
+//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and counters of
+//! the file reads that the thread has begun or requested ahead. A thread that serves many clients begins each read with
+//! a small [`Budget`]. The thread abandons a read that spends this budget, or that would have to wait for the disk.
+//! Another thread then performs the read again. Does not own: the prices, the other threads, or the budget of a command
+//! in the log, which is part of the state machine.
 //!
 //! Each layer charges the work that it sees: rows that a scan examines, hidden or not, deleted rows that a backend
 //! passes, bytes of values, comparisons of patterns. Layers that read files do this through [`read_file`]. The budget
@@ -28,7 +28,7 @@ thread_local! {
     static READS_AHEAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Rule for a read that needs bytes of a file which are not in memory.
+/// Rule for a read that needs bytes of a file and finds that they are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DiskRule {
     /// The read waits for the disk.
@@ -37,7 +37,7 @@ enum DiskRule {
     Charge,
     /// The read ends with [`BudgetSpent::Disk`].
     Refuse,
-    /// A read has ended for this reason.
+    /// The read has ended, because it would have had to wait for the disk.
     Refused,
 }
 
@@ -60,7 +60,8 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Budget of a short read on a thread that serves other clients, too: it reads only bytes that are in memory.
+    /// Budget of a short read on a thread that also serves other clients. The read may use only bytes that are in
+    /// memory.
     pub const RESIDENT: Self = Self::resident(SHORT_READ);
     /// Budget of a short read on a thread that serves no other client at the moment: it may wait for the disk a few
     /// times.
@@ -102,7 +103,7 @@ impl Budget {
     }
 }
 
-/// Restores the previous budget of the thread, also if the read panics.
+/// Restores the previous budget of the thread when dropped, even if the read panics.
 struct Restore(u64, DiskRule);
 
 impl Drop for Restore {
@@ -121,12 +122,12 @@ pub fn within<T>(steps: u64, read: impl FnOnce() -> T) -> Result<T, BudgetSpent>
     Budget::resident(steps).perform(read)
 }
 
-/// Reads from a file. On a thread whose budget forbids waiting for the disk, `resident` must read without waiting, or
-/// return `None` if the bytes are not in memory. On other threads, `waiting` reads.
+/// Reads from a file. On a thread whose budget forbids waiting for the disk, calls `resident`, which must read without
+/// waiting; it returns `None` if the bytes are not in memory. On other threads, calls `waiting`.
 ///
 /// # Errors
-/// The bytes are not in memory, and the thread must not wait for them. The budget is spent, so the caller's result is
-/// dropped, whatever it is.
+/// The bytes are not in memory, and the thread must not wait for them. The budget then counts as spent, and
+/// [`Budget::perform`] drops the result of the whole read.
 pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce() -> T) -> Result<T, BudgetSpent> {
     FILE_READS.set(FILE_READS.get().wrapping_add(1));
     let rule = DISK.get();
@@ -144,21 +145,22 @@ pub fn read_file<T>(resident: impl FnOnce() -> Option<T>, waiting: impl FnOnce()
     Err(BudgetSpent::Disk)
 }
 
-/// Returns the number of reads of files that the calling thread has begun, whether the kernel had the bytes in memory
-/// or not. A caller takes the difference over a piece of work; the number wraps around.
+/// Returns the number of file reads that the calling thread has begun, even if the kernel had the bytes in memory. To
+/// count the reads of a piece of work, a caller subtracts the number before it from the number after it. The number
+/// wraps around.
 #[must_use]
 pub fn file_reads() -> u64 {
     FILE_READS.get()
 }
 
-/// Counts a read that the thread has requested ahead: the kernel reads bytes of a file into memory, and the thread does
-/// not wait for them.
+/// Counts a read ahead: the thread has asked the kernel to read bytes of a file into memory, and does not wait for
+/// them.
 pub fn note_read_ahead() {
     READS_AHEAD.set(READS_AHEAD.get().wrapping_add(1));
 }
 
-/// Returns the number of reads that the calling thread has requested ahead. A caller takes the difference over a piece
-/// of work; the number wraps around.
+/// Returns the number of reads ahead that the calling thread has requested. To count those of a piece of work, a caller
+/// subtracts the number before it from the number after it. The number wraps around.
 #[must_use]
 pub fn reads_ahead() -> u64 {
     READS_AHEAD.get()

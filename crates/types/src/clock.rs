@@ -52,8 +52,8 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// Returns the monotonic time since an arbitrary start. Monotonic time never goes back, and goes on while the
     /// machine is suspended.
     fn monotonic(&self) -> Duration;
-    /// Returns the total time of all suspensions of the machine, or slightly more: the time by which a timer of the
-    /// process is late that runs by a clock that stands still meanwhile, as [`Instant`](std::time::Instant) does.
+    /// Returns the total time of all suspensions of the machine, or slightly more. Timers whose clock stands still
+    /// during a suspension, such as those of [`Instant`](std::time::Instant), fire late by this time.
     fn suspended(&self) -> Duration {
         Duration::ZERO
     }
@@ -62,7 +62,7 @@ pub trait Clock: Send + Sync + fmt::Debug {
 /// The wall clock and the monotonic clock of the operating system.
 #[derive(Debug)]
 pub struct SystemClock {
-    /// Time since the start of the machine.
+    /// Time from the start of the machine to the creation of this clock.
     start: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Default for SystemClock {
     }
 }
 
-/// Returns the time of a clock that begins at the start of the machine.
+/// Returns the current time of `clock`, which counts from the start of the machine.
 fn elapsed(clock: ClockId) -> Duration {
     let time = clock_gettime(clock);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

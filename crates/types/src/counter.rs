@@ -1,6 +1,7 @@
-//! The text of a counter, as a value of a key or of a cache.
+//! The text form of a counter, as stored in the value of a key or of a cache entry.
 
-/// Parses a counter in its canonical form: without a plus sign, leading zeros or spaces.
+/// Parses a counter in its canonical form: a decimal number without a plus sign, leading zeros or spaces. Returns
+/// `None` for any other text.
 #[must_use]
 pub fn parse_counter(bytes: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;

@@ -223,9 +223,9 @@ structure! {
 choices! {
     /// Role of a member of a cluster.
     MemberRole as "member role" {
-        /// The member counts for majorities and may lead.
+        /// The member counts towards a majority and may become the leader.
         Voter = 0 "voter",
-        /// The member receives all entries, and does not count for majorities.
+        /// The member receives all entries, but does not count towards a majority.
         Learner = 1 "learner",
     }
 }
@@ -233,9 +233,9 @@ choices! {
 choices! {
     /// Health of a member of a cluster, as the answering node sees it.
     MemberHealth as "member health" {
-        /// The member is heard regularly.
+        /// The answering node hears from the member regularly.
         Alive = 0 "alive",
-        /// The member has been silent for longer than usual, or this node has never heard from it.
+        /// The answering node has not heard from the member for longer than usual, or has never heard from it.
         Suspect = 1 "suspect",
         /// The member has been silent for so long that it counts as failed.
         Down = 2 "down",
@@ -283,11 +283,11 @@ impl MemberHealth {
     }
 }
 
-/// Condition under which a member is removed from its cluster.
+/// Condition for the removal of a member from its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// The voters that have answered recently are a majority afterwards.
+    /// The member is removed only if, without it, a majority of the voters has answered recently.
     Safe,
-    /// The check of the voters is left out.
+    /// The member is removed without a check of the other voters.
     Forced,
 }

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-/// Maximum length of a cluster member's name in bytes. A start or a request with a longer one is rejected with an
-/// error.
+/// Maximum length of a cluster member's name in bytes. A request with a longer name is rejected with an error, and a
+/// node with a longer name does not start.
 pub const MAX_NODE_NAME_BYTES: usize = 64;
 /// Maximum length of a key in bytes. A request with a longer one is rejected with an error.
 pub const MAX_KEY_BYTES: usize = 32 * 1024;
@@ -26,22 +26,22 @@ pub const MAX_COMMIT_WRITES: usize = 20_000;
 /// others. A command that would take more changes nothing and gets an error. The bound belongs to version 1 of the
 /// state machine.
 pub const MAX_COMMAND_STEPS: u64 = 280_000;
-/// Maximum number of [steps](crate::steps) that the Redis reads after a write take together in one batch, outside of
-/// transactions. A read that takes more than half of the remaining steps gets an error, and changes nothing. The entry
-/// then takes less than 50 ms even after the most expensive transaction. The bound affects only replies to clients: no
-/// row, no revision and no running hash depends on it.
+/// Maximum number of [steps](crate::steps) that the Redis reads of one batch take together, outside of transactions. A
+/// read that takes more than half of the remaining steps gets an error, and changes nothing. With this limit, an entry
+/// takes less than 50 ms even after the most expensive transaction. The limit affects only replies to clients: no row,
+/// no revision and no running hash depends on it.
 pub const MAX_BATCH_READ_STEPS: u64 = MAX_COMMAND_STEPS / 2;
-/// Maximum number of [steps](crate::steps) that a command may use for searching: for the scans of a transaction, for
-/// conditions on ranges, for the patterns of Redis commands, and for other work of these commands that reads nothing.
-/// The steps are part of [`MAX_COMMAND_STEPS`], which must suffice for a change of a value of the maximum size.
-/// Searching does not need as many, so its bound is lower, and a command that searches delays others for less time. The
-/// bound belongs to version 1 of the state machine.
+/// Maximum number of [steps](crate::steps) that a command may use for searching. Searching comprises the scans of a
+/// transaction, conditions on ranges, the patterns of Redis commands, and other work of these commands that reads
+/// nothing. These steps are part of [`MAX_COMMAND_STEPS`], which must suffice for a change of a value of the maximum
+/// size. Searching does not need that many steps. Because of its lower limit, a command that searches delays others for
+/// less time. The limit belongs to version 1 of the state machine.
 pub const MAX_COMMAND_SEARCH_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.
 pub const MAX_TRANSACTION_RESULT_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of scans in the two lists of a transaction together. A transaction with more is rejected with an
-/// error. The price of opening them would be most of [`MAX_COMMAND_SEARCH_STEPS`].
+/// Maximum number of scans in both lists of a transaction together. A transaction with more is rejected with an error.
+/// Opening this many scans costs most of [`MAX_COMMAND_SEARCH_STEPS`].
 pub const MAX_TRANSACTION_SCANS: usize = 1000;
 /// Maximum number of pairs of key and value that one scan within a transaction returns. If the range has more, the
 /// returned page ends there and reports where to continue.
@@ -59,16 +59,16 @@ pub const MAX_TRANSACTION_PREFIX_DELETES: usize = 16;
 /// Maximum number of rows that a delete by prefix removes immediately. If more rows have the prefix, the delete only
 /// hides them all, and a background sweep removes them later.
 pub const MAX_EAGER_PREFIX_ROWS: usize = 64;
-/// Maximum units ([`clear_units`]) of the deleted prefixes of a space whose hidden rows the background sweep has not
-/// removed yet. In keyspaces with history each further delete of the same prefix counts one unit. A delete by prefix
-/// beyond this number changes nothing, and its outcome reports the reason; the sweep makes room in the background.
+/// Maximum sum of the units ([`clear_units`]) of all deleted prefixes of a space that still have hidden rows. In
+/// keyspaces with history, each further delete of the same prefix counts one unit. A delete by prefix that would exceed
+/// the maximum changes nothing, and its outcome reports the reason. The background sweep reduces the sum.
 pub const MAX_PENDING_CLEARS: usize = 1024;
-/// Number of bytes of a deleted prefix for which it counts one unit more. All prefixes that wait to be swept therefore
-/// have at most 256 KiB together.
+/// Number of bytes by which a deleted prefix must be longer to count one unit more. As a consequence, all prefixes that
+/// wait to be swept have at most 256 KiB together.
 pub const CLEAR_UNIT_BYTES: usize = 256;
-/// Maximum number of deleted prefixes that wait to be swept and begin with one another, such as `a`, `ab` and `abc`:
-/// each of them costs every lookup of a key below it some nanoseconds. A delete by prefix beyond this number changes
-/// nothing, and its outcome reports the reason. The prefixes that a delete replaces do not count.
+/// Maximum number of unswept deleted prefixes that begin with one another, such as `a`, `ab` and `abc`. Each of them
+/// costs every lookup of a key below it some nanoseconds. A delete by prefix beyond this number changes nothing, and
+/// its outcome reports the reason. Prefixes that the delete itself replaces do not count.
 pub const MAX_NESTED_CLEARS: usize = 16;
 
 /// Returns the units of a deleted prefix with this number of bytes, while it waits to be swept.
@@ -94,12 +94,12 @@ pub const MAX_PRODUCER_ID_BYTES: usize = 64;
 /// the stored first answer. If it repeats an older append, it gets an error; the records are never appended a second
 /// time.
 pub const PRODUCER_RESULTS: u64 = 64;
-/// Maximum number of producers that a stream remembers, each with at most about 4 KiB of state (results and rows). One
-/// more producer evicts the [`PRODUCER_EVICTIONS`] producers that have not appended for the longest time; these must
-/// open again. A commit never evicts a producer that it names. A commit that names more producers of a stream than this
-/// changes nothing, and its outcome reports the reason.
+/// Maximum number of producers that a stream remembers, each with at most about 4 KiB of state (results and rows). When
+/// a new producer exceeds the maximum, the stream evicts the [`PRODUCER_EVICTIONS`] producers that have not appended
+/// for the longest time; these must be opened again. A commit never evicts a producer that it names. A commit that
+/// names more producers of one stream than this maximum changes nothing, and its outcome reports the reason.
 pub const MAX_STREAM_PRODUCERS: u32 = 1000;
-/// Number of producers that a stream evicts in one step, so that one search for the oldest producers pays for many
+/// Number of producers that a stream evicts together, so that one search for the oldest producers serves many
 /// evictions.
 pub const PRODUCER_EVICTIONS: usize = 64;
 /// Time without an append or an open, in space time, after which a stream forgets a producer.
@@ -114,9 +114,9 @@ pub const MEMBER_IDLE_SECONDS: u64 = 3600;
 /// Maximum length in bytes of the name of a consumer group's member. A request with a longer one is rejected with an
 /// error.
 pub const MAX_MEMBER_NAME_BYTES: usize = 255;
-/// Maximum number of records of a consumer group that wait for an ack or, as dead letters, for their move to the stream
-/// for dead letters; a group's own limit may be lower. Each record costs up to about 100 bytes of memory. At the limit
-/// the group delivers no new records until some are acked or moved.
+/// Maximum number of records of a consumer group that wait for an ack, or that are dead letters and wait for their move
+/// to the stream for dead letters. A group's own limit may be lower. Each record costs up to about 100 bytes of memory.
+/// At the limit the group delivers no new records until some are acked or moved.
 pub const MAX_GROUP_PENDING: u32 = 100_000;
 /// Maximum number of records that a consumer group keeps under one attempt, in one row. More records with the same
 /// state, such as those of a large nack, get several attempts. The bound belongs to version 1 of the state machine.
@@ -124,13 +124,13 @@ pub const MAX_ATTEMPT_RECORDS: u32 = MAX_FETCH_RECORDS;
 /// Number of bytes of reasons that a consumer group keeps with its dead letters until they are moved. Beyond it,
 /// further dead letters get a truncated reason or none.
 pub const MAX_GROUP_REASON_BYTES: usize = 1024 * 1024;
-/// Maximum number of records of a consumer group that a fetch of fewer records turns into dead letters. A larger fetch
-/// turns as many records into dead letters as it may deliver.
+/// Maximum number of records that a small fetch from a consumer group turns into dead letters. A fetch that may deliver
+/// more records than this number can turn as many records into dead letters as it may deliver.
 pub const MAX_DEAD_PER_SMALL_FETCH: u32 = 100;
 /// Maximum number of records that one fetch of a consumer group delivers. A request for more is reduced to this number.
 pub const MAX_FETCH_RECORDS: u32 = 1000;
-/// Maximum number of key hashes that a fetch carries: the number of records that a consumer group with delivery in
-/// order per key looks ahead.
+/// Maximum number of key hashes that a fetch carries. A consumer group with delivery in order per key looks ahead by
+/// this number of records.
 pub const MAX_FETCH_KEYS: usize = 4096;
 /// Maximum number of ranges of offsets in one request that acks, nacks or extends deliveries. A request with more is
 /// rejected with an error.
@@ -157,24 +157,24 @@ pub const COMPACTION_BATCHES: usize = 1000;
 /// Approximate number of bytes of a stream's batches that compaction replaces in one step. This bounds the size of the
 /// sparse batch that replaces them, and the time for which other writers wait.
 pub const COMPACTION_BYTES: u64 = 1024 * 1024;
-/// Number of bytes of streams that compaction reads in one round of background maintenance.
+/// Number of bytes of stream data that compaction reads in one round of background maintenance.
 pub const COMPACTION_ROUND_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of commands in one log entry. If more commands are queued, they become several entries.
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
 /// Size in bytes of the commands in a log entry above which no further command is added to the entry.
 pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of [steps](crate::steps) that the commands of one log entry may take, estimated from their bytes. A
-/// command that would exceed it goes into the next log entry, so no entry takes longer than one command may. At most
-/// [`MAX_BATCH_STEPS`] of queued commands are written to the log together, with one fsync.
+/// command that would exceed the maximum goes into the next log entry. So no entry takes longer than the longest
+/// permitted command. Queued commands of up to [`MAX_BATCH_STEPS`] are written to the log together, with one fsync.
 pub const MAX_ENTRY_STEPS: u64 = MAX_COMMAND_STEPS;
 /// Maximum number of steps that the commands of all log entries with one fsync may take, estimated from their bytes.
-/// Their replies are in memory together. Further commands wait for the next fsync.
+/// The replies of these commands are in memory at the same time. Further commands wait for the next fsync.
 pub const MAX_BATCH_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
-/// Smallest log segment in bytes in which an entry of any permitted size fits: one command of [`MAX_COMMAND_BYTES`],
-/// which is always an entry of its own, or several of [`MAX_ENTRY_BYTES`] together; and 1 MiB, of which headers,
-/// framing and the reserve at a segment's end take little. A member of a cluster with smaller segments is not opened,
-/// because a node cannot reject an entry on which the others have agreed. A node on its own may have smaller segments:
-/// it rejects larger entries before it writes them to the log.
+/// Smallest size in bytes of a log segment in which an entry of any permitted size fits. The largest entry is one
+/// command of [`MAX_COMMAND_BYTES`]; an entry of several commands has about [`MAX_ENTRY_BYTES`]. The additional 1 MiB
+/// is more than enough for headers, framing and the reserve at a segment's end. A member of a cluster with smaller
+/// segments is not opened, because a node cannot reject an entry on which the others have agreed. A node on its own may
+/// have smaller segments: it rejects larger entries before it writes them to the log.
 pub const MIN_MEMBER_SEGMENT_BYTES: u32 = (MAX_COMMAND_BYTES + (1 << 20)) as u32;
 /// Maximum number of bytes of commands in a space's queue of proposals. At this limit blocking callers wait, and async
 /// callers get the error `Overloaded`.
@@ -190,8 +190,8 @@ pub const MAX_WATCH_QUEUE_EVENTS: usize = 1024;
 /// it reads the following changes from the log.
 pub const MAX_WATCH_QUEUE_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of events queued for all watches together. An event that several watches queue counts once,
-/// with a few bytes more for each of them. At this limit the watch that would get the next event gets no more events in
-/// its queue, and reads the following changes from the log.
+/// plus a few bytes for each of these watches. At this limit, a watch that is due to get another event gets no more
+/// events in its queue, and reads the following changes from the log instead.
 pub const MAX_WATCH_QUEUES_BYTES: usize = 64 * 1024 * 1024;
 /// Default size in bytes above which a key's value stays in the log and the state stores only its position in the log.
 pub const DEFAULT_INLINE_VALUE_BYTES: usize = 4 * 1024;
@@ -203,11 +203,11 @@ pub const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// Minimum time to live of a lease, which leaves the lease's holder enough time to keep it alive. A request with a
 /// shorter one is rejected with an error.
 pub const MIN_LEASE_TTL: Duration = Duration::from_millis(100);
-/// Maximum number of leases in a space, including ended leases whose keys are not all removed yet. A request that would
-/// grant more is rejected with an error.
+/// Maximum number of leases in a space. Ended leases count until all their keys are removed. A request that would grant
+/// more is rejected with an error.
 pub const MAX_LEASES: usize = 100_000;
-/// Maximum number of keys attached to a lease. Keys that have been overwritten since still count until the removal of
-/// expired keys notices it. A write that would attach more is rejected with an error.
+/// Maximum number of keys attached to a lease. A key that was overwritten since counts until background maintenance
+/// notices it. A write that would attach more is rejected with an error.
 pub const MAX_LEASE_KEYS: u32 = 1_000_000;
 /// Maximum number of clients that hold or wait for one lock, election or semaphore. A client beyond this number is
 /// rejected with an error.
@@ -228,12 +228,12 @@ pub const MAX_HISTORY_AGE: Duration = MAX_TTL;
 /// Time for which a keyspace with history keeps the versions of deleted or expired keys, if its configuration sets no
 /// age. Without this limit, the versions of keys that are no longer used would stay forever.
 pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Maximum number of rows that one command reads to remove versions of keys that exceed the history bounds of their
-/// keyspace. A later command handles the rows left over.
+/// Maximum number of rows that one command reads to remove versions that exceed the history bounds of their keyspace. A
+/// later command handles the rows left over.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
-/// Maximum number of rows that one command of background maintenance examines: of expired keys, of deleted prefixes, of
-/// former values, of deleted streams. This bounds the time for which the command blocks others. The number is no part
-/// of the state machine: the commands carry it.
+/// Maximum number of rows that one command of background maintenance examines. The rows belong to expired keys, deleted
+/// prefixes, former values or deleted streams. The limit bounds the time for which the command blocks others. It is no
+/// part of the state machine, because each command carries its own number.
 pub const RECLAIMED_PER_COMMAND: u32 = 1000;
 /// Maximum number of versions in one page of a key's versions. If the key has more, the page reports where to continue.
 pub const MAX_VERSIONS_PAGE: usize = 1000;
@@ -256,7 +256,7 @@ pub const SNAPSHOT_CHUNK_BYTES: usize = 1024 * 1024;
 /// Maximum size in bytes of a snapshot's chunk, both before and after compression. A snapshot file with a larger chunk
 /// is rejected as damaged.
 pub const MAX_SNAPSHOT_CHUNK_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of chunks by which a reader of a snapshot can go back, to continue after a broken connection.
+/// Maximum number of chunks by which a reader of a snapshot can go back when it continues after a broken connection.
 pub const SNAPSHOT_REWIND_CHUNKS: usize = 64;
 /// Maximum number of snapshots that are open at the same time; each keeps an old view of the state. A request for one
 /// more is rejected with an error, and the client should retry later.
@@ -273,12 +273,12 @@ pub const MAX_HELLO_BYTES: u32 = 4 * 1024;
 /// Maximum number of subscriptions of a channel to which one frame delivers a message. Further subscriptions get
 /// another frame, which shares the message's bytes in memory.
 pub const MAX_DELIVER_SUBSCRIPTIONS: usize = 1024;
-/// Maximum number of open requests, and of subscriptions, of one channel. A request beyond this number is rejected: by
-/// the client before it sends the request, and by the server with the error `overloaded`.
+/// Maximum number of open requests of one channel, and also of its subscriptions. Both sides reject a request beyond
+/// this number: the client before it sends the request, the server with the error `overloaded`.
 pub const MAX_CHANNEL_IDS: usize = 1 << 20;
 /// Maximum length in bytes of a request's name in traces and logs. Longer names are truncated.
 pub const MAX_TRACE_BYTES: usize = 64;
-/// Maximum length of a subject or subject pattern in bytes. A request with a longer one is rejected with an error.
+/// Maximum length in bytes of a subject or subject pattern. A request with a longer one is rejected with an error.
 pub const MAX_SUBJECT_BYTES: usize = 512;
 /// Maximum number of tokens of a subject or subject pattern. A request with more is rejected with an error. Matching
 /// can visit as many trie nodes as there are ways to replace tokens by `*`, so this limit bounds the cost of a publish
@@ -305,17 +305,18 @@ pub const DEFAULT_SUBSCRIPTION_MESSAGES: u64 = 65_536;
 /// what happens to further messages.
 pub const DEFAULT_SUBSCRIPTION_BYTES: u64 = 16 * 1024 * 1024;
 /// Default limit for the bytes of messages queued for all subscriptions of a link (a connection that subscribes). At
-/// the limit the policy of the subscription that would get the next message decides what happens to it.
+/// the limit, the policy of the subscription that is due to get a message decides what happens to the message.
 pub const DEFAULT_LINK_BYTES: u64 = 64 * 1024 * 1024;
 /// Default limit for the bytes of messages queued for all links of a broker. A message that several links share counts
-/// for each of them. At the limit the policy of the subscription that would get the next message decides what happens
-/// to it.
+/// for each of them. At the limit, the policy of the subscription that is due to get a message decides what happens to
+/// the message.
 pub const DEFAULT_BROKER_BYTES: u64 = 1024 * 1024 * 1024;
-/// Default number of subjects whose matching subscriptions a broker caches, each with about 250 bytes. It counts only
-/// subjects that no subscription names literally. One more subject evicts the oldest.
+/// Default number of subjects for which a broker caches the matching subscriptions. Each costs about 250 bytes of
+/// memory. Subjects that a subscription names literally do not count. When a further subject is cached, the oldest is
+/// evicted.
 pub const DEFAULT_CACHED_SUBJECTS: usize = 65_536;
-/// Number of matching subscriptions that a broker keeps for each cached subject, on average. Beyond that it finds those
-/// of a subject again at each publish.
+/// Average number of matching subscriptions that a broker caches for each subject. Beyond it, the broker does not cache
+/// the matching subscriptions of a subject, and searches for them again at each publish.
 pub const CACHED_TARGETS_PER_SUBJECT: usize = 32;
 /// Maximum size in bytes of the batch of messages in one publish request. A request with a larger one is rejected with
 /// an error.
@@ -356,28 +357,30 @@ pub const MAX_REDIS_COPY_BYTES: usize = 9 * 1024 * 1024;
 /// Maximum number of Redis commands in one batch, which is one command of the log. A longer burst of commands is split
 /// into several batches; a longer `MULTI` transaction is rejected.
 pub const MAX_REDIS_COMMANDS: usize = 16_384;
-/// Maximum number of watched keys on which one batch of Redis commands (one command of the log) depends.
+/// Maximum number of watched keys of one batch of Redis commands. The batch is one command of the log.
 pub const MAX_REDIS_WATCHED_KEYS: usize = 16_384;
-/// Maximum number of bytes that the Redis commands of one batch in the log, or those that read from one view, read
-/// together. The commands that would exceed this number are rejected. Replies stay in memory until the client has read
-/// them. Commands in the log are bounded by [`MAX_COMMAND_STEPS`] before they reach this number.
+/// Maximum number of bytes that a group of Redis commands reads together: the commands of one batch in the log, or the
+/// commands that read from one view. A command that would exceed this number is rejected. The limit exists because
+/// replies stay in memory until the client has read them. Commands in the log reach [`MAX_COMMAND_STEPS`] before this
+/// number.
 pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
 /// Maximum number of keys whose rows and values are requested from the disk together, before the first of them is read.
-/// A disk serves more concurrent reads hardly faster.
+/// With more concurrent reads, a disk hardly gets faster.
 pub const MAX_KEYS_READ_AHEAD: usize = 64;
-/// Maximum number of bytes of values in the log that are requested from the disk together. Larger values take longer to
-/// transfer than to find, so there is nothing to gain.
+/// Maximum number of bytes of values in the log that are requested from the disk together. A larger value takes longer
+/// to transfer than to find, so an early request gains nothing.
 pub const MAX_BYTES_READ_AHEAD: u64 = 4 * 1024 * 1024;
-/// Maximum number of [comparisons](crate::steps::comparisons) of a pattern with bytes of names that the Redis commands
-/// which read from one view make together. A command that would make more gets an error reply.
+/// Maximum number of [comparisons](crate::steps::comparisons) of a pattern with bytes of names. It applies to all Redis
+/// commands together that read from one view. A command that would make more gets an error reply.
 pub const MAX_REDIS_VIEW_COMPARISONS: u64 = 100_000_000;
-/// Maximum number of entries of a Redis stream that one command trims or delivers to a consumer group; a later command
-/// trims or delivers the others. It is also the maximum number of pending entries that one command reads, or that are
-/// removed together with a consumer; a command that would exceed it changes nothing and gets an error reply.
+/// Maximum number of entries of a Redis stream that one command trims, or delivers to a consumer group. A later command
+/// trims or delivers the others. It is also the maximum number of pending entries that one command reads, or removes
+/// together with their consumer. A command that would exceed this maximum changes nothing and gets an error reply.
 pub const MAX_REDIS_STREAM_ROWS: u64 = 10_000;
 /// Number of [steps](crate::steps) after which one command delivers or claims no further entry of a Redis stream; a
-/// later command continues. So a command without COUNT is never rejected as too expensive: the next entry, which it
-/// reads to find out that it must stop, can have the maximum size.
+/// later command continues. The limit is so far below [`MAX_COMMAND_STEPS`] that the command can still read one entry
+/// of the maximum size, which it needs to find out that it must stop. So a command without COUNT is never rejected as
+/// too expensive.
 pub const MAX_REDIS_DELIVERY_STEPS: u64 = 210_000;
 /// Number of bytes of removed entries of a Redis stream after which a command trims no further entry. A command always
 /// trims at least one entry.
@@ -394,36 +397,37 @@ pub const MAX_REDIS_CONSUMERS: u64 = 10_000;
 /// with a longer name gets an error reply.
 pub const MAX_REDIS_GROUP_NAME_BYTES: usize = 1024;
 
-/// Maximum number of bytes of commands that a member of a cluster has proposed or forwarded and whose outcome it does
-/// not know. Beyond it, commands wait in the queue. One entry may exceed it.
+/// Maximum number of bytes of the commands whose outcome a member of a cluster does not know yet, after it has proposed
+/// or forwarded them. Further commands wait in the queue. A single entry may exceed the maximum.
 pub const MAX_IN_FLIGHT_BYTES: u64 = 64 * 1024 * 1024;
-/// Maximum number of bytes of the outcomes of commands that a member has forwarded to the leader, until the leader's
-/// answers name their entries. One entry's outcomes may exceed it. The oldest ones make room, and their proposers get
-/// an error.
+/// Maximum number of bytes of outcomes that a member keeps for the commands that it has forwarded to the leader. It
+/// keeps an outcome until the leader's answer names the entry of the command. The outcomes of a single entry may exceed
+/// the maximum. Beyond it, the member drops the oldest outcomes, and their proposers get an error.
 pub const MAX_FORWARDED_OUTCOME_BYTES: usize = 64 * 1024 * 1024;
-/// Number of bytes of the newest entries that a member keeps in memory.
+/// Number of bytes of the newest log entries that a member keeps in memory.
 pub const NEWEST_ENTRY_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of bytes of the names of requests that a leader keeps for log lines.
+/// Maximum number of bytes of request names that a leader keeps in memory. Members write them to their log lines about
+/// recent entries.
 pub const MAX_ENTRY_NAME_BYTES: usize = 256 * 1024;
-/// Maximum number of payload bytes of the entries that are on their way from the leader to a follower. A larger entry
-/// travels alone. A follower with a slow disk may hold this many bytes in memory.
+/// Maximum number of payload bytes of entries that the leader has sent to a follower without an answer yet. A larger
+/// entry is sent alone. A follower with a slow disk may hold this many bytes in memory.
 pub const MAX_PIPELINED_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of bytes of frames that wait on one connection to another node. A sender waits while there are more.
+/// Maximum number of bytes of frames that wait to be sent on one connection to another node. Beyond it, senders wait.
 pub const MAX_LINK_QUEUE_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of connections between a node and another one.
+/// Maximum number of connections between two nodes.
 pub const MAX_NODE_CONNECTIONS: usize = 10;
 /// Size in bytes of the buffer in which small frames of a connection to another node are read together.
 pub const LINK_READ_BYTES: usize = 64 * 1024;
 /// Number of bytes of frames that are written to another node with one call.
 pub const LINK_WRITE_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of messages to subjects that wait for one other node. A message counts once for each filter
-/// that it matches. Further ones are lost.
+/// Maximum number of bytes of messages to subjects that wait to be sent to one other node. A message counts once for
+/// each filter that it matches. Messages beyond this maximum are lost.
 pub const MAX_NODE_QUEUE_BYTES: u64 = 32 * 1024 * 1024;
-/// Maximum number of calls of a server's protocols that wait for consensus. A further one is refused with the error
-/// `overloaded`. Cost: about 1 KiB for each.
+/// Maximum number of calls from clients that wait for consensus at the same time, over all protocols of a server. A
+/// further call is rejected with the error `overloaded`. Each call costs about 1 KiB of memory.
 pub const MAX_CLUSTER_CALLS: usize = 16 * 1024;
-/// Maximum number of connections of other nodes that wait for a hello, and separately of those that prove themselves
-/// after it.
+/// Maximum number of incoming connections of other nodes that have not sent a hello yet. The same maximum applies
+/// separately to those that have sent a hello and are still to be authenticated.
 pub const MAX_HALF_OPEN_LINKS: usize = 256;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);
@@ -436,7 +440,7 @@ const _: () = assert!(MAX_REDIS_TRIM_BYTES + MAX_VALUE_BYTES < MAX_REDIS_READ_BY
 const _: () = assert!(MAX_ENTRY_BYTES < MAX_COMMAND_BYTES && MIN_MEMBER_SEGMENT_BYTES.is_multiple_of(4096));
 // The entries that are on their way to a follower fit into the queue of their connection.
 const _: () = assert!(MAX_PIPELINED_BYTES <= MAX_LINK_QUEUE_BYTES && MAX_COMMAND_BYTES <= MAX_LINK_QUEUE_BYTES);
-// A frame can hold any command and any reply to a transaction, with all that surrounds them.
+// A frame can hold any command, and any reply to a transaction, together with its other fields.
 const _: () = assert!(2 * MAX_COMMAND_BYTES <= MAX_FRAME_BYTES && 2 * MAX_TRANSACTION_RESULT_BYTES <= MAX_FRAME_BYTES);
 const _: () = assert!(4 * MAX_DELIVER_SUBSCRIPTIONS < MIN_FRAME_BYTES as usize && MAX_HELLO_BYTES < MIN_FRAME_BYTES);
 const _: () = assert!(PRODUCER_RESULTS <= 128 && PRODUCER_RESULTS.is_power_of_two());
@@ -444,5 +448,6 @@ const _: () = assert!(PRODUCER_EVICTIONS > 0 && PRODUCER_EVICTIONS < MAX_STREAM_
 const _: () = assert!(MAX_FETCH_RECORDS as usize <= MAX_FETCH_KEYS && MAX_FETCH_RECORDS <= MAX_GROUP_PENDING);
 // A fetch puts the records that it delivers, and those that it parks or turns into dead letters, under few attempts.
 const _: () = assert!(MAX_FETCH_RECORDS <= MAX_ATTEMPT_RECORDS && MAX_DEAD_PER_SMALL_FETCH <= MAX_FETCH_RECORDS);
-// A row with its bytes, an entry (whose last command joined it below its bound), and data that compresses badly.
+// A chunk can hold a row with its bytes, an entry whose last command was added when the entry was just below its limit,
+// and data that grows when it is compressed.
 const _: () = assert!(SNAPSHOT_CHUNK_BYTES + 2 * MAX_COMMAND_BYTES + MAX_ENTRY_BYTES < MAX_SNAPSHOT_CHUNK_BYTES);

@@ -1,7 +1,7 @@
-//! Decoder that reads messages and stream records one after the other, without allocating memory.
+//! A decoder that reads messages and stream records one after the other, without allocating memory.
 //!
-//! Owns: the decoding of messages of a batch and records of a stream, whose encoding `docs/formats/command.md`
-//! describes. Does not own: the encoding ([`crate::record`]).
+//! Owns: the decoding of messages and of stream records. `docs/formats/command.md` describes their encoding. Does not
+//! own: the encoding ([`crate::record`]).
 
 use crate::{
     codec::{Field, Malformed, Reader},

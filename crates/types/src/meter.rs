@@ -5,11 +5,11 @@
 //! charged where a command reads or computes them, by their length in the replicated state, because the row of a long
 //! value differs between nodes.
 //!
-//! Two counts have a bound: the steps of a command, and those of its steps that it uses for searching.
+//! Two counts have a bound: all steps of a command, and the part of them that it uses for searching.
 //!
 //! Invariants:
-//! * Reads of Redis batches outside of transactions have a budget of their own, and change neither the count nor the
-//!   budget of the batch, because they are not performed on all nodes.
+//! * Reads of Redis batches outside of transactions have a budget of their own. They change neither the count nor the
+//!   budget of the batch, because not all nodes perform them.
 //! * Charges are a function of the commands alone. They do not depend on the grouping of commands into entries, the
 //!   backend, the options of the node, restarts or compactions.
 //! * A command with a budget that has used more steps than it may is rejected, and changes nothing. Work stays charged
@@ -50,7 +50,7 @@ impl Meter {
         self.used.store(self.used.load(Relaxed).saturating_add(steps), Relaxed);
     }
 
-    /// Counts steps that were charged as used for searching.
+    /// Counts steps as used for searching. These steps were charged already.
     #[inline]
     pub fn note_searched(&self, steps: u64) {
         self.searched.store(self.searched.load(Relaxed).saturating_add(steps), Relaxed);
@@ -75,7 +75,7 @@ impl Meter {
         self.searched.load(Relaxed) > self.search_end.load(Relaxed)
     }
 
-    /// Returns the outcome of a command that is rejected because [`is_spent`](Self::is_spent) is true.
+    /// Returns the outcome of a command that was rejected because it has spent its budget.
     #[must_use]
     pub fn too_expensive(&self) -> Outcome {
         let limit = if self.has_searched_too_much() { MAX_COMMAND_SEARCH_STEPS } else { MAX_COMMAND_STEPS };
@@ -89,16 +89,16 @@ impl Meter {
         self.end.load(Relaxed).saturating_sub(self.used.load(Relaxed))
     }
 
-    /// Gives the command that begins now a budget of [`MAX_COMMAND_STEPS`], of which it may use
-    /// [`MAX_COMMAND_SEARCH_STEPS`] for searching.
+    /// Gives the next command a budget of [`MAX_COMMAND_STEPS`]. It may use [`MAX_COMMAND_SEARCH_STEPS`] of them for
+    /// searching.
     #[inline]
     pub fn begin_budget(&self) {
         self.end.store(self.used.load(Relaxed).saturating_add(MAX_COMMAND_STEPS), Relaxed);
         self.search_end.store(self.searched.load(Relaxed).saturating_add(MAX_COMMAND_SEARCH_STEPS), Relaxed);
     }
 
-    /// Gives the read that begins now a budget of `steps`, apart from the budget of the current command. Returns the
-    /// state that [`end_read`](Self::end_read) restores.
+    /// Gives the next read a budget of `steps` steps, apart from the budget of the current command. Returns the
+    /// command's count and budget, which [`end_read`](Self::end_read) restores.
     #[inline]
     #[must_use]
     pub fn begin_read(&self, steps: u64) -> CommandBudget {
@@ -109,7 +109,8 @@ impl Meter {
         CommandBudget { used, end, searched, search_end }
     }
 
-    /// Ends a read: restores count and budget of the current command. Returns the steps that the read has used.
+    /// Ends a read: restores the count and the budget of the current command. Returns the number of steps that the read
+    /// has used.
     #[inline]
     pub fn end_read(&self, command: CommandBudget) -> u64 {
         let used = self.used.load(Relaxed) - command.used;
@@ -120,8 +121,8 @@ impl Meter {
         used
     }
 
-    /// Sets the count back to an earlier one, because the work that was charged since then had already been charged in
-    /// advance.
+    /// Sets the count back to the earlier count `used`. Called after work whose price the command had already paid in
+    /// advance, so that it does not pay twice.
     #[inline]
     pub fn set_back(&self, used: u64) {
         self.used.store(used, Relaxed);

@@ -26,7 +26,7 @@ use crate::{
 
 /// Size of an encoded run in bytes.
 pub const RUN_BYTES: usize = 24;
-/// Value of [`Parcel::due`] for records that no passing of time makes deliverable.
+/// Value of [`Parcel::due`] for records that never become deliverable by the passing of time.
 pub const NEVER: SpaceTime = SpaceTime(u64::MAX);
 
 const MEMBER: u8 = 0;
@@ -67,7 +67,7 @@ impl Run {
         self.first.plus(u64::from(self.count))
     }
 
-    /// Returns the records of the run that lie within `first..end`; there must be at least one.
+    /// Returns the part of the run that lies within `first..end`. At least one record must lie within it.
     fn within(&self, first: Offset, end: Offset) -> Self {
         let first = self.first.max(first);
         Self { first, count: (self.end().min(end).0 - first.0) as u32, ..*self }
@@ -104,7 +104,7 @@ pub struct Parcel {
     /// Time from which the records can be redelivered; [`NEVER`] for dead letters, and for records that wait behind
     /// another record of the same key.
     pub due: SpaceTime,
-    /// The records. A queue, because redeliveries take them from the front.
+    /// Runs of the records, ascending. The type is a queue, because redeliveries take runs from the front.
     pub runs: VecDeque<Run>,
 }
 
@@ -146,8 +146,9 @@ impl Parcel {
         reached >= end
     }
 
-    /// Keeps the first [`MAX_ATTEMPT_RECORDS`] records, and returns the others in parcels of at most as many records,
-    /// which have the same state. The list is empty if there are no others.
+    /// Keeps the first [`MAX_ATTEMPT_RECORDS`] records in this parcel. Returns the other records in further parcels
+    /// with the same state, each with at most [`MAX_ATTEMPT_RECORDS`] records. Returns an empty list if there are no
+    /// others.
     #[must_use]
     pub fn divide(&mut self) -> Vec<Self> {
         if self.records() <= u64::from(MAX_ATTEMPT_RECORDS) {

@@ -1,7 +1,7 @@
 //! A map whose keys are prefixes, which finds all prefixes of a key with one search.
 //!
-//! Owns: [`PrefixMap`]. Does not own: the meaning of the values, or bounds on the number, the length and the
-//! [depth](PrefixMap::depth_with) of the prefixes, which callers check.
+//! Owns: [`PrefixMap`]. Does not own: the meaning of the values. Callers bound the number, the length and the
+//! [depth](PrefixMap::depth_with) of the prefixes.
 //!
 //! # Search
 //!
@@ -9,13 +9,14 @@
 //! prefixes in order    a    ab    abc    abd    b         key    abcx
 //! link                 -    a     ab     ab     -
 //! ```
-//! The search finds the last prefix that is not above the key, here `abc`. Every prefix of the key in the map is this
-//! one, or this one begins with it, because all byte strings between a prefix of the key and the key begin with that
-//! prefix. So the search then follows links from each prefix to the longest shorter one with which it begins.
+//! The search first finds the last prefix in the map that is not above the key, here `abc`. If the map contains another
+//! prefix of the key, `abc` begins with it, because all byte strings in order between a prefix of the key and the key
+//! begin with that prefix. So the search continues by links. The link of a prefix leads to the longest other prefix in
+//! the map with which it begins.
 //!
-//! Cost: of a search, a comparison for each doubling of the number of prefixes, and a link for each prefix that begins
-//! with another; the number of different lengths does not matter. A new prefix finds all links again. A copy shares the
-//! bytes of the prefixes.
+//! Cost: a search makes one comparison for each doubling of the number of prefixes, and follows one link for each
+//! prefix that begins with another. The number of different lengths does not matter. The insertion of a new prefix
+//! computes all links again. A copy of the map shares the bytes of the prefixes.
 
 use std::{iter, sync::Arc};
 
@@ -65,8 +66,8 @@ impl<V> PrefixMap<V> {
         outward.skip_while(move |entry| !key.starts_with(&entry.prefix)).map(|entry| &entry.value)
     }
 
-    /// Returns the largest number of prefixes that would begin with one another, this prefix among them, if the map had
-    /// it, too.
+    /// Returns the largest number of prefixes in the map that would begin with one another if the map also contained
+    /// `prefix`. Only chains that include `prefix` count.
     #[must_use]
     pub fn depth_with(&self, prefix: &[u8]) -> usize {
         let inner = self.entries.iter().map(|entry| &*entry.prefix).filter(|inner| inner.starts_with(prefix));
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!([depth("ab"), depth("abcde"), depth("b")], [4, 4, 1], "they are in the map");
     }
 
-    /// Prefixes of many lengths, none of which begins with another, as far as a key shares bytes with them.
+    /// Tests prefixes of many lengths. None of them begins with another one.
     #[test]
     fn lengths_cost_no_links() {
         let mut map = PrefixMap::default();

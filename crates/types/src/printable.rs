@@ -6,8 +6,8 @@
 
 use std::fmt;
 
-/// Returns true if a character only shows itself. Control characters, line and paragraph separators, and the controls
-/// of bidirectional text do not.
+/// Returns true if a terminal only displays the character. Returns false for control characters, line and paragraph
+/// separators, and the controls of bidirectional text.
 #[must_use]
 pub fn is_printable(c: char) -> bool {
     let is_format = matches!(

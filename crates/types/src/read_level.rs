@@ -1,24 +1,24 @@
-//! Read levels: the promise about the age of the data that a read shows.
+//! Read levels: the promise that a read makes about the age of the data that it returns.
 
 use std::{fmt, str::FromStr};
 
 use crate::Revision;
 
-/// Promise about the state that a read of a cluster's node shows. A node without a cluster keeps the strongest promise,
-/// at no cost.
+/// Promise about the age of the state that a read on a cluster's node returns. A node without a cluster always keeps
+/// the strongest promise, at no cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ReadLevel {
-    /// The read shows every write that was acknowledged before the read began, on any node. Cost: one exchange of the
-    /// leader with a majority, which concurrent reads share.
+    /// The read returns every write that was acknowledged before the read began, on any node. Cost: the leader
+    /// exchanges messages with a majority; concurrent reads share this exchange.
     #[default]
     Linearizable,
-    /// Like `Linearizable` as long as no clock of a node runs faster or slower than the others by more than a quarter.
-    /// The leader answers within its lease without an exchange.
+    /// Makes the same promise as `Linearizable`, as long as no clock of a node runs faster or slower than the others by
+    /// more than a quarter. The leader answers within its lease without an exchange of messages.
     Lease,
-    /// The read shows the node's own state, which may be out of date by any amount of time.
+    /// The read returns the node's own state, which may be out of date by any amount of time.
     Stale,
-    /// The read shows the node's own state, once it contains this revision. A client that passes the revision of its
-    /// last write reads its own writes on any node.
+    /// The read returns the node's own state, but waits until this state contains the given revision. A client that
+    /// passes the revision of its last write reads its own writes on any node.
     AtLeast(Revision),
 }
 

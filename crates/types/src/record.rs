@@ -52,7 +52,8 @@ pub enum RecordError {
 /// A header: its name and its value.
 pub type Header<'a> = (&'a str, &'a [u8]);
 
-/// A stream record, borrowed: as a producer appends it and as a reader gets it.
+/// A stream record that borrows its key, headers and payload. Producers append records, and readers get them, in this
+/// form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Key of the record, if it has one.
@@ -99,7 +100,8 @@ impl RecordBatch {
         Ok(())
     }
 
-    /// Checks that a record with `len` bytes after its length field is within the limits, alone and with the batch.
+    /// Checks that a record of `len` bytes, not counting its length field, is within the limit of a record, and that
+    /// the batch with this record is within the limit of a batch.
     #[inline]
     fn check_room(&self, len: usize) -> Result<(), RecordError> {
         if len > MAX_RECORD_BYTES {

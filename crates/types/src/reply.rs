@@ -9,7 +9,7 @@ use bytes::Bytes;
 /// A reply to a Redis command. Its encoding depends on the connection's version of the Redis protocol, RESP2 or RESP3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The simple string `OK` as the reply.
+    /// The simple string `OK`.
     Ok,
     /// A simple string without line breaks.
     Simple(&'static str),
@@ -23,7 +23,7 @@ pub enum Reply {
     Null,
     /// A missing array: a null array in RESP2, null in RESP3.
     NullArray,
-    /// An array of replies as one reply.
+    /// An array of replies.
     Array(Vec<Reply>),
     /// Pairs of a key and a value, encoded as a flat array in RESP2 and as a map in RESP3.
     Map(Vec<(Reply, Reply)>),
@@ -68,7 +68,8 @@ impl Reply {
         }
     }
 
-    /// Returns the bytes that the reply holds in memory beside its own value. Replies that share bytes count them all.
+    /// Returns the number of bytes on the heap that the reply refers to. Bytes that several replies share count fully
+    /// for each of them.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let of_items = |items: &[Self]| items.iter().map(|item| size_of::<Self>() + item.held_bytes()).sum();

@@ -1,7 +1,8 @@
 //! Sparse batches: the records of a range of a stream that compaction has kept.
 //!
 //! Owns the encoding of sparse batches. Their records are those of the original batches, byte for byte. Unlike a batch,
-//! a sparse batch has gaps, so each run of consecutive records states its position and the space time of its append.
+//! a sparse batch has gaps. So it consists of runs of consecutive records, and each run states its position and the
+//! space time of its append.
 //!
 //! ```text
 //! sparse := run*

@@ -15,55 +15,57 @@ use crate::{limits::MAX_COMMAND_STEPS, parcel::RUN_BYTES};
 
 /// Price of looking up a row by its key.
 pub const READ: u64 = 8;
-/// Price of opening a scan, also if it finds no row.
+/// Price of opening a scan, even if the scan finds no row.
 pub const SCAN: u64 = 100;
-/// Price of a row that a scan examines, hidden or not. Also the price of a row that the command itself has removed,
-/// when a scan passes it.
+/// Price of a row that a scan examines, even if the row is hidden from readers. It is also the price of a row that the
+/// command itself has removed and that its scan passes.
 pub const ROW: u64 = 2;
 /// Price of writing or removing a row.
 pub const WRITE: u64 = 4;
 /// Price of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
-/// Price of an attempt whose records a command acks or nacks. A command that does nothing else has no budget, but is
-/// charged and counted by the proposer in the same way.
+/// Price of an attempt whose records a command acks or nacks. A command that only acks or nacks has no budget, but it
+/// is charged in the same way, and the proposer counts it in the same way.
 pub const SETTLED_ATTEMPT: u64 = 6;
 /// Price of a range of records that a command acks or nacks.
 pub const SETTLED_RANGE: u64 = 3;
-/// Price of a run of records under an attempt, of which a command acks or nacks some or all: the runs that are left, or
-/// that are returned to the group, are written again. Also the price of a key that a fetch looks up.
+/// Price of a run of records of an attempt, if a command acks or nacks some records of the attempt. The command writes
+/// the remaining and the returned runs again. Also the price of a key that a fetch looks up.
 pub const SETTLED_RUN: u64 = 2;
-/// Price of a record that a fetch delivers or turns into a dead letter. The record may be the only one of an attempt
-/// whose deadline has passed.
+/// Price of a record that a fetch delivers or turns into a dead letter. It is that of the worst case: a record that is
+/// the only one of an attempt whose deadline has passed.
 pub const DELIVERED_RECORD: u64 = 4;
-/// Price of returning a key of a transaction, in addition to its lookup and its bytes.
+/// Price of returning the value of a key from a transaction, in addition to its lookup and its bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is
 /// abandoned and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state
 /// machine.
 pub const SHORT_READ: u64 = 5_000;
-/// Steps that a read may take on one of the many threads for reads that wait for the disk. This number bounds the bytes
-/// that all these reads hold at a time. The number is no part of the state machine.
+/// Steps that a read may take on one of the many threads for reads that wait for the disk. This number also bounds the
+/// bytes that the reads of all these threads hold in memory at one time. The number is no part of the state machine.
 pub const COLD_READ: u64 = 1_024;
-/// Steps of one wait for the disk, in a read on a thread that serves no other client at the moment: about the time in
-/// which an SSD reads a block. The number is no part of the state machine.
+/// Steps charged for one wait for the disk, if a thread that serves no other client at the moment performs the read.
+/// They are about the time in which an SSD reads a block. The number is no part of the state machine.
 pub const DISK_READ: u64 = 700;
-/// Maximum bytes of a value that count when a scan examines its row without reading the value.
+/// Maximum number of bytes of a value that are charged when a scan examines the value's row without reading the value.
 pub const MAX_PASSED_BYTES: usize = 64 * 1024;
-/// Number of bytes read or compared for one step.
+/// Number of bytes that are read or compared for the price of one step.
 const BYTES_READ: usize = 128;
-/// Number of bytes computed and written for one step.
+/// Number of bytes that are computed and written for the price of one step.
 const BYTES_WRITTEN: usize = 48;
-/// Number of comparisons of a pattern with a byte for one step.
+/// Number of comparisons of a pattern with one byte for the price of one step.
 const COMPARISONS: u64 = 32;
-/// Maximum number of digits of a floating-point number that count. A longer one takes at most about twice the work.
+/// Maximum number of digits of a floating-point number that are charged. A longer number takes at most about twice the
+/// work of a number with this many digits.
 pub const MAX_FLOAT_DIGITS: usize = 5_200;
-/// Square of the digits of a floating-point number that are parsed for one step.
+/// Square of the number of digits of a floating-point number that is parsed for the price of one step.
 const FLOAT_PARSED: usize = 20_000;
-/// Square of the digits of a floating-point number that are written for one step.
+/// Square of the number of digits of a floating-point number that is written for the price of one step.
 const FLOAT_WRITTEN: usize = 5_000;
-/// Number of arguments of a Redis command, or of values in its reply that cost no read, for one step.
+/// Number of items for the price of one step. An item is an argument of a Redis command, or a value in its reply that
+/// was not read from the state.
 const ITEMS: usize = 8;
-/// Number of entries of the table of deleted prefixes that are copied for one step.
+/// Number of entries of the table of deleted prefixes that are copied for the price of one step.
 const COPIED_CLEARS: usize = 2;
 
 /// Returns the price of reading or comparing bytes.
@@ -94,8 +96,8 @@ pub const fn comparisons(count: u64) -> u64 {
     count / COMPARISONS
 }
 
-/// Returns the price of parsing a floating-point number with this number of digits, which grows with their square. The
-/// digits for which an exponent stands count.
+/// Returns the price of parsing a floating-point number with `digits` digits. The price grows with the square of this
+/// number. An exponent counts as the digits for which it stands.
 #[inline]
 #[must_use]
 pub const fn parsed_float(digits: usize) -> u64 {
@@ -121,7 +123,7 @@ pub const fn copied_clears(entries: usize) -> u64 {
     (entries / COPIED_CLEARS) as u64
 }
 
-/// Returns the price of processing arguments, or of producing values that cost no read.
+/// Returns the price of processing arguments, or of producing reply values that were not read from the state.
 #[inline]
 #[must_use]
 pub const fn items(count: usize) -> u64 {
@@ -135,7 +137,7 @@ const _: () = assert!(
 );
 // The first read behind a write may return a value of the maximum size.
 const _: () = assert!(read_bytes(crate::limits::MAX_VALUE_BYTES) + 1_000 < crate::limits::MAX_BATCH_READ_STEPS / 2);
-// A delivery that must stop has room for the next entry, which it reads to find out.
+// A delivery that must stop has enough steps left for the next entry, which it reads to find out that it must stop.
 const _: () = assert!(
     crate::limits::MAX_REDIS_DELIVERY_STEPS + read_bytes(crate::limits::MAX_VALUE_BYTES) + 4_000 < MAX_COMMAND_STEPS
 );

@@ -1,7 +1,7 @@
 //! Inspects a log that no process has open: verify, dump, stats. Writes nothing, not even a lock.
 //!
-//! Owns: the traversal of a damaged log beyond the first damage. The code that opens a log also decides here
-//! which batches are valid and where the log ends.
+//! Owns: the traversal of a damaged log beyond the first damage. It uses the code that opens a log to decide which
+//! batches are valid and where the log ends.
 
 mod dump;
 mod stats;
@@ -66,14 +66,13 @@ fn inventory(disk: &dyn Disk, dir: &str) -> Result<Inventory, OfflineError> {
 enum Step<'a> {
     /// A valid batch, and the window that holds it.
     Batch(u32, VerifiedBatch, &'a mut Window),
-    /// Damage, and a flag: true if a valid batch header follows the damage in the segment. The traversal
-    /// continues at that header.
+    /// Damage. The flag is true if a valid batch header follows the damage in the segment; the traversal continues at
+    /// that header.
     Bad(DamageAt, bool),
 }
 
-/// Calls `visit` with every batch and every damage of a segment up to byte position `until`. Reports a
-/// damaged batch at the end of the segment too, if `until` lies beyond it. The visitor decides whether to
-/// continue.
+/// Calls `visit` with every batch and every damage of a segment up to byte position `until`. Also reports a damaged
+/// batch at the end of the segment, if `until` lies beyond it. The visitor can end the traversal.
 fn each_batch(
     found: &FoundSegment,
     until: u32,

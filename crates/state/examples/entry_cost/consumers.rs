@@ -1,7 +1,8 @@
 //! Commands about consumer groups of streams.
 //!
-//! A group's commands have no budget. Limits bound them: of pending records and dead letters, of records of an attempt,
-//! of ranges, of members and of groups. The proposer bounds how many of them an entry has.
+//! The commands of a group have no budget. Their cost is bounded by the maximum numbers of pending records and dead
+//! letters, of records of an attempt, of ranges, of members and of groups. The proposer bounds the number of commands
+//! in an entry.
 
 use std::{cell::Cell, time::Duration};
 
@@ -24,7 +25,7 @@ use crate::{
     proposed,
 };
 
-/// Records that a fetch has delivered.
+/// An attempt, and the range of records that its fetch has delivered.
 #[derive(Clone, Copy)]
 struct Held {
     group: GroupId,
@@ -34,7 +35,8 @@ struct Held {
 }
 
 impl Held {
-    /// Every second record, each as a range of its own, so that no two ranges join.
+    /// Returns a settlement of every second record, the ones with odd numbers if `odd`. No two of its ranges are
+    /// adjacent.
     fn settled(&self, odd: bool) -> Settlement {
         let runs = (0..self.count).filter(|number| (number % 2 == 1) == odd);
         let runs = runs.map(|number| OffsetRun::one(self.first.plus(number.into()))).collect();
@@ -46,7 +48,8 @@ fn fetch(group: GroupId, max: u32, member: &str) -> Vec<u8> {
     encoded(|out| encode_fetch(out, group, max, Offset(0), &[], member).expect("valid"))
 }
 
-/// Moves a group back to the beginning of the stream, without dead letters, which would leave less room for others.
+/// Moves a group back to the beginning of the stream. First acks its dead letters, which would leave less room for
+/// others.
 fn rewind(node: &Node, group: GroupId) {
     while let Some(letters) = node.machine.dead_letters(group, None).expect("runs") {
         node.must(encoded(|out| encode_ack(out, group, &[Settlement::all(letters.attempt)]).expect("valid")));
@@ -54,7 +57,7 @@ fn rewind(node: &Node, group: GroupId) {
     node.must(encoded(|out| encode_seek(out, group, Some(Offset(0)))));
 }
 
-/// Fetches 100 attempts of 1,000 records with keys of their own, so that each record is a run.
+/// Fetches 100 attempts of 1,000 records each. All records have different keys, so each record is a run.
 fn hold_keyed(node: &Node) -> Vec<Held> {
     rewind(node, ORDERED);
     let fetch = |number: u64| {
@@ -67,7 +70,7 @@ fn hold_keyed(node: &Node) -> Vec<Held> {
     (0..100).map(fetch).collect()
 }
 
-/// Moves groups back to the beginning of the stream, and fetches as many attempts of `each` records from each of them.
+/// Moves groups back to the beginning of the stream. Fetches `attempts` attempts of `each` records from each group.
 fn hold(node: &Node, groups: impl Iterator<Item = u32>, attempts: u32, each: u32) -> Vec<Held> {
     let mut held = Vec::new();
     for group in groups.map(GroupId) {
@@ -82,19 +85,19 @@ fn hold(node: &Node, groups: impl Iterator<Item = u32>, attempts: u32, each: u32
     held
 }
 
-/// Removes the rows of deleted groups and trimmed records that are left.
+/// Removes all remaining rows of deleted groups and of trimmed records.
 pub(crate) fn reclaim_all(node: &Node) {
     for group in node.machine.groups_to_reclaim(usize::MAX).expect("runs") {
         while let Outcome::Reclaimed { more: true, .. } = node.must(reclaim(group)) {}
     }
 }
 
-/// Encodes a command that removes as many rows as one may.
+/// Encodes a command that removes as many rows as one command may remove.
 fn reclaim(group: GroupId) -> Vec<u8> {
     encoded(|out| encode_reclaim_group(out, group, u32::MAX))
 }
 
-/// Returns acks or nacks of as many ranges as one command may have.
+/// Returns settlements of all records, in lists for one command each. Each list has as many ranges as allowed.
 fn settlements(held: &[Held]) -> Vec<(GroupId, Vec<Settlement>)> {
     let mut all: Vec<(GroupId, Vec<Settlement>)> = Vec::new();
     let mut ranges = 0;
@@ -290,7 +293,7 @@ fn groups(search: &mut Search<'_>) {
         }
         id
     };
-    // A stream with groups of 100,000 attempts each.
+    // Creates a stream whose groups have 100,000 attempts each.
     let held = |groups: usize| {
         reclaim_all(node);
         let id = stream(100_000);
@@ -330,7 +333,7 @@ fn groups(search: &mut Search<'_>) {
             encoded(|out| command::encode_trim_stream(out, many, Offset(id.get() % 10_000)))
         })
     });
-    // Its groups leave no room for others.
+    // The groups of this stream leave no room for other groups.
     node.must(encoded(|out| command::encode_delete_stream(out, many)));
     search.fixed("stream with many groups deleted", 1, &|_| {
         reclaim_all(node);

@@ -1,4 +1,4 @@
-//! The data that the entries work on, and the parts of commands that several families use.
+//! The data on which the measured entries work, and parts of commands that several families use.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 pub(crate) fn key(number: usize) -> Vec<u8> {
-    // Spread over the keyspace, so that neighbours of a command are not neighbours in the map.
+    // Spreads the keys, so that keys with consecutive numbers are not neighbours in the map.
     format!("key:{:010}", number * 7_919 % KEYS).into_bytes()
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn records(count: usize, payload: &[u8]) -> RecordBatch {
     batch
 }
 
-/// Encodes a commit of `count` writes; `None` if they are too many or too long for one.
+/// Encodes a commit of `count` writes; `None` if they do not fit in one commit.
 pub(crate) fn commit(count: usize, mut add: impl FnMut(&mut CommitBuilder, usize) -> Option<()>) -> Option<Vec<u8>> {
     if count > MAX_COMMIT_WRITES {
         return None;
@@ -77,7 +77,7 @@ pub(crate) fn commit(count: usize, mut add: impl FnMut(&mut CommitBuilder, usize
     Some(encoded(|out| commit.encode(out)))
 }
 
-/// Encodes a transaction of `count` operations; `None` if they are too many or too long for one.
+/// Encodes a transaction of `count` operations; `None` if they do not fit in one transaction.
 pub(crate) fn transaction(
     count: usize,
     mut add: impl FnMut(&mut TransactionBuilder, usize) -> Option<()>,
@@ -92,13 +92,13 @@ pub(crate) fn transaction(
     Some(out)
 }
 
-/// Encodes a Redis transaction of `count` commands; `None` if they are too many for one.
+/// Encodes a Redis transaction of `count` commands; `None` if they do not fit in one batch.
 pub(crate) fn multi(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>) -> Option<Vec<u8>> {
     burst(count, args, 0)
 }
 
-/// Encodes a burst: a Redis transaction of `count` commands, then `scans` times a `SCAN`; `None` if they are too many
-/// for one.
+/// Encodes a burst: a Redis transaction of `count` commands, then `scans` times a `SCAN`. Returns `None` if they do not
+/// fit in one batch.
 pub(crate) fn burst(count: usize, args: impl Fn(usize) -> Vec<Vec<u8>>, scans: usize) -> Option<Vec<u8>> {
     let mut builder = RedisBuilder::new(REDIS);
     builder.push(&[b"MULTI"]).ok()?;
@@ -212,7 +212,7 @@ fn fill_streams(node: &Node) {
     node.must(create("ordered", &GroupConfig { order: GroupOrder::PerKey, ..most }));
 }
 
-/// Attaches keys of `PLAIN` to a new lease.
+/// Puts `keys` keys into `PLAIN` and attaches them to a new lease.
 pub(crate) fn attach(node: &Node, lease: LeaseId, keys: usize) {
     node.must(encoded(|out| {
         command::encode_grant_lease(out, Some(lease), Duration::from_secs(90 * 24 * 3600)).expect("valid");

@@ -38,7 +38,7 @@ const DELETED_ROWS: usize = 2_000_000;
 const PARKED: u64 = MAX_FETCH_KEYS as u64;
 
 pub(crate) fn search(search: &mut Search<'_>) {
-    // Other kinds leave no room for another group.
+    // The groups of other kinds leave no room for another group.
     reclaim_all(search.node);
     dead_letters(search);
     large_parcels(search);
@@ -259,7 +259,7 @@ fn delete_prefixes(node: &Node) -> KeyspaceId {
     for len in 1..=MAX_PENDING_CLEARS {
         let mut delete = TransactionBuilder::new();
         delete.then().delete_prefix(id, &vec![b'a'; len]).expect("valid");
-        // May be refused.
+        // The delete may be rejected.
         node.apply(&[encoded(|out| delete.encode(out).expect("valid"))]);
     }
     put_all(node, id, &[long_key("x")]);

@@ -4,12 +4,13 @@
 //!
 //! For each kind of command, the search doubles and then bisects the size of the command until it is rejected, applies
 //! the largest accepted one a few times, and prints its steps and the CPU time of the entry. Entries of many commands
-//! contain as many as a proposer puts into one entry. The exit code is 1 if the median of a kind is above the goal
-//! (50 ms), or if a kind of command was never applied.
+//! contain as many as a proposer puts into one entry. The exit code is 1 if the median of a kind is above the goal (50
+//! ms), or if a kind of command was never applied.
 //!
 //! Owns: the node without a log ([`Node`]), and the search ([`Search`]). The kinds are in the modules, one for each
-//! family of commands: each is a closure that makes the entry of a given size. A closure whose entry uses up what it
-//! needs, such as the pending records of a consumer group, first puts the state into order with entries of its own.
+//! family of commands: each is a closure that makes the entry of a given size. An entry may use up data that it needs,
+//! such as the pending records of a consumer group. Its closure then first applies other entries, which restore the
+//! data.
 
 #![allow(clippy::print_stdout)]
 
@@ -122,7 +123,7 @@ impl Blobs for Segments {
 struct Node {
     machine: Machine,
     segments: Arc<Segments>,
-    /// Microseconds by which space time is ahead of one second an entry.
+    /// Microseconds that are added to space time, which otherwise advances by one second with each entry.
     ahead: Cell<u64>,
     /// Names of the kinds of commands that were applied.
     applied: RefCell<BTreeSet<String>>,
@@ -165,7 +166,7 @@ impl Node {
         self.all(&[command]).remove(0)
     }
 
-    /// Notes which kinds of commands are applied.
+    /// Stores the names of the kinds of commands in an applied command.
     fn note(&self, command: &[u8]) {
         let mut applied = self.applied.borrow_mut();
         let name = |value: &dyn std::fmt::Debug| {
@@ -207,17 +208,17 @@ fn is_accepted(outcome: &Outcome) -> bool {
     }
 }
 
-/// Makes the entry of a size; `None` if no client could send it.
+/// Function that makes an entry of a given size; returns `None` if no client could send such an entry.
 type Make<'a> = &'a dyn Fn(usize) -> Option<Vec<Vec<u8>>>;
 
 /// The search for the most expensive entry of each kind, and its result.
 struct Search<'a> {
     node: &'a Node,
-    /// Part of the names of the kinds to search; `None` for all.
+    /// Text that the names of the kinds to search must contain; `None` for all kinds.
     only: Option<String>,
     goal_ms: f64,
     worst_ms: f64,
-    /// Kinds above the goal.
+    /// Kinds whose median cost is above the goal.
     above: Vec<String>,
 }
 
@@ -286,7 +287,7 @@ enum Space {
     WithHistory,
 }
 
-/// Repeats a command as often as a proposer puts it into one entry; `None` if `size` are more.
+/// Makes an entry of `size` commands; `None` if a proposer would not put so many commands into one entry.
 fn proposed(space: Space, size: usize, command: &dyn Fn(usize) -> Vec<u8>) -> Option<Vec<Vec<u8>>> {
     if size > MAX_ENTRY_COMMANDS {
         return None;

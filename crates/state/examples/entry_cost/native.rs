@@ -195,7 +195,8 @@ fn new(number: usize) -> Vec<u8> {
     format!("new:{number:07}").into_bytes()
 }
 
-/// Puts as many keys with each of `count` prefixes as a delete removes immediately.
+/// Puts keys with each of `count` prefixes. For each prefix, these are as many as a delete by prefix removes
+/// immediately.
 fn prefixes(node: &Node, keyspace: KeyspaceId, count: usize) {
     let keys: Vec<_> = (0..count.min(64) * MAX_EAGER_PREFIX_ROWS)
         .map(|number| format!("prefix{:03}:{number:07}", number / MAX_EAGER_PREFIX_ROWS).into_bytes())

@@ -10,7 +10,7 @@ use crate::{
 };
 
 const VALUE: [u8; 64] = [b'v'; 64];
-/// Number of `SCAN`s of 1,000 keys that use up most of the steps of a batch's reads.
+/// Number of `SCAN`s of 1,000 keys each. Together they use up most of the steps of a batch's reads.
 const SCANS: usize = 40;
 
 /// Returns true if the log can contain the command with this name: one that reads or changes keys.
@@ -26,7 +26,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     streams(search);
     pending(search);
     entries(search);
-    // The last one, because it empties the keyspace.
+    // This kind is the last one, because it empties the keyspace.
     for flush in [b"FLUSHDB".as_slice(), b"FLUSHALL"] {
         search.kind(&format!("MULTI: SET, then {} as often", String::from_utf8_lossy(flush)), &|n| {
             one(multi(2 * n, |at| if at < n { words(&[b"SET", &key(at), b"v"]) } else { words(&[flush]) }))
@@ -34,8 +34,7 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Commands in a `MULTI`, one on each of the values of 8 MiB. Their values are `None` for the key, which is the first
-/// argument.
+/// Searches `MULTI`s whose commands each work on a value of 8 MiB. The key is inserted as the first argument.
 fn large_values(search: &mut Search<'_>) {
     let last = (MAX_VALUE_BYTES - 1).to_string();
     let node = search.node;
@@ -264,7 +263,7 @@ fn streams(search: &mut Search<'_>) {
     search.kind("MULTI: XINFO GROUPS", &|n| one(multi(n, |_| words(&[b"XINFO", b"GROUPS", b"stream"]))));
 }
 
-/// Encodes a batch of commands on the keyspace with few keys.
+/// Encodes a batch of commands on the keyspace that has few keys.
 fn few(commands: &[&[Vec<u8>]]) -> Option<Vec<u8>> {
     let mut builder = RedisBuilder::new(FEW);
     for args in commands {

@@ -1,4 +1,4 @@
-//! Leases, and the commands of maintenance, which has no budget but ends by itself.
+//! Commands about leases, and the commands of maintenance, which have no budget but end by themselves.
 
 use std::{cell::Cell, time::Duration};
 
@@ -43,7 +43,7 @@ fn leases(search: &mut Search<'_>) {
     });
 }
 
-/// Puts keys whose deadline passes with the next entry.
+/// Puts keys whose deadline has passed when the next entry is applied.
 fn put_ending(node: &Node, keyspace: KeyspaceId, keys: &[Vec<u8>]) {
     let deadline = Deadline::After(Duration::from_secs(3_000));
     for keys in keys.chunks(250) {

@@ -68,7 +68,7 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
         return Ok(Outcome::Committed { revision, appends });
     }
     check_writes(applying, commit, writes.clone())?;
-    // All that the writes will cost is charged by now, because nothing can be rejected any more.
+    // All costs of the writes are charged by now, because no write can be rejected any more.
     applying.applier.staged.meter().end_budget();
     let paid = applying.steps_used();
     let revision = applying.use_revision();
@@ -277,13 +277,13 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
     }
 }
 
-/// Charges a write of a key: `price` for its rows, plus the keyspace's exact counts and keeping the replaced value.
+/// Charges a write of a key: `price` for its rows, and in addition for exact counts and for keeping the replaced value.
 fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: u64) -> Result<(), MachineError> {
     applying.charge(price);
     if applying.applier.kinds.of(keyspace) != KeyspaceKind::Configured {
         return Ok(());
     }
-    // For the counts, which mostly are the reason for settings of their own.
+    // Pays for exact counts, which are the most frequent settings.
     applying.charge(READ);
     if applying.keeps_history(keyspace) {
         let value_bytes = replaced(applying, keyspace, key)?.map_or(0, |before| before.held.value_bytes);
@@ -329,8 +329,8 @@ fn check_write(applying: &mut Applying<'_>, commit: &Commit<'_>, write: &Write<'
     }
 }
 
-/// Rejects a write that reads if its commit has no condition. A commit that reads must declare this by having
-/// conditions, if only one that always holds.
+/// Rejects a write that reads if its commit has no condition. A commit that reads must declare this by a condition,
+/// which can be the one that always holds.
 fn check_declares_reads(commit: &Commit<'_>, write: &Write<'_>) -> Result<(), Refused> {
     if is_reading(write) && commit.condition_count() == 0 {
         return Err(Malformed { at: 0, expected: "a condition in a commit that reads" }.into());

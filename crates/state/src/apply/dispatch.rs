@@ -27,20 +27,20 @@ use crate::{
 };
 
 impl Machine {
-    /// Applies one entry for whose outcomes a client of this node waits, and appends one outcome per command to
-    /// `outcomes`. If the framing of the payload is broken,
-    /// one [`Outcome::Malformed`] represents all bytes after the break.
+    /// Applies one entry, and appends one outcome per command to `outcomes`. Performs all reads, as if a client of this
+    /// node waited for the outcomes. If the framing of the payload is broken, one [`Outcome::Malformed`] stands for all
+    /// bytes after the break.
     ///
     /// # Errors
-    /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other error stops
-    /// the machine. On any error `outcomes` is unchanged.
+    /// [`MachineError::AlreadyApplied`] and [`MachineError::Unaddressable`] change nothing; every other error stops the
+    /// machine. On any error `outcomes` is unchanged.
     pub fn apply(&self, entry: &Entry<'_>, outcomes: &mut Vec<Outcome>) -> Result<(), MachineError> {
         self.apply_for(entry, true, outcomes)
     }
 
-    /// Applies one entry as [`apply`](Self::apply) does. If `is_awaited` is false, no client of this node waits for the
-    /// outcomes: reads of Redis batches are not performed, and their replies are null. Rows and running hash are the
-    /// same.
+    /// Applies one entry as [`apply`](Self::apply) does. `is_awaited` is false if no client of this node waits for the
+    /// outcomes. Then the reads of Redis batches are not performed, and their replies are null; rows and running hash
+    /// do not depend on this.
     ///
     /// # Errors
     /// Those of [`apply`](Self::apply).
@@ -86,8 +86,7 @@ impl Machine {
     ) -> Result<T, MachineError> {
         let mut applier = self.applier.lock().map_err(|_| MachineError::Stopped)?;
         applier.check(position)?;
-        // Reset only on success: after an error, or a panic that did not poison the lock, the machine stays
-        // stopped.
+        // Reset only on success: after an error, or a panic that did not poison the lock, the machine stays stopped.
         applier.stopped = true;
         let before = budget::file_reads();
         let mut applying = Applying::begin(&mut applier, self, position, payload);

@@ -193,7 +193,7 @@ impl OperationRun {
                 applying.charge(WRITE + settle.steps());
                 consumers::check_settle(applying, settle)?;
                 self.writes = true;
-                // Set when the settlement is applied; two settlements never contain the same record.
+                // A placeholder until the settlement is applied. Two settlements never contain the same record.
                 OperationResult::Settled { records: 0 }
             }
             Write::DeletePrefix { keyspace, prefix } => {
@@ -243,7 +243,8 @@ impl OperationRun {
         Ok(OperationResult::PrefixDeleted { keys: applying.empty_prefix(keyspace, prefix, self.revision)? })
     }
 
-    /// Applies an append or a settlement (ack or nack) that was only checked before. Others are applied already.
+    /// Applies an append or a settlement (ack or nack) that was only checked before. All other operations are applied
+    /// already.
     fn finish(&mut self, applying: &mut Applying<'_>, number: usize, operation: &Write<'_>) {
         match *operation {
             Write::Append { stream, count, batch, batch_at, .. } => {
@@ -263,8 +264,8 @@ pub(crate) fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationEr
     live.and_then(Stored::collection).map_or(Ok(()), |_| Err(OperationError::HoldsCollection))
 }
 
-/// Returns the counter of a key, whose row has a value of `bytes` bytes. A value that is too long for a number is not
-/// read: many transactions of one entry may name it.
+/// Returns the value of the counter at a key. `bytes` is the length of the value in the key's row. A value that is too
+/// long for a number is not read, because many transactions of one entry may name it.
 fn counter(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,

@@ -92,7 +92,7 @@ impl RangeReader for Applying<'_> {
     }
 }
 
-/// Reads one page of a range for a transaction. `room` is the number of bytes left for the results of its reads.
+/// Reads one page of a range for a transaction. `room` is the number of bytes left for the results of all its reads.
 pub(crate) fn page<R: RangeReader>(
     reader: &R,
     keyspace: KeyspaceId,

@@ -1,8 +1,9 @@
 //! Transactions that only read, over a view of the state.
 //!
-//! Owns: the evaluation of such a transaction outside the log: its conditions, and the reads of the list that they
-//! choose. The outcome is the one that the transaction would have as an entry after the last one in the view. Does not
-//! own: the pages of scans, which `transaction_scan` fills for both, or transactions that may write (`transaction`).
+//! Owns: the evaluation of such a transaction outside the log: its conditions, and the reads of the list of operations
+//! that the conditions choose. The outcome is as if the transaction were the next entry after those in the view. Does
+//! not own: the pages of scans, which `transaction_scan` fills for both, or transactions that may write
+//! (`transaction`).
 //!
 //! The work is bounded by the [budget](thalweg_types::budget) of the calling thread's read, which counts the same kinds
 //! of work as the meter of commands. After the budget is spent, the outcome is meaningless.
@@ -86,7 +87,8 @@ impl Reading<'_> {
         Ok(failed)
     }
 
-    /// Returns the revision of the key, as an error, if the condition does not hold.
+    /// Checks a condition. The inner error says that the condition does not hold, and contains the key's present
+    /// revision.
     fn check_condition(
         &self,
         condition: &Condition<'_>,
@@ -182,7 +184,7 @@ impl Reading<'_> {
 
 impl RangeReader for Reading<'_> {
     fn charge(&self, steps: u64) {
-        // The result is checked where the work ends.
+        // The caller checks after the work if the budget is spent.
         let _ = budget::charge(steps);
     }
 

@@ -67,8 +67,7 @@ fn bounds_of(names: &Names, id: KeyspaceId) -> KeyspaceHistory {
     row.map(|row| row.config.history).unwrap_or_default()
 }
 
-/// Check of the versions (former values) of one keyspace's keys, in the order of keys, each key's newest version
-/// first.
+/// Check of the versions (former values) of one keyspace's keys, in the order of keys, each key's newest version first.
 struct Versions<'a> {
     view: &'a dyn View,
     names: &'a Names,

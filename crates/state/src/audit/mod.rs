@@ -6,8 +6,7 @@
 //!
 //! * `audit_all`: the entry point, and the list of redundant data.
 //! * `report`: findings. `pages`: reading rows in pages. `visible_names`: tables that the checks of all areas need.
-//! * `names`, `values`, `ends`, `streams`, `history`, `collections`, `groups`, `segments`: the checks of one area
-//!   each.
+//! * `names`, `values`, `ends`, `streams`, `history`, `collections`, `groups`, `segments`: the checks of one area each.
 
 pub(crate) mod audit_all;
 pub(crate) mod collections;

@@ -46,8 +46,8 @@ fn page(view: &dyn View, range: &KeyRange) -> Result<(Vec<Row>, bool), BackendEr
     Ok((rows, more))
 }
 
-/// Finds the distinct beginnings of `len` bytes among the row keys with the prefix `prefix`, and calls `visit` with
-/// each. Skips all further rows with the same beginning.
+/// Calls `visit` once for each distinct value of the first `len` bytes of the row keys with the prefix `prefix`. Skips
+/// all further rows with the same first bytes.
 pub(crate) fn each_beginning(
     view: &dyn View,
     prefix: &[u8],

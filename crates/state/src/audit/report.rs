@@ -49,8 +49,7 @@ pub enum FindingKind {
     VersionTime,
     /// A keyspace whose history row disagrees with the keyspace's configuration.
     History,
-    /// A Redis collection whose parts (fields or entries) belong to no key and have no trash row, or a wrong trash
-    /// row.
+    /// A Redis collection whose parts (fields or entries) belong to no key and have no trash row, or a wrong trash row.
     Collection,
     /// A consumer group whose rows disagree with each other or with the group's stream.
     Group,

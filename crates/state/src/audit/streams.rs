@@ -48,8 +48,8 @@ pub(crate) fn check(view: &dyn View, segments: &mut Segments, report: &mut Repor
 struct EntryWalk {
     /// Offset at which the next index entry must begin.
     next: Offset,
-    /// Bytes of all batches before the next entry, starting with the number in the first entry; `None` before that
-    /// entry.
+    /// Bytes of all batches before the next entry. The sum starts with the number that the first entry states; `None`
+    /// before the first entry.
     bytes: Option<u64>,
     time: SpaceTime,
     saved: i64,

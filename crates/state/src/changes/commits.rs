@@ -37,7 +37,8 @@ impl<'a> EntryCommits<'a> {
         Self { payload, commands: Commands::new(payload), number: 0, exceptions, revision }
     }
 
-    /// Returns the last revision used by the entry's commands that the iterator has passed, or before the entry.
+    /// Returns the last revision used so far: by a command that the iterator has passed, or before the entry if there
+    /// is none.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
@@ -98,7 +99,7 @@ impl<'a> EntryCommit<'a> {
                         }
                         Write::Delete { keyspace, key } => visit(KeyChange::Delete { keyspace, key }),
                         Write::Append { .. } | Write::Settle(_) => {}
-                        // A commit rejects these. Transactions record their changes in a verdict.
+                        // A commit with one of these is rejected. A transaction records its changes in a verdict.
                         Write::Add { .. } | Write::DeletePrefix { .. } | Write::Get { .. } | Write::Scan { .. } => {}
                         Write::Touch { .. } => {}
                     }

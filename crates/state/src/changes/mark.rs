@@ -1,4 +1,4 @@
-//! Marks: rows with the log position of an entry, found by the last revision used before the entry.
+//! Marks: rows with the log position of an entry. The key of a mark is the last revision used before the entry.
 //!
 //! ```text
 //! mark := lsn u64 | index u64                  at key 0c | revision u64 BE; value little-endian
@@ -31,7 +31,7 @@ pub struct Mark {
 }
 
 /// Returns true if the entry gets a mark: a row with its log position. `before` is the state's position before the
-/// entry. Every entry gets one until a revision is used, so the very first commit of a space has a mark before it.
+/// entry. Until the first revision is used, every entry gets one, so a mark precedes the very first commit of a space.
 #[inline]
 pub(crate) fn is_due(entry: &Entry<'_>, before: &Applied) -> bool {
     let start = u64::from(entry.at.offset);

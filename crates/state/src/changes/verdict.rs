@@ -45,7 +45,7 @@ pub(crate) struct VerdictBuilder {
     is_recording: bool,
 }
 
-/// Bytes and number of the changes that the current command had recorded at one point, to which a rollback returns.
+/// Bytes and number of the current command's recorded changes at the time of the savepoint. A rollback returns to them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Savepoint {
     bytes: usize,

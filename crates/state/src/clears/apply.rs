@@ -1,4 +1,4 @@
-//! Deletes of all keys with a prefix, drops of keyspaces, and the sweep that removes the rows which both have hidden.
+//! Deletes of all keys with a prefix, drops of keyspaces, and the sweep that later removes the rows that they hide.
 //!
 //! Owns: these commands, and the removal of a key's row with all that belongs to it. Does not own: the rule by which a
 //! clear hides rows (`table`), or the time of a sweep.
@@ -67,11 +67,13 @@ impl Row {
 }
 
 impl Applying<'_> {
-    /// Deletes all keys with a prefix, for the command that uses `revision`. Rejects the command, without a change, if
-    /// many keys have the prefix and the table of deleted prefixes has no room. In a keyspace with history, a clear
-    /// replaces none of other commands. Returns the number of removed rows that were visible to readers: no other delete
-    /// had hidden them, and they had not ended at the entry's time. Returns `None` if the rows are too many to remove
-    /// them immediately, so that they are hidden until sweeps remove them.
+    /// Deletes all keys with a prefix, for the command that uses `revision`.
+    ///
+    /// Returns the number of removed rows that were visible to readers: no other delete had hidden them, and they had
+    /// not ended at the entry's time. Returns `None` if there are too many rows to remove them immediately; then a
+    /// clear hides them until sweeps remove them. Rejects the command, without a change, if the clear needs a place in
+    /// the table and the table is full. In a keyspace with history, a clear never takes the place of another command's
+    /// clear.
     pub(crate) fn empty_prefix(
         &mut self,
         keyspace: KeyspaceId,
@@ -91,7 +93,7 @@ impl Applying<'_> {
     }
 
     /// Deletes all keys with a prefix like [`empty_prefix`](Self::empty_prefix). `few` is the result of
-    /// [`few_rows`](Self::few_rows); if it is `None`, the table of deleted prefixes must have room for one more.
+    /// [`few_rows`](Self::few_rows). If `few` is `None`, the caller has checked that the table has a place for a clear.
     fn empty(
         &mut self,
         keyspace: KeyspaceId,
@@ -132,7 +134,8 @@ impl Applying<'_> {
         Ok((rows.len() <= MAX_EAGER_PREFIX_ROWS).then_some(rows))
     }
 
-    /// Returns the rows with this prefix which the current command, whose revision is `revision`, has written itself.
+    /// Returns the rows with this prefix that the current command has written itself. `revision` is the command's
+    /// revision.
     fn own_rows(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> Result<Vec<Row>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let staged = self.applier.staged.changes_within(range.lower(), range.upper());
@@ -167,17 +170,18 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns the prefixes of the clears (deleted prefixes with hidden rows) that begin with `prefix`. A clear that
-    /// replaces others needs no room, so that clients can empty a whole keyspace even if the table is full.
+    /// Returns the prefixes of all clears (deleted prefixes with hidden rows) that begin with `prefix`. A new clear
+    /// that replaces one of these needs no further place. So clients can empty a whole keyspace even if the table is
+    /// full.
     fn clears_within(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Vec<Vec<u8>> {
         let within = |(id, longer, _): &(KeyspaceId, &[u8], &Clear)| *id == keyspace && longer.starts_with(prefix);
         self.applier.clears.iter().filter(within).map(|(_, longer, _)| longer.to_vec()).collect()
     }
 
-    /// Adds a clear (a deleted prefix with hidden rows). In a keyspace without history, the new clear replaces clears
-    /// with the same or a longer prefix, because it hides all rows that those hide. In a keyspace with history,
-    /// readers need the time at which a row became hidden: so clears with a longer prefix stay, and the revision of
-    /// one with the same prefix is stored in the new clear.
+    /// Adds a clear (a deleted prefix with hidden rows). In a keyspace without history, it replaces the clears with the
+    /// same or a longer prefix, because it hides all their rows, too. In a keyspace with history, readers need the time
+    /// at which a row became hidden. So clears with a longer prefix stay, and the new clear stores the revision of one
+    /// with the same prefix.
     fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
         self.charge(copied_clears(self.applier.clears.units()));
         let earlier = read(&self.machine.published.clears).get(keyspace, prefix).map(|clear| clear.revision);
@@ -210,7 +214,7 @@ impl Applying<'_> {
     }
 }
 
-/// Drops a keyspace, whose name is then free immediately. The drop uses a revision, because it deletes keys.
+/// Drops a keyspace. Its name is free immediately. The drop uses a revision, because it deletes keys.
 pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Result<Outcome, Refused> {
     let Some(row) = applying.keyspace_row(id).filter(KeyspaceRow::is_live) else {
         return Ok(Outcome::NoSuchKeyspace(id));

@@ -39,11 +39,11 @@ use crate::{
 pub(crate) struct Clear {
     /// Revision of the delete. Rows with lower revisions are hidden.
     pub(crate) revision: Revision,
-    /// Revision of an earlier delete of the same prefix that this clear replaced. Views from before this delete still
-    /// use that revision. The field is lost when the node is reopened, so no entry's outcome depends on it.
+    /// Revision of an earlier delete of the same prefix that this clear replaced. Views that are older than the new
+    /// delete still use the earlier revision. The field is lost when the node is reopened, so no outcome depends on it.
     pub(crate) earlier: Option<Revision>,
-    /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending; only in keyspaces with
-    /// history, which need to know since when a row is hidden.
+    /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending. Only in keyspaces with
+    /// history, whose readers need to know since when a row is hidden.
     pub(crate) kept: Vec<Revision>,
     /// Last user key that a sweep has examined, inclusive; `None` before the first sweep.
     pub(crate) swept: Option<Vec<u8>>,
@@ -107,7 +107,7 @@ impl Prefixes {
         self.0.get(b"").map(|clear| clear.revision)
     }
 
-    /// Returns true if rows wait to be swept that a command with this revision has deleted.
+    /// Returns true if a delete by prefix with this revision has left rows that are not swept yet.
     pub(crate) fn has_delete_at(&self, revision: Revision) -> bool {
         self.0.iter().any(|(_, clear)| clear.revision == revision || clear.kept.contains(&revision))
     }
@@ -145,12 +145,13 @@ impl ClearTable {
         self.by_keyspace.is_empty()
     }
 
-    /// Returns the part of [`MAX_PENDING_CLEARS`] that is in use.
+    /// Returns the number of units that the table uses, of at most [`MAX_PENDING_CLEARS`].
     pub(crate) fn units(&self) -> usize {
         self.iter().map(|(_, prefix, clear)| clear_units(prefix.len()) + clear.kept.len()).sum()
     }
 
-    /// Returns the outcome of one more delete of this prefix, which replaces no other, if there is no room for it.
+    /// Returns the outcome that rejects one more clear of this prefix; `None` if the table has room for it. The clear
+    /// must not replace another one.
     pub(crate) fn refusal(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Option<Outcome> {
         let more = self.get(keyspace, prefix).map_or(clear_units(prefix.len()), |_| 1);
         if self.units() + more > MAX_PENDING_CLEARS {
@@ -172,8 +173,7 @@ impl ClearTable {
             .flat_map(|(&keyspace, prefixes)| prefixes.0.iter().map(move |(prefix, clear)| (keyspace, prefix, clear)))
     }
 
-    /// Returns a copy of the table with the deleted prefixes that an entry adds, and still with those that the entry
-    /// removes.
+    /// Returns a copy of the table with the deleted prefixes that an entry adds. Prefixes that the entry removes stay.
     pub(crate) fn with_added(&self, changes: &ClearChanges) -> Self {
         let mut table = self.clone();
         let added = changes.iter().filter(|(_, change)| change.is_some());
@@ -181,8 +181,8 @@ impl ClearTable {
         table
     }
 
-    /// Returns a table that hides rows both from views of this table's state and from those of a newer state, whose
-    /// table is `newer`.
+    /// Returns a table for readers of this state and of a newer one, whose table is `newer`. It hides rows from the
+    /// views of both.
     pub(crate) fn with_newer(&self, newer: &Self) -> Self {
         let mut table = self.clone();
         for (keyspace, prefix, clear) in newer.iter() {

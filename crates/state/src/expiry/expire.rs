@@ -54,8 +54,8 @@ pub(crate) fn expire(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, R
     Ok(Outcome::Expired { keys: removal.keys, rows: max - removal.left, more })
 }
 
-/// Removes the keys of a lease that the current command, with this `revision`, has ended: at most as many as one
-/// command may remove.
+/// Removes keys of a lease that the current command has just ended, at most as many as one command may remove.
+/// `revision` is the command's revision.
 pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revision) -> Result<(), MachineError> {
     let last_step = last_step(applying);
     Removal { left: MAX_EXPIRED_ROWS, last_step, keys: 0, revision: Some(revision) }.lease(applying, id)?;
@@ -129,9 +129,9 @@ impl Removal {
         }
     }
 
-    /// Removes a key that has ended. A key that a deleted prefix hides counts as removed already: then only its row is
-    /// deleted, as a sweep would do. The row cannot stay, because once its lease is gone, nothing would show when the
-    /// key had ended.
+    /// Removes a key that has ended. If a deleted prefix hides the key, the key counts as removed already, and only its
+    /// row is deleted, as a sweep would do. The row must go: after its lease is removed, nothing would show that the
+    /// key has ended.
     fn remove(&mut self, applying: &mut Applying<'_>, keyspace: KeyspaceId, row: &Row) -> Result<(), MachineError> {
         let key = &row.key[..];
         if applying.visibility(keyspace).shows(key, row.revision) {

@@ -76,7 +76,8 @@ impl Applying<'_> {
         self.show_lease_count();
     }
 
-    /// Shows readers the number of leases. Only estimates use it, so it may be ahead of the entry.
+    /// Publishes the number of leases to readers. They use it for estimates only, so it may include unpublished
+    /// changes.
     fn show_lease_count(&self) {
         self.machine.published.leases.store(self.applier.lease_count, Ordering::Relaxed);
     }

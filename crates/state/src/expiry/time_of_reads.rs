@@ -19,11 +19,12 @@ use crate::{
 
 /// Source of space time (the time that the space's log entries carry) for reads.
 pub trait ReadTime: Send + Sync + fmt::Debug {
-    /// Returns the current space time, for a reader that only shows values with deadlines after this time. A reader
-    /// that hides ended values needs [`read_time`](Self::read_time).
+    /// Returns the current space time. A reader compares it with deadlines to find that a value has not ended yet. To
+    /// hide an ended value, the reader needs [`read_time`](Self::read_time).
     fn now(&self) -> SpaceTime;
-    /// Returns the current space time, for a reader that hides values whose deadlines are at or before it. No entry
-    /// that is not applied yet may have or get a lower time; otherwise a later read could show a hidden value again.
+    /// Returns the current space time, for a reader that hides values with deadlines at or before this time. All
+    /// entries that are applied later must have at least this time; otherwise a later read could show a hidden value
+    /// again.
     fn read_time(&self) -> SpaceTime;
 }
 

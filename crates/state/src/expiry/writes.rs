@@ -49,9 +49,9 @@ pub(crate) fn put_until(
     put_ending(applying, (keyspace, key), value, revision, expiry, Some(at))
 }
 
-/// Puts a value with an expiry, or removes the key if `expiry` is `None`, because the deadline has already passed.
-/// Updates exact counts and history. `at` is the position of the value's bytes in the log; `None` is permitted only
-/// for values short enough to be stored inline.
+/// Puts a value with an expiry and updates exact counts and history. If `expiry` is `None`, because the deadline has
+/// already passed, removes the key instead. `at` is the position of the value's bytes in the log; `None` is permitted
+/// only for values short enough to be stored inline.
 pub(crate) fn put_ending(
     applying: &mut Applying<'_>,
     (keyspace, key): (KeyspaceId, &[u8]),
@@ -178,8 +178,8 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
     }
 }
 
-/// Stores the commit's changes in a row if a write has a deadline that has already passed, because then the changes
-/// cannot be derived from the commit's bytes. Called before the commit's first change.
+/// Starts recording the commit's changes in a row if a write has a deadline that has already passed. The commit's bytes
+/// do not determine the changes then. Called before the commit's first change.
 pub(crate) fn record_if_expired(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {
         applying.record_changes();
@@ -196,7 +196,7 @@ fn remove(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resu
     Ok(())
 }
 
-/// Writes the index rows of a value's new deadline and lease, and deletes those of the value that it replaces.
+/// Writes the index rows of a value's new deadline and lease, and deletes the index rows of the replaced value.
 fn replace_rows(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -208,8 +208,7 @@ fn replace_rows(
     replace_ends(applying, keyspace, key, &before, expiry)
 }
 
-/// Writes the index rows of a key's new deadline and lease (`after`), and deletes those of its previous ones
-/// (`before`).
+/// Writes the index rows of a key's new deadline and lease (`after`), and deletes those of the former ones (`before`).
 pub(crate) fn replace_ends(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -275,7 +274,8 @@ pub(crate) fn rewrite_value(
     let full = [&keys::data_prefix(keyspace), key].concat();
     let overwritten = applying.applier.staged.put_beginning(&full, |form| encode_head(form, revision, expiry));
     if let Some(overwritten) = overwritten {
-        // The same price as below, which does not depend on the entry that wrote the row before.
+        // Charges the same price as the code below, so that the price does not depend on which entry wrote the row
+        // before.
         applying.charge(if value.is_none() { READ } else { 0 });
         applying.note_overwritten(overwritten);
     } else if let Some(value) = value {

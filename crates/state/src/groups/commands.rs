@@ -61,8 +61,7 @@ pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> R
                 extended.is_some()
             };
             let lapsed = attempts.iter().filter(|attempt| !extend(attempt)).collect();
-            // An extension can also shorten the deadline, and waiting consumers have set their timers by the old
-            // one.
+            // An extension can also shorten the deadline, and waiting consumers have set their timers by the old one.
             if is_earlier(due, group.next_due()) {
                 groups.woken.insert(stream);
             }
@@ -181,7 +180,7 @@ pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> 
     Ok(())
 }
 
-/// Returns the number of runs under the attempts, each time that the settlement names one.
+/// Returns the number of runs of the attempts that the settlement names. An attempt that is named twice counts twice.
 fn check_in(
     group: &Group,
     now: SpaceTime,

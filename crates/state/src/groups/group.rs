@@ -94,7 +94,8 @@ impl Group {
         self.room(0) == 0
     }
 
-    /// Returns the number of new records that may be delivered, after `taken` records were taken out of the parcels.
+    /// Returns the number of new records that may be delivered. `taken` is the number of records that a fetch has taken
+    /// out of the parcels; they count as pending.
     fn room(&self, taken: u64) -> u64 {
         let counted = self.parcels.pending() + self.parcels.dead() + taken;
         u64::from(self.head.config.max_pending).saturating_sub(counted)
@@ -316,7 +317,7 @@ impl Group {
             let count = parcel::count(&taken);
             done.settled += count;
             match (how, is_dead) {
-                // Without a stream for them, the mover of dead letters only acks them.
+                // Without a stream for dead letters, the mover only acks them.
                 (SettlementKind::Ack, true) if self.head.config.dead_letters.is_none() => self.head.dropped += count,
                 (SettlementKind::Ack, true) => self.head.dead += count,
                 (SettlementKind::Ack, false) => {

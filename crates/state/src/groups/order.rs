@@ -17,8 +17,7 @@ pub(crate) struct KeyQueues {
     queues: HashMap<u64, VecDeque<Offset>>,
     /// Attempt number of the parcel of each parked record (one that waits behind another record of its key).
     parked: BTreeMap<Offset, Attempt>,
-    /// Records that waited behind another record of the same key, and can be delivered now, because they are the first
-    /// pending ones of their keys.
+    /// Parked records that can be delivered now, because they are the first pending records of their keys.
     free: BTreeSet<Offset>,
 }
 
@@ -27,7 +26,7 @@ impl KeyQueues {
         self.queues.contains_key(&key)
     }
 
-    /// Appends a record to the pending records of its key, all of which have lower offsets.
+    /// Appends a record to the pending records of its key. All other records there have lower offsets.
     pub(crate) fn enter(&mut self, key: u64, offset: Offset) {
         self.queues.entry(key).or_default().push_back(offset);
     }
@@ -38,8 +37,8 @@ impl KeyQueues {
         self.parked.insert(offset, parcel);
     }
 
-    /// Finds the records that wait behind no other pending record of the same key any more, and marks them as
-    /// deliverable. Called after the rows of a group are loaded.
+    /// Finds the parked records that are the first pending records of their keys, and marks them as deliverable. Called
+    /// after the rows of a group are loaded.
     pub(crate) fn find_free(&mut self) {
         let Self { queues, parked, free } = self;
         // The order of this iteration has no effect, because the result is a set.
@@ -50,8 +49,8 @@ impl KeyQueues {
         !self.free.is_empty()
     }
 
-    /// Returns the attempt number under which the first deliverable parked record is stored: the one with the lowest
-    /// offset among those that have waited behind another record of the same key and can be delivered now.
+    /// Returns the attempt number of the first deliverable parked record: the one with the lowest offset among the
+    /// parked records that can be delivered now.
     pub(crate) fn first_free(&self) -> Option<Attempt> {
         self.parked.get(self.free.first()?).copied()
     }

@@ -4,11 +4,11 @@
 //! Owns: the parcels, the sums over them, and the list of rows to write. Does not own: the content of a parcel
 //! ([`thalweg_types::parcel`]), or the rules by which parcels are made and changed (`group`).
 //!
-//! A command changes a parcel by taking it out and putting it back, so no order and no sum misses a change. Nothing
-//! here passes over parcels that it does not return or remove, except loading and [`Parcels::held_at`], which passes
-//! over those whose deadline has passed.
+//! A command changes a parcel by taking it out and putting it back, so no order and no sum misses a change. No method
+//! visits parcels that it neither returns nor removes. The exceptions are loading, and [`Parcels::held_at`], which
+//! visits the parcels whose deadline has passed.
 //!
-//! Invariants: no parcel is empty. Each order contains each parcel that it is about exactly once.
+//! Invariants: no parcel is empty. Each order contains each of its parcels exactly once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -81,8 +81,8 @@ impl Parcels {
         self.reason_bytes
     }
 
-    /// Number of runs in all parcels that were put here since the group was loaded. The difference over a command is
-    /// the work of writing them.
+    /// Number of runs in all calls of [`put`](Self::put) since the group was loaded. Before and after a command, its
+    /// difference is the number of runs that the command writes.
     pub(crate) fn written_runs(&self) -> u64 {
         self.written_runs
     }
@@ -102,8 +102,8 @@ impl Parcels {
         self.firsts.first().filter(|(is_dead, ..)| !is_dead).map(|&(_, first, _)| first)
     }
 
-    /// Returns an attempt with a pending record below the offset `end`, that with the lowest one; if there is none,
-    /// such an attempt with a dead letter.
+    /// Returns the attempt with the lowest pending record, if this record is below the offset `end`. Otherwise does the
+    /// same for dead letters.
     pub(crate) fn first_below(&self, end: Offset) -> Option<Attempt> {
         let below = |is_dead| self.firsts.range((is_dead, Offset::ZERO, Attempt(0))..(is_dead, end, Attempt(0))).next();
         below(false).or_else(|| below(true)).map(|&(.., attempt)| attempt)
@@ -184,7 +184,7 @@ impl Parcels {
         Some(parcel)
     }
 
-    /// Puts a new parcel here, or one that was taken out, unless it is empty.
+    /// Stores the parcel of an attempt: a new one, or a changed one that was taken out. Drops an empty parcel.
     pub(crate) fn put(&mut self, attempt: Attempt, parcel: Parcel) {
         let Some(first) = parcel.runs.front() else { return };
         self.changed.entry(attempt).or_insert(false);

@@ -33,7 +33,8 @@ impl GroupTable {
         self.remove_within(id, &mut left)
     }
 
-    /// Deletes a group, with its rows if there are at most `left`.
+    /// Deletes a group. Removes its rows immediately if there are at most `left` of them, and lowers `left` by their
+    /// number.
     fn remove_within(&mut self, id: GroupId, left: &mut u32) -> bool {
         let Some(mut group) = self.take(id) else { return false };
         match left.checked_sub(u32::try_from(group.rows()).unwrap_or(u32::MAX)) {
@@ -58,8 +59,8 @@ impl GroupTable {
         ids.into_iter().for_each(|id| _ = self.remove_within(id, &mut left));
     }
 
-    /// Drops records below the offset `start`, which were trimmed from the stream, from the groups of the stream, in
-    /// the order of names. Leaves the rest to [`reclaim`] if they are many.
+    /// Drops the records below the offset `start` from all groups of the stream, in the order of names, because they
+    /// were trimmed from the stream. Leaves the rest to [`reclaim`] if there are many.
     pub(crate) fn stream_trimmed(&mut self, stream: StreamId, start: Offset) {
         let ids: Vec<_> = self.of_stream(stream).collect();
         let mut left = MAX_RECLAIM_ENTRIES;
@@ -83,8 +84,8 @@ impl GroupTable {
     }
 }
 
-/// Removes at most `max` rows of a deleted group, or processes about as many runs of records of a group that were
-/// trimmed from its stream, with the others of the same attempts.
+/// Removes at most `max` rows of a deleted group. For any other group, drops records that were trimmed from its stream.
+/// It stops after the attempt that brings the number of processed runs to `max` or more.
 pub(crate) fn reclaim(applying: &mut Applying<'_>, id: GroupId, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let stream = applying.groups().get(id).map(|group| group.head.stream);

@@ -1,30 +1,30 @@
 //! The table of all consumer groups: the records of their streams that they have delivered, and the state of each
 //! delivery.
 //!
-//! Owns: the table of groups in memory and their rows, together with pending records (`parcels`), the rules of a
-//! group (`group`), order per key (`order`) and members (`members`). Does not own: records. Groups handle only
-//! offsets, and the code that serves a fetch reads the records from the log.
+//! Owns: the table of groups in memory and their rows, together with pending records (`parcels`), the rules of a group
+//! (`group`), order per key (`order`) and members (`members`). Does not own: records. Groups handle only offsets, and
+//! the code that serves a fetch reads the records from the log.
 //!
 //! ```text
 //!    settled, except pending records         not delivered yet      to come
 //! |----------------------------------------|--------------------|----------->  offsets of the stream
 //! start                                  cursor                next
 //! ```
-//! All records below the cursor are settled unless a *parcel* contains them. A parcel has the records of one
-//! attempt that are not settled yet, as runs of offsets, and a due time at which they become free for redelivery.
-//! Nacked records are in parcels without a member. Dead letters are in parcels that never become free.
+//! All records below the cursor are settled unless a *parcel* contains them. A parcel has the records of one attempt
+//! that are not settled yet, as runs of offsets, and a due time at which they become free for redelivery. Nacked
+//! records are in parcels without a member. Dead letters are in parcels that never become free.
 //!
 //! So a fetch of 100 new records creates one parcel of one run, and the ack of all of them removes it: together they
 //! write two rows in addition to the head. No row is written when a deadline passes; the next fetch finds the parcel by
 //! its due time.
 //!
-//! A deleted group is in `former` until all its rows are removed: at once if they are few, or else in parts, by
-//! commands of maintenance (`reclaim`). Its head row then has stream 0. Records that were trimmed from the stream leave
-//! the parcels in the same way.
+//! The rows of a deleted group are removed immediately if there are few. Otherwise the group is in `former` until
+//! commands of maintenance (`reclaim`) have removed all its rows. Its head row then has stream 0. Records that were
+//! trimmed from the stream leave the parcels in the same way.
 //!
-//! Invariants: the parcels of a group, except dead letters, contain disjoint offsets below its cursor. Attempt
-//! numbers increase strictly. A command leaves no parcel that it changes with more than 1,000 records. The rows of a
-//! group equal its content in memory after an entry is applied.
+//! Invariants: the parcels of a group, except dead letters, contain disjoint offsets below its cursor. Attempt numbers
+//! increase strictly. A command leaves no parcel that it changes with more than 1,000 records. The rows of a group
+//! equal its content in memory after an entry is applied.
 //!
 //! ```text
 //! 0e                            := next group u32
@@ -186,7 +186,8 @@ impl GroupTable {
         id
     }
 
-    /// Takes a group that is deleted out of the table, so that neither its id nor its name leads to it.
+    /// Removes a group that is deleted from the table and returns it. Afterwards neither its id nor its name finds the
+    /// group.
     pub(super) fn take(&mut self, id: GroupId) -> Option<Group> {
         let group = self.groups.remove(&id)?;
         self.by_name.remove(&(group.head.stream, group.head.name.clone()));

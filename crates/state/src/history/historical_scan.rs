@@ -120,7 +120,7 @@ struct OwnRow {
     row: Vec<u8>,
 }
 
-/// Source of the keys whose newest value was already current at the past revision, in order.
+/// Iterates in order over the keys whose newest value was already current at the past revision.
 struct OwnSource<'p> {
     past: &'p HistoricalView<'p>,
     range: KeyRange,
@@ -189,7 +189,8 @@ enum RowAtRevision {
     Unknown { oldest: Revision },
 }
 
-/// Source of the keys with a version that covers the past revision, or with an unknown state at it, in order.
+/// Iterates in order over the keys that have a version at the past revision, or whose state at that revision is
+/// unknown.
 struct VersionSource<'p> {
     past: &'p HistoricalView<'p>,
     range: KeyRange,
@@ -198,7 +199,7 @@ struct VersionSource<'p> {
     all: bool,
 }
 
-/// Result of the version rows of one key that were examined so far.
+/// State of a key, as far as the version rows examined so far determine it.
 struct KeyVersions {
     key: Vec<u8>,
     row: Option<Vec<u8>>,
@@ -206,7 +207,7 @@ struct KeyVersions {
 }
 
 impl<'p> VersionSource<'p> {
-    /// Creates a source of versions for the keys in the range `own`, which has the row keys of their newest values.
+    /// Creates a source of the versions of keys in a range. `own` is the range of the row keys of their newest values.
     fn new(past: &'p HistoricalView<'p>, own: &KeyRange, direction: Direction) -> Self {
         let base = versions_prefix(past.keyspace);
         let mut range = KeyRange::with_prefix(&base);
@@ -248,12 +249,10 @@ impl<'p> VersionSource<'p> {
         Ok(())
     }
 
-    /// Reads the version rows of whole keys until the page is full, or until one key has too many version rows to
-    /// examine one by one.
+    /// Reads the version rows of whole keys until the page is full, or until one key has too many rows to examine all.
     fn read(&mut self) -> Result<(), MachineError> {
-        /// Number of rows of one key that a forward scan examines one by one. It then skips rows: up to the key's
-        /// version at the requested revision if the last examined row is newer, or up to the next key if that version
-        /// is found already.
+        /// Number of rows of one key that a forward scan examines one by one before it skips rows. It skips to the
+        /// key's version at the requested revision. If it has found that version already, it skips to the next key.
         const MAX_STEPS: usize = 32;
         let HistoricalView { keyspace, revision, .. } = *self.past;
         let (mut bytes, mut failure) = (0, None);

@@ -3,8 +3,8 @@
 //! Owns: the rule that determines the value of a key at a revision and, together with `historical_scan`, the merge of
 //! the keys' own rows with their versions. Does not own: the choice of versions to keep (`keep_versions`, `prune`).
 //!
-//! The rule: of a key's own row and its versions, at most one covers a revision. The own row covers the revision if
-//! its value was written at or before the revision, and no deleted prefix had hidden the value by then. Otherwise, the
+//! The rule: of a key's own row and its versions, at most one covers a revision. The own row covers the revision if its
+//! value was written at or before the revision, and no deleted prefix had hidden the value by then. Otherwise, the
 //! version that began at or before the revision and ended after it covers the revision. Values that had ended are
 //! hidden by the time that the reader passes: each page of a scan passes the time of the first page. A reader that
 //! passes only a revision passes no time; then a value exists up to the revision of the entry that removed it.
@@ -12,7 +12,7 @@
 //! If no row covers the revision, the key did not exist, unless its version at that revision was forgotten: then the
 //! result is [`HistoryError::Compacted`]. Keys that were deleted long ago leave no row that records this. So if a
 //! history has no maximum age, two kinds of reads reach back only to the last such deletion (`gone`): scans, and gets
-//! of a key that has no row of that age.
+//! of keys without a row that is so old.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -94,7 +94,7 @@ pub struct HistoricalView<'s> {
     /// Lowest revision from which a key without rows is known not to have existed. Below it, such a key may have had a
     /// value that was forgotten.
     pub(crate) gone: Revision,
-    /// Time that decides which values are hidden: those that had ended at this time.
+    /// Time of the reader. Values that had ended at this time are hidden.
     pub(crate) time: SpaceTime,
 }
 
@@ -238,7 +238,7 @@ impl ReadView {
         self.view().scan(bounds.0, bounds.1, Direction::Forward, &mut |full, row| {
             match version(full, row) {
                 Err(error) => failure = Some(error),
-                // A version that a lowered bound or an earlier history has left, and that maintenance will remove.
+                // Left by a former bound or an earlier history. Maintenance will remove this version.
                 Ok((_, until)) if until.revision <= oldest => {}
                 Ok(_) if found.versions.len() >= limit => more = true,
                 Ok((version, _)) => {
@@ -298,7 +298,7 @@ fn version(full: &[u8], row: &[u8]) -> Result<(Version, VersionUpperBound), Mach
 }
 
 impl<'s> HistoricalView<'s> {
-    /// Returns the revision as of which this view shows the keyspace.
+    /// Returns the past revision at which this view shows the keyspace.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision

@@ -39,8 +39,8 @@ use crate::{
     sync::read,
 };
 
-/// Maximum number of versions that one put forgets after the permitted number of versions was lowered, in addition to
-/// one version that makes room for the version that the put adds. Maintenance forgets the others.
+/// Maximum number of surplus versions that one put forgets after the permitted number of versions was lowered. One more
+/// version makes room for the version that the put adds. Maintenance forgets all others.
 const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
 /// Fields of a version (former value of a key) that are needed to forget it.
@@ -53,7 +53,7 @@ pub(crate) struct StoredVersion {
     pub(crate) blob: Option<BlobRef>,
 }
 
-/// The row key of a version, its head with another ending, and the key of its row in the index by time.
+/// A version with a new ending: its row key, its new head, and the key of its row in the index by time.
 struct EndedVersion {
     row: Vec<u8>,
     head: Vec<u8>,
@@ -67,7 +67,7 @@ impl StoredVersion {
     }
 }
 
-/// Returns the price of keeping a value of this length as a version. It is the whole price of history for a delete.
+/// Returns the price of keeping a value of this length as a version. A delete pays nothing else for history.
 pub(crate) fn added_price(value_bytes: usize) -> u64 {
     READ + 2 * WRITE + written_bytes(value_bytes)
 }
@@ -132,10 +132,10 @@ impl Applying<'_> {
         self.applier.histories.get(&keyspace).map_or(Revision::MAX, |history| history.floor)
     }
 
-    /// Keeps the current value of a key as a version, if its keyspace has a history. Called before the command that
-    /// uses `revision` removes the value, or puts another one, also if there is no value yet. Returns the length of the
-    /// value if it is kept; then its bytes in the log stay live, and the caller charges them. A value is not kept if it
-    /// was written with the same revision, or if no readable revision of the history includes it.
+    /// Keeps the current value of a key as a version, if its keyspace has a history. Commands call this before they
+    /// remove or replace the value, and before a put to a key without a value. `revision` is the command's revision. A
+    /// value is not kept if it was written with the same revision, or if no readable revision of the history includes
+    /// it. Returns the length of the kept value; its bytes in the log stay live, and the caller charges them.
     pub(crate) fn supersede(
         &mut self,
         keyspace: KeyspaceId,
@@ -185,8 +185,8 @@ impl Applying<'_> {
         Ok(Some(found.value.value_len()))
     }
 
-    /// Changes the ending of the version that a put of the current command has added at the revision `at`. The command
-    /// has then also removed the value of the put, so the key is gone after that version.
+    /// Changes the ending of a version that the current command has added by a put at the revision `at`. The command
+    /// has removed the new value since, so the key has no value after that version.
     fn end_newest(
         &mut self,
         keyspace: KeyspaceId,
@@ -225,7 +225,7 @@ impl Applying<'_> {
         Ok(Some(EndedVersion { row: row.to_vec(), head, time_row }))
     }
 
-    /// Returns the time at which a value with this expiry has ended; `NO_END` if not yet at the current entry's time.
+    /// Returns the time at which a value with this expiry has ended; `NO_END` if it has not ended at the entry's time.
     fn end_of(&self, expiry: &Expiry) -> Result<SpaceTime, MachineError> {
         let of_lease = match expiry.lease {
             Some(id) => Some(self.lease(id)?.map_or(SpaceTime(0), |lease| lease.deadline)),

@@ -130,8 +130,8 @@ impl Round {
         }
     }
 
-    /// Reads the next rows of a range, as far as the command's budget permits. Returns true if these are all rows of
-    /// the range.
+    /// Reads the next rows of a range, until the command's budget is spent. The flag is true if the rows reach the
+    /// range's end.
     fn rows(&mut self, applying: &Applying<'_>, range: &KeyRange) -> Result<(Vec<FullRow>, bool), MachineError> {
         self.rows_towards(applying, range, Direction::Forward)
     }
@@ -235,8 +235,8 @@ impl Round {
         Ok(())
     }
 
-    /// Updates the index row by time of a version row that stays: writes it if versions of the keyspace are forgotten
-    /// by age or the version ended with a deletion, and deletes it otherwise.
+    /// Updates the time row of a version row that stays. Writes it if versions of the keyspace are forgotten by age, or
+    /// if a deletion ended the version; deletes it otherwise. Also removes an outdated row of forgotten versions.
     #[expect(clippy::too_many_arguments, reason = "one row, as it was read and decoded")]
     fn set_time(
         &self,
@@ -262,16 +262,16 @@ impl Round {
         }
     }
 
-    /// Forgets all versions of a key up to the last one before it was deleted or had ended, if the deletion or end was
-    /// at `time` or before.
+    /// Forgets the versions from before a key was deleted or had ended, for all keys for which this happened at `time`
+    /// or before.
     fn forget_gone(
         &mut self,
         applying: &mut Applying<'_>,
         id: KeyspaceId,
         time: SpaceTime,
     ) -> Result<(), MachineError> {
-        // Only the removals count, not this scan. The removals need at least as many rows and bytes, so a scan that
-        // was cut short always leaves a finished round.
+        // This scan does not count towards the budget, but the removals do. They need at least as many rows and bytes
+        // as the scan. So if the scan is cut short, the removals use up the budget.
         let (left, bytes) = (self.left, self.bytes);
         let (rows, _) = self.rows(applying, &superseded_by(id, time))?;
         (self.left, self.bytes) = (left, bytes);
@@ -294,8 +294,8 @@ impl Round {
         Ok(())
     }
 
-    /// Forgets the version `of` and all older versions of its key, the oldest first. Notes in the keyspace's history
-    /// that the state of a key without rows is unknown below the revision `gone`.
+    /// Forgets the version `of` and all older versions of its key, the oldest first. Raises the keyspace's revision
+    /// `gone`, below which the state of a key without rows is unknown.
     fn forget_before(
         &mut self,
         applying: &mut Applying<'_>,

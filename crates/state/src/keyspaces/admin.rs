@@ -131,8 +131,8 @@ pub(crate) fn configure(
     if config.exact_counts && !row.config.exact_counts {
         return Ok(Outcome::CannotConfigure { what: "exact counts can only be enabled when a keyspace is created" });
     }
-    // Rows that are not swept yet may refer to collections. A blind put over such a row would leave its parts
-    // behind.
+    // Rows that are not swept yet may refer to collections. After a blind put over such a row, the collection's parts
+    // would never be removed.
     let may_hold_collections = applying.counts_of(id).collections > 0
         || (row.config.exact_counts
             && row.config.history == KeyspaceHistory::default()

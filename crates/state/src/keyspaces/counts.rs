@@ -1,9 +1,8 @@
 //! Exact counts of the keyspaces that are configured for them.
 //!
 //! Owns: the counts rows, and what they include: rows of keys, and the bytes of their keys and values. A row of a
-//! deleted prefix is counted until it is swept, and one after its deadline until it is removed. While such rows
-//! exist the counts are an upper bound, and are reported as such. Deleting all keys of a keyspace sets its counts
-//! to zero.
+//! deleted prefix is counted until it is swept, and one after its deadline until it is removed. While such rows exist
+//! the counts are an upper bound, and are reported as such. Deleting all keys of a keyspace sets its counts to zero.
 //!
 //! Counting requires reading the row that a write replaces. So this file also detects that a write removes the last
 //! reference to a Redis hash or stream (`CountChange::trash`).

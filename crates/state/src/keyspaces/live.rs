@@ -81,8 +81,8 @@ impl Applying<'_> {
         })
     }
 
-    /// Returns true if it is known, without reading the key's row, that the row is there and its value has another
-    /// length than `bytes`.
+    /// Returns true if a key's row is known to exist with a value of another length than `bytes`. Does not read the
+    /// row.
     pub(crate) fn has_other_length(&self, keyspace: KeyspaceId, key: &[u8], bytes: usize) -> bool {
         let known = keys::with_data_key(keyspace, key, |full| self.known_row_head(full));
         known.is_some_and(|head| head.held.value_bytes != bytes)
@@ -103,7 +103,7 @@ pub(crate) fn live_key(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Returns the same as [`live_key`] without the value, which is not copied.
+/// Returns the head of a key's row like [`live_key`], without copying the value.
 pub(crate) fn live_head(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -122,7 +122,7 @@ pub(crate) fn is_live(applying: &Applying<'_>, expiry: &Expiry) -> Result<bool, 
 }
 
 /// Computes how a write changes the exact counts of its keyspace. The write leaves the key with a value of `after`
-/// bytes, or with none. A hidden row that the write replaces was counted too.
+/// bytes, or with none. The counts can also include a hidden row that the write replaces.
 pub(crate) fn count_change(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -133,7 +133,7 @@ pub(crate) fn count_change(
     Ok(change_of_row(key, before.as_ref(), after.map(CountedValue::bytes)))
 }
 
-/// Properties of the row that a write without conditions replaces, even if that row is hidden or its value has ended.
+/// Properties of the row that a write replaces. The row can be hidden, or its value can have ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replaced {
     pub(crate) held: CountedValue,
@@ -142,7 +142,7 @@ pub(crate) struct Replaced {
     pub(crate) is_counted: bool,
 }
 
-/// Returns properties of the row that a write to this key replaces. Nothing of the row's value is copied.
+/// Returns properties of the row that a write to this key replaces, without copying the row's value.
 #[inline]
 pub(crate) fn replaced(
     applying: &Applying<'_>,
@@ -161,7 +161,7 @@ pub(crate) fn replaced(
 pub(crate) fn change_of_row(key: &[u8], before: Option<&Replaced>, after: Option<CountedValue>) -> CountChange {
     let counted = before.filter(|before| before.is_counted).map(|before| before.held);
     let change = CountChange::of(key, counted, after);
-    // If the replaced row is hidden, the sweep will not find it any more, so its collection is released here.
+    // The sweep finds only hidden rows that still exist. So the collection of a replaced row is released here.
     let held = before.and_then(|before| before.held.collection);
     CountChange { trash: held.filter(|held| after.and_then(|after| after.collection) != Some(*held)), ..change }
 }

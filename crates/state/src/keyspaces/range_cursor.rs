@@ -1,8 +1,7 @@
-//! A cursor over the pairs of a range of a keyspace, which its owner moves.
+//! A cursor over the pairs of a range of a keyspace. Its owner moves it from pair to pair.
 //!
-//! Owns: [`RangeCursor`], which shows the same pairs as [`ReadView::scan`], one at a time, and borrows nothing but the
-//! pair that it shows. Does not own: the order of the rows (`thalweg_store`), or the limit of the range, which the
-//! caller counts.
+//! Owns: [`RangeCursor`], which shows the pairs of [`ReadView::scan`] one at a time. Does not own: the order of the
+//! rows (`thalweg_store`), or the limit of the range; the caller counts the pairs.
 
 use std::collections::HashMap;
 
@@ -34,7 +33,7 @@ pub struct RangeCursor {
     has_clears: bool,
     fetch: Fetch,
     collections: Collections,
-    /// Leases of pairs that the cursor has met.
+    /// Leases of the pairs that the cursor has passed; `None` for a lease that does not exist.
     leases: HashMap<LeaseId, Option<Lease>>,
 }
 
@@ -48,16 +47,16 @@ impl std::fmt::Debug for RangeCursor {
 }
 
 impl ReadView {
-    /// Opens a cursor over the pairs of a range, which shows the same pairs as [`scan`](Self::scan). It ignores the
-    /// limit of the range. Returns `None` if the backend has no cursors; callers then scan.
+    /// Opens a cursor over a range. It shows the same pairs as [`scan`](Self::scan), but ignores the limit of the
+    /// range. Returns `None` if the backend has no cursors; the caller then scans.
     pub fn cursor(&self, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<RangeCursor>, MachineError> {
         RangeCursor::open(self, keyspace, range)
     }
 }
 
 impl RangeCursor {
-    /// Opens a cursor before the first pair of a range, whose limit it ignores. Returns `None` if the backend has no
-    /// cursors.
+    /// Opens a cursor before the first pair of a range, and ignores the limit of the range. Returns `None` if the
+    /// backend has no cursors.
     fn open(view: &ReadView, keyspace: KeyspaceId, range: &ScanRange<'_>) -> Result<Option<Self>, MachineError> {
         let _ = budget::charge(SCAN);
         let full = KeyRange::of_keyspace(keyspace, range.prefix, range.start, range.end);
@@ -75,8 +74,8 @@ impl RangeCursor {
         }))
     }
 
-    /// Returns the next pair, borrowed until the next call; `None` at the end of the range. If the [budget] of the
-    /// thread's read is spent, it returns `None`, too, and a later call continues.
+    /// Returns the next pair, borrowed until the next call; `None` at the end of the range. Also returns `None` if the
+    /// [budget] of the thread's read is spent; a later call then continues.
     #[inline]
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, MachineError> {
         loop {

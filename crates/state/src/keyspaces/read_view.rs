@@ -54,7 +54,7 @@ pub enum Fetch {
     KeysOnly,
 }
 
-/// Choice how a scan treats keys that refer to a Redis hash or stream.
+/// Treatment of keys that refer to a Redis hash or stream by a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collections {
     /// The scan skips keys with a Redis hash or stream, because these have no bytes to return.
@@ -181,12 +181,12 @@ impl ReadView {
         keys::with_data_key(keyspace, key, |full| self.view.read_ahead(full));
     }
 
-    /// Returns the length of a key's value in bytes, without a copy of it; `None` like [`get`](Self::get).
+    /// Returns the length of a key's value in bytes, without copying the value; `None` if the key does not exist.
     pub fn value_len(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<usize>, MachineError> {
         Ok(self.head(keyspace, key)?.map(|head| head.held.value_bytes))
     }
 
-    /// Returns the same as [`get`](Self::get) without the value, which is not copied.
+    /// Returns the row of a key like [`get`](Self::get), without copying the value.
     pub(crate) fn head(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
         let found = keys::with_data_key(keyspace, key, |full| {
             let mut found = Ok(None);

@@ -70,13 +70,14 @@ impl Machine {
         read(&self.published.clears).of(keyspace).is_some()
     }
 
-    /// Returns the part of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) that is in use.
+    /// Returns the units of deleted prefixes, of at most
+    /// [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS).
     #[must_use]
     pub fn clear_units(&self) -> usize {
         read(&self.published.clears).units()
     }
 
-    /// Returns true if rows of the keyspace wait to be swept that the command with this revision has deleted.
+    /// Returns true if a delete by prefix with this revision has left rows of the keyspace that are not swept yet.
     #[must_use]
     pub fn has_clear_at(&self, keyspace: KeyspaceId, revision: Revision) -> bool {
         read(&self.published.clears).of(keyspace).is_some_and(|prefixes| prefixes.has_delete_at(revision))
@@ -119,11 +120,11 @@ impl Machine {
     /// Returns the newest value of a key; `None` if the key does not exist or has ended.
     #[inline]
     pub fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
-        // Checked before the backend is read: a value that a later clear hides still existed when this read began.
+        // Checked before the backend is read. So a value that a later clear hides still existed when this read began.
         if self.published.has_clears.load(Ordering::Acquire) {
             return self.read_view().get(keyspace, key);
         }
-        // Returned as it is, because its parts take longer to move than to look at.
+        // The result is passed on as a whole, because moving its parts takes longer than checking its expiry.
         let row = self.row(keyspace, key);
         if let Ok(Some(stored)) = &row
             && stored.expiry != Expiry::NEVER
@@ -142,7 +143,7 @@ impl Machine {
     ) -> Result<Option<Stored>, MachineError> {
         let Some(stored) = row? else { return Ok(None) };
         let now = || self.time_of_reads.source.get().map_or_else(|| self.applied().time, |source| source.now());
-        // The value existed when it was read, because its deadline has not passed even now.
+        // The value had not ended when it was read, because its deadline has not passed even now.
         if stored.expiry.lease.is_none() && stored.expiry.deadline.is_none_or(|deadline| deadline > now()) {
             return Ok(Some(stored));
         }
@@ -158,9 +159,9 @@ impl Machine {
         self.row(keyspace, key)
     }
 
-    /// Reads the row that a command about this key will read, so that the row is in memory when the command is applied,
-    /// and returns the position of its value if the value stays in the log. If the key holds a Redis collection, also
-    /// reads the row of its part `part`. Expired and deleted rows are read, too.
+    /// Reads the row of a key before a command about the key is applied, so that the row is in memory then. If the key
+    /// holds a Redis collection, also reads the row of its part `part`. Also reads expired and deleted rows. Returns
+    /// the position of the key's value if the value stays in the log.
     pub fn fetch_row(
         &self,
         keyspace: KeyspaceId,

@@ -4,8 +4,8 @@
 //! own: reading rows (`Applying::row_head`).
 //!
 //! redb and SQLite read a whole row from their pages and compute its checksum, although the caller needs its first
-//! bytes only; for a row of 8 MiB that takes a few milliseconds. A lookup costs few steps, so a transaction may look at
-//! one row thousands of times. Only the first of these looks reads the row.
+//! bytes only; for a row of 8 MiB that takes a few milliseconds. A lookup costs few steps, so a transaction may look up
+//! one row thousands of times. Only the first lookup reads the row.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -53,27 +53,27 @@ impl RowHead {
     }
 }
 
-/// Large rows of the backend that the log record being applied has read. The backend's rows stay the same until the
-/// changes of the record are applied, so an entry of this table stays true.
+/// Large rows of the backend that the log record being applied has read. The backend does not change before the
+/// record's changes are applied, so this table stays correct.
 #[derive(Debug, Default)]
 pub(crate) struct LargeRows(OnceLock<Mutex<NotedRows>>);
 
 #[derive(Debug, Default)]
 struct NotedRows {
-    /// Heads of rows of keys.
+    /// Heads of the large rows of users' keys, by row key.
     heads: HashMap<Box<[u8]>, RowHead>,
-    /// Keys of other rows, such as the fields of a hash.
+    /// Row keys of all other large rows, such as the fields of a hash.
     others: HashSet<Box<[u8]>>,
 }
 
 impl LargeRows {
-    /// Returns the head of a row of a key, if the row is large and was read before.
+    /// Returns the head of the row of a user's key, if the row is large and was read before.
     #[inline]
     pub(crate) fn head(&self, key: &[u8]) -> Option<RowHead> {
         self.found()?.heads.get(key).copied()
     }
 
-    /// Notes the head of a row of a key that was read.
+    /// Stores the head of the row of a user's key that was read, if the row is large.
     #[inline]
     pub(crate) fn note_head(&self, key: &[u8], row: &[u8], head: RowHead) {
         if row.len() >= LARGE_ROW_BYTES {
@@ -81,13 +81,13 @@ impl LargeRows {
         }
     }
 
-    /// Returns true if another row is large and was read before.
+    /// Returns true if this row was read before and is large. It must not be the row of a user's key.
     #[inline]
     pub(crate) fn has_other(&self, key: &[u8]) -> bool {
         self.found().is_some_and(|found| found.others.contains(key))
     }
 
-    /// Notes that another row was read.
+    /// Stores the key of a row that was read, if the row is large. It must not be the row of a user's key.
     #[inline]
     pub(crate) fn note_other(&self, key: &[u8], row: &[u8]) {
         if row.len() >= LARGE_ROW_BYTES {

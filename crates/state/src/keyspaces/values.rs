@@ -218,8 +218,8 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
     row
 }
 
-/// Returns the length in bytes of the value in a row, which is the same wherever a node stores the value. Returns a
-/// smaller number for a row that does not decode.
+/// Returns the length in bytes of the value in a row. All nodes have the same length, wherever they store the value.
+/// Returns a smaller number for a row that does not decode.
 #[inline]
 pub(crate) fn value_len_of_row(row: &[u8]) -> usize {
     /// Position of the length in an encoded pointer.
@@ -269,7 +269,7 @@ impl Decoded<'_> {
 /// Decodes the row of a key's value; `key` is used in errors.
 #[inline]
 pub(crate) fn decode_value<'a>(key: &[u8], value: &'a [u8]) -> Result<Decoded<'a>, MachineError> {
-    // Nearly all rows have this form. The caller knows its parts without a check of their kinds.
+    // Nearly all rows have this form. After inlining, the caller also skips its checks for the other forms.
     if let Some(([FORM_INLINE, revision @ ..], bytes)) = value.split_first_chunk::<HEAD_LEN>() {
         let revision = Revision(u64::from_le_bytes(*revision));
         return Ok(Decoded { revision, value: StoredRef::Inline(bytes), expiry: Expiry::NEVER });

@@ -51,8 +51,7 @@ pub(crate) struct Applier {
     /// Kind of each keyspace (missing, plain or configured), including the changes that commands of the current record
     /// have made.
     pub(crate) kinds: KeyspaceKinds,
-    /// Number of leases. Includes ended ones that are not removed yet, and the changes of the log record being
-    /// applied.
+    /// Number of leases. Includes ended ones that are not removed yet, and the changes of the log record being applied.
     pub(crate) lease_count: usize,
     pub(crate) stopped: bool,
     pub(crate) pending: Pending,
@@ -70,7 +69,7 @@ pub(crate) struct Applier {
     /// Offset, within its log segment, at which the payload of the current entry begins.
     pub(crate) payload_at: u32,
     pub(crate) running_hash: RunningHash,
-    /// Positions, among the replies of the current command, of reads that are performed only where a client waits.
+    /// Positions of reads among the replies of the current command. These reads are performed only if a client waits.
     pub(crate) reads: Vec<usize>,
     /// Steps that the commands of all entries have taken since the machine was opened.
     pub(crate) steps: u64,
@@ -83,7 +82,7 @@ pub(crate) struct Applier {
     pub(crate) scratch: Vec<u8>,
 }
 
-/// Changes that the log record being applied makes to tables other than that of keys.
+/// Changes that the log record being applied makes to tables in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// Keyspace rows that the log record changes; `None` removes the row.

@@ -84,7 +84,8 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns a stream's head for a change, with the changes of earlier commands, also if the stream is deleted.
+    /// Returns a stream's head, with the changes of earlier commands, and marks it as changed. The stream can be
+    /// deleted.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;
@@ -106,9 +107,9 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns the table of consumer groups with the changes of earlier commands. Locks the table until the log record
-    /// is applied. Before that, waits until the backend can apply the record without a stall, so that readers of groups
-    /// do not wait for flushes and compactions.
+    /// Returns the table of consumer groups with the changes of earlier commands. Keeps the table locked until the log
+    /// record is applied. Before locking it, waits until the backend can apply the record without a stall, so that
+    /// readers of groups do not wait for flushes and compactions.
     pub(crate) fn groups(&mut self) -> &mut GroupTable {
         let machine = self.machine;
         let staged = &mut self.applier.staged;
@@ -142,8 +143,9 @@ impl<'m> Applying<'m> {
         Visibility { clears: self.applier.clears.of(keyspace), as_of: Revision::MAX }
     }
 
-    /// Applies all changes of the log record as one batch, and publishes the changed tables to readers: deleted
-    /// prefixes before the batch. A reader uses one of these only if its view has applied the delete's revision.
+    /// Applies all changes of the log record as one batch, and publishes the changed tables to readers. Deleted
+    /// prefixes are published before the batch: a reader uses one only if its view has applied the revision of the
+    /// delete.
     pub(crate) fn finish(mut self) -> Result<(), MachineError> {
         let Applier {
             staged,
@@ -293,8 +295,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if there is a row with this key, after the changes of the commands so far. The row must not be that
-    /// of a value. A large row of the backend is read once for all commands of the log record.
+    /// Returns true if there is a row with this key, after the changes of the commands so far. It must not be the row
+    /// of a user's key. A large row of the backend is read once for all commands of the log record.
     pub(crate) fn has_row(&self, key: &[u8]) -> Result<bool, MachineError> {
         self.charge(READ);
         let staged = &self.applier.staged;
@@ -318,13 +320,13 @@ impl Applying<'_> {
 }
 
 impl Applying<'_> {
-    /// Adds steps to those of the current command.
+    /// Charges steps to the current command.
     #[inline]
     pub(crate) fn charge(&self, steps: u64) {
         self.applier.staged.meter().charge(steps);
     }
 
-    /// Counts the steps that were charged since the count was `before` as used for searching.
+    /// Counts the steps charged since the step count was `before` as used for searching.
     pub(crate) fn note_searched_since(&self, before: u64) {
         self.applier.staged.meter().note_searched(self.steps_used() - before);
     }

@@ -30,7 +30,8 @@ impl Machine {
     pub(crate) fn keep_digest_view(&self, id: u64) {
         let view = self.backend.view();
         let before = lock(&self.digest_view).replace(DigestView { id, view });
-        // Dropping a view can take a backend a while; readers of the new view need not wait for it.
+        // A backend may take a while to drop a view. Readers of the new view need not wait for it, because the lock is
+        // free.
         drop(before);
     }
 

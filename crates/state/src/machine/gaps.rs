@@ -12,7 +12,7 @@ use std::{
     ops::Bound::{self, Excluded, Included, Unbounded},
 };
 
-/// Maximum number of ranges that are remembered. Each has two keys. Further scans cost as much as without this table.
+/// Maximum number of ranges that are remembered, each with two keys. A scan of any further range is as slow as before.
 const MAX_GAPS: usize = 16 * 1024;
 
 /// A half-open range of keys: the start is included, the end is not.
@@ -59,7 +59,7 @@ pub(crate) struct Gaps(BTreeMap<Vec<u8>, Option<Vec<u8>>>);
 impl Gaps {
     #[inline]
     pub(crate) fn clear(&mut self) {
-        // Nearly every log record has none. To clear an empty map costs a replaced map and an iterator over the old
+        // Nearly every log record has no ranges. Clearing even an empty map replaces the map and iterates over the old
         // one.
         if !self.0.is_empty() {
             self.0.clear();

@@ -19,17 +19,16 @@
 //! ```
 //! The order is: the entry, the outcomes, the heads of streams by id (as put), and the writes of the batch.
 //!
-//! The hash is 0 before the first entry. A step is a bijection of the hash and of the word, so two replicas that
-//! differ in one word differ from then on.
+//! The hash is 0 before the first entry. A step is a bijection of the hash and of the word, so two replicas that differ
+//! in one word differ from then on.
 //!
 //! Replies to reads of Redis batches that are not performed on all nodes count as null.
 //!
-//! Writes are in the order in which the machine made them. Excluded are node-local rows; the meta row, which
-//! follows from outcomes; and deletes of stream heads, which happen when this node has reclaimed the last index
-//! entry.
+//! Writes are in the order in which the machine made them. Excluded are node-local rows; the meta row, which follows
+//! from outcomes; and deletes of stream heads, which happen when this node has reclaimed the last index entry.
 //!
-//! Invariants: computing the hash reads nothing, so it costs a put a few nanoseconds. Node-local records don't
-//! change it. Positions in the log are not part of it.
+//! Invariants: computing the hash reads nothing, so it costs a put a few nanoseconds. Node-local records don't change
+//! it. Positions in the log are not part of it.
 
 use std::collections::BTreeMap;
 
@@ -67,8 +66,8 @@ const TERM: u64 = 0x1656_67b1_9e37_79f9;
 pub(crate) struct RunningHash {
     hash: u64,
     is_entry: bool,
-    /// Replies that are hashed as null, each as two numbers: that of the outcome in the entry, and that of the reply in
-    /// the outcome.
+    /// Replies that are hashed as null: the number of the outcome in the entry, and the number of the reply in the
+    /// outcome.
     excluded: Vec<(usize, usize)>,
     /// Buffer for encoded outcomes and rows before they are hashed.
     room: Vec<u8>,
@@ -90,7 +89,7 @@ impl RunningHash {
         self.step(ENTRY, applied.time.0.wrapping_add(index).wrapping_add(term));
     }
 
-    /// Excludes replies of an outcome from the hash. Empties the list of their numbers.
+    /// Excludes replies of an outcome from the hash. `replies` has their numbers, and is empty after the call.
     #[inline]
     pub(crate) fn exclude(&mut self, outcome: usize, replies: &mut Vec<usize>) {
         if !replies.is_empty() {

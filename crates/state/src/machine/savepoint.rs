@@ -1,13 +1,12 @@
 //! Rollback of a command that is rejected after it has made changes.
 //!
-//! Transactions and Redis commands make changes step by step, and each step reads the results of the steps before
-//! it. A command that can be rejected half-way begins with [`Applying::savepoint`] and ends with [`Applying::keep`]
-//! or [`Applying::roll_back`].
+//! Transactions and Redis commands make changes step by step, and each step reads the results of the steps before it. A
+//! command that can be rejected half-way begins with [`Applying::savepoint`] and ends with [`Applying::keep`] or
+//! [`Applying::roll_back`].
 //!
-//! Owns: recording and restoring the previous content of the tables in memory that such commands change: exact
-//! counts, liveness, deleted prefixes. Rows are rolled back with the batch (`staged`). Stream heads and consumer
-//! groups are not included: commands check their appends and settlements first, and apply them when nothing can be
-//! rejected any more.
+//! Owns: recording and restoring the previous content of the tables in memory that such commands change: exact counts,
+//! liveness, deleted prefixes. Rows are rolled back with the batch (`staged`). Stream heads and consumer groups are not
+//! included: commands check their appends and settlements first, and apply them when nothing can be rejected any more.
 //!
 //! Savepoints nest once: the commands of a Redis transaction have a savepoint each, within one of the whole
 //! transaction.

@@ -1,10 +1,9 @@
-//! The state's map as changed so far by the log record being applied: the changes of its batch over the backend's
-//! rows.
+//! The state's map as changed so far by the log record being applied: the changes of its batch over the backend's rows.
 //!
 //! Owns: the batch, and lookups of earlier changes in it. Every read of a command goes through this file
-//! (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees the changes of all earlier commands, of
-//! its own entry or of previous ones. Does not own: the tables that the machine keeps in memory (heads, counts,
-//! clears, consumer groups), which are changed in place.
+//! (`Applying::get`, `Applying::look`, `Applying::view`), so a command sees the changes of all earlier commands, of its
+//! own entry or of previous ones. Does not own: the tables that the machine keeps in memory (heads, counts, clears,
+//! consumer groups), which are changed in place.
 //!
 //! Each read, write and scan is charged here (`meter`), and nowhere else, so no command can avoid it. A scan of a
 //! command that has used up its steps ends early, because the command is rejected anyway.
@@ -72,7 +71,7 @@ struct Index {
     hasher: RandomState,
     /// Number of each key's last change, by the hash of the key.
     last: HashTable<u32>,
-    /// Number of the previous change of the same key, for each change of the batch, or [`NONE`].
+    /// For each change of the batch, the number of the previous change of the same key; [`NONE`] if there is none.
     before: Vec<u32>,
     /// First bytes of the changed row keys, as a bit set. A scan of a kind of rows that did not change can skip the
     /// batch.
@@ -316,7 +315,7 @@ impl Staged {
         &self.meter
     }
 
-    /// Begins a command: its own changes are told apart from those of earlier commands of the entry.
+    /// Begins a command. From now on, its changes can be distinguished from those of earlier commands of the entry.
     #[inline]
     pub(crate) fn begin_command(&mut self) {
         self.command_from = self.batch.len() as u32;
@@ -500,7 +499,7 @@ impl StagedView<'_> {
                 last.extend_from_slice(key);
                 has_last = true;
                 let flow = visit(key, row);
-                // The visitor may have read other rows.
+                // The visitor may have read other rows and so changed the count.
                 passed = deleted_rows_passed();
                 ended = flow.is_break();
                 flow

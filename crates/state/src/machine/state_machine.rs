@@ -174,7 +174,8 @@ impl Machine {
     }
 
     /// Returns the number of reads of files that the thread that applies entries has begun since the machine was
-    /// opened, including those of bytes that the kernel had in memory. Nobody commits during such a read.
+    /// opened. Reads of bytes that the kernel had in memory count, too. The machine applies no command during such a
+    /// read.
     #[must_use]
     pub fn file_reads(&self) -> u64 {
         self.file_reads.load(Ordering::Relaxed)

@@ -13,7 +13,7 @@ use crate::{
     segments::liveness::Liveness,
 };
 
-/// One change to undo: the content that a table had before it.
+/// One change to undo: the content that a table had before the change.
 #[derive(Debug)]
 pub(crate) enum Undo {
     /// The exact counts of a keyspace before the change.

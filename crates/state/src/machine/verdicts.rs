@@ -152,8 +152,8 @@ impl Machine {
         first_mark(&*view, (Bound::Included(&low), Bound::Included(&high)), Direction::Reverse, &mut |_| true)
     }
 
-    /// Returns a mark (log position of a revision) at or before the entry with an index, the last one if marks have
-    /// different revisions; `None` if the log has no such mark any more. Reads the marks after it.
+    /// Returns the last mark (log position of a revision) at or before the entry with this index; `None` if there is no
+    /// such mark any more. Reads all later marks.
     pub fn history_mark_before(&self, index: Index) -> Result<Option<Mark>, MachineError> {
         let view = self.backend.view();
         let (low, high) = (keys::history_mark(load_floor(&*view)?.revision), [keys::TAG_MARK + 1]);

@@ -1,17 +1,16 @@
 //! Redis commands that write, executed when their log entry is applied. All commands of a batch run in order and share
 //! one revision.
 //!
-//! Owns: running the Redis commands that one command of the log contains over the keys as changed so far (`store`),
-//! and turning their changes into rows. Does not own: the effect of a Redis command, which is defined in
-//! `thalweg-redis`.
+//! Owns: running the Redis commands that one command of the log contains over the keys as changed so far (`store`), and
+//! turning their changes into rows. Does not own: the effect of a Redis command, which is defined in `thalweg-redis`.
 //!
 //! Reads outside of transactions have no effect except their replies: they are charged to a budget of their own, their
 //! random choices depend on the revision and their number in the batch, and the running hash does not contain their
 //! replies. So they are performed only where a client waits for them, not in replay and on followers. Batches of
 //! earlier builds are the exception: their reads count like writes.
 //!
-//! Each command is applied completely or not at all: a rejected command is rolled back, and later commands
-//! continue. The commands between the marks `MULTI` and `EXEC` are a transaction. The marks get no replies.
+//! Each command is applied completely or not at all: a rejected command is rolled back, and later commands continue.
+//! The commands between the marks `MULTI` and `EXEC` are a transaction. The marks get no replies.
 //!
 //! The steps of a batch have a bound, see `meter`. A command or a transaction that exceeds it is rolled back and ends
 //! the batch. If it was the first one of the batch, it is rejected; otherwise the outcome has replies only for the
@@ -19,9 +18,9 @@
 //! other commands that the client pipelines with it.
 //!
 //! All changes of the batch to one key count as one change, with the batch's revision. Watches and histories see this
-//! change, and the Redis command `WATCH` uses the revision as the key's version. A new deadline is a change for
-//! `WATCH` but not for watches, as with touches. In a keyspace with history, a new deadline does not change the
-//! revision, so that a value never is a version of itself.
+//! change, and the Redis command `WATCH` uses the revision as the key's version. A new deadline is a change for `WATCH`
+//! but not for watches, as with touches. In a keyspace with history, a new deadline does not change the revision, so
+//! that a value never is a version of itself.
 
 use thalweg_redis::{Run, admit, run};
 use thalweg_types::{

@@ -26,7 +26,8 @@ use crate::{
 };
 
 impl RedisStore<'_, '_, '_> {
-    /// Returns a key's properties and its stored value, if the key exists, but no string of more than `max_bytes`.
+    /// Returns a key's properties and its stored value, if the key exists. The value of a string is left out if it is
+    /// longer than `max_bytes`.
     fn short(&self, key: &[u8], max_bytes: usize) -> Result<Option<(KeyInfo, Option<StoredValue>)>, StoreError> {
         self.check_steps()?;
         let found = keys::with_data_key(self.keyspace, key, |full| {
@@ -84,7 +85,8 @@ impl Read for RedisStore<'_, '_, '_> {
 
     fn get_collection(&self, key: &[u8]) -> Result<Option<Option<KeyValue>>, StoreError> {
         let Some((KeyInfo { deadline, version, len, .. }, value)) = self.short(key, 0)? else { return Ok(None) };
-        // The bytes of a string that is not read are charged, too: the prices belong to version 1.
+        // A string's bytes are charged although they are not read, because the prices belong to version 1 of the state
+        // machine.
         self.note_read(len)?;
         let Some(StoredValue::Collection(collection)) = value else { return Ok(Some(None)) };
         Ok(Some(Some(KeyValue { value: Value::Collection(collection), deadline, version })))

@@ -188,13 +188,13 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         if !self.applying.is_awaited {
             return Ok(SKIPPED);
         }
-        // A read that is too expensive leaves as much for the others.
+        // A read may use half of the rest. So even a read that is too expensive leaves the other half to later reads.
         let budget = MAX_BATCH_READ_STEPS.saturating_sub(self.reads.steps) / 2;
         let command_budget = self.applying.applier.staged.meter().begin_read(budget);
         let seed = mix(self.revision.0 ^ u64::from(number) << 40);
         let (seeds, bytes) = (self.seeds.replace(seed), self.read_bytes.replace(self.reads.bytes));
         self.applying.charge(OPERATION + items(args.len()));
-        // Without steps a read is not begun: opening its scan alone would cost many of them.
+        // A read is not begun if no steps are left, because opening its scan alone would cost many steps.
         let reply = match self.check_steps() {
             Ok(()) => match run_read(self, command, args).map_err(failure) {
                 // Other nodes do not perform the read, so a value that this one has lost fails only the reply.
@@ -397,10 +397,9 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Ok(())
     }
 
-    /// Converts a value to the form in which it is stored. If the value's bytes are an argument of the command, a
-    /// pointer to them in the log can be stored instead of the bytes, provided that the mover later finds them there.
-    /// The bytes counted towards the batch's maximum are the same wherever a node stores the value, because all nodes
-    /// must decide equally.
+    /// Converts a value to the form in which it is stored. If the value is an argument of the command, a pointer to it
+    /// in the log can be stored instead of its bytes, provided that the mover later finds the value there. Every node
+    /// charges the same number of steps, wherever it stores the value, because all nodes must decide equally.
     fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
         Ok(match value {
             NewValue::Collection(collection) => {
@@ -452,7 +451,7 @@ enum CollectionFate {
 impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     fn prepare_value(&mut self, bytes: usize) -> Result<(), StoreError> {
         let left = self.applying.applier.staged.meter().left();
-        // The work is charged when the value is written. A refusal uses up what is left.
+        // The work is charged when the value is written. A rejection uses up the remaining steps.
         if written_bytes(bytes) > left { self.work(left.saturating_add(1)) } else { Ok(()) }
     }
 
@@ -500,10 +499,10 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
 
     fn rename(&mut self, from: &'a [u8], to: &'a [u8]) -> Result<(), StoreError> {
         let Some(moved) = self.live(from)? else { return Ok(()) };
-        // Charged by its length, wherever it is stored, so that all nodes decide equally.
+        // The value is charged by its length, wherever this node stores it, so that all nodes decide equally.
         self.note_written(moved.value_len())?;
         let head = RowHead::of(moved.revision, moved.value.as_ref(), moved.expiry);
-        // Maintenance of the log's bytes looks for them under their original key.
+        // The mover looks for a value's log bytes under the original key. So the new row contains the bytes themselves.
         let value = match &moved.value {
             StoredValue::Collection(collection) => NewRow::Collection(collection.clone()),
             StoredValue::Inline(_) | StoredValue::Blob(_) => {
@@ -532,7 +531,8 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
             return Err(refused("ERR a field's name is above the limit"));
         }
         self.note_written(name.len())?;
-        // The value is charged where its row is staged. Without steps for it, the command is rejected before.
+        // The value is charged where its row is staged. If the steps do not suffice for it, the command is rejected
+        // before.
         self.prepare_value(value.len())?;
         self.applying.put_part(self.keyspace, id, name, value);
         Ok(())
@@ -556,7 +556,7 @@ impl<'a> Store<'a> for RedisStore<'_, '_, 'a> {
     }
 }
 
-/// Determines which change watches see if a row with or without a Redis collection replaces the row `before`.
+/// Returns the change that watches see when the row `before` is replaced. `collection` is that of the new row.
 fn watch_effect(collection: Option<CollectionId>, before: Option<&RowHead>) -> WatchEffect {
     match (collection, before) {
         (None, _) => WatchEffect::Value,

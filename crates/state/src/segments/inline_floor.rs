@@ -1,15 +1,13 @@
-//! The inline floor: the maximum length of values that this node has always stored in the state and never in its
-//! log.
+//! The inline floor: the maximum length of values that this node has always stored in the state and never in its log.
 //!
 //! Owns: the row with the inline floor. When the mover walks a segment, it skips values of at most this length without
-//! a lookup in the state; most values are shorter. The floor is node-local, because it follows from the node's
-//! options.
+//! a lookup in the state; most values are shorter. The floor is node-local, because it follows from the node's options.
 //!
 //! ```text
 //! 04 := bytes u32      little-endian; if missing (older directories): `MIN_INLINE_VALUE_BYTES`
 //! ```
-//! Invariants: the stored floor never increases. The first record after an open writes the floor, in the batch that
-//! may also contain the first pointer to a value above the new floor, so a crash cannot separate the two.
+//! Invariants: the stored floor never increases. The first record after an open writes the floor, in the batch that may
+//! also contain the first pointer to a value above the new floor, so a crash cannot separate the two.
 
 use thalweg_store::{View, WriteBatch};
 use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;

@@ -52,8 +52,8 @@ fn check_limits(stream: StreamId, config: &StreamConfig, record: usize, batch: u
     Ok(())
 }
 
-/// Checks that the batch has `count` records: offsets are assigned by this number, and the proposer is not trusted
-/// with it. Returns the bytes of the largest record.
+/// Checks that the batch has `count` records. Offsets are assigned by this number, so a wrong one from the proposer
+/// must be found. Returns the bytes of the largest record.
 fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
     let mut records = Records::new(batch);
     let (mut found, mut largest) = (0_u64, 0);

@@ -104,7 +104,7 @@ pub(crate) fn check_within(
 }
 
 /// Returns the first offset of the first batch, from `head.start_batch` on, for which `wanted` returns true. `wanted`
-/// must be monotone. A binary search over offsets: O(log n) point lookups.
+/// must be monotone: true for all batches after that one. A binary search over offsets: O(log n) point lookups.
 pub(crate) fn first_where(
     view: &dyn View,
     stream: StreamId,

@@ -143,8 +143,7 @@ impl ProducerResult {
     }
 }
 
-/// Calls `each` with every producer of a stream in the order of ids, including producers that are no longer
-/// remembered.
+/// Calls `each` with every producer of a stream in the order of ids, including producers that are no longer remembered.
 pub(crate) fn visit(
     view: &dyn View,
     stream: StreamId,

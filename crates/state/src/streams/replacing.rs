@@ -1,12 +1,12 @@
 //! Replacement of a stream's batches by the one batch that compaction has made of them.
 //!
-//! A replacement is a move: local to the node, and void unless the state still has exactly the index entries from
-//! which the new batch was made. So it can lose a race against a trim or another move without any effect. Offsets do
-//! not change: the new index entry covers all offsets of the entries that it replaces.
+//! A replacement is a move: local to the node, and void unless the state still has exactly the index entries from which
+//! the new batch was made. So it can lose a race against a trim or another move without any effect. Offsets do not
+//! change: the new index entry covers all offsets of the entries that it replaces.
 //!
 //! Invariants: index entries still cover `first_indexed..next` without gaps or overlaps. `start_batch` is the first
 //! offset of an entry, and so is `cleaned` if it is between `start_batch` and `next`. A replacement across `cleaned`
-//! lowers `cleaned`, so compaction only examines some keys again.
+//! lowers `cleaned`; the only effect is that compaction examines some keys again.
 
 use std::ops::ControlFlow;
 
@@ -88,8 +88,7 @@ fn sources_of(applying: &Applying<'_>, compacted: &Compacted) -> Result<Option<S
     let mut found = Sources::default();
     let view = applying.machine.backend.view();
     let Compacted { stream, first, end, sources, .. } = *compacted;
-    // An entry that begins elsewhere, or extends past the end, means that the move is too late; it is not
-    // corruption.
+    // An entry that begins elsewhere, or extends past the end, means that the move is too late; it is not corruption.
     if index::entry_at(&*view, stream, first)?.is_none() {
         return Ok(None);
     }

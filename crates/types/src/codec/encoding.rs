@@ -12,8 +12,8 @@ use crate::{
     ids::{Index, Term},
 };
 
-/// A way to encode a value of type `T` in one field, where the field differs from the type's own encoding or has
-/// narrower limits.
+/// An encoding for a value of type `T` in one field. The field uses it because its encoding differs from that of the
+/// type, or because its limits are narrower.
 pub trait Encoding<'a, T> {
     /// Returns the name that the format documents give to this layout.
     fn layout() -> String;
@@ -23,8 +23,9 @@ pub trait Encoding<'a, T> {
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<T, Malformed>;
 }
 
-/// Defines encodings that convert a value to another type, which has an encoding, and back. The conversion back returns
-/// `None` for a value that is not allowed. An encoding that allows only some values has a layout name of its own.
+/// Defines encodings of types by conversion: encoding converts the value to another type that has an encoding, and
+/// decoding converts it back. The conversion back returns `None` for a value that is not allowed. An encoding that
+/// allows only some values has its own layout name.
 macro_rules! conversions {
     ($(
         $(#[$doc:meta])*
@@ -38,7 +39,7 @@ macro_rules! conversions {
     )*};
 }
 
-/// Defines one more value type for an encoding that exists, by a conversion to the encoded type and back.
+/// Defines an existing encoding for one more value type, by a conversion to the encoded type and back.
 macro_rules! conversion {
     (layout $encoded:ty) => { <$encoded as $crate::codec::Field>::layout() };
     (layout $encoded:ty, $layout:literal) => { $layout.to_owned() };

@@ -39,8 +39,8 @@ pub enum EncodeError {
 
 /// A value that can be encoded and decoded as one field of a frame or of a command.
 pub trait Field<'a>: Sized {
-    /// Size of the encoding in bytes, if all values of the type have the same size and any bytes of that size decode;
-    /// otherwise `None`.
+    /// Size of the encoding in bytes, for a type whose values all have this size and for which any bytes of this size
+    /// decode; `None` for other types.
     const FIXED_BYTES: Option<usize> = None;
 
     /// Returns the name that the format documents give to this layout.

@@ -8,8 +8,8 @@
 //! A field is declared as `name: type`, or as `name: type as encoding` if this field uses another
 //! [`Encoding`](crate::codec::Encoding) than the type's own.
 
-/// Encodes, decodes or describes one field of a declaration, by the encoding that the declaration names or else by the
-/// field's type.
+/// Encodes, decodes or describes one field of a declaration. Uses the encoding that the declaration names, or that of
+/// the field's type if it names none.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! declared_field {
@@ -141,8 +141,8 @@ macro_rules! choices {
 /// Defines an enum with data, encoded as one byte that selects the variant, followed by the variant's fields.
 ///
 /// A variant has named fields, or one unnamed field (`Variant(field: type)`), or the fields of a structure
-/// (`Variant[name: structure]`), or none. The section `families` adds variants that are enums of this kind themselves:
-/// the codes of a family are those of its enum.
+/// (`Variant[name: structure]`), or none. The section `families` adds variants that contain another enum of this kind.
+/// The first byte of such a variant is that of the inner enum.
 #[macro_export]
 macro_rules! variants {
     (

@@ -107,8 +107,8 @@ impl<'a, T: Field<'a> + Clone> Field<'a> for List<'a, T> {
         }
     }
 
-    /// Decodes a list. Every item has at least one byte, so the walk over the items ends with the frame, whatever item
-    /// count the list states.
+    /// Decodes a list. Every item has at least one byte, so decoding stops at the end of the frame even if the list
+    /// states a wrong number of items.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         let count = reader.u32(what)?;
         let mut ahead = reader.clone();
@@ -136,8 +136,8 @@ impl<'a, T: Field<'a>> Field<'a> for Vec<T> {
         self.iter().try_for_each(|item| item.put(out))
     }
 
-    /// Decodes a list. Every item has at least one byte, so the decoding ends with the frame, whatever item count the
-    /// list states.
+    /// Decodes a list. Every item has at least one byte, so decoding stops at the end of the frame even if the list
+    /// states a wrong number of items.
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<Self, Malformed> {
         (0..reader.u32(what)?).map(|_| T::take(reader, what)).collect()
     }

@@ -83,7 +83,7 @@ pub fn check_producer_id(id: &str) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Encoding of a producer's id: its length in one byte, then the id.
+/// Encoding of a producer's id: one byte with the length of the id, then the id.
 pub(super) enum ProducerId {}
 
 impl<'a> Encoding<'a, &'a str> for ProducerId {
@@ -114,8 +114,8 @@ conversions! {
 }
 
 structure! {
-    /// Stamp of an append: the identity (producer, epoch and sequence number) by which the stream recognises a repeated
-    /// append.
+    /// Identity of an append: the producer's id, its epoch and a sequence number. By this stamp the stream recognises
+    /// an append that the producer sends again.
     #[derive(Copy)]
     ProducerStamp<'a> as "stamp" {
         /// Epoch of the producer. The epoch rises when another instance of the producer takes over; the stream rejects
@@ -153,7 +153,8 @@ impl<'a> EncodedStamp<'a> {
 pub struct AppendConditions<'a> {
     /// Offset that the first record of the append must get.
     pub expected: ExpectedOffset,
-    /// Stamp of the producer: with it the stream executes the append only once, however often the producer sends it.
+    /// Stamp of the producer. With a stamp, the stream executes the append only once, even if the producer sends it
+    /// several times.
     pub producer: Option<ProducerStamp<'a>>,
 }
 

@@ -128,8 +128,9 @@ impl CommitBuilder {
         self.append_with(stream, &expected.into().into(), batch)
     }
 
-    /// Adds an append of records to a stream, with conditions. If the producer's stamp shows that this append was
-    /// executed before, the whole commit was executed before: it changes nothing and is answered with its first result.
+    /// Adds an append of records to a stream, with conditions. If the producer's stamp shows that the append was
+    /// executed before, the whole commit was executed before. The commit then changes nothing, and its outcome is that
+    /// of the first execution.
     pub fn append_with(
         &mut self,
         stream: StreamId,
@@ -181,8 +182,8 @@ impl CommitBuilder {
         self.write_count
     }
 
-    /// Returns true if the commit can be rejected depending on the state: it has conditions, appends at an expected
-    /// offset or of a producer, acks, nacks, or leases.
+    /// Returns true if the state can cause the rejection of the commit: the commit has conditions, acks, nacks or
+    /// leases, or an append that expects an offset or has a producer.
     #[must_use]
     pub fn is_conditional(&self) -> bool {
         self.condition_count > 0 || self.has_append_conditions || self.settles || self.needs_lease
@@ -347,8 +348,8 @@ impl<'a> BlindPut<'a> {
     }
 }
 
-/// Returns true if an encoded command uses a revision of the space unless the state recorded otherwise: only commits
-/// do. The state machine records the exceptions in its verdicts (see the format document of the state).
+/// Returns true if an encoded command uses a revision of the space, as far as its bytes show: this is true for commits
+/// only. The state machine records the exceptions in its verdicts (see the format document of the state).
 #[inline]
 #[must_use]
 pub fn uses_revision(bytes: &[u8]) -> bool {

@@ -26,8 +26,8 @@ variants! {
         /// The range that begins at the key is unchanged since the client read it: it has as many pairs of key and
         /// value, and none was written at a later revision.
         Unchanged[range: UnchangedRange<'a>] = 6 "unchanged",
-        /// No requirement: the condition always holds. A commit carries it to mark that one of its writes, such as a
-        /// touch, reads the state.
+        /// No requirement: the condition always holds. A commit carries this condition to declare that one of its
+        /// writes reads the state, such as a touch.
         Any = 16 "any",
     }
 }

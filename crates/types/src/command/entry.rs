@@ -9,8 +9,8 @@ use crate::{
     command::versions::{FIRST_VERSION, Unwrapped, unwrap},
 };
 
-/// An encoded command behind its length, as a log entry contains it (`len u32 | command`). An entry's payload is one
-/// such frame or several, one after the other.
+/// An encoded command, preceded by its length, as a log entry contains it (`len u32 | command`). An entry's payload
+/// consists of one or more such frames, one after the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Framed(Vec<u8>);
 

@@ -70,7 +70,7 @@ impl KeyspaceConfig {
         self.history.check()
     }
 
-    /// Appends the encoded keyspace settings to `out`.
+    /// Appends the encoded keyspace settings to `out`. Fields with default values are left out.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let count_at = out.len();
         out.push(0);

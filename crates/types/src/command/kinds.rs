@@ -85,13 +85,13 @@ variants! {
             /// Id of the keyspace.
             keyspace: KeyspaceId,
         },
-        /// Removes rows of keys that were deleted by prefix. Such a delete only hides its keys if they are many.
+        /// Removes rows of keys that a delete by prefix has hidden but not removed, because there were many of them.
         Sweep = 11 "sweep" {
             /// Maximum number of rows to read in search of hidden ones.
             max: u32,
         },
-        /// Raises a stream's log start offset as its retention requires, unless its configuration has changed since the
-        /// proposer has computed the offset.
+        /// Raises a stream's log start offset as its retention requires. Does nothing if the stream's configuration has
+        /// changed since the proposer computed the offset.
         EnforceRetention = 12 "enforce retention" {
             /// Id of the stream.
             stream: StreamId,
@@ -126,8 +126,8 @@ variants! {
             /// Id of the producer.
             id: &'a str as ProducerId,
         },
-        /// A batch of Redis commands that are carried out together, proposed by an earlier build: its reads count
-        /// towards the budget of its writes.
+        /// A batch of Redis commands that are carried out together, as earlier builds proposed it. Its reads count
+        /// towards the same budget as its writes.
         RedisJoint[batch: RedisBatch<'a>] = REDIS_JOINT "joint redis commands",
         /// A batch of Redis commands that are carried out together.
         Redis[batch: RedisBatch<'a>] = REDIS "redis commands",
@@ -154,9 +154,9 @@ impl<'a> Command<'a> {
         Ok(command)
     }
 
-    /// Returns the puts and appends in a command, including those of the branch of a transaction that is not carried
-    /// out. Writes that do not decode are skipped. For Redis commands it returns all puts that may have happened (see
-    /// [`RedisBatch::values`]).
+    /// Returns the puts and appends in a command. For a transaction, it returns those of both lists, although only one
+    /// list is carried out. Writes that do not decode are skipped. For Redis commands, it returns all puts that may
+    /// have happened (see [`RedisBatch::values`]).
     pub fn writes(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let lists = match self {
             Self::Commit(commit) => [commit.writes().ok(), None],
@@ -198,7 +198,8 @@ pub fn encode_drop_keyspace(out: &mut Vec<u8>, keyspace: KeyspaceId) {
     put_checked(out, &Command::DropKeyspace { keyspace });
 }
 
-/// Appends the encoded command that reads up to `max` rows under deleted prefixes and removes those that are deleted.
+/// Appends the encoded command that examines up to `max` rows under deleted prefixes, and removes the rows that a
+/// delete has hidden.
 pub fn encode_sweep(out: &mut Vec<u8>, max: u32) {
     put_checked(out, &Command::Sweep { max });
 }
@@ -246,7 +247,7 @@ pub fn encode_open_producer(out: &mut Vec<u8>, stream: StreamId, id: &str) -> Re
 
 /// Appends the encoded command that removes versions of keys that exceed their keyspace's history bounds. The command
 /// reads up to `max` rows of versions: those of the keyspace `from` first, then those of keyspaces with higher ids,
-/// then the others. A caller that varies `from` makes sure that every keyspace is reached eventually.
+/// then the others. To reach every keyspace eventually, a caller passes different values of `from`.
 pub fn encode_prune_versions(out: &mut Vec<u8>, from: KeyspaceId, max: u32) {
     put_checked(out, &Command::PruneVersions { max, from });
 }

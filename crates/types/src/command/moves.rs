@@ -10,7 +10,7 @@ use crate::{
 /// Decoded contents of a move. Most moves copy bytes to the end of the log and make the state refer to the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move<'a> {
-    /// Old position of the copied bytes. The move is void unless the state still refers to this position.
+    /// Old position of the copied bytes. If the state no longer refers to this position, the move has no effect.
     pub from: BlobRef,
     /// Item to which the copied bytes belong, such as a key or a batch; the state refers to its bytes.
     pub target: MoveTarget<'a>,
@@ -87,8 +87,8 @@ structure! {
         end: Offset,
         /// Number of batches that are replaced.
         sources: u32,
-        /// CRC-32C of the keys and rows of the batches' index entries, in order. The move is void if one of these
-        /// entries has changed.
+        /// CRC-32C of the keys and rows of the replaced batches' index entries, in order. If one of these entries has
+        /// changed, the move has no effect.
         rows_crc: u32,
         /// Number of records that compaction keeps.
         kept: u32,

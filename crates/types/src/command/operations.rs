@@ -185,8 +185,8 @@ impl Operations {
         })
     }
 
-    /// Adds the operation that `encode` writes. Returns an error, without adding it, if the list would have too many
-    /// operations or bytes, or if `encode` fails, in which case `encode` must have written nothing.
+    /// Adds the operation that `encode` writes. Returns an error without adding the operation if the list would have
+    /// too many operations or bytes, or if `encode` fails. A failing `encode` must write nothing.
     fn try_push(
         &mut self,
         bytes: usize,

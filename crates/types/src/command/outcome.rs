@@ -46,7 +46,7 @@ pub enum Outcome {
         /// Present revision of the condition's key; `None` if the key has no value.
         actual: Option<Revision>,
     },
-    /// A producer sent a commit again that was executed before. The repetition changed nothing.
+    /// A producer has sent a commit again that was executed before. The second execution changed nothing.
     Duplicate {
         /// Revision of the commit's first execution.
         revision: Revision,
@@ -84,14 +84,14 @@ pub enum Outcome {
         /// Next offset of the stream, which an append would get now.
         next: Offset,
     },
-    /// The keyspace exists now, whether the command created it or not.
+    /// The keyspace exists: this command created it, or it existed before.
     Keyspace {
         /// Id of the keyspace.
         id: KeyspaceId,
         /// True if this command created the keyspace; false if it already existed.
         created: bool,
     },
-    /// The stream exists now, whether the command created it or not.
+    /// The stream exists: this command created it, or it existed before.
     Stream {
         /// Id of the stream.
         id: StreamId,
@@ -103,7 +103,7 @@ pub enum Outcome {
         /// Revision of the command that dropped the keyspace.
         revision: Revision,
     },
-    /// The command was carried out and has no result of its own: for example, a stream was configured or trimmed.
+    /// The command was carried out and has no other result. Examples are commands that configure or trim a stream.
     Done,
     /// Reports the version of the state machine that is in force after the command.
     Version {
@@ -171,8 +171,8 @@ pub enum Outcome {
     /// Outcome of a command about a consumer group, or of a commit's acks.
     Group(GroupOutcome),
     /// Replies of a batch of Redis commands, in the order of the commands. `None` means that a watched key had changed,
-    /// so the batch changed nothing. If there are fewer replies than commands, the batch has used up its steps: the
-    /// commands without a reply changed nothing, and the caller proposes them again
+    /// so the batch changed nothing. If there are fewer replies than commands, the batch has used up its steps. The
+    /// commands without a reply then changed nothing, and the caller proposes them again
     /// ([`RedisBatch::rest`](crate::command::RedisBatch::rest)).
     Redis(Option<Vec<Reply>>),
     /// The bytes of the command did not decode, so it changed nothing. Only foreign programs or newer versions send
@@ -181,8 +181,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the bytes that the outcome holds in memory beside its own value. Outcomes that share bytes count them
-    /// all.
+    /// Returns the number of bytes on the heap that the outcome refers to. Bytes that several outcomes share count
+    /// fully for each of them.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match self {

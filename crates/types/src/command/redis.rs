@@ -20,7 +20,8 @@ use crate::{
 
 /// First byte of an encoded batch of Redis commands, which identifies the kind of command.
 pub(super) const REDIS: u8 = 65;
-/// First byte of a batch as proposed by earlier builds, whose reads have effects on its other commands.
+/// First byte of a batch as earlier builds proposed it. The reads of such a batch affect its other commands, because
+/// all commands share one budget.
 pub(super) const REDIS_JOINT: u8 = 64;
 
 by_hand! {
@@ -69,7 +70,7 @@ impl RedisBuilder {
         if self.watched as usize >= MAX_REDIS_WATCHED_KEYS || !self.has_room(key.len() + 12) {
             return Err(CommandError::CommitTooLarge);
         }
-        // Keys are mostly watched before any command is pushed: then no bytes are moved.
+        // Callers mostly watch keys before they push a command. Then no bytes are moved.
         let commands = self.bytes.split_off(self.commands_at);
         put_bytes(&mut self.bytes, key);
         put_checked(&mut self.bytes, &version);
@@ -130,13 +131,15 @@ impl RedisBuilder {
     }
 }
 
-/// A decoded batch of Redis commands and watched keys, borrowed from the log entry. All of them are known to decode.
+/// A decoded batch of Redis commands and watched keys, borrowed from the log entry. All commands and keys are known to
+/// decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisBatch<'a> {
     /// Keyspace of all keys in the batch.
     pub keyspace: KeyspaceId,
-    /// True if reads outside of transactions have no effect except their replies: they have a budget of their own, and
-    /// need not be performed where nobody waits for the replies. False for batches that earlier builds have proposed.
+    /// True if reads outside of transactions have no effect except their replies. Such reads have their own budget, and
+    /// a node performs them only if a client of the node waits for the replies. False for batches that earlier builds
+    /// have proposed.
     pub reads_apart: bool,
     /// Whole encoded batch. The offset [`value_at`](Write::Put::value_at) counts from its first byte.
     pub bytes: &'a [u8],
@@ -199,8 +202,9 @@ impl<'a> RedisBatch<'a> {
         RedisCommands { reader: Reader::at(self.bytes, self.commands_at), left: self.commands }
     }
 
-    /// Returns the encoded batch of the commands after the first `replies` commands, not counting [marks](GroupMark),
-    /// and without watched keys. A caller proposes this batch if the outcome has replies only for these first commands.
+    /// Returns the encoded batch of the commands without a reply, given that the first `replies` commands have one.
+    /// [Marks](GroupMark) do not count, and the new batch has no watched keys. A caller proposes it if the outcome has
+    /// fewer replies than commands.
     #[must_use]
     pub fn rest(&self, replies: usize) -> Vec<u8> {
         let (mut commands, mut args, mut left) = (self.commands(), Vec::new(), replies);
@@ -228,7 +232,7 @@ impl<'a> RedisBatch<'a> {
         batch
     }
 
-    /// Returns the encoded batch of the same conditions and commands for another keyspace.
+    /// Returns the encoded batch with the same conditions and commands, but for another keyspace.
     #[must_use]
     pub fn for_keyspace(&self, keyspace: KeyspaceId) -> Vec<u8> {
         let mut batch = self.bytes.to_vec();
@@ -236,8 +240,8 @@ impl<'a> RedisBatch<'a> {
         batch
     }
 
-    /// Returns all pairs of a key and an argument that may have become the key's value. These are more pairs than
-    /// values were written, but they include every value to which the state can refer in the log.
+    /// Returns all pairs of a key and an argument that may have become the value of this key. Some of these arguments
+    /// were not written, but the pairs include every value in the log to which the state can refer.
     pub fn values(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let RedisBatch { keyspace, bytes, .. } = *self;
         let mut commands = self.commands();
@@ -275,7 +279,7 @@ pub enum GroupMark {
     End,
 }
 
-/// Returns the mark that a command of a batch is; `None` for every other command.
+/// Returns the mark if the command is `MULTI` or `EXEC`; `None` for every other command.
 #[inline]
 #[must_use]
 pub fn group_mark(args: &[&[u8]]) -> Option<GroupMark> {

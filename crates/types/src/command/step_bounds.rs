@@ -37,32 +37,33 @@ use crate::{
 
 /// Steps of a read of the longest value.
 const READ_VALUE: u64 = READ + read_bytes(MAX_VALUE_BYTES);
-/// Steps of a change of the longest value.
+/// Steps of reading the longest value and writing it again.
 const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
-/// Steps of a write in addition to its bytes: the row, the row that it replaces, and the rows of both deadlines and
-/// leases.
+/// Steps of a write in addition to its bytes. They cover the new row, the replaced row, and the index rows of the old
+/// and new deadlines and leases.
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
 /// Steps of a lookup of a key or a field in addition to the bytes of its value.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
-/// Steps that the history of a keyspace adds to a write: the write keeps the former value, reads the versions of the
-/// key, and removes some of them. They cover a former value up to the length that the state stores by default. Longer
-/// values mostly stay in the log, and keeping them takes no work. Proposers that know the length add the steps of the
-/// value.
+/// Steps that the history of a keyspace adds to a write. The write keeps the former value, reads the versions of the
+/// key, and removes some of them. The steps cover a former value up to the length that the state stores by default.
+/// Longer values mostly stay in the log, and keeping them takes no work. A proposer that knows the length of the value
+/// adds its steps.
 const KEEP_VERSION: u64 =
     2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
-/// Steps that a touch in a commit adds to a write, because the touch writes the value again. Like [`KEEP_VERSION`],
-/// they cover a value up to the length that the state stores by default.
+/// Steps that a touch in a commit adds to a write, because the touch writes the value again. They cover a value up to
+/// the length that the state stores by default, as [`KEEP_VERSION`] does.
 const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
 /// Steps of a command about a stream, a group or a lease, in addition to its bytes.
 const FLAT: u64 = 1000;
-/// Steps of an ack, a nack or an extension in addition to its attempts: it writes the head of its group.
+/// Steps of an ack, a nack or an extension in addition to those of its attempts. They include writing the group's head.
 const SETTLE: u64 = 100;
 /// Steps of an addition of floating-point numbers: it parses two of them and writes their sum.
 const FLOAT: u64 = 2 * parsed_float(MAX_FLOAT_DIGITS) + written_float(MAX_FLOAT_DIGITS) + read_bytes(MAX_FLOAT_DIGITS);
-/// Steps of a command on a Redis stream, in addition to its bytes: it also removes some rows of destroyed groups.
+/// Steps of a command on a Redis stream, in addition to its bytes. They include the removal of some rows of destroyed
+/// groups.
 const STREAM: u64 = 6000;
 
-// The part of a fetch that does not depend on its size includes the rows of two attempts.
+// `FLAT` covers rewriting the rows of two attempts, because every fetch may have to rewrite as many.
 const _: () = assert!(written_runs(2 * MAX_ATTEMPT_RECORDS as u64) <= FLAT);
 
 /// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history`
@@ -72,11 +73,11 @@ pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     max_steps_with(command, keeps_history, None)
 }
 
-/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of stored values:
-/// those that the [commands of a Redis batch](ValueUse) use, that gets of a transaction return, that touches write
-/// again, and that writes keep in a history. It is `None` if the proposer does not know the lengths of these values.
-/// Then a value counts with the maximum length if it is returned, or if a Redis command or a transaction writes it
-/// again. Any other value counts with the longest length that the state stores by default.
+/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of all stored values
+/// that the command needs: values that [Redis commands](ValueUse) use, that the gets of a transaction return, that
+/// touches write again, and that writes keep in a history. `None` means that the proposer does not know the lengths of
+/// these values. Then a value that is returned, or that a Redis command or a transaction writes again, counts with the
+/// maximum length. Any other value counts with the longest length that the state stores by default.
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -94,7 +95,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
                 | Command::PruneVersions { .. }
                 | Command::ForgetProducers { .. }
                 | Command::DropKeyspace { .. }
-                // Its groups may hold many attempts, each of which has a row.
+                // The groups of the stream may hold many attempts, each with a row of its own.
                 | Command::TrimStream { .. }
                 | Command::EnforceRetention { .. }
                 | Command::DeleteStream { .. }
@@ -118,7 +119,7 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     all.min(MAX_COMMAND_STEPS)
 }
 
-/// Returns the maximum number of runs that this number of attempts of one consumer group have together. Each run has at
+/// Returns the maximum number of runs that `attempts` attempts of one consumer group have together. Each run has at
 /// least one record.
 fn max_runs(attempts: u64) -> u64 {
     attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
@@ -177,7 +178,8 @@ fn of_transaction(
         match operation? {
             Write::Scan { .. } | Write::DeletePrefix { .. } => return Ok(None),
             Write::Get { .. } => steps = steps.saturating_add(OPERATION + GET + value),
-            // A touch rewrites a value of any length. An add reads none that is longer than a number.
+            // A touch rewrites a value of any length. An addition to a counter reads only values that are short enough
+            // for a number.
             Write::Touch { .. } => {
                 let rewrite = if value_reads.is_some() { 0 } else { CHANGE_VALUE };
                 steps = steps.saturating_add(write + rewrite);
@@ -265,7 +267,7 @@ fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64,
         }
         let arguments = reader.u32("argument count")?.saturating_sub(1);
         let name = argument(&mut reader)?;
-        // Most commands that reach the log set a key without options: they write one key, whatever the value is.
+        // Most commands that reach the log set a key without options. Such a command writes one key.
         let own = if arguments == 2 && name.eq_ignore_ascii_case(b"set") {
             let bytes = argument(&mut reader)?.len() + argument(&mut reader)?.len();
             OPERATION + READ + write + items(2) + written_bytes(bytes)
@@ -290,9 +292,9 @@ enum Bound {
     Float,
     /// Each argument may make the command read one value, so the number of arguments determines the bound.
     Arguments,
-    /// The option `COUNT` determines the bound. It can follow after this number of arguments. The command reads at most
-    /// that many values of each stream named after `STREAMS`, or of its one key. Without the option the number of
-    /// values is unlimited.
+    /// The value of the option `COUNT` determines the bound. The option can follow after this number of arguments. The
+    /// command reads at most `COUNT` values of each stream named after `STREAMS`, or of its single key. Without the
+    /// option, the number of values is unlimited.
     CountBehind(u32),
     /// The options after the first two arguments determine the bound: one value of maximum size if one of these options
     /// is present, otherwise none.
@@ -382,7 +384,7 @@ impl Bound {
     }
 }
 
-/// Options found in the arguments of a Redis command.
+/// Options that determine the bound, as found in the arguments of a Redis command.
 #[derive(Debug, Default)]
 struct Options {
     is_found: bool,
@@ -407,7 +409,7 @@ impl Options {
         } else if argument.eq_ignore_ascii_case(b"count") {
             self.is_count_next = true;
         } else if argument.eq_ignore_ascii_case(b"streams") {
-            // The names are followed by as many ids.
+            // The names of the streams come first, then the same number of ids.
             self.streams = Some(left as usize / 2);
         }
     }
@@ -435,7 +437,8 @@ mod tests {
         builder.finish()
     }
 
-    /// Returns how many values of maximum size a Redis command may read, by its bound; `None` for no bound.
+    /// Returns the number of values of maximum size that a Redis command may read, by its bound; `None` if there is no
+    /// bound.
     fn values(args: &[&[u8]]) -> Option<u64> {
         let steps = max_steps(&command(&[args]), false);
         (steps < MAX_COMMAND_STEPS).then_some(steps / READ_VALUE)

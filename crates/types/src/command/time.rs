@@ -86,7 +86,7 @@ conversions! {
         take |micros| Some(Duration::from_micros(micros)).filter(|ttl| check_lease_ttl(*ttl).is_ok())
     }
 
-    /// Encoding of a list of keys of index rows in the state, which may be stale.
+    /// Encoding of a list of row keys of the expiry index. The rows may be stale.
     StaleRows: List<'a, &'a [u8]> as List<'a, &'a [u8]>, "stale rows" {
         put |rows| *rows,
         take |rows| {
@@ -106,7 +106,8 @@ variants! {
             /// Time to live that the lease gets now and after each keep-alive.
             ttl: Duration as LeaseTtl,
         },
-        /// Keeps a lease alive: its deadline moves to its time to live after this command's log entry.
+        /// Keeps a lease alive: sets its deadline to the time of this command's log entry plus the lease's time to
+        /// live.
         Keep = 17 "keep lease alive" {
             /// Id of the lease.
             id: LeaseId,
@@ -124,7 +125,7 @@ variants! {
         /// Removes stale rows of the expiry index: rows whose key or lease no longer has the deadline or lease in the
         /// row.
         Forget = 20 "forget rows" {
-            /// Keys of the index rows in the state.
+            /// Row keys in the expiry index of the state.
             rows: List<'a, &'a [u8]> as StaleRows,
         },
     }
@@ -157,14 +158,15 @@ pub fn encode_revoke_lease(out: &mut Vec<u8>, id: LeaseId) {
     put_checked(out, &TimeCommand::Revoke { id });
 }
 
-/// Appends the encoded command that removes at most `max` expired rows.
+/// Appends the encoded command that removes expired keys and leases. The command processes at most `max` rows of the
+/// expiry index.
 pub fn encode_expire(out: &mut Vec<u8>, max: u32) {
     put_checked(out, &TimeCommand::Expire { max });
 }
 
-/// Appends the encoded command that removes the given rows of the expiry index if they are stale. The command takes at
-/// most [`MAX_STALE_ROWS`] rows and stops once it has [`MAX_STALE_BYTES`] bytes of them; the rows left over are
-/// ignored. No row may be longer than [`MAX_STALE_ROW_BYTES`].
+/// Appends the encoded command that removes the given rows of the expiry index if they are stale. The command contains
+/// at most [`MAX_STALE_ROWS`] rows, and no further row after [`MAX_STALE_BYTES`] bytes; the other rows are ignored. No
+/// row may be longer than [`MAX_STALE_ROW_BYTES`].
 pub fn encode_forget_rows<'a>(out: &mut Vec<u8>, rows: impl Iterator<Item = &'a [u8]>) {
     let mut bytes = 4;
     let fits = |row: &&[u8]| {

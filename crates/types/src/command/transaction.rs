@@ -3,8 +3,9 @@
 //! Owns: the builder, the encoding of whole transactions, their decoded form, and their results. Does not own: the
 //! lists of operations (`operations`), the encoding of an operation (`write`), or the execution (the state machine).
 //!
-//! The writes of a commit return nothing that they have read. In contrast, the operations of a transaction may read the
-//! state, including the transaction's own earlier writes. All changes of a transaction share one revision.
+//! The writes of a commit do not return data of the state. In contrast, the operations of a transaction can read the
+//! state and return the data that they read, including the transaction's own earlier writes. All changes of a
+//! transaction share one revision.
 
 use bytes::Bytes;
 
@@ -120,7 +121,7 @@ pub struct Transaction<'a> {
 }
 
 impl<'a> Transaction<'a> {
-    /// Returns true if these bytes, which need not decode, are those of a transaction and not of another command.
+    /// Returns true if the bytes begin like an encoded transaction. The rest of the bytes need not decode.
     #[must_use]
     pub fn is_one(command: &[u8]) -> bool {
         command.first() == Some(&TRANSACTION)
@@ -165,10 +166,10 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Outcome of a transaction of which one list of operations was carried out.
+/// Outcome of a transaction that has carried out one of its two lists of operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transacted {
-    /// First condition that did not hold, with its key's revision; `None` if all held.
+    /// First condition that did not hold, with the present revision of its key; `None` if all conditions held.
     pub failed: Option<FailedCondition>,
     /// Revision of the space after the transaction: the transaction's own revision if it changed something.
     pub revision: Revision,
@@ -219,10 +220,11 @@ pub enum OperationResult {
         /// Number of records acked or nacked.
         records: u32,
     },
-    /// Value of the key that the operation read, as the operations before this one left it; `None` if the key has no
-    /// value.
+    /// Value of the key that the operation has read; `None` if the key has no value. The value includes the changes of
+    /// the transaction's earlier operations.
     Got(Option<ReadValue>),
-    /// Page of pairs of key and value that the operation read, as the operations before this one left them.
+    /// Page of pairs of key and value that the operation has read. The pairs include the changes of the transaction's
+    /// earlier operations.
     Scanned(ScanPage),
 }
 

@@ -18,8 +18,8 @@ pub(super) const RAISE_VERSION: u8 = 27;
 /// Version of the state machine in a new space. Commands without a wrapper need this version.
 pub const FIRST_VERSION: u16 = 1;
 
-/// Appends the command that `encode` writes, in a wrapper for state machine version `version`. Commands for the first
-/// version get no wrapper.
+/// Appends a command to `out`, in a wrapper for version `version` of the state machine. `encode` writes the command. A
+/// command for the first version gets no wrapper.
 pub fn encode_versioned(out: &mut Vec<u8>, version: u16, encode: impl FnOnce(&mut Vec<u8>)) {
     if version > FIRST_VERSION {
         out.push(WRAPPED);
@@ -28,7 +28,7 @@ pub fn encode_versioned(out: &mut Vec<u8>, version: u16, encode: impl FnOnce(&mu
     encode(out);
 }
 
-/// A command whose version wrapper, if it has one, was removed.
+/// A command without its version wrapper, and the version that the command needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unwrapped<'a> {
     /// Version of the state machine that the command needs.

@@ -80,7 +80,7 @@ pub struct ScanOperation<'a> {
 }
 
 impl<'a> ScanOperation<'a> {
-    /// Returns `start` and `end` as a lower and an upper bound of the keys. The prefix is not part of these bounds.
+    /// Returns the bounds of the keys that `start` and `end` determine. The prefix does not affect these bounds.
     #[must_use]
     pub fn bounds(&self) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
         (self.start.map_or(Bound::Unbounded, Bound::Included), self.end.map_or(Bound::Unbounded, Bound::Excluded))
@@ -168,8 +168,8 @@ pub enum Write<'a> {
         stream: StreamId,
         /// Offset that the stream's next offset must equal, otherwise the commit fails; `None` for any offset.
         expected: Option<Offset>,
-        /// Stamp (identity and sequence number) of the producer: with it the stream executes the append only once,
-        /// however often the producer sends it.
+        /// Stamp (identity and sequence number) of the producer. With a stamp, the stream executes the append only
+        /// once, even if the producer sends it several times.
         producer: Option<EncodedStamp<'a>>,
         /// Number of appended records.
         count: u32,
@@ -265,8 +265,9 @@ pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u
     encode_put_after(out, [PUT], keyspace, key, value);
 }
 
-/// Appends the bytes `before`, the last of which is the kind of a put, and the rest of the put. Adds all bytes of a
-/// fixed length at once, and makes room for the others before, because each addition to a buffer checks its room.
+/// Appends `before` and a put to `out`. The last byte of `before` must be the kind of the put. The function reserves
+/// memory for all bytes at once, and appends all fields of a fixed length together, because each separate append to a
+/// buffer checks the buffer's size.
 #[inline]
 pub(super) fn encode_put_after<const BEFORE: usize>(
     out: &mut Vec<u8>,
@@ -377,7 +378,8 @@ fn encode_target(out: &mut Vec<u8>, kind: u8, keyspace: KeyspaceId) {
     out.extend_from_slice(&keyspace.0.to_le_bytes());
 }
 
-/// Decodes the most frequent write after its kind. It checks the length of the bytes only twice.
+/// Decodes the fields of a put, which follow the byte with its kind. Puts are the most frequent writes, so this
+/// function checks the length of the bytes only twice.
 #[inline]
 fn decode_put<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
     let at = reader.position();
@@ -391,7 +393,7 @@ fn decode_put<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
     Ok(Write::Put { keyspace, key, value, value_at: at + PUT_SIZES + key_len })
 }
 
-/// Decodes a put field by field: its error names the first field that is incomplete.
+/// Decodes a put field by field. The error names the first incomplete field.
 #[cold]
 fn decode_put_by_fields<'a>(reader: &mut Reader<'a>) -> Result<Write<'a>, Malformed> {
     let keyspace = KeyspaceId(reader.u32("keyspace id")?);

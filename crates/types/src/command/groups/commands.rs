@@ -92,7 +92,8 @@ variants! {
             /// New cursor of the group; `None` for the end of the stream.
             offset: Option<Offset> as OffsetOrEnd,
         },
-        /// Removes rows of a deleted consumer group, or records of a group that were trimmed from its stream.
+        /// Removes rows of a deleted consumer group. For a group that exists, removes records that were trimmed from
+        /// its stream.
         Reclaim = 56 "reclaim group" {
             /// Id of the group.
             group: GroupId,
@@ -183,13 +184,14 @@ pub fn encode_fetch(
     Ok(())
 }
 
-/// Appends the encoded command that acks those records of the settlements that are not settled (acked or nacked) yet.
+/// Appends the encoded command that acks the records of the settlements. Records that are already settled (acked or
+/// nacked) do not change.
 pub fn encode_ack(out: &mut Vec<u8>, group: GroupId, settlements: &[Settlement]) -> Result<(), CommandError> {
     Settle::encode(out, SETTLE, group, SettlementKind::Ack, settlements)
 }
 
-/// Appends the encoded command that nacks those records of the settlements that are not settled yet, which returns them
-/// to the group.
+/// Appends the encoded command that nacks the records of the settlements and so returns them to the group. Records that
+/// are already settled do not change.
 pub fn encode_nack(
     out: &mut Vec<u8>,
     group: GroupId,
@@ -220,8 +222,8 @@ pub fn encode_seek(out: &mut Vec<u8>, group: GroupId, offset: Option<Offset>) {
     put_checked(out, &GroupCommand::Seek { group, offset });
 }
 
-/// Appends the encoded command that removes at most `max` rows of a deleted consumer group, or about as many runs of
-/// records of a group that were trimmed from its stream.
+/// Appends the encoded command that cleans up after a consumer group. For a deleted group, the command removes at most
+/// `max` rows. For an existing group, it removes about `max` runs of records that were trimmed from the stream.
 pub fn encode_reclaim_group(out: &mut Vec<u8>, group: GroupId, max: u32) {
     put_checked(out, &GroupCommand::Reclaim { group, max });
 }

@@ -51,7 +51,7 @@ structure! {
         /// Time after an attempt's delivery, in space time, at which its deadline passes unless the member extends it.
         /// The unacked records of the attempt are then delivered again.
         ack_deadline: Duration as Micros,
-        /// Number of deliveries after which a record that is not acked becomes a dead letter. `None` means no limit.
+        /// Number of deliveries after which a record without an ack becomes a dead letter. `None` means no limit.
         max_deliveries: Option<u32> as LimitOrZero,
         /// Maximum number of pending records (delivered or held back, and not acked), together with the dead letters
         /// that are not in their stream yet. At this limit the group delivers no new records until members ack some,

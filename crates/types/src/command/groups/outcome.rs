@@ -9,7 +9,7 @@ use crate::{
 /// Outcome of a command about a consumer group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupOutcome {
-    /// The group exists now, whether the command created it or not.
+    /// The group exists: this command created it, or it existed before.
     Created {
         /// Id of the group.
         id: GroupId,
@@ -20,7 +20,7 @@ pub enum GroupOutcome {
     Done,
     /// The fetch delivered records, or there were none to deliver.
     Fetched(Box<Fetched>),
-    /// Records were acked or nacked, at least those that their attempts still held.
+    /// The records that their attempts still held were acked or nacked.
     Settled {
         /// Number of records acked or nacked.
         settled: u32,

@@ -2,8 +2,8 @@
 //!
 //! They are decoded by hand, as views that are checked once: an ack is on the path of every record consumed.
 //!
-//! Owns: the encoding of settlements, as commands and as writes of a commit, their limits, and the price that follows
-//! from their bytes. Does not own: their effect (`groups` of the state).
+//! Owns: the encoding of settlements, both as commands and as writes of a commit, their limits, and the part of their
+//! price that their bytes determine. Does not own: their effect (`groups` of the state).
 //!
 //! Invariants: decoding accepts only settlements within [`MAX_SETTLED_RANGES`], whose ranges have at least one offset
 //! and end below 2^64.
@@ -100,8 +100,8 @@ pub enum Redelivery {
     After(Duration),
     /// Never: the records become dead letters immediately.
     Never,
-    /// Immediately, and without counting the returned delivery towards the maximum, because the member has not
-    /// processed the record.
+    /// Immediately. The returned delivery does not count towards the maximum number of deliveries, because the member
+    /// has not processed the record.
     Uncounted,
 }
 
@@ -131,7 +131,7 @@ fn check_settlements(settlements: &[Settlement]) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Returns a span in microseconds. The highest number has another meaning, and is not returned.
+/// Returns a span in microseconds; `u64::MAX - 1` for a span that does not fit into 64 bits.
 pub(super) fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX - 1)
 }
@@ -174,8 +174,8 @@ impl<'a> Settlements<'a> {
         Ok(Self { bytes, count })
     }
 
-    /// Iterates over the attempts, each with the ranges of offsets to settle. An attempt without ranges means all
-    /// records of the attempt.
+    /// Iterates over the attempts, each with the ranges of offsets to settle. If an attempt has no ranges, all its
+    /// records are settled.
     pub fn iter(&self) -> impl Iterator<Item = (Attempt, Runs<'a>)> + use<'a> {
         let mut reader = Reader::at(self.bytes, 0);
         (0..self.count).map_while(move |_| {
@@ -243,8 +243,8 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    /// Returns the price of checking and settling the records, in addition to that of a write and that of the
-    /// [runs](crate::steps::SETTLED_RUN) of the attempts, which only the state knows.
+    /// Returns the price of checking and settling the records. The price of a write is not included, nor is that of the
+    /// attempts' [runs](crate::steps::SETTLED_RUN), because only the state knows their number.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
