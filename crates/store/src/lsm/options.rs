@@ -17,8 +17,8 @@ pub enum Compaction {
     WhenAsked,
 }
 
-/// Compression of the tables below level 0 of the LSM tree. Tables keep the compression with which they were written until
-/// a compaction rewrites them.
+/// Compression of the tables below level 0 of the LSM tree. Tables keep the compression with which they were written
+/// until a compaction rewrites them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TableCompression {
     /// Tables are not compressed. A read of a block costs the least time.

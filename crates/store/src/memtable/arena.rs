@@ -324,8 +324,8 @@ impl Arena {
         let mut at = bytes.start / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         while at < end {
             let len = HUGE_PAGE_BYTES.min(self.layout.size() - at);
-            // SAFETY: `[at, at + len)` is within the allocation, which lives as long as `self`. The kernel rounds the length
-            // up to whole pages; the advice changes no byte of any page.
+            // SAFETY: `[at, at + len)` is within the allocation, which lives as long as `self`. The kernel rounds the
+            // length up to whole pages; the advice changes no byte of any page.
             let provided = unsafe { madvise(self.at(at).cast(), len, Advice::LinuxPopulateWrite) };
             if provided.is_err() {
                 return;

@@ -69,9 +69,10 @@ pub(super) fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) ->
     }
 }
 
-/// Returns the error of a write through `connection`. SQLite reports a full disk only if a write of its pages fails with
-/// `ENOSPC`; with `EDQUOT`, which means a quota, or in the WAL's index, it reports an I/O error. A failed fsync stays an
-/// I/O error, because it may have lost data.
+/// Returns the error of a write through `connection`. SQLite reports a full disk only if a write of its pages fails
+/// with `ENOSPC`. If a quota is exhausted (`EDQUOT`), or if a write of the WAL's index fails, SQLite reports an I/O
+/// error; this function converts it to the error of a full disk. A failed fsync stays an I/O error, because it may have
+/// lost data.
 pub(super) fn write_failed(connection: &Connection, operation: &'static str, error: rusqlite::Error) -> BackendError {
     let code = error.sqlite_error().map(|error| error.extended_code);
     if matches!(code, Some(ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_SHMSIZE)) {
