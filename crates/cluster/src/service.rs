@@ -320,7 +320,7 @@ impl Requests {
         reply(id, ping.map(|ping| self.signs.pinged(from, &ping)))
     }
 
-    /// Notes a sign of life that has no reply.
+    /// Records a sign of life without a reply: a `Sign` or `Facts` frame.
     fn sign(&self, from: NodeId, kind: PeerKind, body: &Bytes) {
         let noted = match kind {
             PeerKind::Facts => Facts::decode_body(body).map(|facts| self.signs.facts(from, &facts)),

@@ -264,8 +264,8 @@ pub enum Direction {
     Reverse,
 }
 
-/// Callback of a scan, which calls it with each key and value. Key and value are borrowed only for the duration of the
-/// call. If the callback returns `Break`, the scan ends.
+/// Callback that a scan calls with each key and value. Both are borrowed only for the duration of the call. If the
+/// callback returns `Break`, the scan ends.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Returns true if no key can lie within the bounds. Callers check this before they use a map that panics on
@@ -304,14 +304,14 @@ pub trait View: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError>;
-    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. Intended for walks over the
-    /// whole map: the blocks that such a walk reads are not cached, so it does not evict blocks that other readers use,
-    /// and it shares no lock with other readers.
+    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. Intended for reading the
+    /// whole map once: blocks that this reads are not cached, so it evicts no blocks of other readers, and it shares no
+    /// lock with them.
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
-    /// Returns a cursor over the pairs within the bounds, in the order of a [scan](Self::scan). It keeps the data of
-    /// the view alive. Returns `None` if this kind of view has no cursors; callers then scan.
+    /// Returns a cursor over the pairs within the bounds, in the order of a [scan](Self::scan). The cursor keeps the
+    /// view's data alive. Returns `None` if views of this backend have no cursors; callers then scan.
     fn cursor(
         &self,
         _lower: Bound<&[u8]>,
@@ -324,10 +324,11 @@ pub trait View: Send + Sync {
     fn applied(&self) -> Applied;
 }
 
-/// A position among the pairs of a view, which the caller moves. At first it is before the first pair.
+/// A cursor over the pairs of a view. At first it is before the first pair.
 pub trait PairCursor: Send + Sync {
-    /// Moves to the next pair. Returns false if there is none. If the [budget](thalweg_types::budget) of the thread's
-    /// read is spent, it returns false, too, and a later call continues.
+    /// Moves to the next pair. Returns false after the last pair. Also returns false if the
+    /// [budget](thalweg_types::budget) of the thread's read is spent; a later call then continues from the same
+    /// position.
     fn advance(&mut self) -> Result<bool, BackendError>;
     /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the
     /// last.
@@ -617,7 +618,7 @@ pub enum BackendError {
     /// The batch breaks a rule of [`Backend`]; none of its changes was applied.
     #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
-    /// The argument of [`Backend::replace_with`] is a backend of another kind, or is this backend itself.
+    /// [`Backend::replace_with`] cannot use its argument: it is of another kind, or is this backend itself.
     #[error("the {kind} backend can't continue with the state of this other backend")]
     OtherKind {
         /// Name of this backend's kind.

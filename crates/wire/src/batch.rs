@@ -315,8 +315,9 @@ impl BatchWriter {
 /// Appends a [`Deliver`](crate::Deliver) frame without its batch. The caller must send the batch, of `batch_len` bytes,
 /// directly afterwards.
 ///
-/// # Errors `subscriptions` is empty or has more than [`MAX_DELIVER_SUBSCRIPTIONS`] ids, or the frame is too large. If
-/// there are too many ids, the caller must use several frames.
+/// # Errors
+/// `subscriptions` is empty or has more than [`MAX_DELIVER_SUBSCRIPTIONS`] ids, or the frame is too large. If there are
+/// too many ids, the caller must use several frames.
 #[inline]
 pub fn put_deliver_prefix(
     out: &mut Vec<u8>,

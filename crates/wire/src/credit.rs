@@ -4,11 +4,15 @@
 //! continues to read later. The subscription of a subject queues messages and then follows its policy.
 //!
 //! Both amounts, messages and bytes, are totals since the subscription began. So a lost or repeated [`Credit`] changes
-//! nothing, and the two sides need not be in step. ```text consumed <= received <= sent          permitted = consumed +
-//! window, at the time of the last credit frame a batch may begin while  sent.messages < permitted.messages  and
-//! sent.bytes < permitted.bytes ``` A batch may exceed the permitted totals by less than its own size, so a batch
-//! larger than the window does not block. Consumed messages are those that the application has finished with, not those
-//! that have arrived. So the receiver holds at most its window and one batch.
+//! nothing, and the two sides need not be in step.
+//!
+//! ```text
+//!   consumed <= received <= sent          permitted = consumed + window, at the time of the last credit frame
+//!   a batch may begin while  sent.messages < permitted.messages  and  sent.bytes < permitted.bytes
+//! ```
+//! A batch may exceed the permitted totals by less than its own size, so a batch larger than the window does not
+//! block. Consumed messages are those that the application has finished with, not all that have arrived. So the
+//! receiver holds at most its window and one batch.
 //!
 //! The receiver sends a credit frame when at most half of its window is left, of either amount. Since half a window
 //! passes between two credit frames, their cost is negligible. A sender never stops if it is at most half a window
@@ -133,7 +137,8 @@ impl ReceiveCredit {
 
     /// Counts a batch that has arrived.
     ///
-    /// # Errors The batch began when nothing was permitted. It is counted nevertheless.
+    /// # Errors
+    /// The batch began when nothing was permitted. It is counted even so.
     #[inline]
     pub fn received(&mut self, messages: u64, bytes: u64) -> Result<(), Overrun> {
         let might = self.received.messages < self.permitted.messages && self.received.bytes < self.permitted.bytes;

@@ -1,4 +1,4 @@
-//! The cursor of a view, which the caller moves.
+//! A cursor over the merged pairs of a view.
 //!
 //! Owns: [`MergedCursor`], which merges the memtables of a version and the runs of its store like a scan of the version
 //! does, but returns one pair at a time and borrows nothing. Does not own: the order of the sources.

@@ -65,7 +65,7 @@ pub struct State<S: Store> {
     /// The cell from which readers of single keys take the newest version; `None` if another store has replaced this
     /// one.
     pub(super) front: Option<Arc<ArcSwap<Version<S::View>>>>,
-    /// Identifies the newest batch in the active memtable whose changes are included in `applied`.
+    /// Number of the newest batch in the active memtable that `applied` includes.
     pub(super) upto: BatchNumber,
     pub(super) applied: Option<Applied>,
     pub(super) persisted: Option<Applied>,
@@ -120,7 +120,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Number of changes that flushes have read from memtables, also those of the flush in progress.
+    /// Number of changes that flushes have read from memtables, including those of the flush in progress.
     persisted_changes: AtomicU64,
     pub flushes: AtomicU64,
     pub flushed_bytes: AtomicU64,

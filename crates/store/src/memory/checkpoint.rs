@@ -84,8 +84,8 @@ pub(super) fn write<'a>(
     })
 }
 
-/// Returns the size in bytes of a checkpoint file with this number of pairs, whose keys and values have `pair_bytes`
-/// bytes together.
+/// Returns the size in bytes of a checkpoint file with `pairs` pairs, whose keys and values have `pair_bytes` bytes in
+/// total.
 pub(super) fn file_bytes(pairs: u64, pair_bytes: u64) -> u64 {
     let payload = pair_bytes + pairs * PAIR_HEADER_BYTES as u64;
     let frames = payload.div_ceil(FRAME_PAYLOAD_BYTES as u64) + 1;

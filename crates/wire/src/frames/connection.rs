@@ -1,5 +1,6 @@
 //! Frames about the connection itself, and frames that belong to any request: errors, credit and the end of
 //! subscriptions.
+//!
 //! Owns: the contents of these frames, and the reasons for the end of a connection. Does not own: the steps of the
 //! handshake (`handshake`), or the arithmetic of credit (`credit`).
 

@@ -232,7 +232,8 @@ fn seems_compressible(body: &[u8]) -> bool {
 /// Replaces the header of an encoded frame by a short header. Returns the position in `frame` at which the frame now
 /// begins.
 ///
-/// # Panics `frame` is not exactly one frame with a full header and a kind below 64, as [`encode`] creates it.
+/// # Panics
+/// `frame` is not exactly one frame with a full header and a kind below 64, as [`encode`] creates it.
 pub fn shorten(frame: &mut [u8]) -> usize {
     let (header, body) = frame.split_first_chunk_mut::<HEADER_BYTES>().expect("a frame has a header");
     let decoded = Header::decode(header, MAX_BODY_BYTES).expect("the header was encoded here");

@@ -17,7 +17,6 @@
 //!
 //! Invariant: when the LSM crate opens a directory, the file `current` and its name are on disk. For this, the module
 //! first writes the file anew: after a failed sync, a sync proves something only if the directory has changed since.
-//! anew before: only a sync after a new change of the directory proves anything after a failed one.
 
 use std::{fs, io, path::Path};
 
