@@ -44,9 +44,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Form of the frame headers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heads {
-    /// Full headers: in the handshake, on the channel for subjects, and on connections to earlier versions.
+    /// Frames have full headers: in the handshake, on the channel for subjects, and on connections to earlier versions.
     Long,
-    /// Short headers.
+    /// Frames have short headers.
     Short,
 }
 

@@ -304,9 +304,8 @@ pub trait View: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError>;
-    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. Intended for reading the
-    /// whole map once: blocks that this reads are not cached, so it evicts no blocks of other readers, and it shares no
-    /// lock with them.
+    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. For reading the whole map
+    /// once: caches no blocks, so that other readers' blocks stay cached, and shares no lock with other readers.
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
