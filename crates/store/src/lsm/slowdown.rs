@@ -47,8 +47,8 @@ const MAX_STOP_RUNS: u64 = 48;
 const MIN_LEFT_SHARE: u64 = 10;
 /// Rate in bytes per second that is assumed until a compaction has been measured.
 const ASSUMED_BYTES_PER_SECOND: u64 = 16 << 20;
-/// Minimum of a measured rate, in bytes per second. A disk that hangs for a moment makes the measured rate very low, but
-/// writes must not pause for long because of it.
+/// Minimum of a measured rate, in bytes per second. A disk that hangs for a moment makes the measured rate very low,
+/// but writes must not pause for long because of it.
 const MIN_BYTES_PER_SECOND: u64 = 4 << 20;
 /// Maximum total duration of the compactions over which a rate is averaged. The average covers several compactions,
 /// because some of them only make room on lower levels and remove nothing from level 0.
