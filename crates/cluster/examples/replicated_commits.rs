@@ -1,10 +1,10 @@
-//! Measures commits of three members in this process, which are connected over loopback and sync their logs to the
-//! disk. Clients are tasks that put 256 bytes into the leader's database, one after the other, and wait until a
-//! majority has it on disk (level `quorum`). No HTTP server is involved.
+//! Measures commits of three cluster members in this process. They are connected over loopback and sync their logs to
+//! the disk. Each client is a task that puts 256 bytes into the leader's database, waits until a majority has the put
+//! on disk (level `quorum`), and then puts again. No HTTP server is involved.
 //!
-//! Each round first measures what the machine allows in that minute: a loopback round trip between two threads, and an
-//! `fdatasync` after a write into a prewritten file. The *bound* of one client is 1 / (two round trips + one sync), as
-//! the goal defines it.
+//! Each round first measures the machine's present speed: a loopback round trip between two threads, and an `fdatasync`
+//! after a write into a prewritten file. The *bound* is the rate of commits that one client could reach if only these
+//! took time: 1 / (two round trips + one sync).
 //!
 //! `cargo run --release -p thalweg-cluster --example replicated_commits -- [clients ...] [--seconds N] [--rounds N]`
 
@@ -31,9 +31,9 @@ const VALUE_BYTES: usize = 256;
 const KEYS: u64 = 100_000;
 const PROBE_BYTES: usize = 512;
 const PROBES: usize = 2_000;
-/// Number of clients of each case, if the command names none.
+/// Numbers of clients to measure if the command line names none.
 const CLIENTS: [usize; 2] = [1, 100];
-/// Unit of the CPU times in `/proc`.
+/// Unit of the processor times in `/proc`.
 const TICK: Duration = Duration::from_millis(10);
 
 struct Member {
@@ -115,7 +115,7 @@ fn cluster_or(cluster: Option<thalweg_types::ClusterId>, db: &Database) -> thalw
     cluster.or(db.report().cluster).expect("a cluster")
 }
 
-/// Limits of the machine: the round trip of a message, and the time of a sync.
+/// Measured speed of the machine: the round trip of a message, and the time of a sync.
 #[derive(Clone, Copy)]
 struct Probe {
     round_trip: Duration,
@@ -189,7 +189,7 @@ struct Counts {
     entries: u64,
     leader_syncs: u64,
     all_syncs: u64,
-    /// CPU time of the threads of each name.
+    /// Processor time of all threads with the same name, by name.
     cpu: BTreeMap<String, Duration>,
 }
 
@@ -206,7 +206,7 @@ impl Counts {
 fn cpu_of_threads() -> BTreeMap<String, Duration> {
     let mut times: BTreeMap<String, Duration> = BTreeMap::new();
     for thread in fs::read_dir("/proc/self/task").expect("threads").flatten() {
-        // A thread that has ended has no file.
+        // A thread that has ended has no file any more.
         let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { continue };
         let (Some(open), Some(close)) = (stat.find('('), stat.rfind(')')) else { continue };
         let fields: Vec<_> = stat[close + 2..].split(' ').collect();

@@ -1,4 +1,4 @@
-//! Facts about a node that it sends to the other nodes, which show them to users.
+//! Facts about a node that it sends to the other nodes. They show these facts to users.
 
 use thalweg_serving::cluster::NodeAddresses;
 

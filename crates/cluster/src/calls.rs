@@ -1,7 +1,7 @@
 //! Answers of the consensus thread to calls from other threads.
 //!
-//! Owns: the answers and their errors. Does not own: what the calls do (`raft`, `tasks`), and the handle from which
-//! they come (`handle`).
+//! Owns: the answers and their errors. Does not own: the work that the calls request (`raft`, `tasks`), and the handle
+//! that sends them (`handle`).
 
 use std::{rc::Rc, time::Duration};
 
@@ -30,10 +30,10 @@ pub(crate) async fn answer_calls(tasks: Rc<Tasks>, mut calls: mpsc::Receiver<Adm
     }
 }
 
-/// Notes the addresses at which this node serves clients, for the other nodes.
+/// Forwards the addresses at which this node serves clients to the other nodes, whenever they change.
 pub(crate) async fn note_addresses(tasks: Rc<Tasks>) {
     let mut serves = tasks.shared.serves.subscribe();
-    // The server may have named them already.
+    // The server may have set the addresses before this task started.
     serves.mark_changed();
     while serves.changed().await.is_ok() {
         tasks.requests.about.borrow_mut().serves = serves.borrow_and_update().clone();
@@ -52,7 +52,7 @@ fn read_error(error: BarrierError) -> ClusterError {
     }
 }
 
-/// Converts the error of a change of the members. `name_of` returns the name of a node.
+/// Converts the error of a membership change. `name_of` returns the name of a node.
 fn change_error(error: ChangeError, name_of: impl Fn(NodeId) -> String) -> ClusterError {
     match error {
         ChangeError::NotLeader { leader: None } => ClusterError::NoLeader,
@@ -83,7 +83,7 @@ fn change_error(error: ChangeError, name_of: impl Fn(NodeId) -> String) -> Clust
 
 impl Tasks {
     async fn answer(&self, call: Call) {
-        // The callers may have given up.
+        // An error of sending the answer means that the caller no longer waits.
         match call {
             Call::Read(level, within, reply) => drop(reply.send(self.read(level, within).await)),
             Call::Change(change, within, reply) => drop(reply.send(self.change(change, within).await)),
@@ -121,11 +121,12 @@ impl Tasks {
         read.map(|()| self.revision()).map_err(read_error)
     }
 
-    /// Changes the membership: on this node if it leads, otherwise by a request to the leader.
+    /// Changes the membership: on this node if it leads, otherwise through a request to the leader.
     async fn change(&self, change: Change, within: Duration) -> Result<NodeId, ClusterError> {
         let Change { kind, node, info } = change;
         let removes = matches!(kind, ManageKind::Remove | ManageKind::ForceRemove);
-        // The others answer a removed node no more, and a removal that this node has applied is final without them.
+        // The other nodes no longer answer a removed node. A removal that this node has applied is final, so it needs
+        // no answer.
         let was_removed = node == self.here() && self.was_removed.get();
         if removes && (was_removed || self.consensus.is_removed(node).unwrap_or(false)) {
             return Err(ClusterError::AlreadyRemoved(node.to_string()));
@@ -145,7 +146,7 @@ impl Tasks {
         })
     }
 
-    /// Returns the name of a member, or its address if it has no name. A node that is no member has only an id.
+    /// Returns the name of a member, or its address if it has no name. For a node that is not a member, returns its id.
     pub(crate) fn name_of(&self, node: NodeId) -> String {
         match self.consensus.status().members.get(&node) {
             Some(member) if member.info.name.is_empty() => format!("the node at {}", member.info.address),
@@ -154,7 +155,7 @@ impl Tasks {
         }
     }
 
-    /// Collects the digests of all members after an entry that requests one.
+    /// Collects the digests that the members have computed after the entry `index`, which requests a digest.
     async fn compare_digests(&self, index: Index, within: Duration) -> DigestComparison {
         let members = self.consensus.status().members;
         let here = self.here();
@@ -172,8 +173,8 @@ impl Tasks {
         DigestComparison { index, members: futures_util::future::join_all(asked).await }
     }
 
-    /// Asks all members which versions of the state machine they support. A read barrier comes first, so that the
-    /// membership is not older than the call.
+    /// Asks all members which versions of the state machine they support. Performs a read barrier first, so that the
+    /// list of members is at least as new as the call.
     async fn known_versions(&self, within: Duration) -> Result<Vec<MemberVersion>, ClusterError> {
         let deadline = tokio::time::Instant::now() + within;
         self.read(ReadLevel::Linearizable, within).await?;
@@ -186,7 +187,7 @@ impl Tasks {
             let deadline = deadline.min(tokio::time::Instant::now() + ASK_LIMIT);
             let known = match link.call::<_, Owned, Versions>(&AskVersions {}, deadline).await {
                 Ok(versions) => Ok(versions.known),
-                // Builds without this request know the first version only.
+                // Earlier builds do not know this request, and support only the first version.
                 Err(CallError::Failed { code, .. }) if code == "unknown_kind" => Ok(FIRST_VERSION),
                 Err(error) => Err(error.to_string()),
             };

@@ -1,6 +1,6 @@
-//! Lines in the node's log while a member catches up with its cluster after its start.
+//! Lines in the node's log that show its progress while it catches up with its cluster after a start.
 //!
-//! Owns: the times of the lines. Does not own: the entries that it lacks, which consensus requests and applies.
+//! Owns: the times of the lines. Does not own: the entries that the node lacks; consensus requests and applies them.
 
 use std::time::{Duration, Instant};
 
@@ -8,19 +8,20 @@ use thalweg_serving::cluster::ClusterReport;
 
 /// Time between two lines.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
-/// Number of entries that a member may lack and counts as caught up. Under writes it always lacks a few.
+/// Number of entries that a member may lack and still counts as caught up. While clients write, a member always lacks a
+/// few.
 const CLOSE_ENTRIES: u64 = 1_000;
 
-/// Line that is due.
+/// Log line to write now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// The member still lacks this number of entries.
     Behind(u64),
-    /// The member has caught up, after at least one line about its distance.
+    /// The member has caught up. Written only after at least one `Behind`.
     CaughtUp,
 }
 
-/// A member's catching up since its start.
+/// Progress of a member that catches up after its start.
 #[derive(Debug, Default)]
 pub(crate) struct CatchUp {
     last_line: Option<Instant>,
@@ -28,8 +29,8 @@ pub(crate) struct CatchUp {
 }
 
 impl CatchUp {
-    /// Returns the line that is due at `now`. `behind` is the number of entries that the member has not applied; `None`
-    /// while it knows no leader.
+    /// Returns the line to write at `now`, if there is one. `behind` is the number of entries that the member has not
+    /// applied; `None` while it knows no leader.
     pub(crate) fn note(&mut self, behind: Option<u64>, now: Instant) -> Option<Line> {
         let behind = behind.filter(|_| !self.is_over)?;
         if behind <= CLOSE_ENTRIES {
@@ -45,8 +46,8 @@ impl CatchUp {
     }
 }
 
-/// Returns the number of entries of the leader's log that the reporting node has not applied; `None` if it knows no
-/// leader, or has not heard yet how long the leader's log is.
+/// Returns the number of entries of the leader's log that the reporting node has not applied. Returns `None` if the
+/// node knows no leader or does not know the end of the leader's log yet.
 pub(crate) fn entries_behind(report: &ClusterReport) -> Option<u64> {
     let leader = report.leader?;
     let end = report.members.iter().find(|member| member.node == leader)?.log_index?;

@@ -1,23 +1,24 @@
-//! Comparison of a node's state with those of the other members, and the beginning of its repair.
+//! Comparison of a node's state with the states of the other members, and the first step of its repair.
 //!
 //! Owns: the rules by which a node stops serving, and by which it takes the state of other members. Does not own:
-//! running hashes and digests (`engine`), and the repair, which another run of the node makes (`repair`).
+//! running hashes and digests (`engine`), and the repair itself, which the node does after a restart (`repair`).
 //!
-//! A running hash covers all entries before it, so a state that differs once differs at all later entries, until it is
-//! replaced. It does not show damage of rows that were written long ago. A digest of all rows does: the leader requests
-//! one from all members at intervals ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). While a member
-//! does not serve, the leader requests one for each member that answers again: it can make a majority, and may lack the
-//! digest that has shown the difference.
+//! A running hash covers all entries before it. So once two states differ, their running hashes differ after all later
+//! entries, until one state is replaced. A running hash does not show damage to rows that were written long ago. A
+//! digest of all rows does. The leader requests digests from all members at intervals
+//! ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). While a member does not serve, the leader also
+//! requests a digest whenever another member begins to answer: the new member can complete a majority, and may lack the
+//! digest that has revealed the difference.
 //!
 //! | members whose states differ from this node's | this node |
 //! |---|---|
 //! | fewer than half | serves, and logs a warning |
-//! | half or more, without a majority of equal states | is *undecided*: stops serving, and goes on comparing |
+//! | half or more, without a majority of equal states | is *undecided*: stops serving, and continues to compare |
 //! | a majority with equal states | is wrong: stops serving, and is repaired |
 //!
-//! The log and the votes of a node that has stopped are not affected: the node continues with consensus until it is
-//! repaired. It can be elected then, because its log is sound. But a leader that does not serve proposes no expiries,
-//! retention or digests, and gives no snapshot to a follower, so the node passes on each leadership.
+//! A node that stops serving still takes part in consensus until it is repaired, because its log and its votes are not
+//! affected. It can even be elected. But a leader that does not serve proposes no expiries, retention or digests, and
+//! gives no snapshot to a follower. So such a node passes its leadership on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,25 +42,25 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Facts about another member that decide whether it can give its state to this node.
+/// Facts about another member from which this node decides if the member can give its state.
 #[derive(Clone, Debug)]
 struct ComparedMember {
     node: NodeId,
     votes: bool,
-    /// Running hashes; none if the member does not answer.
+    /// Running hashes that the member has reported; empty if it does not answer.
     marks: BTreeMap<Index, u64>,
 }
 
 /// Progress of the comparison of digests.
 #[derive(Debug)]
 struct ComparedDigests {
-    /// Entry up to which the digests of a majority are equal to this node's.
+    /// Newest entry at which a majority of the members has the same digest as this node.
     through: Index,
     /// Entry of this node's newest digest.
     newest: Index,
-    /// Time of the newest digest, of the last request for one, or of the start of this node.
+    /// Time at which the newest digest appeared or the last one was requested, or at which this node started.
     since: Instant,
-    /// Members that answered when this leader requested a digest, since not all of them serve.
+    /// Members that answered when this leader requested digests, since the last time at which all members served.
     asked: BTreeSet<NodeId>,
 }
 
@@ -68,9 +69,10 @@ impl ComparedDigests {
         Self { through: Index::ZERO, newest: Index::ZERO, since: Instant::now(), asked: BTreeSet::new() }
     }
 
-    /// Returns true if another digest can show which states are right: a member does not serve, and one that answers
-    /// was not asked for a digest since. `answers` has the members of `others` that answer and do not lag, and says of
-    /// each if it serves. Each member causes one request, also if it answers only now and then.
+    /// Returns true if another digest can show which states are right: some member does not serve, and some member that
+    /// answers has not been asked for a digest since then. `answers` contains the members that answer and do not lag,
+    /// each with true if it serves. `others` is the number of other members. Each member causes at most one request,
+    /// even if it answers only from time to time.
     fn can_decide(&mut self, answers: &BTreeMap<NodeId, bool>, others: usize) -> bool {
         let all_serve = answers.values().all(|serves| *serves);
         if all_serve && answers.len() == others {
@@ -80,20 +82,22 @@ impl ComparedDigests {
     }
 }
 
-/// Difference of a node's state after an entry from those of the other members; the gravest first.
+/// Comparison of this node's state after one entry with the states of the other members. The most serious result comes
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StateDifference {
-    /// A majority of the members has an equal state, and this node another one: this node's state is wrong.
+    /// A majority of the members has one state, and this node another. This node's state is wrong.
     FromMajority,
-    /// Half of the members or more differ from this node, and no majority is known to have an equal state: any of them
-    /// can be right.
+    /// Half of the members or more differ from this node, but no majority is known to agree. Any of the states can be
+    /// right.
     WithoutMajority,
-    /// Fewer members differ, so the rest and this node can be a majority of equal states.
+    /// Fewer than half of the members differ, so this node and the rest can be a majority with equal states.
     FromMinority,
 }
 
 impl StateDifference {
-    /// Judges the states that differ from this node's, each with the number of members that have it.
+    /// Judges the differing states. The map contains each state that differs from this node's, with its number of
+    /// members.
     fn of<S>(differing: &BTreeMap<S, usize>, members: usize) -> Self {
         if differing.values().any(|count| 2 * count > members) {
             return Self::FromMajority;
@@ -103,19 +107,19 @@ impl StateDifference {
     }
 }
 
-/// Digests of the members that could give their states, after one entry.
+/// Digests that the other members have reported after one entry.
 #[derive(Debug, PartialEq, Eq)]
 enum StatedDigests {
-    /// These members have the same digest, and are a majority of all members.
+    /// These members report the same digest, and are a majority of all members.
     OfMajority(BTreeSet<NodeId>),
-    /// Members have different digests, and no majority has the same one.
+    /// The members report different digests, and no majority reports the same one.
     Different,
-    /// Too few members have stated a digest.
+    /// Too few members have reported a digest.
     TooFew,
 }
 
 impl StatedDigests {
-    /// Judges the members that have stated each digest.
+    /// Judges the reported digests, each with the members that have reported it.
     fn of(stated: BTreeMap<String, BTreeSet<NodeId>>, members: usize) -> Self {
         let count = stated.len();
         match stated.into_values().find(|nodes| 2 * nodes.len() > members) {
@@ -126,7 +130,7 @@ impl StatedDigests {
     }
 }
 
-/// Returns the reason why a node does not serve if no majority of the members has equal states.
+/// Returns the message that explains why an undecided node does not serve.
 fn reason_without_majority(after: Index) -> String {
     format!(
         "undecided: its state after entry {after} differs from those of half of the members or more, no majority has \
@@ -136,8 +140,8 @@ fn reason_without_majority(after: Index) -> String {
     )
 }
 
-/// Returns the reason why a node whose state is wrong after an entry does not serve. `done` is the last entry of an
-/// earlier repair by the node itself.
+/// Returns the message that explains why a node with a wrong state after the entry `after` does not serve. `done` is
+/// the last entry of an earlier automatic repair; `None` if there was none.
 pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) -> String {
     let differs = format!("its state after entry {after} differs from that of a majority of the members");
     let by_command = "stop it, repair it with `thalweg cluster repair`, and start it again";
@@ -151,15 +155,17 @@ pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) ->
 }
 
 impl Tasks {
-    /// Compares this node's running hashes with those of the others. A node that differs from a majority of the members
-    /// stops serving, and leads no longer. If the members of that majority also differ from each other, or if exactly
-    /// half of the members differ, the node is undecided: it stops as well, and none is marked as wrong, so that the
-    /// others can still get the state of one that is right. It goes on comparing, because a member that answers later
-    /// can make a majority. No node repairs itself before that: members that have not compared yet still give their
-    /// states, and each of these can be wrong.
+    /// Compares this node's state with the states of the others at intervals, until the node stops.
     ///
-    /// Otherwise a node that repairs its state without an operator requests its own stop as soon as enough members can
-    /// give it their states. It does the same after a scrub or a snapshot has found damage in its state. A leader with
+    /// If this node's running hashes or digest differ from those of a majority with equal states, this node stops
+    /// serving and passes on its leadership. If half of the members or more differ but no majority agrees, this node is
+    /// undecided: it also stops serving, but does not count as wrong, so that the others can still get the state of the
+    /// right one. An undecided node continues to compare, because a member that answers later can complete a majority.
+    /// No node repairs itself before that: members that have not compared yet still offer their states, and each of
+    /// these states can be wrong.
+    ///
+    /// A wrong node that repairs itself without an operator requests its own stop as soon as enough members can give
+    /// their states. A node also does this after a scrub or a snapshot has found damage in its state. A leader with
     /// such damage passes on its leadership, because it cannot give its state to new members.
     pub(crate) async fn compare_states(self: Rc<Self>) {
         let mut equal_at = BTreeMap::new();
@@ -199,12 +205,13 @@ impl Tasks {
         }
     }
 
-    /// Returns true unless this node has stopped serving for a reason that another comparison does not change.
+    /// Returns true if comparing still makes sense: this node serves or is undecided.
     fn is_compared(&self) -> bool {
         self.db.stopped_serving().is_none() || self.undecided.get().is_some()
     }
 
-    /// Compares once. A node whose last hash was equal is not asked again until this node has a new one.
+    /// Compares the running hashes once. `equal_at` records at which entry a member was last equal. Such a member is
+    /// asked again only after this node has a newer hash.
     async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) {
         let own: BTreeMap<Index, u64> = self.data.marks().collect();
         let Some((&newest, &newest_hash)) = own.last_key_value() else { return };
@@ -236,10 +243,10 @@ impl Tasks {
         }
     }
 
-    /// Compares this node's last digest with those that the other members have after the same entry. A digest that a
-    /// majority has computed equally is not compared again.
+    /// Compares this node's newest digest with the digests that the other members have after the same entry. Once a
+    /// majority has the same digest, this digest is not compared again.
     async fn compare_digest(&self, digests: &mut ComparedDigests) {
-        // A digest without an id was computed on this node alone.
+        // A digest without an id was computed only on this node.
         let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else { return };
         let index = own.state.applied.index;
         if index > digests.newest {
@@ -270,13 +277,13 @@ impl Tasks {
                     tracing::warn!(index = index.0, "a member's state digest differs from that of a majority");
                 }
             }
-            // Some members have not computed it yet, or do not answer.
+            // Too few members have computed this digest yet, or answer.
             StateDifference::FromMinority => {}
         }
     }
 
-    /// Requests a digest from all members if this node leads, and if the last one is older than the interval or another
-    /// one can show which states are right.
+    /// Requests digests from all members if this node leads. It does so if the last digest is older than the interval,
+    /// or if another digest can show which states are right.
     async fn request_digest(&self, digests: &mut ComparedDigests) {
         let every = self.options.digest_every;
         if every.is_zero() || !self.consensus.member().leads() {
@@ -305,8 +312,8 @@ impl Tasks {
         link.call::<_, MarkList, _>(&AskMarks {}, Instant::now() + ASK_LIMIT).await
     }
 
-    /// Stops serving, and notes this in the directory for later runs. The reason replaces the one of an undecided node,
-    /// but not the one of a node that was removed meanwhile.
+    /// Stops serving, and records this in the directory for later runs. The reason replaces the reason of an undecided
+    /// node, but not the reason of a node that was removed in the meantime.
     async fn stop_differing(&self, after: Index) {
         if self.was_removed.get() {
             return;
@@ -336,9 +343,9 @@ impl Tasks {
         self.pass_on_leadership().await;
     }
 
-    /// Transfers the leadership if this node leads. It has been elected, or has stopped serving as the leader, or has
-    /// found damage in its state. A voter that serves is preferred. Members that are all undecided or damaged would pass
-    /// the leadership on for ever, so such a node keeps it if no other voter serves.
+    /// Transfers the leadership if this node leads although its state is wrong or damaged. Prefers a voter that serves.
+    /// Without such a voter, an undecided or damaged node keeps the leadership: otherwise several such nodes would pass
+    /// it on forever.
     async fn pass_on_leadership(&self) {
         if !self.consensus.member().leads() {
             return;
@@ -358,9 +365,9 @@ impl Tasks {
         }
     }
 
-    /// Returns the voter with most entries among the others that serve and do not lag; `None` if there is none. A voter
-    /// that does not serve would pass the leadership on, and two of them could pass it to each other for ever. One that
-    /// lags could not take it.
+    /// Returns the best voter to lead: among the other members that serve and do not lag, the one with most entries.
+    /// Returns `None` if there is none. A voter that does not serve would pass the leadership on, and a voter that lags
+    /// could not take it over.
     async fn serving_voter(&self) -> Option<NodeId> {
         let answers = self.answers().await;
         let members = self.consensus.status().members;
@@ -368,8 +375,8 @@ impl Tasks {
         serving.map(|(node, member)| (member.matched, *node)).max().map(|(_, node)| node)
     }
 
-    /// Asks the other members that do not lag, as far as this node knows, if they give their states. Those that do not
-    /// answer are missing in the result.
+    /// Asks the other members that do not lag, as far as this node knows, if they offer their states. Members that do
+    /// not answer are missing in the result.
     async fn answers(&self) -> BTreeMap<NodeId, bool> {
         let status = self.consensus.status();
         let last = status.last.map_or(0, |last| last.index.0);
@@ -383,7 +390,7 @@ impl Tasks {
         join_all(answers).await.into_iter().flatten().collect()
     }
 
-    /// Asks another member whether it gives its state. A member that does not serve does not.
+    /// Returns true if another member offers its state. A member that does not serve offers none.
     async fn gives_state(&self, node: NodeId, address: &str) -> bool {
         self.source(node, address).await.is_ok_and(|source| source.gives)
     }
@@ -400,8 +407,8 @@ impl Tasks {
         spawn_blocking(move || db.note_repair(&note)).await.map_err(io::Error::other)?
     }
 
-    /// Notes in the directory which members can give their states, and requests the end of this run of the node.
-    /// Returns the obstacle if there is one.
+    /// Writes to the directory which members can give their states, and requests the stop of this node for the repair.
+    /// Returns a description of the obstacle if the repair is not possible now.
     async fn begin_repair(&self) -> Result<(), String> {
         let RepairNote { done, due } = self.note.borrow().clone();
         if let Some(index) = done {
@@ -423,7 +430,7 @@ impl Tasks {
         for (node, member) in members.iter().filter(|(node, _)| agreeing.contains(*node)) {
             let address = &member.info.address;
             if self.gives_state(*node, address).await {
-                // The membership of a node with a wrong state may lack the address.
+                // The membership in a wrong state may lack the address, so the address of the link is used.
                 sources.push((*node, self.network.peer(*node, address).control.address()));
             }
         }
@@ -440,15 +447,15 @@ impl Tasks {
         Ok(())
     }
 
-    /// Requests the digests of all rows that other members have after an entry from `after` on, the newest that a
-    /// majority has first.
+    /// Asks other members for their digests of all rows after the same entries, the newest entry first, none before
+    /// `after`. Returns the result for the first entry after which the digests agree or differ.
     async fn stated_digests(
         &self,
         asked: &BTreeSet<NodeId>,
         members: &BTreeMap<NodeId, MemberStatus>,
         after: Index,
     ) -> StatedDigests {
-        // The digest by which this node was found to be wrong can be one of an earlier run.
+        // The digest that has shown this node to be wrong can be from an earlier run.
         let own = self.db.state_digests().into_iter().filter(|report| report.id.is_some());
         let indexes: BTreeSet<Index> = own.map(|report| report.state.applied.index).chain([after]).collect();
         for index in indexes.into_iter().rev().filter(|index| *index >= after && *index > Index::ZERO) {
@@ -467,17 +474,17 @@ impl Tasks {
     }
 }
 
-/// Returns the first entry after which this node differs from a majority, or otherwise from most members, or otherwise
-/// from any, by the members' running hashes that differ from its own.
+/// Returns the most serious difference, with the first entry after which it exists. The map contains, for each entry,
+/// the running hashes that differ from this node's, each with the number of its members.
 fn worst(differing: &BTreeMap<Index, BTreeMap<u64, usize>>, members: usize) -> Option<(Index, StateDifference)> {
     let judged = differing.iter().map(|(index, hashes)| (*index, StateDifference::of(hashes, members)));
     judged.min_by_key(|(_, difference)| *difference)
 }
 
-/// Returns the members whose states are right, and what shows it. A digest covers all rows, which equal running hashes
-/// do not. Running hashes cover the entries since the digest, if a majority has stated any of them. They decide alone
-/// if too few members have stated a digest: none was computed lately, or the members run an earlier version. Returns
-/// the obstacle if the digests show that no majority has equal states.
+/// Returns the members whose states are right, and the kind of evidence for the log line. Digests cover all rows, but
+/// running hashes do not. Running hashes cover the entries after the digest, if a majority has reported them. They
+/// decide alone if too few members have reported a digest: because none was computed recently, or because the members
+/// run an earlier version. Returns the obstacle if the digests show that no majority agrees.
 fn choose(digests: StatedDigests, agreeing: BTreeSet<NodeId>) -> Result<(BTreeSet<NodeId>, &'static str), String> {
     match digests {
         StatedDigests::OfMajority(nodes) if agreeing.is_empty() => Ok((nodes, "digests")),
@@ -487,9 +494,9 @@ fn choose(digests: StatedDigests, agreeing: BTreeSet<NodeId>) -> Result<(BTreeSe
     }
 }
 
-/// Returns the members that agree with each other: the largest group with equal running hashes, at the newest entry for
-/// which a majority of the members has reported a hash. Entries before `after` are ignored, because states that differ
-/// after an entry can have equal hashes before it.
+/// Returns the members that agree with each other: the largest group with equal running hashes after one entry. This is
+/// the newest entry for which a majority of the members has reported a hash. Entries before `after` are ignored,
+/// because states that differ after an entry can have equal hashes before it.
 fn agreeing(others: &[ComparedMember], after: Index) -> BTreeSet<NodeId> {
     let mut found: BTreeMap<Index, BTreeMap<u64, BTreeSet<NodeId>>> = BTreeMap::new();
     for other in others {
@@ -504,10 +511,10 @@ fn agreeing(others: &[ComparedMember], after: Index) -> BTreeSet<NodeId> {
     newest.and_then(|by_hash| by_hash.into_values().max_by_key(BTreeSet::len)).unwrap_or_default()
 }
 
-/// Returns true if these members are a majority of all, and their voters are a majority of all voters. The cluster then
-/// continues while this node and others repair their states at the same time. A node that knows of a fault in its state
-/// does not give the state to others. So of two such nodes, the later one does not count the first. The last node to
-/// ask therefore finds a majority that excludes all nodes under repair.
+/// Returns true if the cluster can continue while this node repairs its state: the members in `giving` are a majority
+/// of all members, and their voters are a majority of all voters. `giving` never contains a node that knows of a fault
+/// in its state. So if several nodes repair their states at the same time, the last one still finds a majority without
+/// them.
 fn can_spare(giving: &BTreeSet<NodeId>, others: &[ComparedMember], this_node_votes: bool) -> bool {
     let voters = others.iter().filter(|other| other.votes);
     let giving_voters = voters.clone().filter(|voter| giving.contains(&voter.node)).count();
@@ -518,7 +525,7 @@ fn can_spare(giving: &BTreeSet<NodeId>, others: &[ComparedMember], this_node_vot
 mod tests {
     use super::*;
 
-    /// Members with the ids 2 and higher, all voters, with the running hashes that each reports.
+    /// Creates voters with the ids 2 and higher, each with its reported running hashes.
     fn others(of: &[&[(u64, u64)]]) -> Vec<ComparedMember> {
         let marks = |of: &[(u64, u64)]| of.iter().map(|(index, hash)| (Index(*index), *hash)).collect();
         (2..).zip(of).map(|(node, of)| ComparedMember { node: NodeId(node), votes: true, marks: marks(of) }).collect()
@@ -562,7 +569,7 @@ mod tests {
         assert_eq!(judge(&[2, 1], 5), WithoutMajority);
         assert_eq!(judge(&[1, 3], 5), FromMajority);
         assert_eq!(judge(&[1, 1], 5), FromMinority, "three can have the state of this node");
-        // No majority can have this node's state.
+        // In these cases, no majority can have this node's state.
         for (counts, members) in [(&[1][..], 2), (&[2][..], 4), (&[1, 1][..], 4), (&[3][..], 6)] {
             assert_eq!(judge(counts, members), WithoutMajority, "{counts:?} of {members}");
         }
@@ -602,7 +609,7 @@ mod tests {
         assert_eq!(judge(&[("a", &[2, 3]), ("b", &[4])], 5), StatedDigests::Different, "the fifth may have either");
         assert_eq!(judge(&[("a", &[2])], 3), StatedDigests::TooFew);
         assert_eq!(judge(&[], 3), StatedDigests::TooFew);
-        // Equal running hashes do not show that a row of node 4 is damaged.
+        // Equal running hashes do not reveal that a row of node 4 is damaged.
         let chosen = |of: &[(&str, &[u64])], agreeing: &[u64]| choose(judge(of, 5), nodes(agreeing));
         let damaged: &[(&str, &[u64])] = &[("a", &[2, 3, 5]), ("b", &[4])];
         assert_eq!(chosen(damaged, &[2, 3, 4, 5]), Ok((nodes(&[2, 3, 5]), "digests and running hashes")));
@@ -622,7 +629,7 @@ mod tests {
         assert_eq!(worst(&[]), None);
         assert_eq!(worst(&[(10, &[(7, 1)])]), Some((Index(10), FromMinority)));
         assert_eq!(worst(&[(10, &[(7, 1)]), (20, &[(8, 1), (9, 1)])]), Some((Index(20), WithoutMajority)));
-        // This node differed before the others did.
+        // This node's state differed earlier than the others did.
         assert_eq!(worst(&[(10, &[(7, 2)]), (20, &[(8, 1), (9, 1)])]), Some((Index(10), FromMajority)));
         assert_eq!(worst(&[(10, &[(8, 1), (9, 1)]), (20, &[(7, 2)])]), Some((Index(20), FromMajority)));
     }

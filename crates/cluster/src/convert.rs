@@ -1,7 +1,7 @@
 //! Conversion between openraft's messages and frames.
 //!
-//! Owns: the correspondence of fields. Does not own: entries as records of the log (`raft`), the layout of frames
-//! (`wire::peer`).
+//! Owns: the mapping between the fields of messages and frames. Does not own: entries as records of the log (`raft`),
+//! or the layout of frames (`wire::peer`).
 
 use bytes::Bytes;
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult, VoteRequest, VoteResponse};
@@ -50,10 +50,10 @@ fn kind_of(kind: RecordKind) -> EntryKind {
     }
 }
 
-/// Room for the fields of an entry beside its payload, in bytes. A frame with more fields grows.
+/// Bytes to reserve for the fields of an entry in addition to its payload. The buffer grows if they take more.
 const ENTRY_ROOM_BYTES: usize = 64;
 
-/// An append request, converted to the fields that its frame carries. It owns them, so another thread can encode it.
+/// Fields of an append request, as its frame needs them. They own their data, so another thread can encode them.
 pub(crate) struct AppendParts {
     vote: PeerVote,
     heard: u64,
@@ -63,7 +63,8 @@ pub(crate) struct AppendParts {
 }
 
 impl AppendParts {
-    /// Converts a request. `first_time` is the space time of the space's first entry, if the request contains it.
+    /// Takes the fields from a request. `first_time` is the space time of the space's first entry; used if the request
+    /// contains this entry.
     pub(crate) fn of(
         request: &AppendEntriesRequest<Types>,
         heard: u64,
@@ -92,7 +93,7 @@ impl AppendParts {
         self.entries.iter().map(|(_, _, _, payload)| payload.len()).sum()
     }
 
-    /// Encodes the frame, and compresses it if that pays.
+    /// Encodes the frame, and compresses it if that makes it smaller.
     pub(crate) fn encode(self, id: u64) -> Result<Vec<u8>, EncodeError> {
         let room = self.payload_bytes() + (self.entries.len() + 2) * ENTRY_ROOM_BYTES;
         let Self { vote, heard, previous, committed, entries } = self;
@@ -107,8 +108,8 @@ impl AppendParts {
     }
 }
 
-/// Returns the heartbeat of node `here` that has the same meaning as an append request; `None` if the request has
-/// entries, or contains more than two facts (this node leads, and the receiver's last entry is committed).
+/// Returns a heartbeat from node `here` that replaces this append request. Returns `None` if no heartbeat can replace
+/// it: a heartbeat only says that the sender leads and that the receiver's last entry is committed.
 pub(crate) fn heartbeat(request: &AppendEntriesRequest<Types>, here: NodeId, heard: u64) -> Option<Heartbeat> {
     let PeerVote { term, node, committed } = peer_vote(&request.vote);
     let previous = request.prev_log_id.as_ref()?;
@@ -117,7 +118,7 @@ pub(crate) fn heartbeat(request: &AppendEntriesRequest<Types>, here: NodeId, hea
     (is_idle && committed && node == here).then_some(Heartbeat { term, heard, last_term, last_index })
 }
 
-/// Returns the append request of a heartbeat from node `from`.
+/// Returns the append request that a heartbeat from node `from` stands for.
 pub(crate) fn heartbeat_request(heartbeat: &Heartbeat, from: NodeId) -> AppendEntriesRequest<Types> {
     let last = raft_id(&EntryId { term: heartbeat.last_term, index: heartbeat.last_index });
     AppendEntriesRequest {
@@ -128,7 +129,7 @@ pub(crate) fn heartbeat_request(heartbeat: &Heartbeat, from: NodeId) -> AppendEn
     }
 }
 
-/// Returns the request of a frame. `body` is the frame's body, whose memory the entries share.
+/// Returns the request in a frame. `body` is the frame's body; the entries share its memory.
 pub(crate) fn append_request(append: &Append<'_>, body: &Bytes) -> Result<AppendEntriesRequest<Types>, BadFrame> {
     let mut entries = Vec::with_capacity(append.entries.len().min(4096));
     for entry in append.entries.iter() {
@@ -161,7 +162,7 @@ pub(crate) fn appended(result: &openraft::raft::AppendEntriesResponse<Types>) ->
     Appended { result, last, vote }
 }
 
-/// Entry before an append request, and the last entry of the request, which the sender needs to interpret the
+/// The entry before an append request and the last entry of the request. The sender needs both to interpret the
 /// follower's result. If the request has no entries, `last` is the entry before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {

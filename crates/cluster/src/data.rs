@@ -6,7 +6,7 @@ use thalweg_engine::Database;
 use thalweg_types::Index;
 use tokio::time::{Instant, sleep};
 
-/// Time between two checks for a digest that is being computed.
+/// Interval at which a caller checks if a requested digest is computed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Access to the digests and running hashes of this node's state, which nodes compare with each other.
@@ -14,8 +14,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(crate) struct Data(pub Database);
 
 impl Data {
-    /// Waits until the digest after the entry `index` is computed, and returns it in hexadecimal. Each node computes it
-    /// when it applies the entry, which requests a digest.
+    /// Waits until this node has computed the digest after the entry `index`, at most for `within`. Returns it in
+    /// hexadecimal; `None` if it was not computed in time. Each node computes the digest when it applies this entry,
+    /// which requests it.
     pub(crate) async fn digest(&self, index: Index, within: Duration) -> Option<String> {
         let deadline = Instant::now() + within;
         loop {
@@ -29,7 +30,7 @@ impl Data {
         }
     }
 
-    /// Returns running hashes of this node's state after some entries.
+    /// Returns running hashes of this node's state, each with the entry after which it was taken.
     pub(crate) fn marks(&self) -> impl Iterator<Item = (Index, u64)> {
         self.0.hash_marks().into_iter().map(|mark| (mark.index, mark.running_hash))
     }

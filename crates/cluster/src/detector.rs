@@ -1,23 +1,25 @@
 //! Failure detection by the arrival of signs of life (phi accrual).
 //!
 //! Owns: the state of each other node (alive, suspect, down), and its changes as events. Does not own: sending signs of
-//! life, clocks. Membership does not follow from these states: consensus owns it.
+//! life, or clocks. Membership does not depend on these states; consensus owns it.
 //!
 //! The detector learns the usual time between two signs of a node, and computes how improbable the present silence is:
-//! phi = -log10(probability of a silence at least this long). The probability is that of a normal distribution with
-//! mean and deviation of the last intervals, by the logistic approximation of Akka's detector. Source: Hayashibara,
-//! Défago, Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004. Fixed times apply in addition to phi: a node
-//! is suspected no earlier than after the shortest silence, and after `suspect_after` at the latest. It is down after
-//! `down_after` if the silence is improbable then, and otherwise later, after 5/3 of that at the latest: a node of a
-//! busy machine, whose signs often come late, gets more time than one whose signs are regular. The intervals that ended
-//! a wrong suspicion count, too, so the detector learns from its mistakes. The silence of a node that was down does not
-//! count: it had failed.
+//! phi = -log10(probability of a silence at least this long). It assumes that intervals are normally distributed, with
+//! the mean and deviation of the last ones, and uses the logistic approximation of Akka's detector. Source:
+//! Hayashibara, Défago, Yared, Katayama: "The φ Accrual Failure Detector", SRDS 2004.
 //!
-//! Signs that follow each other closely, such as those of appends under load, count as one sign. Intervals in
-//! which the detector itself was not called do not count as silence of the nodes.
+//! Fixed times apply in addition to phi. A node is suspected after `min_silence` at the earliest, and after
+//! `suspect_after` at the latest. It is down after `down_after` if such a silence is improbable, and after 5/3 of that
+//! time in any case. So a node on a busy machine, whose signs often come late, gets more time than a node with regular
+//! signs. An interval that ended a wrong suspicion counts too, so the detector learns from its mistakes. The silence of
+//! a node that was down does not count, because the node had failed.
 //!
-//! Invariants: a node from which no sign ever arrived is suspected after the same time as a node that fell silent; a
-//! sign of life makes a node alive immediately; states of a node change `alive -> suspect -> down` or to `alive`.
+//! Signs in quick succession, such as those of appends under load, count as one sign. If the detector itself was not
+//! called for a while, this time does not count as silence of the nodes.
+//!
+//! Invariants: a node from which no sign ever arrived is suspected after the same time as a node that fell silent. A
+//! sign of life makes a node alive immediately. A node's state changes only `alive -> suspect -> down`, or from any
+//! state to `alive`.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,12 +30,12 @@ use thalweg_types::{NodeId, info::MemberHealth};
 
 /// Number of intervals between signs of life that are remembered for each node.
 const INTERVALS: usize = 64;
-/// Number of intervals without a tick after which the detector assumes that this node itself was paused.
+/// Number of intervals without a tick after which the detector assumes that this process was paused.
 const PAUSED_INTERVALS: u32 = 3;
-/// Largest silence before a node is down, as a multiple (numerator and denominator) of `down_after`.
+/// Silence after which a node is down in any case, as a multiple (numerator, denominator) of `down_after`.
 const MAX_DOWN: (u32, u32) = (5, 3);
-/// Minimum standard deviation of the intervals, relative to their mean. A local network is so regular that the smallest
-/// delay would otherwise look improbable.
+/// Minimum standard deviation of the intervals, relative to their mean. In a local network, intervals are so regular
+/// that even a small delay would look improbable.
 const MIN_DEVIATION: f64 = 0.25;
 
 /// Timing of the detector.
@@ -43,10 +45,10 @@ pub struct DetectorOptions {
     pub interval: Duration,
     /// Minimum silence after which a node can be suspected.
     pub min_silence: Duration,
-    /// Silence after which a node is suspected in any case.
+    /// Silence after which a node is suspected even if phi is low.
     pub suspect_after: Duration,
-    /// Silence after which a node is down, if such a silence is improbable for it. Otherwise it is down after 5/3 of
-    /// this time at the latest.
+    /// Silence after which a node is down, if such a silence is improbable for this node. Otherwise the node is down
+    /// after 5/3 of this time.
     pub down_after: Duration,
     /// Value of phi, in tenths, from which a node is suspected: 80 means one wrong suspicion in 10^8 intervals, if the
     /// intervals are normally distributed.
@@ -86,15 +88,15 @@ pub struct StateChange {
 #[derive(Debug)]
 struct Watched {
     state: MemberHealth,
-    /// Time of the last sign of life, or at which the node became known.
+    /// Time of the last sign of life; before the first one, the time at which the node became known.
     last: Duration,
-    /// Time of the sign of life from which the next interval is measured; `None` if the node has sent none since it
-    /// was down.
+    /// Time of the sign of life at which the current interval begins; `None` if the node has sent none since it was
+    /// down.
     measured: Option<Duration>,
     intervals: VecDeque<f64>,
 }
 
-/// Detector of failures of other nodes. All times are those of one monotonic clock, which the caller passes in.
+/// Detector of failures of other nodes. All times come from one monotonic clock, which the caller reads.
 #[derive(Debug)]
 pub struct Detector {
     options: DetectorOptions,
@@ -104,13 +106,13 @@ pub struct Detector {
 }
 
 impl Detector {
-    /// Creates a detector that watches no node.
+    /// Creates a detector that watches no nodes.
     #[must_use]
     pub fn new(options: DetectorOptions) -> Self {
         Self { options, nodes: BTreeMap::new(), ticked: None }
     }
 
-    /// Sets the nodes to be watched. New nodes begin as alive; the others keep their state.
+    /// Sets the nodes to watch. New nodes begin as alive; nodes that were watched before keep their state.
     pub fn watch(&mut self, nodes: impl IntoIterator<Item = NodeId>, now: Duration) {
         let mut before = std::mem::take(&mut self.nodes);
         let watched = |node| {
@@ -120,7 +122,7 @@ impl Detector {
         self.nodes = nodes.into_iter().map(watched).collect();
     }
 
-    /// Notes a sign of life. Returns the change, if the node was not alive.
+    /// Records a sign of life of a node at `now`. Returns the state change if the node was not alive.
     pub fn heard(&mut self, node: NodeId, now: Duration) -> Option<StateChange> {
         let watched = self.nodes.get_mut(&node)?;
         let silent_for = now.saturating_sub(watched.last);
@@ -142,7 +144,8 @@ impl Detector {
         (!was_alive).then_some(StateChange { node, state: MemberHealth::Alive, silent_for })
     }
 
-    /// Computes the states again, and returns the changes. Called once in each interval or more often.
+    /// Computes the states of all nodes at `now`, and returns the changes. Must be called at least once in each
+    /// interval.
     pub fn tick(&mut self, now: Duration) -> Vec<StateChange> {
         let options = self.options;
         let paused = self.ticked.replace(now).map_or(Duration::ZERO, |ticked| now.saturating_sub(ticked));
@@ -331,7 +334,7 @@ mod tests {
             detector.heard(A, millis(at));
             detector.tick(millis(at));
         }
-        // The process was stopped for a minute. A has sent something meanwhile, which is read after the tick.
+        // This process was paused for a minute. A has sent a sign meanwhile, which is read only after the tick.
         assert!(detector.tick(millis(62_000)).iter().all(|change| change.node != A));
         assert_eq!(detector.heard(A, millis(62_001)), None);
         for at in (62_100..64_000).step_by(100) {

@@ -1,12 +1,12 @@
-//! Log lines about the entries that this node has applied, with the names of the clients' requests in them.
+//! Debug lines in the node's log that connect applied entries with the names of the clients' requests in them.
 //!
-//! Owns: the choice whether this node, as the leader, keeps names, the questions for the names of another leader, and
-//! the log lines. Does not own: the names that a leader keeps (`EntryNames` of `raft`).
+//! Owns: the leader's decision to keep the names of requests, the questions to another leader for its names, and the
+//! log lines. Does not own: the names that a leader keeps (`EntryNames` of `raft`).
 //!
-//! The lines have the level `debug`. A node that logs it asks the leader for names once a second. A leader keeps names
-//! while it logs this level itself, or has been asked in the last [`WANTED_FOR`]. So a cluster that does not log this
-//! level does nothing of this, and entries are the same in both cases. The names that a leader keeps are lost when it
-//! leads no more.
+//! A node that logs at level `debug` asks the leader for names once a second. A leader keeps names while it logs at
+//! this level itself, or if a member has asked within the last [`WANTED_FOR`]. So a cluster that does not log at this
+//! level does none of this work. Entries are the same in both cases. A leader loses its names when it loses the
+//! leadership.
 
 use std::{
     rc::Rc,
@@ -27,29 +27,29 @@ use crate::{
 
 /// Time between two questions to the leader for the names of requests.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Time for which a leader keeps the names of requests after a member has asked for them.
+/// Time for which a leader continues to keep names after a member has asked for them.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
 /// Names of requests that this node has received from a leader.
 #[derive(Debug, Default)]
 struct LeaderNames {
-    /// The leader, and the term in which it leads.
+    /// The leader that sent the names, and its term.
     of: Option<(NodeId, Term)>,
-    /// Number of the last name that this node has received from that leader.
+    /// Number of the last name received from this leader.
     number: u64,
     /// Names of the requests in entries that this node has not applied yet.
     waiting: Vec<(Index, String)>,
 }
 
 impl LeaderNames {
-    /// Forgets the names that another leader has sent.
+    /// Continues with this leader and term. Drops the names of any other leader.
     fn continue_with(&mut self, of: (NodeId, Term)) {
         if self.of != Some(of) {
             *self = Self { of: Some(of), ..Self::default() };
         }
     }
 
-    /// Adds names, the first of which has the number `first`.
+    /// Adds names. The first of them has the number `first`.
     fn add(&mut self, first: u64, names: Vec<(Index, String)>) {
         let missed = first.saturating_sub(self.number.saturating_add(1));
         if missed > 0 && self.number > 0 {
@@ -70,7 +70,7 @@ fn logs_requests() -> bool {
 }
 
 impl Tasks {
-    /// Keeps names while this node leads and a member wants them.
+    /// Keeps the names of requests while this node leads and a member asks for them.
     pub(crate) fn keep_names(&self) {
         let is_asked = self.requests.names_asked.get().is_some_and(|at: Instant| at.elapsed() < WANTED_FOR);
         let keeps = self.consensus.member().leads() && (is_asked || logs_requests());
@@ -78,7 +78,7 @@ impl Tasks {
         self.shared.names_requests.store(keeps, Relaxed);
     }
 
-    /// Logs which entries have which requests, as long as the node runs.
+    /// Logs which requests are in which entries, once a second.
     pub(crate) async fn log_requests(self: Rc<Self>) {
         let mut names = LeaderNames::default();
         loop {
@@ -87,7 +87,7 @@ impl Tasks {
                 names = LeaderNames::default();
                 continue;
             }
-            // Further names are asked for only when those from before are logged, so they need no bound of their own.
+            // New names are requested only when all earlier ones are logged, so their number needs no other limit.
             if names.waiting.is_empty() {
                 self.get_names(&mut names).await;
             }
@@ -110,7 +110,7 @@ impl Tasks {
                 let link = self.network.peer(leader, &info.address).control;
                 let deadline = tokio::time::Instant::now() + ASK_LIMIT;
                 let ask = AskRequests { after: names.number };
-                // A leader of an earlier build does not know the question.
+                // A leader with an earlier build does not know this question.
                 if let Ok((first, new)) = link.call::<_, NameList, _>(&ask, deadline).await {
                     names.add(first, new.into_iter().map(|(index, names)| (index, printable(&names))).collect());
                 }

@@ -1,4 +1,4 @@
-//! Changes in the cluster, as this node sees them, for people and programs.
+//! Events in the cluster that this node notices, for people and programs.
 //!
 //! Owns: the translation of changes to events and log lines. Does not own: the log of events (`serving`).
 

@@ -1,6 +1,6 @@
 //! Requests that this node's consensus forwards to the leader over the links.
 //!
-//! Owns: the errors that a follower's clients get. Does not own: when a request is forwarded (`raft`).
+//! Owns: the errors that clients of a follower get. Does not own: the decision to forward a request (`raft`).
 
 use std::{fmt, time::Duration};
 
@@ -22,8 +22,8 @@ use crate::{
     network::Network,
 };
 
-/// Time that this node waits longer than the leader, to allow for the network. The leader then reaches its own time
-/// limit first and can still report the outcome.
+/// Extra time for which this node waits, compared with the leader, because of the network. The leader reaches its own
+/// time limit first, so it can still report the outcome.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
 
 /// Forwards requests over the links.
@@ -83,7 +83,7 @@ impl Forwarder for LinkForwarder {
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>> {
         let network = self.0.clone();
         let link = network.peer(node, &info.address).proposals;
-        // The place is that of this call, and not that of the first poll.
+        // The turn is that of this call, not that of the future's first poll.
         let turn = link.queue();
         async move {
             let frame = Propose {
@@ -120,7 +120,7 @@ impl Forwarder for LinkForwarder {
     }
 }
 
-/// Sends a change of the members to the node that probably leads.
+/// Sends a membership change to the node that probably leads.
 pub(crate) async fn manage(
     link: &Link,
     kind: ManageKind,
@@ -131,7 +131,7 @@ pub(crate) async fn manage(
     send_manage(link, kind, node, info, within).await.map_err(|error| change_error(error, node))
 }
 
-/// Sends a change of the members, and returns the error of the call as it is.
+/// Sends a membership change, and returns the error of the call unchanged.
 pub(crate) async fn send_manage(
     link: &Link,
     kind: ManageKind,
@@ -161,7 +161,7 @@ fn change_error(error: CallError, node: NodeId) -> ChangeError {
             "learner_lags" => lag_in(&text, node).unwrap_or(ChangeError::Refused(text)),
             "member_silent" => ChangeError::Silent(node),
             "no_majority_left" => majority_in(&text).unwrap_or(ChangeError::Refused(text)),
-            // The leader checks these conditions before it begins the change.
+            // The leader checks for these errors before it begins the change, so nothing has changed.
             "membership_invalid" | "malformed_frame" | REMOVED => ChangeError::Refused(text),
             _ => ChangeError::OutcomeUnknown { reason: text },
         },
@@ -176,13 +176,14 @@ fn number_after(text: &str, word: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Returns the leader's [`ChangeError::Lags`]. The frame has its numbers only in the text.
+/// Returns the leader's [`ChangeError::Lags`], if `text` describes one. The frame contains its numbers only in this
+/// text.
 fn lag_in(text: &str, node: NodeId) -> Option<ChangeError> {
     let (entries, max) = (number_after(text, " lacks ")?, number_after(text, "more than ")?);
     Some(ChangeError::Lags { node, entries, max })
 }
 
-/// Returns the leader's [`ChangeError::NoMajority`], from the numbers in its text.
+/// Returns the leader's [`ChangeError::NoMajority`], if `text` describes one, with the numbers from this text.
 fn majority_in(text: &str) -> Option<ChangeError> {
     let number = |word| usize::try_from(number_after(text, word)?).ok();
     Some(ChangeError::NoMajority { alive: number("only ")?, voters: number(" of ")? })
@@ -206,7 +207,7 @@ mod tests {
         testing::{SERVER, Server, credentials, run},
     };
 
-    /// A client gets the same error, with the same next step, from the leader and from a follower that asks the leader.
+    /// The leader and a follower that asks the leader return the same error, with the same next step, to a client.
     #[test]
     fn a_refused_change_of_the_members_keeps_its_error_on_the_way() {
         let node = NodeId(7);

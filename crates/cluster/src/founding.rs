@@ -1,19 +1,19 @@
-//! Decision of an empty node that should found a cluster together with others (option `expect`).
+//! Decision of an empty node that should found a cluster together with other nodes (option `expect`).
 //!
-//! Owns: the question to the other nodes whether they have a history, and the rule. Does not own: joining and founding
+//! Owns: asking the other nodes for their history, and the rule of the decision. Does not own: joining and founding
 //! (`tasks`).
 //!
 //! | the nodes at the addresses `join` | this node |
 //! |---|---|
-//! | one has voted or has entries, or is too old to say so | asks to join, and founds nothing |
+//! | one has voted or has entries, or is too old to report it | asks to join, and founds nothing |
 //! | one is this node itself, under another spelling of its address | leaves that address out |
 //! | one gives no answer | waits: it may have the only copy of the data |
 //! | all are empty, and this node has the lowest id of `expect` nodes | founds the cluster |
-//! | all are empty otherwise | waits for the one with the lowest id |
+//! | all are empty otherwise | waits for the node with the lowest id |
 //!
-//! So the node with a lost directory joins the cluster that it was in, under a new id. If the directories of a majority
-//! are lost, nobody founds a second cluster beside the data of the others: that would have the same id, and overwrite
-//! their data.
+//! So a node with a lost directory joins the cluster that it was in, under a new id. If a majority loses its
+//! directories, no second cluster is founded beside the data of the other nodes. A second cluster would have the same
+//! id and overwrite that data.
 
 use std::collections::BTreeMap;
 
@@ -31,11 +31,11 @@ use crate::{
 /// Answer of the node at an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The node has neither a vote nor an entry.
+    /// The node has no vote and no entry. Contains its id and its name.
     Empty(NodeId, String),
-    /// The node may have data of the cluster. The text is the reason for this assumption.
+    /// The node may have data of the cluster. The text says why.
     InUse(String),
-    /// This node itself answered: the address is another spelling of its own address.
+    /// This node itself has answered: the address is another spelling of its own.
     Own,
     /// The node did not answer. The text is the reason.
     Silent(String),
@@ -52,8 +52,8 @@ pub(crate) enum Step {
     Wait(String),
 }
 
-/// Asks the node at the other end of a link for its history and its name. Both come over one connection, so from one
-/// process.
+/// Asks the node at the other end of a link for its history and its name. Both questions use one connection, so one
+/// process answers both.
 pub(crate) async fn ask(link: &Link, deadline: Instant) -> Answer {
     let answered = async {
         let connection = link.connection(deadline).await?;
@@ -75,8 +75,8 @@ pub(crate) async fn ask(link: &Link, deadline: Instant) -> Answer {
     }
 }
 
-/// Returns the next step of this node (`own`) from the answers of all other addresses. `expect` is the number of nodes
-/// that found the cluster together.
+/// Returns this node's next step. `own` are the id and description of this node, `expect` is the number of nodes that
+/// found the cluster together, and `answers` are the answers from all other addresses.
 pub(crate) fn decide(own: (NodeId, NodeInfo), expect: usize, answers: Vec<(String, Answer)>) -> Step {
     let here = own.0;
     let mut members = BTreeMap::from([own]);
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The list `join` may have names of hosts, while the node only knows the IP address at which it listens.
+    /// The list `join` may contain host names, but the node itself only knows the IP address at which it listens.
     #[test]
     fn an_own_address_in_another_spelling_is_left_out() {
         let Step::Found(members) = decide(own(3), 3, answers(&[empty(5), Answer::Own, empty(4)])) else {
@@ -166,7 +166,7 @@ mod tests {
         });
     }
 
-    /// Nobody founds if any node has a history, however many directories were lost.
+    /// If any node has a history, no node founds a cluster, however many directories were lost.
     #[test]
     fn a_node_with_a_history_is_joined_and_never_founded_against() {
         let used = || Answer::InUse("has data of the cluster".to_owned());
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Asks a node that answers with `history`, or that does not know the question.
+    /// Asks a node that answers with `history`; `None` for a node that does not know the question.
     fn asked(history: Option<History>) -> Answer {
         let answer = std::rc::Rc::new(std::cell::RefCell::new(None));
         let found = std::rc::Rc::clone(&answer);

@@ -1,10 +1,10 @@
 //! Reading and writing frames on a socket.
 //!
-//! Owns: the bounds on the bytes that are read and on the frames that wait to be written. Does not own: the bytes
-//! (`wire::peer`), or who sends what.
+//! Owns: the limits on the bytes that are read and on the frames that wait to be written. Does not own: the bytes
+//! (`wire::peer`), or the senders and meanings of frames.
 //!
-//! Long bodies are compressed and decompressed on other threads: 64 MiB take longer than an election timeout, and the
-//! thread of consensus must send heartbeats meanwhile.
+//! Long bodies are compressed and decompressed on other threads. For 64 MiB this takes longer than an election timeout,
+//! and meanwhile the consensus thread must send heartbeats.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -29,30 +29,30 @@ use crate::link_counters::ChannelCounter;
 
 /// Maximum number of frames that wait on one connection.
 const MAX_QUEUED_FRAMES: usize = 4096;
-/// Size of a body in bytes from which another thread encodes, compresses or decompresses it. A shorter one takes less
+/// Minimum size in bytes of a body that another thread encodes, compresses or decompresses. A shorter body takes less
 /// than 2 ms.
 const ELSEWHERE_BYTES: usize = 1024 * 1024;
-/// Size of a body in bytes up to which its memory is taken before its bytes arrive. A body in a handshake is far
-/// smaller.
+/// Maximum number of bytes that are allocated for a body before its bytes arrive. A body in a handshake is far smaller.
 const EXPECTED_BODY_BYTES: usize = 1024 * 1024;
-/// Number of bytes of a long frame that are written before other tasks run. The kernel copies them, and over the
-/// loopback it delivers them within the same call, which takes about a third of a millisecond.
+/// Number of bytes of a long frame that are written before other tasks run. The kernel copies them within the call.
+/// Over loopback, the same call also delivers them, which takes about a third of a millisecond in all.
 const MAX_WRITE_BYTES: usize = 2 * LINK_WRITE_BYTES;
-/// Silence after which the system probes whether the peer still exists, and interval of the probes. A peer that has
-/// lost power sends nothing, so its connections would otherwise stay open.
+/// Silence after which the kernel probes if the peer still exists, and the interval of the probes. A peer that has lost
+/// power sends nothing, so without probes its connections would stay open.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Form of the heads of a connection's frames.
+/// Form of the frame headers on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heads {
-    /// Headers: in the handshake, on the channel for subjects, and on connections of earlier versions.
+    /// Frames have full headers: in the handshake, on the channel for subjects, and on connections to earlier versions.
     Long,
-    /// Short heads.
+    /// Frames have short headers.
     Short,
 }
 
 impl Heads {
-    /// Returns the form that two nodes use after the handshake, on all channels except the one for subjects.
+    /// Returns the form that two nodes with this version use after the handshake. The channel for subjects does not use
+    /// it.
     pub(crate) fn of(version: u16) -> Self {
         if version >= SHORT_FROM { Self::Short } else { Self::Long }
     }
@@ -73,9 +73,10 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// Reads one frame; `None` if the peer has ended the connection between two frames. Takes memory for a long body as its
-/// bytes arrive, at most `max_body`. A compressed body is accepted only after the handshake, where `max_body` is the
-/// largest body: before it, a peer must not make this node allocate more memory than the peer has sent.
+/// Reads one frame; returns `None` if the peer has ended the connection between two frames. Allocates memory for a long
+/// body only as its bytes arrive. `max_body` is the maximum size of a body in bytes. Compressed bodies are accepted
+/// only if `max_body` is the overall maximum, which is the case after the handshake: before it, a peer must not make
+/// this node allocate more memory than the peer has sent.
 pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: usize) -> io::Result<Option<Frame>> {
     let mut header = [0; HEADER_BYTES];
     match stream.read(&mut header).await? {
@@ -86,8 +87,8 @@ pub(crate) async fn read_frame(stream: &mut (impl AsyncRead + Unpin), max_body: 
     read_body(stream, header, HEADER_BYTES, max_body).await.map(Some)
 }
 
-/// Reads one frame like [`read_frame`], with a short or a long head, as the connection uses. `stream` should be
-/// buffered, because a short head is read byte by byte.
+/// Reads one frame like [`read_frame`], with the form of headers that the connection uses. `stream` should be buffered,
+/// because a short header is read byte by byte.
 pub(crate) async fn read_headed(
     stream: &mut (impl AsyncRead + Unpin),
     heads: Heads,
@@ -105,7 +106,7 @@ pub(crate) async fn read_headed(
         if let Some((header, size)) = Header::decode_short(&head[..read], max_body).map_err(invalid)? {
             return read_body(stream, header, size, max_body).await.map(Some);
         }
-        // A head that is as long as the longest one decodes or is malformed.
+        // If all bytes of the longest header are read, decoding either succeeds or fails; it never asks for more.
         stream.read_exact(&mut head[read..=read]).await?;
         read += 1;
     }
@@ -169,7 +170,7 @@ pub(crate) async fn encoded_elsewhere<'a, F: PeerFrame<'a>>(frame: &F, id: u64) 
     Ok(compressing.await.expect("compression does not panic, and the runtime is running"))
 }
 
-/// Encodes a frame whose body has about this number of bytes: here, or on another thread if it is long.
+/// Encodes a frame with a body of about `bytes` bytes: on this thread if it is short, otherwise on another thread.
 pub(crate) async fn encoded_by<E>(bytes: usize, encode: E) -> Result<Vec<u8>, EncodeError>
 where
     E: FnOnce() -> Result<Vec<u8>, EncodeError> + Send + 'static,
@@ -186,7 +187,7 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// One frame. `bytes` may have unused bytes in front, where the header was.
+/// A frame in the queue. `bytes` may begin with unused bytes, which contained the full header.
 struct Queued {
     bytes: Vec<u8>,
     begin: usize,
@@ -233,8 +234,8 @@ impl FrameSender {
     }
 }
 
-/// Creates a queue, and the future that writes its frames until all senders are dropped or the connection fails.
-/// `heads` is the form of their heads, and `counter` counts the written bytes.
+/// Creates a queue of frames, and the future that writes them. The future ends when all senders are dropped or the
+/// connection fails. `heads` is the form of the frames' headers, and `counter` counts the written bytes.
 pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
     mut stream: W,
     heads: Heads,
@@ -259,7 +260,7 @@ pub(crate) fn frame_queue<W: AsyncWrite + Unpin>(
                 }
                 stream.write_all(piece).await?;
             }
-            // A TLS session may keep encrypted bytes.
+            // Without a flush, a TLS session may keep encrypted bytes.
             stream.flush().await?;
             counter.sent(together.len());
             drop(rooms);

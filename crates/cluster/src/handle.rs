@@ -1,6 +1,6 @@
-//! The handle of a node, as the protocols of a server use it.
+//! The handle of a node. The server's protocols use it.
 //!
-//! Owns: the calls of other threads to the consensus thread. Does not own: their answers (`calls`).
+//! Owns: sending calls from other threads to the consensus thread. Does not own: the answers (`calls`).
 
 use std::{
     sync::{Arc, PoisonError, atomic::Ordering::Relaxed},
@@ -23,7 +23,7 @@ use crate::{
     shared::{Call, Change},
 };
 
-/// Interval at which the caller checks whether a requested digest is computed.
+/// Interval at which a caller checks if a requested digest is computed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 fn left(deadline: Instant) -> Duration {

@@ -1,11 +1,11 @@
 //! The handshake of a connection, on both sides.
 //!
-//! Owns: the checks of each step, their order, and the time that they may take. Does not own: the bytes (`wire::peer`),
+//! Owns: the checks of each step, their order, and their time limit. Does not own: the bytes (`wire::peer`), or
 //! certificates (`transport::PeerTls`).
 //!
-//! Invariants: before the proof of the peer is verified, a side reads at most `MAX_HANDSHAKE_BYTES` for a frame and
-//! keeps nothing else of the peer. A side that accepts begins a TLS session only after a hello that it accepts, and
-//! until then allocates less than 4 KiB.
+//! Invariants: before a side has verified the peer's proof, it reads at most `MAX_HANDSHAKE_BYTES` for a frame and
+//! stores nothing else of the peer. An accepting side begins a TLS session only after it has accepted the peer's hello.
+//! Until then it allocates less than 4 KiB.
 
 use std::{
     borrow::Cow,
@@ -39,10 +39,10 @@ use crate::{
 /// Maximum time of a handshake.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Version of this software, for the logs of other nodes.
+/// Version of this software. Other nodes write it to their logs.
 const SOFTWARE: &str = env!("CARGO_PKG_VERSION");
 
-/// Facts about this node that its handshakes state and check.
+/// Facts about this node that it states and checks in its handshakes.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Id of the cluster.
@@ -57,13 +57,13 @@ pub struct Credentials {
     pub tls: Option<PeerTls>,
     /// Highest version of the protocol that this node offers.
     pub max_version: u16,
-    /// Run of this process. It differs from that of a process that runs on a copy of this node's directory.
+    /// Number of this process. A second process on a copy of this node's directory has another number.
     pub run: PeerRun,
-    /// Notice that this node was removed from the cluster. A handshake with a member sets it.
+    /// Flag that a member has reported the removal of this node from the cluster. Handshakes with members set it.
     pub removal: RemovalNotice,
 }
 
-/// Notice that this node was removed from the cluster, as another member has said. Clones share it.
+/// Flag that this node was removed from the cluster, as a member has reported. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct RemovalNotice(Arc<AtomicBool>);
 
@@ -77,13 +77,13 @@ impl RemovalNotice {
     }
 }
 
-/// Code with which a member rejects the connections and the frames of a node that was removed.
+/// Error code with which a member rejects connections and frames of a node that was removed.
 pub(crate) const REMOVED: &str = "removed";
-/// Reason of such a rejection, for people.
+/// Reason text for the code [`REMOVED`].
 pub(crate) const WAS_REMOVED: &str = "the node was removed from the cluster; it can only join with a new directory";
 
 impl Credentials {
-    /// Creates the credentials of a node of this process that has the options.
+    /// Creates the credentials of a node in this process that has these options.
     pub(crate) fn of_node(cluster: ClusterId, node: NodeId, address: String, options: &NodeOptions) -> Self {
         Self {
             cluster,
@@ -102,17 +102,16 @@ impl Credentials {
     }
 }
 
-/// Description of a node in the membership, against which its certificate is checked; `None` if the node is not a
-/// member.
+/// Description of a peer in the membership, with which its certificate must agree; `None` if the peer is not a member.
 pub(crate) type Names = Option<NodeInfo>;
 
-/// Code with which a node rejects a connection of a node with its own id. Such a node has usually dialled itself.
+/// Error code for a connection from a node with this node's own id. Usually, the node has dialled itself.
 pub(crate) const OWN_ADDRESS: &str = "self";
 
-/// Code with which a node rejects a second process that has the id of a connected node, or its own id.
+/// Error code for a second process that has the id of a connected node or of this node.
 pub(crate) const COPY: &str = "copy";
 
-/// Reason of such a rejection, for people.
+/// Returns the reason text for the code [`COPY`].
 fn copied(hello: &Hello<'_>) -> String {
     format!(
         "another process runs with the id of node {} at {}: a data directory was copied, or is used twice; stop one of \
@@ -121,15 +120,15 @@ fn copied(hello: &Hello<'_>) -> String {
     )
 }
 
-/// Reason for which this node accepts no connections of a node.
+/// Reason why this node accepts no connections from a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The node was removed from the cluster. It is told so once both sides have proved that they know the secret, so
-    /// that nobody else can stop a node by saying so.
+    /// The node was removed from the cluster. It is told so only after both sides have proved that they know the
+    /// secret. Otherwise any stranger could stop a node with this message.
     Removed,
-    /// The node is connected already, and from another process.
+    /// Another process with the node's id is connected.
     Copy,
-    /// Another reason, for people.
+    /// Another reason, described for people.
     Other(Cow<'static, str>),
 }
 
@@ -142,7 +141,7 @@ impl From<&'static str> for Rejection {
 /// Error of a handshake.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The connection failed, or the peer does not follow the protocol.
+    /// The connection failed, or the peer violates the protocol.
     #[error("the handshake with the node failed: {0}")]
     Io(#[from] io::Error),
     /// The handshake took too long.
@@ -154,7 +153,7 @@ pub enum HandshakeError {
          `cluster`, not one for clients"
     )]
     NotANode(String),
-    /// The TLS session could not begin.
+    /// The TLS session could not be established.
     #[error("no TLS session with the node: {0}")]
     Tls(String),
     /// The peer has rejected this node.
@@ -165,17 +164,16 @@ pub enum HandshakeError {
         /// Reason, for people.
         reason: String,
     },
-    /// The peer is a member of the cluster, and says that this node was removed from it.
+    /// The peer is a member of the cluster, and reports that this node was removed.
     #[error("this node was removed from the cluster; it can only join with a new directory")]
     Removed,
-    /// The peer does not know the secret of the cluster, or another party relays the connection and ended its TLS
-    /// session.
+    /// The peer does not know the cluster's secret, or a relay between the nodes terminates the TLS session.
     #[error(
         "the node at this address does not know the secret of the cluster, or something between the nodes ends the TLS \
          session"
     )]
     WrongSecret,
-    /// Another node answers at the address of the expected one.
+    /// The dialled address belongs to another node than expected.
     #[error("node {found} answers at the address of node {expected}")]
     OtherNode {
         /// Node that was dialled.
@@ -209,7 +207,7 @@ pub(crate) struct Peer {
     pub channel: Channel,
     /// Version of the protocol that both nodes use.
     pub version: u16,
-    /// Run of the peer; `None` if the peer is too old to state it.
+    /// Number of the peer's process; `None` if the peer's version is too old to state it.
     pub run: Option<PeerRun>,
 }
 
@@ -217,7 +215,7 @@ fn malformed(what: &str) -> HandshakeError {
     HandshakeError::Io(io::Error::new(io::ErrorKind::InvalidData, what.to_owned()))
 }
 
-/// Reads the next frame of a handshake, which must be of `kind`.
+/// Reads the next frame of a handshake. Returns an error if it is not of `kind`.
 async fn expect(stream: &mut (impl AsyncRead + Unpin), kind: PeerKind) -> Result<Frame, HandshakeError> {
     let frame = read_frame(stream, MAX_HANDSHAKE_BYTES).await?;
     let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended during the handshake");
@@ -232,7 +230,7 @@ async fn expect(stream: &mut (impl AsyncRead + Unpin), kind: PeerKind) -> Result
     }
 }
 
-/// Encodes the hello of this node with its seal, as a frame.
+/// Encodes this node's hello as a frame, with its seal.
 fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, HandshakeError> {
     let hello = Hello {
         magic: Hello::magic(),
@@ -254,8 +252,9 @@ fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, 
     Ok(frame)
 }
 
-/// Performs the handshake of a connection that this node has dialled at `host`. `expected` is the node at that address;
-/// `None` if its id is not known yet. Returns the node that answered, and the connection.
+/// Performs the handshake on a connection that this node has dialled. `host` is the dialled host. `expected` is the
+/// node that should answer; `None` if its id is not known yet. Returns the node that has answered, and the secured
+/// connection.
 pub(crate) async fn dial<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: &Credentials,
@@ -279,7 +278,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     stream.write_all(&hello).await?;
     stream.flush().await?;
     if credentials.tls.is_some() {
-        // Before a session begins, the other node says that it does, or why it does not.
+        // Before a TLS session, the other node confirms that it begins one, or states why not.
         let begins = expect(&mut stream, PeerKind::BeginTls).await.map_err(not_a_node)?;
         BeginTls::decode_body(&begins.body).map_err(|_| malformed("a malformed answer to the hello"))?;
     }
@@ -307,7 +306,7 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(HandshakeError::OtherNode { expected, found: challenge.node });
     }
     write_frame(&mut stream, &Proof { proof: credentials.secret.prove(Role::Dialler, proven) }).await?;
-    // The peer has proved that it knows the secret.
+    // At this point the peer has proved that it knows the secret, so its message about a removal can be believed.
     let frame = match expect(&mut stream, PeerKind::Welcome).await {
         Err(HandshakeError::Rejected { code, .. }) if code == REMOVED => {
             credentials.removal.set();
@@ -319,8 +318,8 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((DialledPeer { node: challenge.node, version: challenge.version }, stream))
 }
 
-/// Replaces the error of the first read of a connection that was dialled if the bytes are no frame of a node, such as
-/// the answer of an HTTP server.
+/// Replaces the error of the first read if the peer's bytes are not a frame of a node, for example the answer of an
+/// HTTP server.
 fn not_a_node(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -330,9 +329,9 @@ fn not_a_node(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// Replaces the error of the first read after the TLS handshake if it is an alert. The peer checks this node's
-/// certificate only after this node has finished its part of the TLS handshake, so a rejection arrives in place of the
-/// first frame.
+/// Replaces the error of the first read after the TLS handshake if the error is a TLS alert. The peer checks this
+/// node's certificate only after this node has finished its part of the TLS handshake. So if the peer rejects the
+/// certificate, the alert arrives in place of the first frame.
 fn after_tls(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData && error.get_ref().is_some() => {
@@ -342,8 +341,8 @@ fn after_tls(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// Performs the handshake of a connection that this node has accepted. `admits` decides by the peer's hello whether
-/// this node accepts the peer. It returns the members' description of the peer, or the reason for the rejection.
+/// Performs the handshake on a connection that this node has accepted. `admits` decides from the peer's hello if this
+/// node accepts the peer. It returns the peer's description in the membership, or the reason for a rejection.
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     credentials: &Credentials,
@@ -353,8 +352,8 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     accepted.unwrap_or(Err(HandshakeError::TooSlow))
 }
 
-/// Tells the peer why it is rejected. Ignores errors, because the peer may have disconnected, or may not speak the
-/// protocol.
+/// Sends the peer the reason for its rejection. Ignores errors of sending, because the peer may have disconnected or
+/// may not speak the protocol.
 async fn reject<T>(stream: &mut (impl AsyncWrite + Unpin), error: HandshakeError) -> Result<T, HandshakeError> {
     if let HandshakeError::Refused { code, reason } = &error {
         let _ = write_frame(stream, &Rejected { code, reason }).await;
@@ -391,8 +390,8 @@ fn refused(code: &'static str, reason: impl Into<String>) -> HandshakeError {
     HandshakeError::Refused { code, reason: reason.into() }
 }
 
-/// Checks a hello, before anything else is read or allocated for its sender. Returns the version in use, and the
-/// members' description of the sender; `None` if the sender was removed.
+/// Checks a hello before anything else is read or allocated for its sender. Returns the protocol version to use, and
+/// the sender's description in the membership; the description is `None` if the sender was removed.
 fn check_hello(
     hello: &Hello<'_>,
     body: &[u8],
@@ -433,8 +432,8 @@ fn check_hello(
     }
 }
 
-/// Exchanges proofs over the secured connection. `admitted` is the members' description of the peer; `None` if the peer
-/// was removed, which it is told in place of a welcome.
+/// Exchanges proofs over the secured connection. `admitted` is the peer's description in the membership. `None` means
+/// that the peer was removed; it then gets this message instead of a welcome.
 async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut Secured<S>,
     hello: &Hello<'_>,
@@ -466,9 +465,9 @@ async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(Peer { node: hello.node, address, channel: hello.channel, version, run })
 }
 
-/// Checks that the certificate is one of the node that the peer claims to be. A member is known by its name or by its
-/// host; a node that joins, by the host that it states. The first node is also known by the host that it states, until
-/// the cluster knows its address.
+/// Checks that the peer's certificate belongs to the node that the peer claims to be. The certificate of a member must
+/// name the member's name or host in the membership. The certificate of a joining node must name the host in its hello.
+/// The same is true for the cluster's first node until the membership has its address.
 fn check_certificate<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &Secured<S>,
     hello: &Hello<'_>,
@@ -544,7 +543,8 @@ mod tests {
         }
     }
 
-    /// A copy of a directory runs with the node's id, and may dial the node itself or a member that knows the node.
+    /// A process on a copy of a node's directory has the node's id. It may dial the node itself, or a member that knows
+    /// the node.
     #[tokio::test]
     async fn a_second_process_with_the_id_of_a_node_is_told_so() {
         let copy = Credentials { run: PeerRun([2; 16]), ..node(2, 9, 5) };
@@ -558,7 +558,7 @@ mod tests {
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: COPY, .. })));
         let (dialled, _) = meet(copy.clone(), node(1, 9, 5), Err(Rejection::Copy)).await;
         assert!(matches!(&dialled, Err(HandshakeError::Rejected { code, .. }) if code == COPY), "{dialled:?}");
-        // An earlier version states no run, so its copy cannot be told from the node itself.
+        // An earlier version states no number of its process, so its copy cannot be distinguished from the node.
         let old = Credentials { max_version: RUN_FROM - 1, ..copy };
         let (dialled, _) = meet(old.clone(), node(2, 9, 5), Ok(())).await;
         assert!(matches!(&dialled, Err(HandshakeError::Rejected { code, .. }) if code == OWN_ADDRESS), "{dialled:?}");
@@ -588,7 +588,7 @@ mod tests {
         assert!(matches!(dialled, Err(HandshakeError::Removed)), "{dialled:?}");
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: REMOVED, .. })));
         assert!(removed.removal.is_set());
-        // A stranger answers the hello in the same words, without a proof.
+        // An acceptor without the secret answers the hello in the right form, but cannot prove anything.
         let (near, mut far) = tokio::io::duplex(4096);
         let member = node(1, 9, 5);
         let notice = member.removal.clone();
@@ -607,7 +607,7 @@ mod tests {
         let (dialled, accepted) = meet(node(1, 9, 6), node(2, 9, 5), Ok(())).await;
         assert!(matches!(dialled, Err(HandshakeError::Rejected { code, .. }) if code == "secret"));
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: "secret", .. })));
-        // A node that only pretends to accept is noticed by the dialler.
+        // The dialling side notices a node that only pretends to accept.
         let (near, mut far) = tokio::io::duplex(4096);
         let dialler = node(1, 9, 5);
         let pretending = async move {
@@ -619,7 +619,7 @@ mod tests {
         let dialling = async move { dial(near, &dialler, Channel::Control, None, "n2").await.map(drop) };
         let (dialled, pretended) = tokio::join!(dialling, pretending);
         assert!(matches!(dialled, Err(HandshakeError::WrongSecret)) && pretended.is_err(), "{dialled:?}");
-        // A dialler with a recorded hello, which does not check the acceptor, is rejected by it.
+        // The acceptor rejects a dialler that replays a recorded hello and does not verify the acceptor.
         let (mut near, mut far) = tokio::io::duplex(4096);
         let acceptor = node(2, 9, 5);
         let recorded = sealed_hello(&node(1, 9, 5), Channel::Appends).unwrap();
@@ -634,7 +634,7 @@ mod tests {
         assert!(matches!(accepted, Err(HandshakeError::Refused { code: "secret", .. })));
     }
 
-    /// The option `join` has the address for HTTP, or that of another server.
+    /// The option `join` may contain an address for HTTP, or the address of another server.
     #[tokio::test]
     async fn an_address_for_clients_is_told_from_that_of_a_node() {
         for (answer, is_node) in [(&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], false), (b"-ERR\r\n", true), (b"", true)] {
@@ -647,7 +647,7 @@ mod tests {
             let dialling = async move { dial(near, &dialler, Channel::Control, None, "n2").await.map(drop) };
             let (dialled, ()) = tokio::join!(dialling, answering);
             let error = dialled.unwrap_err();
-            // A short answer may be that of a node that stops.
+            // A short answer may come from a node that is stopping.
             let is_expected = if is_node {
                 matches!(error, HandshakeError::Io(_))
             } else {

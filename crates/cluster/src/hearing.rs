@@ -1,7 +1,7 @@
 //! Pings between this node and all others, and the detection of silent nodes.
 //!
-//! Owns: the numbers of the pings that each other node has received, and the failure detector. Does not own: the rules
-//! (`raft::Hearing`, `detector`), sockets.
+//! Owns: the numbers of the last pings that each other node has received, and the failure detector. Does not own: the
+//! rules (`raft::Hearing`, `detector`), or sockets.
 
 use std::{
     cell::RefCell,
@@ -15,11 +15,11 @@ use thalweg_types::{NodeId, info::MemberHealth};
 
 use crate::detector::{Detector, DetectorOptions, StateChange};
 
-/// Number of signs of life without a confirmation after which a node is pinged: the signs of two nodes are not sent at
-/// the same moments, and one may arrive late.
+/// Number of signs of life without a confirmation after which this node pings the other one. A few are allowed, because
+/// the two nodes do not send their signs at the same moments, and a sign may arrive late.
 const MAX_UNCONFIRMED: u32 = 3;
 
-/// Signs of life that this node sent to one other node, and those that it confirmed.
+/// Numbers of the signs of life that this node has sent to one other node, and that the other node has confirmed.
 #[derive(Debug, Default)]
 struct Confirmed {
     /// Number of the last sign sent.
@@ -82,48 +82,50 @@ impl HearingRecord {
         number
     }
 
-    /// Returns true if the signs of a node show that it hears this one.
+    /// Returns true if a node's signs of life confirm that it receives the signs of this node.
     pub(crate) fn is_confirmed(&self, node: NodeId) -> bool {
         let confirmed = self.0.confirmed.borrow();
         confirmed.get(&node).is_some_and(|confirmed| confirmed.heard > 0 && confirmed.since <= MAX_UNCONFIRMED)
     }
 
-    /// Number of the last sign of life received from a node, which every sign and append to it carries.
+    /// Number of the last sign of life received from a node. This node repeats the number in every sign and append to
+    /// the node, as a confirmation.
     pub(crate) fn echo(&self, node: NodeId) -> u64 {
         self.with(node, |hearing, _| hearing.echo())
     }
 
-    /// Notes a sign of life from a node. Returns the change if the node was not alive.
+    /// Records a sign of life from a node. `heard` is the number of this node's last sign that the node has received.
+    /// Returns the state change if the node was not alive.
     pub(crate) fn received(&self, node: NodeId, number: u64, heard: u64) -> Option<StateChange> {
         self.with(node, |hearing, _| hearing.received(number));
         self.heard(node, heard);
         self.alive(node)
     }
 
-    /// Notes that a frame of a node states the last sign of life that it has heard.
+    /// Records that a node has received this node's sign of life with the number `heard`.
     pub(crate) fn heard(&self, node: NodeId, heard: u64) {
         self.with(node, |hearing, _| hearing.heard(heard));
         let mut confirmed = self.0.confirmed.borrow_mut();
         let confirmed = confirmed.entry(node).or_default();
-        // A number above the last one is of an earlier run of this node.
+        // A number above `sent` belongs to an earlier run of this node.
         if heard > confirmed.heard && heard <= confirmed.sent {
             (confirmed.heard, confirmed.since) = (heard, 0);
         }
     }
 
-    /// Notes a sign of life. Returns the change if the node was not alive.
+    /// Records that a node is alive. Returns the state change if it was not alive before.
     pub(crate) fn alive(&self, node: NodeId) -> Option<StateChange> {
         self.0.detector.borrow_mut().heard(node, self.now())
     }
 
-    /// Returns true if this node must ignore the appends of a leader because the leader does not receive this node's
-    /// pings.
+    /// Returns true if this node must ignore the appends of a leader, because the leader does not receive this node's
+    /// signs of life.
     pub(crate) fn is_deaf(&self, node: NodeId) -> bool {
         self.with(node, |hearing, now| hearing.is_deaf(now))
     }
 
-    /// Records a new connection from a node. The node may have restarted, and then numbers its pings from the
-    /// beginning.
+    /// Records a new connection from a node. The node may have restarted, so it may number its pings from the beginning
+    /// again.
     pub(crate) fn reconnected(&self, node: NodeId) {
         self.with(node, |hearing, _| hearing.reconnected());
     }

@@ -7,10 +7,10 @@
 //! ```text
 //! consensus thread   Raft ──► Network ──► Link ──────── socket ───► Listener ──► Service ──► Raft of the other node
 //! ```
-//! Everything of a node's consensus runs on one thread, with a runtime of its own: the sockets between nodes, openraft,
-//! and the application of entries. So a heartbeat never waits for a thread of the server. Messages between subscribers
-//! of different nodes have a thread of their own (`subjects`), and so has the reading and encoding of old entries for a
-//! follower that catches up (`old_entries`).
+//! A node's consensus runs on one thread with its own runtime: the sockets between nodes, openraft, and the application
+//! of entries. So a heartbeat never waits for a thread of the server. Two kinds of work have other threads: messages
+//! between subscribers of different nodes (`subjects`), and reading and encoding old entries for a follower that
+//! catches up (`old_entries`).
 
 mod about;
 mod calls;

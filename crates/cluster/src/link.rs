@@ -3,17 +3,17 @@
 //! Owns: [`Link`], one connection for one channel of one node: dialling with a pause after failures, requests and their
 //! replies. Does not own: the meaning of frames.
 //!
-//! A channel has a TCP connection of its own instead of a share of one connection. The kernel then divides the network
-//! between them, and a large frame of one channel never delays another one, which a single ordered byte stream could
-//! only approach by cutting all large frames. A node has at most ten connections to each other node: five that it
-//! dials, of which `subjects` dials one, and five that the other dials.
+//! Each channel has its own TCP connection. The kernel then divides the network between the channels, and a large frame
+//! of one channel never delays another channel. On a shared connection, all large frames would have to be cut into
+//! pieces for a similar effect. A node has at most ten connections to each other node: five that it dials, of which
+//! `subjects` dials one, and five that the other node dials.
 //!
-//! An attempt to dial continues after the deadline of the request that began it: between distant nodes, the three round
-//! trips of a new connection take longer than a heartbeat may wait.
+//! An attempt to dial continues after the deadline of the request that has started it. Between distant nodes, a new
+//! connection takes three round trips, which is longer than a heartbeat may wait.
 //!
-//! A connection whose network path is cut stays open, and TCP waits longer and longer between its attempts to send. So
-//! the control channel, on which each request is answered immediately, ends all connections to a node that is silent
-//! for [`SILENT_TICKS`] ticks; the next request dials again.
+//! If the network path is cut, a connection stays open, and TCP sends again at longer and longer intervals. On the
+//! control channel, each request is answered immediately. So if a node does not answer there for [`SILENT_TICKS`]
+//! ticks, all connections to the node are ended. The next request dials again.
 //!
 //! Invariants: a request that returns [`CallError::Unreachable`] was not sent; one that returns [`CallError::Lost`] may
 //! have had its effect. Everything here runs on one thread.
@@ -53,18 +53,18 @@ use crate::{
     sent_facts::SentFacts,
 };
 
-/// Id of a node that is known by its address only. No node has it.
+/// Placeholder for the id of a node of which only the address is known. No node has this id.
 pub(crate) const UNKNOWN: NodeId = NodeId(0);
 
-/// Pause before the first attempt to dial again after a failure. It doubles up to [`MAX_PAUSE`].
+/// Pause after the first failed attempt to dial. It doubles with each further failure, up to [`MAX_PAUSE`].
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time to establish a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Interval between two checks of a connection of the control channel.
 const TICK: Duration = Duration::from_millis(500);
-/// Number of ticks without any reply after which a node with open requests is silent. Ticks are counted instead of
-/// time, because a pause of this process must not count.
+/// Number of ticks without any reply after which a node with unanswered requests counts as silent. Ticks are counted
+/// instead of time, so that a pause of this process does not count.
 const SILENT_TICKS: u32 = 4;
 
 /// Returns the name of a node in messages.
@@ -75,18 +75,18 @@ fn shown(node: &NodeId) -> String {
 /// Error of a request to another node.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CallError {
-    /// There is no connection, and the request was not sent.
+    /// There is no connection. The request was not sent.
     #[error("{} cannot be reached: {reason}", shown(.node))]
     Unreachable {
         /// Node that was called.
         node: NodeId,
-        /// Reason, for people.
+        /// Reason, described for people.
         reason: String,
     },
-    /// This node itself answers at the address, and the request was not sent.
+    /// This node itself answers at the address. The request was not sent.
     #[error("this node itself answers at this address")]
     OwnAddress,
-    /// The request was sent, and no reply has arrived. It may have had its effect.
+    /// The request was sent, but no reply has arrived. It may have taken effect.
     #[error("{} did not answer: {reason}", shown(.node))]
     Lost {
         /// Node that was called.
@@ -94,16 +94,16 @@ pub enum CallError {
         /// Reason, for people.
         reason: String,
     },
-    /// The node has answered with an error.
+    /// The node has replied with an error.
     #[error("{text}")]
     Failed {
         /// Class of the error.
         class: Action,
         /// Code of the error.
         code: String,
-        /// Error, for people.
+        /// Description of the error for people.
         text: String,
-        /// Leader and its address, if the node has named it.
+        /// The leader and its address, if the node has named the leader.
         leader: Option<(NodeId, String)>,
     },
     /// The request is too large to be sent.
@@ -143,9 +143,10 @@ impl Reply {
 
 type Waiting = Rc<RefCell<HashMap<u64, oneshot::Sender<Reply>>>>;
 
-/// Minimum time between two warnings that a node cannot be connected to. All channels dial it again and again.
+/// Minimum time between two warnings about failed connections to one address. Without it, each channel would warn again
+/// and again.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of addresses above which those without a recent warning are forgotten.
+/// Number of stored addresses above which addresses without a recent warning are dropped.
 const MAX_WARNED: usize = 1024;
 
 /// Times of the last warnings about addresses that cannot be connected to. Clones share them.
@@ -168,10 +169,10 @@ impl DialWarnings {
     }
 }
 
-/// Network path to a node, which all connections to it share.
+/// Network path to a node. All connections to the node share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
-    /// Notified when the node is silent; all connections to the node then end.
+    /// Notified when the node falls silent. All connections to the node then end.
     silent: Rc<Notify>,
     bytes: LinkBytes,
     warnings: DialWarnings,
@@ -184,14 +185,14 @@ impl Path {
     }
 }
 
-/// Requests and replies of a connection so far.
+/// Numbers of requests sent and replies received on a connection so far.
 #[derive(Debug, Default)]
 struct Traffic {
     sent: Cell<u64>,
     received: Cell<u64>,
 }
 
-/// Waits until requests have been open without any reply for [`SILENT_TICKS`] ticks.
+/// Waits until there have been unanswered requests, and no reply, for [`SILENT_TICKS`] ticks.
 async fn silence(traffic: &Traffic) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -245,7 +246,8 @@ impl Connection {
             };
             let end =
                 |reason: std::io::Result<()>| reason.map_or_else(|error| error.to_string(), |()| "ended".to_owned());
-            // Reading comes first: after a pause of this process, replies count before the time that has passed.
+            // Reading has priority: after a pause of this process, replies that have arrived count before the elapsed
+            // time.
             let reason = tokio::select! {
                 biased;
                 read = read_replies(reading, heads, &answered, &counted, &counter) => end(read),
@@ -255,13 +257,13 @@ impl Connection {
             };
             tracing::debug!(%node, ?channel, reason, "a connection to the node has ended");
             ended.set(true);
-            // The callers see that their replies will not come.
+            // This tells callers that their replies will not come.
             answered.borrow_mut().clear();
         });
         Self { node, version, sent_facts: Rc::default(), sender, waiting, traffic, next_id, has_ended }
     }
 
-    /// Node at the other end.
+    /// Returns the node at the other end.
     pub(crate) fn node(&self) -> NodeId {
         self.node
     }
@@ -294,7 +296,7 @@ impl Connection {
         self.send_in_turn(frame, None).await
     }
 
-    /// Sends a request like [`send`](Self::send), but not before its turn.
+    /// Sends a request like [`send`](Self::send), but waits for its turn first.
     async fn send_in_turn<'a, F: PeerFrame<'a>>(
         &self,
         frame: &F,
@@ -308,7 +310,7 @@ impl Connection {
         self.send_bytes(id, bytes).await
     }
 
-    /// Sends a request that `encode` encodes with its id, which may take place on another thread.
+    /// Sends a request. `encode` gets the request's id and encodes the frame, possibly on another thread.
     pub(crate) async fn send_encoded<B>(&self, encode: impl FnOnce(u64) -> B) -> Result<PendingReply, CallError>
     where
         B: Future<Output = Result<Vec<u8>, EncodeError>>,
@@ -335,7 +337,7 @@ impl Connection {
     }
 }
 
-/// Reply that has not arrived yet. Dropping it forgets the request.
+/// A reply that has not arrived yet. If it is dropped, a later reply is ignored.
 pub(crate) struct PendingReply {
     id: u64,
     waiting: Waiting,
@@ -365,13 +367,13 @@ impl Drop for PendingReply {
     }
 }
 
-/// Conversion of a reply to a value that owns its data.
+/// Converts a reply to a value that owns its data.
 pub(crate) trait ReadReply<'a, T> {
     /// Decodes and converts the reply.
     fn read(reply: &'a Reply, node: NodeId) -> Result<T, CallError>;
 }
 
-/// A reply whose frame owns its data already.
+/// Reads a reply whose frame already owns its data.
 pub(crate) struct Owned;
 
 impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
@@ -380,7 +382,7 @@ impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
     }
 }
 
-/// A digest in hexadecimal.
+/// Reads a digest as hexadecimal text.
 pub(crate) struct DigestText;
 
 impl<'a> ReadReply<'a, String> for DigestText {
@@ -389,7 +391,7 @@ impl<'a> ReadReply<'a, String> for DigestText {
     }
 }
 
-/// Names of requests with the indexes of their entries, and the number of the first ones.
+/// Reads names of requests with the indexes of their entries, and the number of the first name.
 pub(crate) struct NameList;
 
 impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
@@ -399,7 +401,7 @@ impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
     }
 }
 
-/// Running hashes, with the indexes of their entries.
+/// Reads running hashes with the indexes of their entries.
 pub(crate) struct MarkList;
 
 impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {
@@ -408,7 +410,7 @@ impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {
     }
 }
 
-/// A chunk of a snapshot, and the number of the snapshot at its sender.
+/// Reads a chunk of a snapshot, and the number that the sender has given to the snapshot.
 pub(crate) struct SentChunk;
 
 impl<'a> ReadReply<'a, (u64, Bytes)> for SentChunk {
@@ -418,7 +420,7 @@ impl<'a> ReadReply<'a, (u64, Bytes)> for SentChunk {
     }
 }
 
-/// Reader of the reply to a question for a node's history.
+/// Reads the reply to a question for a node's history.
 pub(crate) struct AnsweredHistory;
 
 impl<'a> ReadReply<'a, thalweg_raft::History> for AnsweredHistory {
@@ -456,7 +458,7 @@ async fn read_replies(
     while let Some(frame) = read_headed(&mut reading, heads, MAX_BODY_BYTES).await? {
         traffic.received.set(traffic.received.get() + 1);
         counter.received(frame.wire_bytes);
-        // A caller that has given up has removed itself.
+        // If the caller has given up, its waiter is gone already.
         let waiter = waiting.borrow_mut().remove(&frame.id);
         if let Some(waiter) = waiter {
             let _ = waiter.send(Reply { kind: frame.kind, body: frame.body });
@@ -486,14 +488,14 @@ impl DialFailure {
     }
 }
 
-/// An attempt to dial, for which any number of requests wait.
+/// An attempt to dial. Any number of requests can wait for it.
 type Attempt = Shared<LocalBoxFuture<'static, Result<Connection, DialFailure>>>;
 
 #[derive(Default)]
 struct Dialling {
     attempt: Option<Attempt>,
     failures: u32,
-    /// Time before which no further attempt is made, and the reason of the last failure.
+    /// Time until which no further attempt is made, and the reason of the last failure.
     pause: Option<(Instant, DialFailure)>,
 }
 
@@ -530,7 +532,7 @@ impl Link {
         self.0.address.borrow().clone()
     }
 
-    /// Sets the address of the node, which the next dialling uses.
+    /// Sets the address of the node. If it differs from the former address, later requests dial the new one.
     pub(crate) fn set_address(&self, address: &str) {
         if *self.0.address.borrow() != address {
             address.clone_into(&mut self.0.address.borrow_mut());
@@ -539,7 +541,7 @@ impl Link {
         }
     }
 
-    /// Returns true if there is no connection, and the last attempt to dial the present address has failed.
+    /// Returns true if there is no connection and the last attempt to dial the present address has failed.
     pub(crate) fn cannot_connect(&self) -> bool {
         self.established().is_none() && self.0.dialling.borrow().failures > 0
     }
@@ -549,7 +551,8 @@ impl Link {
         connection.as_ref().filter(|connection| !connection.has_ended.get()).cloned()
     }
 
-    /// Returns the connection, and dials if there is none. The dialling continues after `deadline`, for later requests.
+    /// Returns the connection; dials if there is none. The attempt continues after `deadline`, for the benefit of later
+    /// requests.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Connection, CallError> {
         let failed = |DialFailure { reason, is_own }| {
             if is_own { CallError::OwnAddress } else { CallError::Unreachable { node: self.0.node, reason } }
@@ -562,8 +565,8 @@ impl Link {
         connected.map_err(|_| failed("the time is over".to_owned().into()))?.map_err(failed)
     }
 
-    /// Returns the present attempt to dial, or begins one. Returns the reason of the last failure during the pause
-    /// after it.
+    /// Returns the attempt that is running, or begins one. During the pause after a failure, returns the reason of the
+    /// failure.
     fn attempt(&self) -> Result<Attempt, DialFailure> {
         let mut dialling = self.0.dialling.borrow_mut();
         if let Some(attempt) = &dialling.attempt {
@@ -587,7 +590,7 @@ impl Link {
         Ok(attempt)
     }
 
-    /// Notes the result of an attempt, unless the address has changed in the meantime.
+    /// Records the result of an attempt, unless the address has changed in the meantime.
     fn finish(&self, address: &str, dialled: &Result<Connection, DialFailure>) {
         if *self.0.address.borrow() != address {
             return;
@@ -624,7 +627,7 @@ impl Link {
             Ok((met, stream)) => Ok(Connection::begin(met, self.0.channel, &self.0.path, stream)),
             Err(error) => {
                 let failure = DialFailure::of(&error);
-                // A node that starts or stops is not worth a warning, and a removal has a line of its own.
+                // A node that starts or stops deserves no warning, and a removal is logged elsewhere.
                 let is_expected = failure.is_own || matches!(error, HandshakeError::Io(_) | HandshakeError::Removed);
                 if !is_expected && self.0.path.warnings.may_warn(address, Instant::now()) {
                     tracing::warn!(
@@ -646,14 +649,14 @@ impl Link {
         self.call_in_turn::<F, R, T>(None, frame, deadline).await
     }
 
-    /// Returns the place of a request after all requests that already have a place.
+    /// Returns a turn for a request. It comes after the turns of all earlier calls of this function.
     pub(crate) fn queue(&self) -> Turn {
         self.0.turns.queue()
     }
 
-    /// Sends a request like [`call`](Self::call). With a turn, it is not sent before requests with an earlier place: a
-    /// large frame is compressed on another thread, and a connection that is dialled becomes known to its callers at
-    /// different times.
+    /// Sends a request like [`call`](Self::call). With a turn, the request is sent after all requests with an earlier
+    /// turn. Without this, requests could overtake each other: a large frame is compressed on another thread, and
+    /// callers learn of a new connection at different times.
     pub(crate) async fn call_in_turn<'f, F, R, T>(
         &self,
         turn: Option<Turn>,

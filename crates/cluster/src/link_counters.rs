@@ -1,11 +1,11 @@
 //! Bytes that this node exchanges with each other node over their links.
 //!
-//! Owns: the counters, by node and channel. They count frames with their headers, as they are after compression and
-//! before encryption, on the connections that this node dials and on those that it accepts. Handshakes are not counted.
-//! The channel of subjects has counters of messages instead (`broker`).
+//! Owns: the counters, by node and channel. They count the bytes of frames with their headers, after compression and
+//! before encryption, on connections that this node dials and on those that it accepts. Handshakes are not counted. The
+//! channel for subjects has counters of messages instead (`broker`).
 //!
-//! Invariant: counters only rise while the node runs. A node that was removed loses its counters once its connections
-//! have ended, so the map holds the members and few others.
+//! Invariant: counters only rise while the node runs. The counters of a removed node are dropped after its connections
+//! have ended, so the map contains the members and few other nodes.
 
 use std::{
     collections::BTreeMap,

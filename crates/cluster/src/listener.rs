@@ -1,14 +1,15 @@
 //! Connections from other nodes to this one.
 //!
-//! Owns: accepting, the bounds on connections, and reading requests and writing replies of each connection. Does not
-//! own: the meaning of requests ([`Service`]), and which of two processes with one id is served (`runs`).
+//! Owns: accepting, the limits on connections, and reading requests and writing replies on each connection. Does not
+//! own: the meaning of requests ([`Service`]), or the choice between two processes with one id (`runs`).
 //!
-//! A stranger costs a bounded amount. At most [`MAX_HALF_OPEN_LINKS`] connections wait for a hello that this node
-//! accepts, each with less than 4 KiB and a time limit; if there are more, the oldest one is closed. A member sends its
-//! hello immediately, so it is rarely the oldest. After an accepted hello, which states the id of the cluster, a
-//! connection moves to a second list with the same bound, on which the TLS session and the proof of the secret take
-//! place. So any number of strangers that do not know the id cannot displace a member that is in this longer part of
-//! its handshake.
+//! The cost of strangers is limited. At most [`MAX_HALF_OPEN_LINKS`] connections wait for an acceptable hello, each
+//! with less than 4 KiB of memory and a time limit. If there are more, the oldest one is closed. A member sends its
+//! hello immediately, so its connection is rarely the oldest.
+//!
+//! An acceptable hello is sealed with the cluster's secret. Afterwards a connection moves to a second list with the
+//! same limit, for the TLS session and the proof of the secret. So strangers without such a hello, however many, cannot
+//! displace a member during this longer part of its handshake.
 
 use std::{
     cell::{Cell, RefCell},
@@ -40,32 +41,32 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum number of established connections: a few for each of the largest number of members.
+/// Maximum number of established connections: a few for each node of the largest cluster.
 const MAX_CONNECTIONS: usize = 8192;
-/// Maximum number of requests of one connection that are served at a time. Further ones wait in the socket.
+/// Maximum number of requests of one connection that are served concurrently. Further requests wait in the socket.
 const MAX_REQUESTS: usize = 256;
 /// Minimum time between two logged rejections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time for the replies to the last requests of a peer that must be served no more.
+/// Maximum time for sending the last replies to a peer that was removed.
 const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);
-/// Pause after the system could not accept a connection, for example for lack of file descriptors.
+/// Pause after a connection could not be accepted, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Requests of other nodes, as this node serves them.
+/// The part of a node that serves requests of other nodes.
 pub(crate) trait Service: 'static {
     /// Decides whether this node accepts connections of a node. Returns the node's entry in the membership, or the
     /// reason for the rejection.
     fn admits(&self, node: NodeId) -> Result<Names, Rejection>;
 
-    /// Returns the silences after which a process of a node no longer counts as alive, so that another process with the
-    /// node's id may connect.
+    /// Returns the silences after which a node's process no longer counts as alive. Another process with the node's id
+    /// may then connect.
     fn silence(&self) -> Silence;
 
-    /// Notes a connection whose handshake has succeeded.
+    /// Called when the handshake of a connection has succeeded.
     fn connected(&self, peer: &Peer);
 
-    /// Hands a connection over to another thread if that thread serves its channel, and returns the connection
-    /// otherwise. The handshake has succeeded.
+    /// Called after the handshake. If another thread serves the connection's channel, hands the connection over to it
+    /// and returns `None`. Otherwise returns the connection.
     fn take_over(&self, _peer: &Peer, stream: Secured<TcpStream>) -> Option<Secured<TcpStream>> {
         Some(stream)
     }
@@ -80,15 +81,15 @@ pub(crate) trait Service: 'static {
         ChannelCounter::default()
     }
 
-    /// Serves a request, and returns the encoded reply; no bytes for a frame that has no reply. Requests of one
-    /// connection are begun in their order, and each is polled once before the next is begun.
+    /// Serves a request, and returns the encoded reply; empty if the frame has no reply. The requests of one connection
+    /// are started in order: each future is polled once before the next request is started.
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
 }
 
-/// Connections whose handshake runs, with their numbers.
+/// Connections in their handshake, each with its number.
 type HalfOpen = RefCell<VecDeque<(u64, AbortHandle)>>;
 
-/// Adds a connection, and drops the oldest one at the bound.
+/// Adds a connection. If the list is full, closes the oldest connection.
 fn begin(half_open: &HalfOpen, number: u64, task: AbortHandle) {
     let mut half_open = half_open.borrow_mut();
     half_open.push_back((number, task));
@@ -110,16 +111,16 @@ struct Shared<S> {
     service: Rc<S>,
     /// Connections that have sent no hello yet, the oldest first.
     half_open: HalfOpen,
-    /// Connections whose hello is accepted, and that have not proved themselves yet.
+    /// Connections with an accepted hello that have not proved the secret yet.
     greeted: HalfOpen,
     connections: Cell<usize>,
     runs: Runs,
-    /// Time of the last logged rejection, and the number of rejections since.
+    /// Time of the last logged rejection, and the number of rejections since then that were not logged.
     reported: Cell<(Option<Instant>, u64)>,
     stop: watch::Receiver<bool>,
 }
 
-/// Accepts connections until `stop` is true or its sender is dropped. Runs on the thread of consensus.
+/// Accepts connections until `stop` is true or its sender is dropped. Runs on the consensus thread.
 pub(crate) async fn serve<S: Service>(
     listener: TcpListener,
     credentials: Rc<Credentials>,
@@ -162,7 +163,8 @@ pub(crate) async fn serve<S: Service>(
 }
 
 impl<S: Service> Shared<S> {
-    /// Logs a rejection. Strangers could fill the log, so it has at most one a second with the number of the others.
+    /// Logs a rejection. To keep strangers from filling the log, writes at most one line a second, with the number of
+    /// rejections that were not logged.
     fn report(&self, error: &HandshakeError) {
         let (last, others) = self.reported.get();
         if last.is_some_and(|last| last.elapsed() < REPORT_INTERVAL) {
@@ -173,8 +175,8 @@ impl<S: Service> Shared<S> {
         tracing::warn!(%error, others, "rejected a connection from a node");
     }
 
-    /// Moves a connection whose hello was accepted to the list of connections that prove themselves, which have more
-    /// time.
+    /// Called with the peer's hello. If the hello is accepted, moves the connection to the list of connections that
+    /// must prove the secret, which have more time.
     fn greet(&self, number: u64, hello: &Hello<'_>) -> Result<Names, Rejection> {
         let admitted = self.service.admits(hello.node);
         if admitted.is_ok() && self.is_copy(hello.node, hello.run()) {
@@ -188,7 +190,7 @@ impl<S: Service> Shared<S> {
         admitted
     }
 
-    /// Returns true if a node is connected from another process, which is alive.
+    /// Returns true if another process with the node's id is connected and alive.
     fn is_copy(&self, node: NodeId, run: Option<PeerRun>) -> bool {
         run.is_some_and(|run| self.runs.has_other(node, run, self.service.silence(), Instant::now()))
     }
@@ -207,8 +209,8 @@ impl<S: Service> Shared<S> {
         if self.connections.get() >= MAX_CONNECTIONS {
             return Err(HandshakeError::Refused { code: "overloaded", reason: "too many connections".to_owned() });
         }
-        // Two processes may have sent their hellos before either was known. The second one dials again, and gets the
-        // reason.
+        // Two processes may have sent their hellos before either was registered. The second one is rejected here. When
+        // it dials again, it gets the reason.
         if self.is_copy(peer.node, peer.run) {
             return Err(HandshakeError::Refused { code: COPY, reason: "another process has its id".to_owned() });
         }
@@ -226,7 +228,7 @@ impl<S: Service> Shared<S> {
         let mut reading = BufReader::with_capacity(LINK_READ_BYTES, reading);
         let (counter, heads) = (self.service.counter(peer), Heads::of(peer.version));
         let (replies, writer) = frame_queue(writing, heads, counter.clone());
-        // The writer runs in this task, so the queue must not be waited for.
+        // This task also runs the writer, so waiting for room in the queue would never end.
         let answer = |reply: Vec<u8>| {
             let is_queued = reply.is_empty() || replies.try_send(reply).is_ok();
             if is_queued { Ok(()) } else { Err(io::Error::other("the node does not read its replies")) }
@@ -236,7 +238,8 @@ impl<S: Service> Shared<S> {
         let mut running = FuturesUnordered::new();
         let mut has_ended = false;
         let mut dismissed = self.service.dismissal(peer).fuse();
-        // A frame that is read in part must not be dropped when another branch is ready, so the reading future is kept.
+        // The future that reads the next frame is kept across iterations: dropping it would lose a frame that is read
+        // in part.
         let mut next = Box::pin(read_next(&mut reading, heads));
         loop {
             tokio::select! {
@@ -275,7 +278,7 @@ impl<S: Service> Shared<S> {
                 return Ok(());
             }
         }
-        // The peer gets the replies to its last requests, one of which may have asked for its removal.
+        // The peer still gets the replies to its last requests. One of these requests may have asked for its removal.
         let finishing = async move {
             while let Some(reply) = running.next().await {
                 if !reply.is_empty() && replies.try_send(reply).is_err() {

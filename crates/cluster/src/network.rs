@@ -3,9 +3,9 @@
 //! Owns: the links to all other nodes, and openraft's requests over them. Does not own: serving such requests
 //! (`service`).
 //!
-//! Appends with entries are pipelined: several are on their way at a time, and their results are passed on in order.
-//! openraft sends a heartbeat as a stream of one append without entries. Such appends travel on the control connection
-//! as long as the stream has sent no entries, so they never wait behind entries.
+//! Appends with entries are pipelined: several are in flight at a time, and their results are returned in order.
+//! openraft sends a heartbeat as a stream with one append without entries. Such an append travels on the control
+//! connection until the stream has sent entries, so it never waits behind entries.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -53,13 +53,13 @@ use crate::{
     types::{Rt, Types},
 };
 
-/// Maximum number of appends to a follower that are on their way at a time.
+/// Maximum number of appends to a follower that are in flight at a time.
 const MAX_PIPELINED: usize = 32;
-/// Maximum time that a follower takes to write the entries of an append. openraft's limit for an append is one
-/// heartbeat interval, but a slow fsync takes longer, and the leader would send the same entries repeatedly. The
-/// follower's silence ends the wait sooner, see `link`.
+/// Maximum time that a follower may take to write the entries of an append. openraft's own limit is one heartbeat
+/// interval. A slow fsync takes longer, so with that limit the leader would send the same entries repeatedly. If the
+/// follower falls silent, the wait ends sooner; see `link`.
 const APPEND_LIMIT: Duration = Duration::from_secs(5);
-/// Maximum time between the request for a chunk of a snapshot and its reply. A disk can be slow.
+/// Maximum time between the request for a chunk of a snapshot and its reply. Allows for a slow disk.
 pub(crate) const CHUNK_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum time that a follower takes to install a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
@@ -71,11 +71,11 @@ pub(crate) struct PeerLinks {
     pub control: Link,
     pub snapshots: Link,
     pub proposals: Link,
-    /// Requests of the node that wait for a commit.
+    /// Requests that the node has forwarded to this leader and that wait for a commit.
     requests: FollowerRequests<Rt>,
-    /// Entries that the node has acknowledged to this leader, by replication and by heartbeats.
+    /// Last entry that the node has acknowledged to this leader, in replication or in heartbeats.
     acknowledged: Acknowledged,
-    /// Address that the membership has for the node; empty if it has none.
+    /// Address of the node in the membership; empty if the membership has none.
     stated: Rc<RefCell<String>>,
 }
 
@@ -105,7 +105,7 @@ struct Inner {
     hearing: HearingRecord,
     counters: LinkCounters,
     warnings: DialWarnings,
-    /// Reader of this node's log. Set once consensus runs, because consensus is created with this network.
+    /// Reader of this node's log. It is set after consensus has started, because consensus needs this network to start.
     log: OnceCell<LogReader>,
     /// Counters of the times of appends. Set together with the reader.
     times: OnceCell<AppendTimes>,
@@ -130,7 +130,7 @@ impl Network {
         Self(Rc::new(Inner { credentials, peers, hearing, counters, warnings, log, times, old_entries }))
     }
 
-    /// Notice that this node was removed from the cluster.
+    /// Flag that this node was removed from the cluster.
     pub(crate) fn removal(&self) -> &RemovalNotice {
         &self.0.credentials.removal
     }
@@ -145,8 +145,8 @@ impl Network {
         self.0.counters.of(node).of(channel)
     }
 
-    /// Returns the links to a node. `address` is the one that the membership has. If it is another one than before, it
-    /// replaces the one known so far.
+    /// Returns the links to a node. `address` is the node's address in the membership. If it has changed there, the
+    /// links use the new address from now on.
     pub(crate) fn peer(&self, node: NodeId, address: &str) -> PeerLinks {
         let mut peers = self.0.peers.borrow_mut();
         let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
@@ -157,10 +157,12 @@ impl Network {
         links.clone()
     }
 
-    /// Notes the address of a node that has connected, if no other one is known, or if the node cannot be reached at
-    /// the known one. A node that joins is not in the membership yet, and a membership may have no address of a node.
-    /// Without one, this node cannot ping a leader, and would ignore its entries, which may contain the address. If
-    /// the addresses of many members have changed, none of them can be elected by the addresses of the membership.
+    /// Records the address that a connected node has stated. It is used if no other address is known, or if the node
+    /// cannot be reached at the known one.
+    ///
+    /// A joining node is not in the membership yet, and the membership may lack a node's address. If a follower cannot
+    /// ping its leader, it ignores the leader's entries, and one of these could contain the address. If the addresses
+    /// of many members have changed, no leader can be elected with the addresses in the membership.
     pub(crate) fn introduce(&self, node: NodeId, address: &str) {
         let mut peers = self.0.peers.borrow_mut();
         let links = peers.entry(node).or_insert_with(|| self.new_links(node, address));
@@ -169,15 +171,16 @@ impl Network {
         }
     }
 
-    /// Notes that a node has sent a request that it can answer to its own client only after it has applied an entry.
+    /// Records that a node has forwarded a request of its client. The node can answer the client only after it has
+    /// applied the resulting entry.
     pub(crate) fn note_waiting(&self, node: NodeId) {
         if let Some(links) = self.0.peers.borrow().get(&node) {
             links.requests.note();
         }
     }
 
-    /// Sets the reader of this node's log, and the counters of the times of appends, and starts the threads that read
-    /// and encode old entries. Only the first call has an effect.
+    /// Sets the reader of this node's log and the counters of append times. Starts the threads that read and encode old
+    /// entries. Only the first call has an effect.
     pub(crate) fn set_log(&self, log: LogReader, times: AppendTimes) -> io::Result<()> {
         let threads = OldEntryThreads::start()?;
         let reading = threads.clone();
@@ -191,14 +194,14 @@ impl Network {
         Ok(())
     }
 
-    /// Returns the age of the entries of an append.
+    /// Returns the age of an append's entries.
     fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
         let first = self.0.log.get().zip(request.entries.first());
         let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));
         if is_in_file || is_far_behind(request) { EntryAge::Old } else { EntryAge::New }
     }
 
-    /// Encodes an append. Many bytes of old entries are encoded by the thread that reads such entries.
+    /// Encodes an append. If it has many bytes of old entries, the thread for old entries does this.
     async fn encode(&self, append: AppendParts, age: EntryAge, id: u64) -> Result<Vec<u8>, EncodeError> {
         let bytes = append.payload_bytes();
         let threads = self.0.old_entries.get().filter(|_| age == EntryAge::Old && bytes >= YIELD_FROM_BYTES);
@@ -208,12 +211,13 @@ impl Network {
         }
     }
 
-    /// Notes that an append was passed to its connection. Returns the time of that, if it is to be counted.
+    /// Records that an append was handed to its connection. Returns the time if this append is one whose duration is
+    /// measured.
     fn sent(&self, request: &AppendEntriesRequest<Types>) -> Option<Duration> {
         self.0.times.get()?.sent(Index(request.entries.last()?.log_id.index))
     }
 
-    /// Notes that a follower has acknowledged all entries of an append that was sent at this time.
+    /// Records that a follower has acknowledged all entries of an append; `sent` is the time from [`sent`](Self::sent).
     fn acknowledged(&self, sent: Option<Duration>) {
         if let Some((times, sent)) = self.0.times.get().zip(sent) {
             times.acknowledged(sent);
@@ -225,13 +229,13 @@ impl Network {
         self.0.log.get().and_then(LogReader::first_time).unwrap_or_default()
     }
 
-    /// Returns a new link to a node at an address, for a node that may not be in the membership.
+    /// Returns a new link to a node at this address. The node need not be in the membership.
     pub(crate) fn link_to(&self, node: NodeId, address: &str, channel: Channel) -> Link {
         let path = Path::new(LinkBytes::default(), self.0.warnings.clone());
         Link::new(Rc::clone(&self.0.credentials), node, address.to_owned(), channel, path)
     }
 
-    /// Drops the links to all nodes but these.
+    /// Drops the links to all nodes that are not in `nodes`.
     pub(crate) fn keep(&self, nodes: &[NodeId]) {
         self.0.peers.borrow_mut().retain(|node, _| nodes.contains(node));
         self.0.counters.keep(nodes);
@@ -252,14 +256,17 @@ impl RaftNetworkFactory<Types> for Network {
     }
 }
 
-/// Last entry that a follower has acknowledged to the leader of a term. A clone is the same.
+/// Last entry that a follower has acknowledged to the leader of one term. Clones share it.
 #[derive(Clone, Default)]
 struct Acknowledged(Rc<Cell<(Term, Option<RaftLogId>)>>);
 
 impl Acknowledged {
-    /// Notes the result of an append of the leader of `term`. Returns the last acknowledged entry if the follower does
-    /// not have it any more: it cannot take an append that begins there or before. It acknowledges only what is on its
-    /// disk, and only a leader truncates it. Between two leaderships of this node another leader may have done so.
+    /// Records the result of an append of the leader of `term`. If the follower has lost entries, returns the last
+    /// entry that it has acknowledged.
+    ///
+    /// A loss shows itself as a conflict with an append that begins at or before this entry. Within one term, a
+    /// follower never loses acknowledged entries in a regular way: it acknowledges only entries on its disk, and only a
+    /// leader can truncate them. Between two terms of this leader, another leader may have truncated them.
     fn note(&self, term: Term, result: &StreamAppendResult<Types>) -> Option<RaftLogId> {
         let (noted, last) = self.0.get();
         if term < noted {
@@ -274,7 +281,8 @@ impl Acknowledged {
             Err(StreamAppendError::Conflict(previous)) => {
                 let lost = acknowledged.filter(|last| last >= previous);
                 if lost.is_some() {
-                    // Replication and heartbeats both find the loss, and it is logged once.
+                    // Replication and heartbeats both notice the loss. Clearing the entry makes sure that it is logged
+                    // only once.
                     self.0.set((term, None));
                 }
                 lost
@@ -293,7 +301,7 @@ fn log_loss(node: NodeId, lost: RaftLogId) {
     );
 }
 
-/// openraft's requests to one node, of one leadership.
+/// The network to one node, as openraft uses it during one leadership.
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
     network: Network,
@@ -317,7 +325,7 @@ fn deadline(option: &RPCOption) -> Instant {
     Instant::now() + option.soft_ttl()
 }
 
-/// Sends an append. Returns the pending reply, and the entries that are needed to interpret it.
+/// Sends an append. Returns the pending reply, and the range of entries that is needed to interpret it.
 async fn send_append(
     connection: &Connection,
     request: &AppendEntriesRequest<Types>,
@@ -337,7 +345,7 @@ async fn send_append(
     Ok((Range::of(request), pending))
 }
 
-/// Number of bytes of the commands of an append.
+/// Returns the number of bytes of all commands in an append.
 fn payload_bytes(request: &AppendEntriesRequest<Types>) -> usize {
     let bytes = |entry: &RaftEntry| match &entry.payload {
         EntryPayload::Normal(commands) => commands.bytes.len(),
@@ -346,13 +354,13 @@ fn payload_bytes(request: &AppendEntriesRequest<Types>) -> usize {
     request.entries.iter().map(bytes).sum()
 }
 
-/// An append that is on its way. Its bytes count until it is dropped.
+/// An append in flight. Its bytes count against the pipeline's bound until it is dropped.
 struct SentAppend {
     range: Range,
     pending: PendingReply,
-    /// Time that is counted as the one of its sending.
+    /// Time of sending, if the duration of this append is measured.
     counted: Option<Duration>,
-    /// Time of its sending, if its entries are old.
+    /// Time of sending, if the entries are old.
     old_since: Option<Instant>,
     _connection: Connection,
     _room: OwnedSemaphorePermit,
@@ -436,7 +444,8 @@ impl RaftNetworkV2<Types> for PeerNetwork {
             let sent = appends.then(move |request| {
                 appends_term.set(Term(request.vote.leader_id.term));
                 has_sent_entries.set(has_sent_entries.get() || !request.entries.is_empty());
-                // A single byte stream keeps the order once entries are on their way.
+                // Once entries are in flight, all appends use their connection, because only a single byte stream keeps
+                // their order.
                 let link = if has_sent_entries.get() { links.appends.clone() } else { links.control.clone() };
                 let (pipeline, hearing, network) = (Rc::clone(&pipeline), hearing.clone(), network.clone());
                 async move {
@@ -466,7 +475,7 @@ impl RaftNetworkV2<Types> for PeerNetwork {
                     Ok((result, is_whole))
                 })
                 .buffered(MAX_PIPELINED);
-            // After a result that is not a whole success, the results of later appends mean nothing.
+            // After a failure or a partial success, the results of later appends are meaningless.
             let results = results.scan(false, move |has_ended, result| {
                 let next = (!*has_ended).then_some(result);
                 *has_ended = !matches!(&next, Some(Ok((_, true))));

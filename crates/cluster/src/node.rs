@@ -3,8 +3,8 @@
 //! Owns: starting and stopping the thread with its listener, links, consensus and background tasks; calls from other
 //! threads. Does not own: the database, which the caller opens as a member and closes after the node has stopped.
 //!
-//! Order of a stop: the background tasks and the listener end, then consensus (proposals in flight end with an unknown
-//! outcome), then the syncs; then the thread ends.
+//! Order of a stop: the background tasks and the listener end, then consensus, then the syncs, then the thread.
+//! Proposals in flight end with an unknown outcome.
 
 use std::{
     cell::{Cell, RefCell},
@@ -68,7 +68,7 @@ pub enum NodeError {
     /// A thread could not be started, or ended immediately.
     #[error("cannot start the consensus thread: {0}")]
     Thread(std::io::Error),
-    /// The note about a repair in the directory could not be read.
+    /// The file with the note about a repair could not be read.
     #[error("cannot read the file REPAIR: {0}; `thalweg cluster repair` replaces the state and removes the file")]
     RepairNote(std::io::Error),
     /// Consensus could not start.
@@ -97,7 +97,7 @@ impl Classified for NodeError {
     }
 }
 
-/// A node's place in a cluster. A clone refers to the same node.
+/// A node's place in a cluster. Clones refer to the same node.
 #[derive(Clone)]
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
@@ -111,7 +111,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Parts that the thread of a node needs to start.
+/// Parts that a node's thread takes over when it starts.
 struct Start {
     db: Database,
     parts: MemberParts,
@@ -126,8 +126,8 @@ struct Start {
 }
 
 impl Node {
-    /// Starts the consensus of a database that was opened as a member, on a thread of its own. Blocks until it runs. If
-    /// a note in the directory says that the node's state is wrong, the node does not serve clients.
+    /// Starts the consensus of a database that was opened as a member. Consensus gets its own thread; this call blocks
+    /// until it runs. If a note in the directory says that the node's state is wrong, the node does not serve clients.
     pub fn start(db: &Database, cluster: ClusterId, options: NodeOptions) -> Result<Self, NodeError> {
         let parts = db.member_parts().ok_or(NodeError::NotAMember)?;
         let listen = options.listen;
@@ -196,7 +196,7 @@ impl Node {
         self.address
     }
 
-    /// Returns the TLS of the links, whose files can be read again; `None` for plain TCP.
+    /// Returns the TLS configuration of the links, with which their files can be read again; `None` for plain TCP.
     #[must_use]
     pub fn tls(&self) -> Option<&PeerTls> {
         self.tls.as_ref()
@@ -204,7 +204,7 @@ impl Node {
 
     /// Stops consensus and waits until its thread has ended. Later calls do nothing.
     pub fn shut_down(&self) {
-        // The receivers are gone if the thread has ended.
+        // If the thread has ended already, there is no receiver.
         let _ = self.shared.stop.send(true);
         let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
@@ -215,23 +215,23 @@ impl Node {
         self.shared.mesh.join();
     }
 
-    /// Waits until other members can give this node the state that it lacks. Its directory then names them
-    /// (`Database::repair_note`). The caller stops the node and closes the database, opens it again, and calls
-    /// [`repair`](fn@crate::repair) before it starts the node again.
+    /// Waits until other members can give this node the state that it lacks. At that time this node's directory names
+    /// these members (`Database::repair_note`). The caller then stops the node, closes the database, opens it again,
+    /// and calls [`repair`](fn@crate::repair) before it starts the node again.
     pub async fn repair_is_due(&self) {
         let mut is_due = self.shared.repair_is_due.subscribe();
-        // The sender is in `shared`, so this is no error.
+        // This cannot fail, because `shared` holds the sender.
         let _ = is_due.wait_for(|is_due| *is_due).await;
     }
 }
 
-/// Number of tasks that run before the thread of consensus looks for replies on its sockets. While a follower catches
-/// up, a task reads and sends entries for a third of a millisecond, so with tokio's default of 61 the acknowledgements
-/// of the other followers waited for 20 ms.
+/// Number of tasks that run before the consensus thread looks for replies on its sockets. While a follower catches up,
+/// a single task reads and sends entries for a third of a millisecond. With tokio's default of 61 tasks, the
+/// acknowledgements of other followers waited for up to 20 ms.
 const EVENT_INTERVAL: u32 = 4;
 
 fn run_thread(start: Start, shared: &Arc<Shared>, started: &std::sync::mpsc::Sender<Result<(), NodeError>>) {
-    // With a `LocalSet` instead, each event that wakes a task would also wake the thread by its eventfd.
+    // With a `LocalSet`, each event that wakes a task would also wake the thread through its eventfd.
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = match builder.enable_all().event_interval(EVENT_INTERVAL).build_local(LocalOptions::default()) {
         Ok(runtime) => runtime,
@@ -251,7 +251,7 @@ fn run_thread(start: Start, shared: &Arc<Shared>, started: &std::sync::mpsc::Sen
             }
         }
     });
-    // Tasks that still run are dropped here, with their connections.
+    // This drops the tasks that still run, and their connections.
     runtime.shutdown_background();
 }
 
@@ -332,7 +332,7 @@ async fn begin(start: Start, shared: &Arc<Shared>) -> Result<impl Future<Output 
     tokio::task::spawn_local(note_addresses(Rc::clone(&tasks)));
     tracing::info!(%address, %cluster, node = %member.node(), protection, "serving other nodes");
     Ok(async move {
-        // An error means that the last handle was dropped.
+        // An error means that the last handle was dropped, which also stops the node.
         let _ = stop.wait_for(|stop| *stop).await;
         let began = Instant::now();
         tasks.consensus.stop().await;

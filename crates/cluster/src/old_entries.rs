@@ -1,13 +1,16 @@
 //! The threads that read and encode old entries for followers that lack many.
 //!
-//! Owns: the threads, their priorities, and the choice between them. Does not own: reading (`raft`) and frames
+//! Owns: the two threads, their priorities, and the choice between them. Does not own: reading (`raft`) and frames
 //! (`convert`).
 //!
-//! A follower that catches up must not delay the commands of clients, so this work has idle priority: any other thread
-//! that becomes ready gets the processor at once. But if others leave an idle thread no time, the follower would never
-//! catch up. Work that has taken longer than [`PATIENCE`] therefore moves later work to a thread with low priority, which
-//! always gets about a tenth of what another thread gets: for [`HASTE`], or for [`HASTE_SHARE`] times as long as the slow
-//! work has taken, so that a busy machine spends most of a catch-up with the faster thread.
+//! A follower that catches up must not delay the commands of clients. So normally a thread with idle priority does this
+//! work: any other thread that becomes ready gets the processor at once. But if the other threads leave it no time, the
+//! follower would never catch up.
+//!
+//! So if a piece of work takes longer than [`PATIENCE`], later work goes to a second thread with low priority for a
+//! while. That thread always gets about a tenth of the processor time of another thread. It is used for [`HASTE_SHARE`]
+//! times as long as the slow piece took, and at least for [`HASTE`]. So on a busy machine, the faster thread does most
+//! of a catch-up.
 //!
 //! The threads end when the last handle is dropped.
 
@@ -21,19 +24,19 @@ use std::{
 use thalweg_disk::Priority;
 use tokio::{sync::oneshot, time::Instant};
 
-/// Time of one piece of work from which the idle thread counts as too slow. A piece takes one or two milliseconds of a
-/// processor.
+/// Duration of one piece of work from which the idle thread counts as too slow. A piece needs one or two milliseconds
+/// of processor time.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Minimum time for which work goes to the thread with low priority after that.
+/// Minimum time for which later work goes to the thread with low priority.
 const HASTE: Duration = Duration::from_secs(5);
-/// The same time as a multiple of the time of the slow work.
+/// This time as a multiple of the duration of the slow piece.
 const HASTE_SHARE: u32 = 4;
-/// Bound of that time. The machine may be idle again after a while.
+/// Maximum of this time. Afterwards the machine may be idle again.
 const MAX_HASTE: Duration = Duration::from_secs(120);
 
 type OldEntryWork = Box<dyn FnOnce() + Send>;
 
-/// Choice between the two threads.
+/// Decision which of the two threads gets the next work.
 #[derive(Clone, Copy, Debug, Default)]
 struct Haste {
     until: Option<Instant>,
@@ -44,7 +47,7 @@ impl Haste {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Notes work that was given to a thread at `begun` and has ended at `now`.
+    /// Returns the decision after a piece of work that was handed to a thread at `begun` and has ended at `now`.
     fn ended(self, begun: Instant, now: Instant) -> Self {
         let was_idle = !self.is_on(begun);
         let took = now.saturating_duration_since(begun);
@@ -61,7 +64,7 @@ struct Inner {
     haste: Mutex<Haste>,
 }
 
-/// The threads for old entries. Clones use the same ones.
+/// The threads for old entries. Clones use the same threads.
 #[derive(Clone)]
 pub(crate) struct OldEntryThreads(Arc<Inner>);
 
@@ -83,7 +86,7 @@ fn start(name: &str, priority: Priority) -> io::Result<mpsc::Sender<OldEntryWork
 }
 
 impl OldEntryThreads {
-    /// Starts the threads, which sleep while there is no work.
+    /// Starts the threads. They sleep while there is no work.
     pub(crate) fn start() -> io::Result<Self> {
         let idle = start("thalweg-old", Priority::Idle)?;
         let low = start("thalweg-old-low", Priority::Low)?;
@@ -96,8 +99,8 @@ impl OldEntryThreads {
         let thread = if self.haste().is_on(begun) { &self.0.low } else { &self.0.idle };
         let (sender, done) = oneshot::channel();
         let work: OldEntryWork = Box::new(move || {
-            // The caller is dropped if the node stops, or if openraft begins another stream. Work that has not begun by
-            // then would only delay the work of others.
+            // The caller is dropped if the node stops, or if openraft begins another stream. Its work is then skipped,
+            // because it would only delay other work.
             if !sender.is_closed() {
                 let _ = sender.send(work());
             }

@@ -14,7 +14,7 @@ use crate::{detector::DetectorOptions, secret::Secret};
 pub struct NodeOptions {
     /// Address at which this node accepts connections of other nodes.
     pub listen: SocketAddr,
-    /// Address at which the other nodes reach this one; empty for the one at which it listens.
+    /// Address at which the other nodes reach this node; empty if it is the address in `listen`.
     pub advertise: String,
     /// Name of this node, for people.
     pub name: String,
@@ -22,36 +22,36 @@ pub struct NodeOptions {
     pub zone: String,
     /// Secret of the cluster.
     pub secret: Secret,
-    /// TLS of the links to other nodes. Either all nodes of a cluster use TLS, or none does. `None` is allowed at a
-    /// loopback address only.
+    /// TLS of the links to other nodes. Either all nodes of a cluster use TLS, or none does. `None` (plain TCP) is
+    /// permitted only if `listen` is a loopback address.
     pub tls: Option<PeerTls>,
-    /// Addresses of members that this node asks to let it join, until it is a member.
+    /// Addresses of members. This node asks them to let it join, until it is a member.
     pub join: Vec<String>,
-    /// Number of new nodes that found the cluster together, with the others at the addresses in `join`; 0 if the
-    /// cluster exists. If one of the others has data, this node joins instead.
+    /// Number of new nodes, including this one, that found the cluster together; the others are at the addresses in
+    /// `join`. 0 if the cluster exists. If one of the others has data, this node joins instead.
     pub expect: usize,
     /// Timing and bounds of consensus.
     pub consensus: ConsensusOptions,
     /// Timing of the failure detection.
     pub detector: DetectorOptions,
-    /// Bounds from which a replica is reported as lagging or stale.
+    /// Limits above which a replica is reported as lagging or stale.
     pub triggers: Triggers,
     /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
     pub compare_every: Duration,
-    /// Time after which the leader requests another digest of all rows from all members, which then compare it; zero
-    /// for none. It must be longer than a member takes to compute one: a new request replaces one that a member has not
-    /// begun.
+    /// Interval at which the leader requests a digest of all rows from all members, which then compare their digests;
+    /// zero for never. The interval must be longer than a member takes to compute a digest: a new request replaces an
+    /// earlier one that a member has not begun.
     pub digest_every: Duration,
-    /// Highest version of the protocol between nodes that this node offers. A lower one is for tests of clusters whose
-    /// nodes have different versions.
+    /// Highest version of the protocol between nodes that this node offers. A lower version than the newest is for
+    /// tests with nodes of different versions.
     pub max_version: u16,
-    /// True if a node whose state differs from that of a majority, or is damaged, requests its own stop to get the
-    /// state of another member ([`repair`](fn@crate::repair)), instead of waiting for an operator.
+    /// True if a node with a wrong or damaged state repairs itself: it requests its own stop to get the state of
+    /// another member ([`repair`](fn@crate::repair)). False if it waits for an operator.
     pub repairs_itself: bool,
 }
 
 impl NodeOptions {
-    /// Default bounds from which a replica is reported as lagging or stale.
+    /// Default limits above which a replica is reported as lagging or stale.
     pub const DEFAULT_TRIGGERS: Triggers =
         Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: ElapsedMillis(30_000) };
     /// Default time between two comparisons of running hashes.
@@ -62,8 +62,8 @@ impl NodeOptions {
     /// Highest version of the protocol between nodes.
     pub const NEWEST_VERSION: u16 = VERSION;
 
-    /// Sets the time between two heartbeats, and the silences after which another node is suspected and down. The times
-    /// of elections and of the failure detection keep their ratio to the heartbeat.
+    /// Sets the time between two heartbeats, and the silences after which another node is suspected and down. Scales
+    /// the times of elections and of the failure detection in proportion to the heartbeat.
     #[must_use]
     pub fn with_timing(self, heartbeat: Duration, suspect_after: Duration, down_after: Duration) -> Self {
         let (consensus, detector) = (ConsensusOptions::DEFAULTS, DetectorOptions::DEFAULTS);

@@ -11,21 +11,21 @@ use thalweg_types::{Index, NodeId, SpaceTime};
 
 use crate::about::AboutNode;
 
-/// Minimum time between two ends of the leader's log that are remembered, and their maximum number. The time for which
-/// a node was behind is as exact as the former, up to a minute.
+/// Minimum time between two remembered ends of the leader's log, and their maximum number. With these, the time for
+/// which a node was behind is exact to a second, up to a minute.
 const AWAITED_EVERY: Duration = Duration::from_secs(1);
 const MAX_AWAITED: usize = 64;
 
-/// Knowledge about one other node.
+/// Facts that this node knows about one other node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
-    /// Number that the node has announced for its current description; a new description has a new number. `None` if
-    /// the node announces none.
+    /// Number of the node's current description, as the node has announced it; a changed description has a new number.
+    /// `None` if the node announces none.
     pub about_announced: Option<u32>,
-    /// Number of the newest description that this node has received; it is stored in `about`.
+    /// Number of the description in `about`, the newest that this node has received.
     pub about_known: Option<u32>,
-    /// Last index of the node's log and its last applied index, as it last reported them.
+    /// The last index of the node's log and the index of its last applied entry, as it last reported them.
     pub last: Option<(Index, Index)>,
     /// True if the node's disk is too full for new data.
     pub lacks_room: bool,
@@ -33,16 +33,17 @@ pub(crate) struct PeerFacts {
     pub wall: Option<(SpaceTime, Instant)>,
     /// Milliseconds by which the node's wall clock was ahead of the local one when the node last reported it.
     pub clock_ahead_millis: Option<i64>,
-    /// Latest time for which the node is known to have all entries that this leader had then. `None` while this node
-    /// does not lead, because only the leader knows that.
+    /// Latest time at which the node is known to have had all of this leader's entries. `None` while this node does not
+    /// lead, because only the leader knows this.
     pub up_to_date: Option<Instant>,
-    /// Ends of this leader's log that the node has not reached yet, with their times, the oldest first.
+    /// Ends of this leader's log that the node has not reached yet, each with the time at which it was the end; oldest
+    /// first.
     pub awaited: VecDeque<(Index, Instant)>,
     pub is_lagging: bool,
     pub is_stale: bool,
 }
 
-/// Knowledge about all other nodes. Clones share it.
+/// Facts about all other nodes. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers(Rc<RefCell<BTreeMap<NodeId, PeerFacts>>>);
 
@@ -71,11 +72,11 @@ impl Peers {
 }
 
 impl PeerFacts {
-    /// Notes how far the node is while this node leads. `last` is the last entry of the leader, `matched` the last one
-    /// that the node has. Under steady writes a node never has the newest entry, so it counts as up to date at a time
-    /// as soon as it has what the leader had then.
+    /// Records the progress of the node while this node leads. `last` is the leader's last entry; `matched` is the last
+    /// entry that the node has. Under steady writes, a node never has the newest entry. So once it has the entry that
+    /// was the leader's last at some earlier time, it counts as up to date at that time.
     pub(crate) fn note_progress(&mut self, last: Index, matched: Option<Index>, now: Instant) {
-        // A node that has never reported is behind from now on.
+        // A node that has not reported yet counts as behind from now on.
         let up_to_date = self.up_to_date.get_or_insert(now);
         if matched >= Some(last) {
             *up_to_date = now;
@@ -94,7 +95,7 @@ impl PeerFacts {
         }
     }
 
-    /// Returns the time since the node last had all entries that this leader had; `None` if this node does not lead.
+    /// Returns the time since the node last had all entries of this leader; `None` if this node does not lead.
     pub(crate) fn behind(&self) -> Option<Duration> {
         self.up_to_date.map(|at| at.elapsed())
     }
@@ -106,8 +107,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Notes the progress of a node that always lacks entries: the leader writes 1,000 of them a second, and the node
-    /// has those of `behind` before. Returns the longest time for which the node counted as behind.
+    /// Records the progress of a node that always lacks entries. The leader writes 1,000 entries a second, and the node
+    /// has those that are older than `behind`. Returns the longest time for which the node counted as behind.
     fn longest(behind: Duration, seconds: u32) -> Duration {
         let (mut facts, start) = (PeerFacts::default(), Instant::now());
         let step = Duration::from_millis(100);

@@ -1,17 +1,17 @@
-//! Appends that are on their way to a follower.
+//! Appends in flight to a follower.
 //!
-//! Owns: the bound of their bytes, and the sign by which the follower knows that it is far behind. Does not own: the
-//! appends (`network`, `service`).
+//! Owns: the limit on their bytes, and the rule that tells a follower that it is far behind. Does not own: the appends
+//! (`network`, `service`).
 //!
-//! At most [`MAX_PIPELINED_BYTES`] of entries are on their way, so a follower with a slow disk holds no more in memory.
-//! Old entries, for a follower that lacks many, have a smaller bound: [`OLD_WINDOW_BYTES`], and the bytes that a fast
-//! network carries in the shortest time of an append. Whatever is on its way is processed and synced at full speed, on
-//! processors and disks that may also serve clients. The smaller bound keeps such a burst to a few milliseconds, and
-//! reading waits for the acknowledgements of the follower.
+//! At most [`MAX_PIPELINED_BYTES`] of entries are in flight, so a follower with a slow disk holds at most that much in
+//! memory. Old entries, for a follower that lacks many, have a lower limit: [`OLD_WINDOW_BYTES`] plus the bytes that a
+//! fast network carries in the shortest round trip of an append. The follower processes and syncs everything in flight
+//! at full speed, on processors and disks that may also serve clients. The lower limit keeps such a burst to a few
+//! milliseconds. The reading of further entries waits for the follower's acknowledgements.
 //!
-//! The time of the network can change. From time to time an append of old entries therefore travels alone, and its time
-//! replaces the shortest one. Behind other appends it would include their time at the follower, so with a slow follower
-//! each measurement would be longer than the one before, and the bound would grow.
+//! The round trip can change. So from time to time an append of old entries is sent while no other is in flight, and
+//! its time replaces the shortest one. Behind other appends, the time would include their processing at the follower.
+//! With a slow follower, each measurement would then be longer than the one before, and the limit would grow.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -24,17 +24,18 @@ use tokio::{
 
 use crate::types::Types;
 
-/// Size in bytes of an append before which other tasks run.
+/// Minimum size in bytes of an append before which this thread lets other tasks run.
 pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
-/// Bytes of old entries that may be on their way if the network takes no time.
+/// Limit of the bytes of old entries in flight for a round trip of zero.
 const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
-/// Bytes of old entries that a network carries in a microsecond.
+/// Number of bytes of old entries by which the limit grows for each microsecond of the round trip.
 const OLD_BYTES_PER_MICRO: usize = 256;
 
-/// Time between two appends of old entries that travel alone. Each costs the stream one round trip.
+/// Interval at which an append of old entries is sent alone, to measure the round trip. Each costs the stream one round
+/// trip.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
-/// Number of committed entries after the last one of an append from which its receiver is far behind.
+/// Minimum number of committed entries after an append's last entry at which the receiver is far behind.
 const FAR_BEHIND_ENTRIES: u64 = 64;
 
 const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
@@ -42,19 +43,20 @@ const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
 /// Age of the entries of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryAge {
-    /// The follower is not far behind, or there are no entries.
+    /// The follower is not far behind, or the append has no entries.
     New,
-    /// The follower is far behind: the entries are no longer in memory, or many later ones are committed.
+    /// The follower is far behind: the entries are no longer in memory, or many later entries are committed.
     Old,
 }
 
-/// Bytes on their way to a follower, of one stream of appends.
+/// Limits the bytes in flight of one stream of appends to a follower.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     room: Arc<Semaphore>,
-    /// Shortest time from the sending of an append of old entries to its acknowledgement, since one travelled alone.
+    /// Shortest time between sending an append of old entries and its acknowledgement, since the last append that was
+    /// sent alone.
     shortest: Cell<Option<Duration>>,
-    /// Time at which an append of old entries last travelled alone, or the stream began.
+    /// Time at which an append of old entries was last sent alone; at first, the time at which the stream began.
     measured_at: Cell<Instant>,
 }
 
@@ -66,9 +68,9 @@ impl Default for Pipeline {
 }
 
 impl Pipeline {
-    /// Reserves memory for the entries of an append of `bytes` bytes, until the permit is dropped. Waits until the
-    /// appends on their way leave enough, and lets other tasks run before a large append: otherwise all that a follower
-    /// lacks, up to the bound, would be sent before consensus continues on the same thread.
+    /// Reserves space in flight for an append with entries of `bytes` bytes, until the permit is dropped. Waits while
+    /// the appends in flight leave too little. Lets other tasks run before a large append. Otherwise the stream would
+    /// fill its whole limit before consensus, on the same thread, continues.
     pub(crate) async fn room_for(&self, bytes: usize, age: EntryAge) -> OwnedSemaphorePermit {
         if bytes >= YIELD_FROM_BYTES {
             tokio::task::yield_now().await;
@@ -88,7 +90,8 @@ impl Pipeline {
         room.expect("the semaphore is never closed")
     }
 
-    /// Returns the number of permits for entries of `bytes` bytes. The semaphore has one for each byte of new entries.
+    /// Returns the number of permits for entries of `bytes` bytes. The semaphore has one permit for each byte of new
+    /// entries; old entries need more.
     fn charge(&self, bytes: usize, age: EntryAge) -> usize {
         let charge = match age {
             EntryAge::New => bytes,
@@ -97,20 +100,20 @@ impl Pipeline {
         charge.min(MAX_PIPELINED_BYTES)
     }
 
-    /// Bound of the bytes of old entries on their way.
+    /// Limit of the bytes of old entries in flight.
     fn old_window(&self) -> usize {
         let micros = self.shortest.get().map_or(0, |shortest| shortest.as_micros() as usize);
         OLD_WINDOW_BYTES.saturating_add(micros.saturating_mul(OLD_BYTES_PER_MICRO)).min(MAX_PIPELINED_BYTES)
     }
 
-    /// Notes the time from the sending of an append of old entries to its acknowledgement.
+    /// Records the time between sending an append of old entries and its acknowledgement.
     pub(crate) fn acknowledged(&self, took: Duration) {
         self.shortest.set(Some(self.shortest.get().map_or(took, |shortest| shortest.min(took))));
     }
 }
 
-/// Returns true if an append shows its receiver that it is far behind: the leader has committed many entries after those
-/// of the append.
+/// Returns true if an append shows that its receiver is far behind: the leader has committed many entries after the
+/// append's last one.
 pub(crate) fn is_far_behind(request: &AppendEntriesRequest<Types>) -> bool {
     let (last, committed) = (request.entries.last(), request.leader_commit.as_ref());
     let lacks = last.zip(committed).map(|(last, committed)| committed.index.saturating_sub(last.log_id.index));
@@ -130,7 +133,7 @@ mod tests {
 
     const PIECE: usize = 32 * 1024;
 
-    /// Returns the number of bytes on their way at which the next piece waits.
+    /// Fills the pipeline with pieces, and returns the number of bytes in flight at which the next piece has to wait.
     fn fill(pipeline: &Pipeline, age: EntryAge) -> usize {
         let permits = std::iter::from_fn(|| pipeline.room_for(PIECE, age).now_or_never());
         permits.collect::<Vec<_>>().len() * PIECE

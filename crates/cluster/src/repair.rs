@@ -1,4 +1,4 @@
-//! Repair of a member whose consensus does not run: it gets the state of another member over the links.
+//! Repair of a member while its consensus does not run: the member gets the state of another member over the links.
 //!
 //! Owns: the requests for the chunks of a snapshot, and the order in which members are asked. Does not own: the
 //! decision to repair and the choice of the members (`comparison`), the note in the directory and the install
@@ -8,10 +8,10 @@
 //! differs ─► does not serve, note: due ─► a majority gives its state, note: its members ─► the run ends
 //!     consensus starts, serves ◄─ note: done ◄─ installed ◄─ snapshot of one of them ◄─ the next run begins
 //! ```
-//! The votes and the log of the node stay. The snapshot contains every entry of the log, or the repair fails and can be
-//! repeated: until the install, which is atomic, the node has its former state.
+//! The node keeps its votes and its log. The snapshot must contain every entry of the log; otherwise the repair fails
+//! and can be repeated. The install is atomic: until then the node has its former state.
 //!
-//! Invariant: the node only dials. The other members cannot reach it until consensus starts.
+//! Invariant: during a repair the node only dials. Other members cannot connect to it until consensus starts.
 
 use std::{
     io,
@@ -35,19 +35,19 @@ use crate::{
     options::NodeOptions,
 };
 
-/// Error of a repair. The node has its former state, except after [`InstallError::SwitchFailed`].
+/// Error of a repair. The node still has its former state, except after [`InstallError::SwitchFailed`].
 #[derive(Debug, thiserror::Error)]
 pub enum RepairError {
-    /// The database was opened as that of a node alone.
+    /// The database was opened as a single node, not as a member of a cluster.
     #[error("the database is not a member of a cluster")]
     NotAMember,
-    /// The directory names no member whose state could be taken.
+    /// The note in the directory names no member that offers its state.
     #[error("no member that could give its state is known")]
     NoSource,
-    /// The caller has ended the repair.
+    /// The caller has stopped the repair.
     #[error("the repair was stopped")]
     Stopped,
-    /// The other member has begun another snapshot.
+    /// The other member has replaced its snapshot by another one.
     #[error("the snapshot has ended at the other member")]
     SnapshotEnded,
     /// The runtime could not start, or the note about the repair could not be read or written.
@@ -83,9 +83,9 @@ impl Classified for RepairError {
     }
 }
 
-/// Replaces the state of this member with the state of one of the members that its directory names, and notes the
-/// repair in the directory. Blocks, and checks `stop` after each chunk. Consensus must not run on the database during
-/// the call, and must not start until the database has been closed and opened again.
+/// Replaces the state of this member with the state of one of the members that its directory names. Records the repair
+/// in the directory. Blocks, and checks `stop` after each chunk. Consensus must not run on the database during the
+/// call. It must not start until the database has been closed and opened again.
 ///
 /// # Errors
 /// Returns the error of the last member that was asked.
@@ -120,8 +120,8 @@ pub fn repair(
     Ok(installed)
 }
 
-/// Installs a snapshot of the member at the other end of a link. Requests a snapshot that contains at least the entries
-/// up to `least`.
+/// Installs a snapshot of the member at the other end of a link. The snapshot must contain at least the entries up to
+/// `least`.
 async fn install_from(link: &Link, db: &Database, least: Index, stop: &AtomicBool) -> Result<Installed, RepairError> {
     let mut install = db.install()?;
     let mut snapshot = 0;

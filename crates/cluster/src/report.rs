@@ -39,7 +39,7 @@ pub(crate) fn leader_of(here: NodeId, leadership: &Leadership) -> Option<NodeId>
     }
 }
 
-/// Composes the report.
+/// Composes a node's report about its cluster.
 pub(crate) fn compose(
     cluster: ClusterId,
     consensus: &Consensus<Rt>,
@@ -91,14 +91,14 @@ pub(crate) fn compose(
         applied_revision: applied.revision,
         is_changing: status.is_changing,
         time_behind: status.time_behind.map(since),
-        // The comparison of states knows it.
+        // The caller fills this in from the comparison of states.
         undecided_after: None,
         triggers,
         members: members.collect(),
     }
 }
 
-/// Returns how far the last entry of a member is behind the last entry of this node.
+/// Returns how far a member's last entry is behind this node's last entry.
 fn lag_of(consensus: &Consensus<Rt>, last: Index, matched: Index) -> Lag {
     Lag { entries: last.0.saturating_sub(matched.0), bytes: consensus.bytes_after(matched) }
 }

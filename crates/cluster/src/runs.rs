@@ -1,20 +1,20 @@
 //! Runs (processes) of the nodes that are connected to this node. They reveal a copied data directory.
 //!
-//! Owns: the run of each connected node, and the decision whether a connection comes from another process with the same
-//! id. Does not own: connections (`listener`), and the number of a run in the handshake (`wire::peer`).
+//! Owns: the run of each connected node, and the decision if a connection comes from another process with the same id.
+//! Does not own: connections (`listener`), or the number of a run in the handshake (`wire::peer`).
 //!
-//! Two processes on copies of one directory have the same id. Both would dial the other members, and both would ask the
-//! leader to correct the address of the id, so each would vote in turn. The first process to connect keeps the id: a
-//! second one is rejected while the first is alive.
+//! Two processes on copies of one directory have the same id. Without this check, both would dial the other members and
+//! ask the leader to correct the address of the id, and each would vote in turn. The first process that connects keeps
+//! the id. A second one is rejected while the first is alive.
 //!
-//! A process that ends closes its connections, so a restarted node is accepted at once. After a loss of power, nothing
-//! closes them. So the first attempt of another process starts a test of the known process, which is alive as long as
-//! it goes on sending frames: each node sends several signs of life within [`Silence::max_answer`]. Meanwhile the other
+//! When a process ends, its connections are closed, so a restarted node is accepted at once. After a loss of power they
+//! stay open. So the first attempt of another process starts a test of the known process. The known process is alive
+//! while it sends frames: each node sends several signs of life within [`Silence::max_answer`]. Meanwhile the other
 //! process dials again and again. It is accepted once the known process has sent nothing for `max_answer` since the
 //! first attempt, or nothing for [`Silence::max`] in total.
 //!
-//! Invariant: each node has at most one run here. The connections of a run that another one has replaced end with their
-//! next frame. Everything here runs on one thread.
+//! Invariant: this node knows at most one run of each node. If another run replaces it, the former run's connections
+//! end at their next frame. Everything here runs on one thread.
 
 use std::{
     cell::{Cell, RefCell},
@@ -27,12 +27,12 @@ use thalweg_types::NodeId;
 use thalweg_wire::peer::PeerRun;
 use tokio::time::Instant;
 
-/// Silences after which a process no longer counts as alive.
+/// Durations of silence after which a process no longer counts as alive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// Silence after which another process is accepted at its first attempt.
+    /// Total silence after which another process is accepted at its first attempt.
     pub max: Duration,
-    /// Silence since the first attempt of another process after which that process is accepted.
+    /// Silence since another process's first attempt after which that process is accepted.
     pub max_answer: Duration,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Silence {
 #[derive(Debug)]
 struct Presence {
     run: PeerRun,
-    /// Number of connections that have not ended.
+    /// Number of open connections of this run.
     connections: Cell<usize>,
-    /// Time of the last frame on any of these connections.
+    /// Time of the last frame on any connection of this run.
     heard: Cell<Instant>,
-    /// Time of the first attempt of another run to connect since the last frame; `heard <= challenged`.
+    /// Time of the first attempt of another run to connect after the last frame; `heard <= challenged`.
     challenged: Cell<Option<Instant>>,
     /// True once another run of the node has connected.
     is_replaced: Cell<bool>,
@@ -56,7 +56,7 @@ impl Presence {
         self.challenged.set(None);
     }
 
-    /// Notes an attempt of another run to connect. Returns true if this run counts as alive.
+    /// Records an attempt of another run to connect. Returns true if this run still counts as alive.
     fn withstands(&self, silence: Silence, now: Instant) -> bool {
         let challenged = self.challenged.get().unwrap_or(now);
         self.challenged.set(Some(challenged));
@@ -65,19 +65,20 @@ impl Presence {
     }
 }
 
-/// Runs of the connected nodes, at most one for each connection. Clones share the same runs.
+/// The known run of each connected node. Clones share the map.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Rc<RefCell<BTreeMap<NodeId, Rc<Presence>>>>);
 
 impl Runs {
-    /// Notes that the process `run` of a node attempts to connect. Returns true if another process of the node is
+    /// Records that the process `run` of a node attempts to connect. Returns true if another process of this node is
     /// connected and counts as alive.
     pub(crate) fn has_other(&self, node: NodeId, run: PeerRun, silence: Silence, now: Instant) -> bool {
         let runs = self.0.borrow();
         runs.get(&node).is_some_and(|known| known.run != run && known.withstands(silence, now))
     }
 
-    /// Notes a connection of the process `run` of a node. It replaces any other process of the node that is connected.
+    /// Records a connection of the process `run` of a node. If another process of this node is connected, it is
+    /// replaced.
     pub(crate) fn begin(&self, node: NodeId, run: PeerRun, now: Instant) -> RunConnection {
         let mut runs = self.0.borrow_mut();
         let known = runs.get(&node).filter(|known| known.run == run).cloned();
@@ -96,7 +97,7 @@ impl Runs {
     }
 }
 
-/// A connection of a run. Dropping it ends it.
+/// An open connection of a run. Dropping this value ends the connection.
 #[derive(Debug)]
 pub(crate) struct RunConnection {
     runs: Runs,
@@ -106,13 +107,13 @@ pub(crate) struct RunConnection {
 }
 
 impl RunConnection {
-    /// Notes a frame. Returns false if another run has replaced this one, so the connection must end.
+    /// Records a frame. Returns false if another run has replaced this one; the caller must then end the connection.
     pub(crate) fn heard(&self, now: Instant) -> bool {
         self.presence.note_frame(now);
         !self.presence.is_replaced.get()
     }
 
-    /// Notes that the node has closed the connection. Later calls do nothing.
+    /// Records that the node has closed the connection. Later calls do nothing.
     pub(crate) fn end(&self) {
         if self.has_ended.replace(true) {
             return;
@@ -137,7 +138,7 @@ mod tests {
 
     const NODE: NodeId = NodeId(7);
     const SECOND: Duration = Duration::from_secs(1);
-    /// With this, the silence alone decides.
+    /// With these values, only the total silence matters.
     const SHORT: Silence = Silence { max: SECOND, max_answer: SECOND };
     const FIRST: PeerRun = PeerRun([1; 16]);
     const COPY: PeerRun = PeerRun([2; 16]);
@@ -174,26 +175,27 @@ mod tests {
         assert!(runs.0.borrow().is_empty());
     }
 
-    /// The silences of a cluster on slow links are long. A node that has lost power need not wait for them.
+    /// On slow links, the silences of a cluster are long. A restarted node need not wait that long after a loss of
+    /// power.
     #[test]
     fn a_process_that_sends_nothing_after_the_attempt_of_another_one_is_replaced() {
         let silence = Silence { max: 60 * SECOND, max_answer: 3 * SECOND };
         let (runs, start) = (Runs::default(), Instant::now());
         let has_other = |run, after: u32| runs.has_other(NODE, run, silence, start + after * SECOND);
         let known = runs.begin(NODE, FIRST, start);
-        // It was paused for a while, and a copy of its directory waits.
+        // The first process was paused for a while, and a process on a copy of its directory waits.
         assert!(has_other(COPY, 10) && has_other(COPY, 12));
         assert!(known.heard(start + 13 * SECOND));
-        // The answer counts, not the time since the first attempt.
+        // The first process has answered, so the time since the first attempt no longer matters.
         assert!([14, 16, 17].into_iter().all(|after| has_other(COPY, after)));
         assert!(known.heard(start + 18 * SECOND));
-        // Then it loses power.
+        // Now the first process loses power.
         assert!(!has_other(FIRST, 20), "its own connections are no attempts of another process");
         assert!([21, 23, 24].into_iter().all(|after| has_other(COPY, after)), "it has time for an answer");
         assert!(!has_other(COPY, 25));
         let new = runs.begin(NODE, COPY, start + 25 * SECOND);
         assert!(!known.heard(start + 26 * SECOND) && new.heard(start + 26 * SECOND));
-        // Without attempts of others, the whole silence decides.
+        // Without attempts of another process, only the total silence matters.
         assert!(!has_other(FIRST, 26 + 61));
     }
 }

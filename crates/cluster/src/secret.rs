@@ -1,7 +1,7 @@
 //! The secret of a cluster, and the proofs of the handshake.
 //!
-//! Owns: HMAC-SHA256 over the transcript, random numbers, and the run of this process. Does not own: files in which
-//! the secret is kept.
+//! Owns: HMAC-SHA256 over the transcript, random numbers, and the number of this process's run. Does not own: the files
+//! that contain the secret.
 
 use std::{fmt, sync::OnceLock};
 
@@ -19,7 +19,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Values of one handshake that both sides authenticate.
+/// Values of one handshake that the proofs of both sides cover.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proven<'a> {
     pub hello: &'a [u8],
@@ -42,14 +42,14 @@ impl Secret {
         Nonce(tag.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// Returns true if the proof is right. Takes the same time for right and wrong proofs.
+    /// Returns true if the proof is right. Takes the same time for right and wrong proofs, so timing reveals nothing.
     pub(crate) fn verify(&self, role: Role, proven: Proven<'_>, proof: &Nonce) -> bool {
         hmac::verify(&self.0, &bytes_of(role, proven), &proof.0).is_ok()
     }
 }
 
 impl Secret {
-    /// Seals the body of a hello whose last field is the seal.
+    /// Writes the seal into the body of a hello; the seal is its last field.
     pub(crate) fn seal(&self, hello: &mut [u8]) {
         let Some((parts, seal)) = sealed_bytes(hello) else { return };
         let (tag, at) = (self.sign(parts), hello.len() - seal.len());
@@ -62,7 +62,7 @@ impl Secret {
             .is_some_and(|(parts, seal)| verify_slices_are_equal(self.sign(parts).as_ref(), seal).is_ok())
     }
 
-    /// Signs the parts one after the other, without joining them in memory, so that a stranger cannot make this node
+    /// Computes the HMAC of the concatenated parts without joining them in memory. So a stranger cannot make this node
     /// allocate memory.
     fn sign(&self, parts: [&[u8]; 2]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.0);
@@ -76,15 +76,15 @@ fn bytes_of(role: Role, proven: Proven<'_>) -> Vec<u8> {
     transcript(role, hello, version, acceptor, nonce, binding)
 }
 
-/// Returns a random number that was never used before.
+/// Returns a random number of 256 bits, which practically never repeats.
 pub(crate) fn nonce() -> Nonce {
     let mut bytes = [0; 32];
     rand::fill(&mut bytes).expect("the system provides random numbers");
     Nonce(bytes)
 }
 
-/// Returns the run of this process. All nodes of the process have it, also one that stops and starts again: the other
-/// nodes take only another process for a copy.
+/// Returns the number of this process's run. All nodes in this process have the same number, even a node that stops and
+/// starts again. So other nodes never take it for a copy of itself.
 pub(crate) fn own_run() -> PeerRun {
     static RUN: OnceLock<PeerRun> = OnceLock::new();
     *RUN.get_or_init(|| {

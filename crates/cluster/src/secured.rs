@@ -1,7 +1,7 @@
-//! A connection to another node, plain or in a TLS session.
+//! A connection to another node, in plain TCP or in a TLS session.
 //!
-//! Owns: beginning a session on a connection. Does not own: certificates and their checks (`transport::PeerTls`), or
-//! when a session begins (`handshake`).
+//! Owns: beginning a session on a connection. Does not own: certificates and their verification (`transport::PeerTls`),
+//! or the moment at which a session begins (`handshake`).
 
 use std::{
     io,
@@ -22,20 +22,20 @@ pub(crate) enum Secured<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
-    /// Begins the session of the side that has dialled `host`.
+    /// Begins a session as the dialling side. `host` is the dialled host. Without `tls`, returns the plain connection.
     pub(crate) async fn connect(stream: S, tls: Option<&PeerTls>, host: &str) -> io::Result<Self> {
         let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
-        // Boxed, so that connections without a session need no memory for one.
+        // Boxed, so that connections without a session take no memory for one.
         Ok(Self::Tls(Box::new(Box::pin(tls.connect(stream, host)).await?)))
     }
 
-    /// Begins the session of the side that has accepted.
+    /// Begins a session as the accepting side. Without `tls`, returns the plain connection.
     pub(crate) async fn accept(stream: S, tls: Option<&PeerTls>) -> io::Result<Self> {
         let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
         Ok(Self::Tls(Box::new(Box::pin(tls.accept(stream)).await?)))
     }
 
-    /// Returns the value that identifies the session; nothing over plain TCP.
+    /// Returns the value that identifies the session; empty over plain TCP.
     pub(crate) fn binding(&self) -> io::Result<Vec<u8>> {
         match self {
             Self::Plain(_) => Ok(Vec::new()),

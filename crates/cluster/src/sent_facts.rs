@@ -1,47 +1,46 @@
-//! Facts about this node that another node has received over a connection.
+//! Facts about this node that were sent to another node over a connection.
 //!
-//! Owns: the rule that determines when facts are sent again. Does not own: the facts themselves, and the frames that
-//! carry them (`signs`).
+//! Owns: the rule when facts are sent again. Does not own: the facts, or the frames with them (`signs`).
 
 use std::time::{Duration, Instant};
 
 use thalweg_types::{Index, SpaceTime};
 
-/// Number of signs of life after which facts are sent again, whether they have changed or not.
+/// Number of signs of life after which facts are sent again even if they have not changed.
 const TELL_EVERY: u32 = 60;
-/// Deviation of the wall clock from the elapsed time above which the clock counts as set by hand.
+/// Difference between the wall clock and the elapsed time from which the clock counts as set by hand.
 const CLOCK_SET: Duration = Duration::from_millis(100);
 
-/// Facts about this node that the others need.
+/// Facts about this node that the other nodes need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnFacts {
-    /// Last entry of the log.
+    /// Index of the last entry of the log.
     pub last: Index,
-    /// Last applied entry.
+    /// Index of the last applied entry.
     pub applied: Index,
-    /// True if the disk is too full for data.
+    /// True if the disk is too full for new data.
     pub lacks_room: bool,
-    /// Wall clock.
+    /// Time of the wall clock.
     pub wall: SpaceTime,
-    /// Number that changes with the description of the node.
+    /// Number of the node's description. It changes with the description.
     pub about: u32,
 }
 
-/// Facts that the other node has.
+/// Facts that the other node has received last.
 #[derive(Debug)]
 struct LastFacts {
     facts: OwnFacts,
     at: Instant,
-    /// Number of signs without facts since.
+    /// Number of signs of life without facts sent since then.
     signs: u32,
 }
 
-/// Facts sent over one connection.
+/// Facts that were sent over one connection.
 #[derive(Debug, Default)]
 pub(crate) struct SentFacts(Option<LastFacts>);
 
 impl SentFacts {
-    /// Returns true if the next sign of life must have these facts.
+    /// Returns true if the next sign of life must contain these facts.
     pub(crate) fn is_due(&self, facts: &OwnFacts, now: Instant) -> bool {
         let Some(sent) = &self.0 else { return true };
         let expected = sent.facts.wall.plus(now.saturating_duration_since(sent.at));
@@ -49,12 +48,12 @@ impl SentFacts {
         sent.signs >= TELL_EVERY || clock_is_off || OwnFacts { wall: sent.facts.wall, ..*facts } != sent.facts
     }
 
-    /// Notes a sign of life with these facts.
+    /// Records that a sign of life with these facts was sent.
     pub(crate) fn note_facts(&mut self, facts: OwnFacts, now: Instant) {
         self.0 = Some(LastFacts { facts, at: now, signs: 0 });
     }
 
-    /// Notes a sign of life without facts.
+    /// Records that a sign of life without facts was sent.
     pub(crate) fn note_sign(&mut self) {
         if let Some(sent) = &mut self.0 {
             sent.signs += 1;

@@ -1,6 +1,6 @@
-//! Requests of other nodes, as consensus of this node serves them.
+//! Serves the requests that other nodes send to this node's consensus.
 //!
-//! Owns: the reply to each kind of request. Does not own: connections (`listener`), consensus and the choice of the
+//! Owns: the reply to each kind of request. Does not own: connections (`listener`), consensus, or the choice of the
 //! snapshot that is being received (`raft`).
 
 use std::{
@@ -60,20 +60,20 @@ use crate::{
     types::Rt,
 };
 
-/// Time between two ticks of [`Requests::receiving`].
+/// Interval at which a node checks if the sender of an unfinished snapshot is silent.
 pub(crate) const RECEIVING_TICK: Duration = Duration::from_millis(100);
-/// Time between two chunks of a snapshot after which this node drops the snapshot. It exceeds the time for which a
-/// leader keeps the snapshot and repeats a chunk.
+/// Maximum time between two chunks of a snapshot; then this node drops the unfinished snapshot. A leader keeps its
+/// snapshot and repeats a chunk for a shorter time.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 const MAX_IDLE_TICKS: u32 = (MAX_IDLE.as_millis() / RECEIVING_TICK.as_millis()) as u32;
 
-/// Minimum time that a process of a node has for a sign of life after another process with the node's id wants to
-/// connect. With the usual silences, these decide alone.
+/// Minimum time in which a process must send a sign of life after another process with its id wants to connect. If
+/// signs of life are frequent, as by default, this minimum applies.
 const MIN_ANSWER: Duration = Duration::from_secs(3);
-/// Number of signs of life that a process may miss in that time.
+/// Number of signs of life that a process may miss during this test.
 const MAX_MISSED_SIGNS: u32 = 4;
 
-/// Maximum number of characters of the names of requests in a log line.
+/// Maximum number of characters that a log line shows of the names of requests.
 const MAX_PRINTED: usize = 4096;
 
 /// Reply with an error.
@@ -98,8 +98,8 @@ impl Refusal {
     }
 }
 
-/// Returns the names of requests without control characters, for a log line. The sending node has escaped and bounded
-/// the names already; this ensures that they cannot break the line.
+/// Returns the names of requests without control characters, for a log line. The sending node has already escaped and
+/// shortened them; this makes sure that even wrong names cannot break the line.
 pub(crate) fn printable(names: &str) -> String {
     names.chars().filter(|char| !char.is_control()).take(MAX_PRINTED).collect()
 }
@@ -154,7 +154,7 @@ fn io_failed(error: std::io::Error) -> Refusal {
     Refusal::new(Action::Retry, "snapshot_failed", error)
 }
 
-/// Encodes a reply, or the error in its place.
+/// Encodes a reply, or the error instead of it.
 fn reply<'a, F: PeerFrame<'a>>(id: u64, result: Result<F, Refusal>) -> Vec<u8> {
     let refusal = match result.and_then(|frame| encoded(&frame, id).map_err(Refusal::from)) {
         Ok(bytes) => return bytes,
@@ -163,7 +163,7 @@ fn reply<'a, F: PeerFrame<'a>>(id: u64, result: Result<F, Refusal>) -> Vec<u8> {
     let (leader, address) = refusal.leader.map_or((None, String::new()), |(node, address)| (Some(node), address));
     let text: String = refusal.text.chars().take(1000).collect();
     let failed = Failed { class: refusal.class, code: &refusal.code, text: &text, leader, address: &address };
-    // The texts are bounded, so this frame always fits.
+    // The texts are limited in length, so this frame always fits.
     encoded(&failed, id).unwrap_or_default()
 }
 
@@ -182,9 +182,9 @@ pub(crate) struct Requests {
     pub data: Data,
     pub about: RefCell<AboutNode>,
     pub receiving: Receiving,
-    /// Time at which a member has last asked for the names of requests.
+    /// Time at which a member last asked for the names of requests.
     pub names_asked: Cell<Option<Instant>>,
-    /// Nodes that were removed while this node ran. Their connections end, and their frames are refused.
+    /// Nodes that were removed while this node runs. Their connections are ended, and their frames are refused.
     pub removed: watch::Sender<BTreeSet<NodeId>>,
 }
 
@@ -222,13 +222,13 @@ impl Requests {
         }
     }
 
-    /// Ends the connections of a node that was removed, and refuses its frames from now on.
+    /// Ends the connections of a removed node, and refuses its frames from now on.
     pub(crate) fn dismiss(&self, node: NodeId) {
         self.removed.send_if_modified(|removed| removed.insert(node));
     }
 
-    /// Returns an error if a node was removed, as far as this node has applied the log. Its connections end a moment
-    /// later.
+    /// Returns an error if this node has applied the removal of `node`. The connections of `node` end shortly
+    /// afterwards.
     fn check_not_removed(&self, node: NodeId) -> Result<(), Refusal> {
         match self.consensus.is_removed(node) {
             Ok(false) => Ok(()),
@@ -237,8 +237,8 @@ impl Requests {
         }
     }
 
-    /// Notes the last ping that the sender of an append has heard. Returns an error if the append must be ignored,
-    /// because its sender does not hear this node.
+    /// Records the last ping that the sender of an append has received. Returns an error if the append must be ignored,
+    /// because the sender does not receive this node's pings.
     fn hear_leader(&self, from: NodeId, heard: u64) -> Result<(), Refusal> {
         self.hearing.heard(from, heard);
         if !self.hearing.is_deaf(from) {
@@ -248,13 +248,13 @@ impl Requests {
         Err(Refusal::new(Action::Retry, "deaf_leader", "this node ignores a leader that does not hear it"))
     }
 
-    /// Gives way to the threads that serve clients, before this node serves an append of `bytes` bytes with entries. They
-    /// may be threads of other nodes on the same machine.
+    /// Lets threads that serve clients run first, before this node serves an append with entries of `bytes` bytes.
+    /// These threads may belong to other nodes on the same machine.
     fn give_way(&self, bytes: usize, is_far_behind: bool) {
         self.consensus.note_far_behind(is_far_behind);
         if is_far_behind && bytes >= YIELD_FROM_BYTES {
-            // While this node catches up, its thread would not sleep for many milliseconds, and the scheduler would let
-            // other threads wait for its next tick.
+            // While this node catches up, its thread would run for many milliseconds without sleeping, and other
+            // threads would wait for the scheduler's next tick.
             std::thread::yield_now();
         }
     }
@@ -320,7 +320,7 @@ impl Requests {
         reply(id, ping.map(|ping| self.signs.pinged(from, &ping)))
     }
 
-    /// Notes a sign of life that has no reply.
+    /// Records a sign of life without a reply: a `Sign` or `Facts` frame.
     fn sign(&self, from: NodeId, kind: PeerKind, body: &Bytes) {
         let noted = match kind {
             PeerKind::Facts => Facts::decode_body(body).map(|facts| self.signs.facts(from, &facts)),
@@ -355,7 +355,7 @@ impl Requests {
                     self.consensus.names().note(*index, || request_id.clone());
                     tracing::debug!(%from, request_id, bytes, index = index.0, "forwarded commands are committed");
                 }
-                // Their senders retry these, and the log reports their cause once.
+                // The senders retry these requests, and the log reports the cause once.
                 Err(ProposeError::NotLeader { .. } | ProposeError::NoLeader | ProposeError::Overloaded { .. }) => {
                     tracing::debug!(%from, request_id, bytes, "forwarded commands are refused");
                 }
@@ -366,8 +366,8 @@ impl Requests {
         reply(id, result.await)
     }
 
-    /// Changes the members of the space, which this node leads. Returns the node that the change was about, or the new
-    /// leader. A node that asks to join again changes its name and address.
+    /// Changes the members of the space, which this node leads. Returns the node that was changed, or the new leader.
+    /// If a node asks to join again, its name and address are updated.
     pub(crate) async fn change_members(
         &self,
         kind: ManageKind,
@@ -530,7 +530,7 @@ impl Requests {
         reply(id, result.await)
     }
 
-    /// Serves a member that repairs its state, which takes the snapshot of this node chunk by chunk.
+    /// Serves a member that repairs its state: sends one chunk of a snapshot.
     async fn ask_chunk(self: Rc<Self>, id: u64, body: Bytes) -> Vec<u8> {
         match self.chunk(&body).await {
             Ok((snapshot, bytes)) => reply(id, Ok(Chunk { snapshot, bytes: RemainingBytes(&bytes) })),
@@ -538,7 +538,8 @@ impl Requests {
         }
     }
 
-    /// Returns the number of the snapshot that is open here, and one of its chunks; no bytes after the last one.
+    /// Returns the number of the open snapshot, and one of its chunks. The chunk is empty after the last one, or if the
+    /// request names another snapshot.
     async fn chunk(&self, body: &[u8]) -> Result<(u64, Bytes), Refusal> {
         let AskChunk { snapshot, number, least } = AskChunk::decode_body(body)?;
         let snapshots = self.snapshots.as_ref();
@@ -573,7 +574,8 @@ impl Service for Requests {
     }
 
     fn silence(&self) -> Silence {
-        // A node whose signs are late for a moment must not lose its place to a copy of its directory.
+        // A node whose signs of life are late for a moment must not lose its id to a process on a copy of its
+        // directory.
         let max_answer = MIN_ANSWER.max(MAX_MISSED_SIGNS * self.hearing.sign_interval());
         Silence { max: 3 * self.hearing.down_after(), max_answer }
     }
@@ -598,7 +600,7 @@ impl Service for Requests {
         let (mut removed, node) = (self.removed.subscribe(), peer.node);
         async move {
             if removed.wait_for(|removed| removed.contains(&node)).await.is_err() {
-                // This node stops, which ends the connection as well.
+                // The sender is gone because this node stops, which also ends the connection.
                 std::future::pending::<()>().await;
             }
         }
@@ -615,7 +617,7 @@ impl Service for Requests {
             let refused = if id == 0 { Vec::new() } else { reply::<Pong>(id, Err(Refusal::removed())) };
             return ready(refused).boxed_local();
         }
-        // A member that repairs its state takes part in nothing.
+        // A member that repairs its state does not take part in the cluster, so its requests are no signs of life.
         let is_alive = request.kind != Some(PeerKind::AskChunk);
         if is_alive && let Some(change) = self.hearing.alive(from) {
             self.events.changed(change);

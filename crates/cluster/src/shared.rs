@@ -1,4 +1,4 @@
-//! State of a node that its thread and its handles share, and the calls between them.
+//! State that a node's thread and its handles share, and the calls from handles to the thread.
 
 use std::{
     sync::{Arc, Mutex, atomic::AtomicBool},
@@ -31,7 +31,7 @@ pub(crate) struct Change {
     pub info: NodeInfo,
 }
 
-/// A call that was not refused, and the permit that counts it among the calls without an answer.
+/// A call in the queue, with its permit. The permit counts it among the unanswered calls.
 pub(crate) struct Admitted {
     pub call: Call,
     pub room: OwnedSemaphorePermit,
@@ -50,17 +50,16 @@ impl Calls {
         (Self { queue, room: Arc::new(Semaphore::new(max_calls)) }, receiver)
     }
 
-    /// Sends a call; its answer arrives at the returned receiver. A receiver without a sender reports that the node has
-    /// stopped.
+    /// Sends a call. Its answer arrives at the returned receiver. If the receiver has no sender, the node has stopped.
     pub(crate) fn send<T>(
         &self,
         make: impl FnOnce(oneshot::Sender<Result<T, ClusterError>>) -> Call,
     ) -> oneshot::Receiver<Result<T, ClusterError>> {
         let (sender, receiver) = oneshot::channel();
         match Arc::clone(&self.room).try_acquire_owned() {
-            // The queue has a place for each call with a permit, so an error means that the node has stopped.
+            // Each call with a permit has a place in the queue, so an error means that the node has stopped.
             Ok(room) => drop(self.queue.try_send(Admitted { call: make(sender), room })),
-            // The receiver is below.
+            // The receiver is returned below, so this cannot fail.
             Err(_) => drop(sender.send(Err(ClusterError::Overloaded))),
         }
         receiver
@@ -76,12 +75,12 @@ pub(crate) struct Shared {
     pub mesh: Mesh,
     pub counters: LinkCounters,
     pub calls: Calls,
-    /// True while this node leads and wants the names of its clients' requests, for log lines.
+    /// True while this node leads and collects the names of its clients' requests for log lines.
     pub names_requests: AtomicBool,
     /// Addresses at which this node serves clients.
     pub serves: watch::Sender<NodeAddresses>,
     pub stop: watch::Sender<bool>,
-    /// True once the node must stop to repair its state.
+    /// True once the node must stop so that its state can be repaired.
     pub repair_is_due: watch::Sender<bool>,
     pub thread: Mutex<Option<JoinHandle<()>>>,
 }

@@ -1,12 +1,12 @@
 //! Signs of life to and from all other nodes, and the facts that travel with them.
 //!
-//! Owns: the form of each sign (ping, sign of life, facts), and the conclusions from those that arrive. Does not own:
-//! the time of a sign (`tasks`), the numbers and what follows from silence (`hearing`), and when facts are sent again
-//! (`sent_facts`).
+//! Owns: the choice between the forms of a sign (ping, sign of life, facts), and the conclusions from received signs.
+//! Does not own: the times of signs (`tasks`), their numbers and the effects of silence (`hearing`), or the rule when
+//! facts are sent again (`sent_facts`).
 //!
-//! Between nodes whose versions support it, a sign of life has no reply: each node learns from the other's signs
-//! whether its own signs arrive. A node whose signs no longer arrive sends pings instead. Their replies show that the
-//! connection is alive, and the link ends a connection on which no replies arrive.
+//! Between nodes of newer versions, a sign of life has no reply: each node learns from the other's signs that its own
+//! signs arrive. If they no longer arrive, the node sends pings instead. Replies to pings show that the connection is
+//! alive; if no replies arrive, the link ends the connection.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -28,7 +28,7 @@ use crate::{
     types::Rt,
 };
 
-/// Signs of life to and from all other nodes. A clone is the same.
+/// Signs of life to and from all other nodes. Clones share the state.
 #[derive(Clone)]
 pub(crate) struct Signs {
     pub consensus: Consensus<Rt>,
@@ -37,14 +37,14 @@ pub(crate) struct Signs {
     pub peers: Peers,
 }
 
-/// Returns by how many milliseconds one clock is ahead of another.
+/// Returns the number of milliseconds by which the clock `one` is ahead of `other`.
 fn ahead_millis(one: SpaceTime, other: SpaceTime) -> i64 {
     let millis = |ahead: u64| i64::try_from(ahead / 1000).unwrap_or(i64::MAX);
     if one >= other { millis(one.0 - other.0) } else { -millis(other.0 - one.0) }
 }
 
-/// Returns a number that changes with the description of a node. Nodes only compare it with an earlier one of the same
-/// node.
+/// Returns a number for a node's description that changes with it. Nodes only compare it with an earlier number of the
+/// same node.
 pub(crate) fn number_of(about: &AboutNode) -> u32 {
     let mut hasher = DefaultHasher::new();
     let AboutNode { name, zone, version, serves } = about;
@@ -67,7 +67,7 @@ impl Signs {
 
     /// Sends the next sign of life to a node. Waits at most `within` for a connection and for the reply of a ping.
     pub(crate) async fn send(&self, node: NodeId, link: &Link, own: OwnFacts, within: Duration) {
-        // A sign that cannot be sent has a number, too: the node does not hear it.
+        // A sign that cannot be sent still takes a number, because the other node does not receive it.
         let number = self.hearing.ping(node);
         let deadline = tokio::time::Instant::now() + within;
         let Ok(connection) = link.connection(deadline).await else { return };
@@ -97,20 +97,20 @@ impl Signs {
             self.events.changed(change);
         }
         if connection.version() < SHORT_FROM {
-            // Such a node does not say when its description changes.
+            // A node of this version does not announce changes of its description.
             self.peers.update(node, |facts| facts.about_announced = None);
         }
         self.note(node, (last, applied), MemberFacts { lacks_room: free_bytes == 0, wall });
     }
 
-    /// Notes a ping of a node, and returns the reply.
+    /// Records a ping from a node, and returns the reply.
     pub(crate) fn pinged(&self, from: NodeId, ping: &Ping) -> Pong {
         self.received(from, ping.number, ping.heard);
         let OwnFacts { last, applied, lacks_room, wall, about: _ } = self.own_facts(0);
         Pong { number: ping.number, last, applied, free_bytes: if lacks_room { 0 } else { u64::MAX }, wall }
     }
 
-    /// Notes a sign of life of a node, whose facts are unchanged.
+    /// Records a sign of life from a node whose facts have not changed.
     pub(crate) fn signed(&self, from: NodeId, sign: &Sign) {
         self.received(from, sign.number, sign.heard);
         let known = self.peers.update(from, |facts| {
@@ -122,7 +122,7 @@ impl Signs {
         }
     }
 
-    /// Notes a sign of life with facts.
+    /// Records a sign of life with facts.
     pub(crate) fn facts(&self, from: NodeId, facts: &Facts) {
         self.received(from, facts.number, facts.heard);
         let Facts { number: _, heard: _, last, applied, lacks_room, wall, about } = *facts;

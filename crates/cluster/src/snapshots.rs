@@ -1,13 +1,13 @@
-//! Snapshots of this node's database for consensus: read in chunks by the leader, installed by a follower.
+//! Snapshots of this node's database for consensus: the leader reads them in chunks, and a follower installs them.
 //!
-//! Owns: the threads on which the blocking calls of the database run, and the record of the last interrupted transfer.
-//! Does not own: the content of chunks (`engine`), or how they travel (`network`, `service`).
+//! Owns: the threads on which blocking calls of the database run, and the state of the last interrupted transfer. Does
+//! not own: the content of chunks (`engine`), or their transport (`network`, `service`).
 //!
-//! A transfer that was interrupted continues within [`KEEP`] after the last chunk: the leader keeps the snapshot at its
-//! position, and the follower keeps what it has received. A member that repairs its state requests each chunk on its
-//! own, so its snapshot is kept between all chunks. A transfer does not continue with a snapshot that is older than the
-//! position that openraft announces to the follower: the leader would count entries for the majority that the follower
-//! lacks. A kept snapshot keeps segments of the log from being freed, as an open one does.
+//! An interrupted transfer can continue until [`KEEP`] after its last chunk: the leader keeps the snapshot at its
+//! position, and the follower keeps the received chunks. A member that repairs its state requests each chunk
+//! separately, so its snapshot is kept between all chunks. A transfer does not continue with a snapshot that is older
+//! than the position that openraft announces to the follower: the leader would count entries that the follower lacks. A
+//! kept snapshot, like an open one, prevents segments of the log from being freed.
 
 use std::{
     cell::{Cell, RefCell},
@@ -36,7 +36,7 @@ use crate::secret::nonce;
 /// Time for which a snapshot is kept after its last use.
 const KEEP: Duration = Duration::from_secs(20);
 
-/// A snapshot that is kept for an interrupted transfer, and its id.
+/// A snapshot that is kept for an interrupted transfer, with its id and the time of its last use.
 struct KeptSnapshot {
     id: SnapshotId,
     snapshot: Snapshot,
@@ -47,7 +47,7 @@ struct KeptSnapshot {
 #[derive(Default)]
 struct InterruptedTransfer {
     kept: RefCell<Option<KeptSnapshot>>,
-    /// True while a task waits to drop the snapshot.
+    /// True while a task waits for the time to drop the snapshot.
     is_watched: Cell<bool>,
 }
 
@@ -56,14 +56,14 @@ impl InterruptedTransfer {
     fn keep(self: &Rc<Self>, id: SnapshotId, snapshot: Snapshot) {
         let before = self.kept.borrow_mut().replace(KeptSnapshot { id, snapshot, last_use: Instant::now() });
         drop(before);
-        // Without a runtime the node stops, and the snapshot ends with it.
+        // Without a runtime, the node is stopping, and the snapshot is dropped with it.
         if tokio::runtime::Handle::try_current().is_ok() && !self.is_watched.replace(true) {
             spawn_local(drop_unused(Rc::downgrade(self)));
         }
     }
 }
 
-/// Drops the kept snapshot when [`KEEP`] has passed since its last use. Ends when no snapshot is there.
+/// Drops the kept snapshot when [`KEEP`] has passed since its last use. Ends when no snapshot is kept.
 async fn drop_unused(interrupted: Weak<InterruptedTransfer>) {
     let mut look_at = Instant::now() + KEEP;
     loop {
@@ -104,13 +104,13 @@ pub(crate) fn of(db: &Database) -> Option<Rc<dyn Snapshots>> {
     Some(Rc::new(DatabaseSnapshots::new(db)))
 }
 
-/// Runs blocking work of the database on a thread for blocking work.
+/// Runs a blocking database operation on one of the runtime's threads for blocking work.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     spawn_blocking(work).await.map_err(io::Error::other)?
 }
 
 fn begin(db: &Database) -> io::Result<(SnapshotId, Snapshot)> {
-    // Chunks travel over a network that is usually faster than zstd.
+    // The network is usually faster than zstd.
     let options = SnapshotOptions { compression: Compression::Lz4, ..SnapshotOptions::default() };
     let snapshot = db.snapshot(&options).map_err(io::Error::other)?;
     let applied = snapshot.info().applied;
@@ -184,7 +184,7 @@ impl SnapshotReader for ChunkReader {
                 Ok((snapshot, chunk))
             })
             .await?;
-            // After the last chunk nothing is left to continue.
+            // After the last chunk, nothing is left to continue with.
             self.snapshot = chunk.is_some().then_some(snapshot);
             Ok(chunk)
         }
@@ -305,7 +305,7 @@ mod tests {
             }
             sleep(KEEP * 2).await;
             assert!(snapshots.interrupted.kept.borrow().is_none(), "it holds the log back no longer");
-            // The same is true for the next one.
+            // The next chunk leads to the same result.
             let second = read(&snapshots).await;
             assert_ne!(second, first);
             sleep(KEEP * 2).await;

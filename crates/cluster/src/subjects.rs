@@ -9,14 +9,14 @@
 //!                                        ▲
 //!             Announcements ─────────────┘   before the batches that were taken earlier
 //! ```
-//! A node dials each other node for this channel, too, and sends its filters and its messages there. Messages from the
-//! other node arrive on the connection that the other node has dialled. The thread is not that of consensus: however
-//! many messages there are, a heartbeat does not wait for them. The listener accepts the connections on the thread of
-//! consensus and hands them over.
+//! For this channel, each node dials each other node and sends its own filters and messages there. Messages from
+//! another node arrive on the connection which that node has dialled. This thread is not the consensus thread, so a
+//! heartbeat never waits for messages. The listener accepts the connections on the consensus thread and hands them over
+//! to this one.
 //!
-//! Invariants: a message of another node goes to clients only, so it makes one hop. No publish waits for a node: the
-//! queue for each node has a bound, and losses are counted. Filters of a node are in force while its connection lasts
-//! and the node is not down.
+//! Invariants: messages from another node go only to clients, so a message makes one hop. A publish never waits for
+//! another node: the queue for each node is limited, and lost messages are counted. The filters of a node apply while
+//! its connection lasts and the node is not down.
 
 mod inbound;
 mod outbound;
@@ -53,17 +53,16 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum number of accepted connections that wait for the thread. Others are closed, and their nodes dial again.
+/// Maximum number of accepted connections that wait for the thread. Further ones are closed; their nodes dial again.
 const MAX_ACCEPTED: usize = 64;
-/// Number of nodes that have connected and are no members, above which they are forgotten.
+/// Number of connected nodes that are not members, above which they are forgotten.
 const MAX_STRANGERS: usize = 64;
 
-/// Addresses of the other members, and whether they accept messages.
+/// Addresses of the other members, each with a flag that it accepts messages.
 type PeerAddresses = BTreeMap<NodeId, PeerAddress>;
 
-/// A connection on its way from the thread that has accepted it. A plain socket is registered with the runtime of the
-/// serving thread. A TLS session stays registered with the runtime of the accepting thread, which wakes the serving
-/// thread.
+/// An accepted connection on its way to the serving thread. A plain socket is registered with the serving thread's
+/// runtime. A TLS session stays registered with the accepting thread's runtime, which wakes the serving thread.
 enum HandedOver {
     Plain(std::net::TcpStream),
     Tls(Secured<TcpStream>),
@@ -104,7 +103,7 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Exchange of messages between this node and all others. Clones refer to the same exchange.
+/// Exchange of messages between this node and all others. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Mesh(Arc<Inner>);
 
@@ -113,7 +112,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mesh {
-    /// Creates an exchange that carries no messages until [`start`](Self::start).
+    /// Creates an exchange. It carries no messages until [`start`](Self::start) is called.
     pub(crate) fn new(credentials: Credentials, stop: watch::Receiver<bool>) -> Self {
         let (accepted, receiver) = mpsc::channel(MAX_ACCEPTED);
         let (places, of_thread) = watch::channel(PeerAddresses::new());
@@ -149,24 +148,24 @@ impl Mesh {
         }
     }
 
-    /// Notes a connection from a node, over any channel.
+    /// Records a connection from a node, on any channel.
     pub(crate) fn connected(&self, peer: &Peer) {
         locked(&self.0.versions).insert(peer.node, peer.version);
     }
 
-    /// Takes over a connection that a node has dialled for messages. Closes it if this node does not carry messages
+    /// Takes over a connection for messages that a node has dialled. Closes it if this node does not carry messages
     /// yet.
     pub(crate) fn accept(&self, node: NodeId, stream: Secured<TcpStream>) {
         if !self.0.is_running.load(Ordering::Acquire) {
             return;
         }
         if let Ok(stream) = HandedOver::new(stream) {
-            // The node dials again if there is no room.
+            // If the queue is full, the connection is closed, and the node dials again.
             let _ = self.0.accepted.try_send((node, stream));
         }
     }
 
-    /// Updates the members from this node's report.
+    /// Updates the list of members from this node's report about the cluster.
     pub(crate) fn update(&self, report: &ClusterReport) {
         let mut versions = locked(&self.0.versions);
         let others = report.members.iter().filter(|member| member.node != report.node);
@@ -188,7 +187,7 @@ impl Mesh {
         });
     }
 
-    /// Returns the figures of the messages exchanged with each other node.
+    /// Returns statistics of the messages exchanged with each other node.
     pub(crate) fn stats(&self) -> Vec<(NodeId, NodeStats)> {
         locked(&self.0.links).iter().map(|(node, link)| (*node, link.stats())).collect()
     }
@@ -204,13 +203,13 @@ fn run_thread(mesh: &Mesh, parts: Parts, broker: Broker) {
         }
     };
     runtime.block_on(carry(mesh, parts, broker));
-    // Tasks that still run are dropped here, with their connections.
+    // This drops the tasks that still run, and their connections.
     runtime.shutdown_background();
     mesh.0.is_running.store(false, Ordering::Release);
     locked(&mesh.0.links).clear();
 }
 
-/// A task that ends when this value is dropped.
+/// A running task. Dropping this value ends the task.
 struct Running(AbortHandle);
 
 impl Running {
@@ -258,12 +257,12 @@ async fn carry(mesh: &Mesh, parts: Parts, broker: Broker) {
                 }
             }
             Some((node, stream)) = accepted.recv() => {
-                // A node that is not known as a member yet dials again.
+                // A node that is not known as a member yet is closed here, and dials again.
                 if let Some(member) = members.get_mut(&node)
                     && let Ok(stream) = stream.receive()
                 {
                     let receiving = inbound::receive(node, stream, Arc::clone(&member.link), broker.clone());
-                    // The connection before ends first, so its end does not clear the filters of this one.
+                    // The former connection is ended first. Otherwise its end would clear the filters of the new one.
                     member.receiving = None;
                     member.receiving = Some(Running::spawn(receiving));
                 }

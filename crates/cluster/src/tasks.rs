@@ -1,8 +1,8 @@
 //! Work that a node does in the background in addition to consensus.
 //!
-//! Owns: the times of signs of life, the knowledge about other nodes, promotion of learners, joining and founding,
-//! events about members, and the floor of the log that followers need. Does not own: the decisions of consensus, the
-//! comparison of states (`comparison`), and the forms of signs of life (`signs`).
+//! Owns: the times of signs of life, the facts about other nodes, the promotion of learners, joining and founding,
+//! events about members, and the lowest log position that followers still need. Does not own: the decisions of
+//! consensus, the comparison of states (`comparison`), or the forms of signs of life (`signs`).
 //!
 //! All tasks end with the runtime of the consensus thread.
 
@@ -45,34 +45,35 @@ use crate::{
     types::Rt,
 };
 
-/// Interval at which this task refreshes the cluster report, checks the members, and drops an unfinished snapshot whose
-/// sender is silent.
+/// Interval at which a task refreshes the cluster report, checks the members, and drops an unfinished snapshot of a
+/// silent sender.
 const LOOK: Duration = RECEIVING_TICK;
-/// Longest silence of a member whose missing entries stay in the log. A member that restarts within it continues from
-/// the log and needs no snapshot.
+/// Maximum silence of a member for which the log keeps the entries that the member lacks. If the member restarts within
+/// this time, it continues from the log and needs no snapshot.
 const FLOOR_GRACE: Duration = Duration::from_secs(60);
-/// Minimum time between two descriptions of another node.
+/// Minimum time between two requests for another node's description.
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
-/// Time between two attempts to join, to promote, or to correct this node's address.
+/// Interval between attempts to join, to promote learners, or to correct this node's address.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);
-/// Number of consecutive failed attempts to take part in the cluster after which the node logs a warning. The first
-/// attempts fail while this node creates the cluster, or while the others start.
+/// Number of consecutive failed attempts to join or to found after which the node logs a warning. The first attempts
+/// often fail, because this node still creates the cluster, or because the other nodes still start.
 const COMPLAIN_AFTER: u32 = 7;
-/// Time between two such warnings: the reason can have changed, and the first one may be far back in the log.
+/// Interval at which such warnings are repeated: the reason can have changed, and the first warning may be far back in
+/// the log.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Maximum time of a membership change that this node requests without an operator.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Returns true if the membership has the name and the address of a node. The request with which a member joined, and
-/// later an operator, decides if it stays a learner, so a node does not ask for it again.
+/// Returns true if the membership has the node's own name and address. The node's role is ignored: whether it stays a
+/// learner was decided by its request to join, or later by an operator.
 fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
     (&known.name, &known.address) == (&own.name, &own.address)
 }
 
-/// Returns the changes from one list of members to another. A node that was behind sees several changes at the same
-/// time, so a new member can be a voter already.
+/// Returns the events that lead from one list of members to another. A node that was behind sees several changes at
+/// once, so a new member can already be a voter.
 fn changes_of_members(known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) -> Vec<Event> {
     let mut changes = Vec::new();
     for (node, role) in now {
@@ -88,7 +89,7 @@ fn changes_of_members(known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeI
     changes
 }
 
-/// Consecutive failed attempts of this node to take part in the cluster.
+/// Counts consecutive failed attempts of this node to join or found a cluster.
 #[derive(Debug, Default)]
 struct FailedAttempts {
     count: u32,
@@ -96,7 +97,7 @@ struct FailedAttempts {
 }
 
 impl FailedAttempts {
-    /// Notes a failed attempt. Returns true if a warning is due.
+    /// Records a failed attempt. Returns true if a warning is due.
     fn note(&mut self, now: Instant) -> bool {
         self.count = self.count.saturating_add(1);
         let is_recent = self.warned.is_some_and(|at| now.saturating_duration_since(at) < COMPLAIN_EVERY);
@@ -120,7 +121,7 @@ fn note_room(report: &ClusterReport) {
     }
 }
 
-/// Parts of the node that its background tasks and the answers to calls use.
+/// Parts of a node that its background tasks and the answers to calls share.
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
     pub network: Network,
@@ -140,8 +141,8 @@ pub(crate) struct Tasks {
     pub advertise: String,
     /// True once this node was removed from the cluster.
     pub was_removed: Cell<bool>,
-    /// Entry after which this node's state differs from those of half of the members or more, while no majority is
-    /// known to have equal states. The node has stopped serving then.
+    /// Entry after which this node is undecided: its state differs from the states of half of the members or more, and
+    /// no majority is known to agree. The node has then stopped serving. `None` if it is not undecided.
     pub undecided: Cell<Option<Index>>,
 }
 
@@ -166,14 +167,14 @@ impl Tasks {
         NodeInfo { name: self.options.name.clone(), ..NodeInfo::at(self.advertise.clone()) }
     }
 
-    /// Other members with their addresses.
+    /// Returns the other members with their descriptions.
     pub(crate) fn others(&self) -> BTreeMap<NodeId, NodeInfo> {
         let status = self.consensus.status();
         let others = status.members.into_iter().filter(|(node, _)| *node != self.here());
         others.map(|(node, member)| (node, member.info)).collect()
     }
 
-    /// Refreshes the report, and notes changes of the members and of the leadership.
+    /// Refreshes the cluster report at intervals, and reacts to changes of the members and of the leadership.
     async fn look(self: Rc<Self>) {
         let mut known: BTreeMap<NodeId, MemberRole> = BTreeMap::new();
         let mut names: BTreeMap<NodeId, String> = BTreeMap::new();
@@ -225,8 +226,8 @@ impl Tasks {
         }
     }
 
-    /// Logs how far this node has caught up since its start. A member does not know the bytes of the entries that it has
-    /// not received yet.
+    /// Logs the progress of this node's catch-up after its start. The number of bytes covers only entries that it has
+    /// already received.
     fn log_catch_up(&self, line: Line, applied: Index) {
         match line {
             Line::Behind(entries) => {
@@ -239,7 +240,7 @@ impl Tasks {
         }
     }
 
-    /// Composes the report anew.
+    /// Composes the cluster report again.
     pub(crate) fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
         let mut report =
@@ -248,7 +249,7 @@ impl Tasks {
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    /// Notes the changes of the members. `names` are those of the known ones.
+    /// Logs changes of the members, and records them as events. `names` are the names of the members in `known`.
     fn note_members(
         &self,
         known: &BTreeMap<NodeId, MemberRole>,
@@ -275,8 +276,8 @@ impl Tasks {
         }
     }
 
-    /// Ends the connections of the members that were removed. `leaving` are those whose removal this node has not
-    /// applied yet.
+    /// Ends the connections of removed members. `leaving` contains the members whose removal this node has not applied
+    /// yet; this function updates it.
     fn dismiss_removed(
         &self,
         known: &BTreeMap<NodeId, MemberRole>,
@@ -285,7 +286,7 @@ impl Tasks {
     ) {
         leaving.extend(known.keys().filter(|node| !now.contains_key(node)));
         leaving.retain(|node| {
-            // If the state cannot be read, consensus ends, too.
+            // If the state cannot be read, consensus also ends.
             let is_removed = self.consensus.is_removed(*node).unwrap_or(false);
             if is_removed {
                 self.requests.dismiss(*node);
@@ -294,8 +295,8 @@ impl Tasks {
         });
     }
 
-    /// Stops serving once this node was removed, as it has applied, or as a member has told it. The leader sends no
-    /// entries to a node that it has removed, so the node seldom has the entry of its removal.
+    /// Stops serving once this node was removed. It learns this from an applied entry or from another member. Usually
+    /// another member reports it, because the leader sends no entries to a node that it has removed.
     fn check_own_removal(&self, members: &BTreeMap<NodeId, MemberRole>) {
         if self.was_removed.get() || !(self.network.removal().is_set() || self.has_applied_own_removal()) {
             return;
@@ -306,7 +307,7 @@ impl Tasks {
             "this node was removed from the cluster: it stops serving, and can only join with a new directory"
         );
         self.db.stop_serving_for_graver(REMOVED_REASON);
-        // Without an entry, the membership here still has this node.
+        // Without the entry of the removal, the membership on this node still contains the node itself.
         if members.contains_key(&self.here()) {
             self.events.removed(self.here(), &self.options.name);
         }
@@ -316,11 +317,11 @@ impl Tasks {
         self.consensus.is_removed(self.here()).unwrap_or(false)
     }
 
-    /// Notes replicas that have fallen behind or caught up. Only the leader knows how far the others are.
+    /// Logs and records replicas that have fallen behind or caught up. Only the leader knows the progress of the
+    /// others.
     fn note_lags(&self, members: &[MemberReport]) {
         if !self.consensus.member().leads() {
-            // Otherwise a condition from before would never end here, and would not be reported when this node leads
-            // again.
+            // Otherwise a lag from before would never end here, and would not be reported when this node leads again.
             self.peers.forget_lags();
             return;
         }
@@ -333,7 +334,7 @@ impl Tasks {
             let (was, is) = self.peers.update(member.node, |facts| {
                 facts.note_progress(last, matched, Instant::now());
                 let was = (facts.is_lagging, facts.is_stale);
-                // The report is older than the progress that was just noted.
+                // The report is older than the progress that was just recorded.
                 let is_stale = facts.behind().is_some_and(|behind| behind > stale_after);
                 (facts.is_lagging, facts.is_stale) = (member.is_lagging(triggers), is_stale);
                 (was, (facts.is_lagging, facts.is_stale))
@@ -356,7 +357,7 @@ impl Tasks {
         }
     }
 
-    /// Keeps the log that the followers heard within [`FLOOR_GRACE`] still need, within the bounds for history.
+    /// Keeps the part of the log that followers heard within [`FLOOR_GRACE`] still need, within the limits for history.
     fn keep_for_followers(&self, members: &[MemberReport]) {
         let is_recent = |node| self.hearing.state(node).is_some_and(|(_, silent_for)| silent_for <= FLOOR_GRACE);
         let needed = members.iter().filter(|member| member.node != self.here() && is_recent(member.node));
@@ -368,8 +369,8 @@ impl Tasks {
         self.hearing.state(node).is_some_and(|(state, _)| state != MemberHealth::Down)
     }
 
-    /// Sends a sign of life to every other member in each interval. Asks a member for its description if the
-    /// description may have changed.
+    /// Sends a sign of life to every other member at each interval. Asks a member for its description if it may have
+    /// changed.
     async fn sign_to_all(self: Rc<Self>) {
         let mut described: BTreeMap<NodeId, Instant> = BTreeMap::new();
         let interval = self.options.detector.interval.min(self.options.consensus.heartbeat);
@@ -392,8 +393,8 @@ impl Tasks {
         self.signs.send(node, &link, own, self.options.detector.suspect_after).await;
     }
 
-    /// Returns true if a node's description has changed, or if the node does not report changes. `since` is the time
-    /// since the last request for it.
+    /// Returns true if a node must be asked for its description: it has changed, or the node does not announce changes.
+    /// `since` is the time since the last such request.
     fn needs_description(&self, node: NodeId, since: Duration, interval: Duration) -> bool {
         self.peers.update(node, |facts| match facts.about_announced {
             Some(number) => facts.about_known != Some(number) && since >= DESCRIBE_EVERY,
@@ -403,15 +404,15 @@ impl Tasks {
 
     async fn describe(self: Rc<Self>, node: NodeId, link: Link) {
         let deadline = tokio::time::Instant::now() + ASK_LIMIT;
-        // The description can change while it is on its way; then it is asked for again.
+        // If the description changes while it is in transit, it is requested again.
         let announced = self.peers.update(node, |facts| facts.about_announced);
         if let Ok(about) = link.call::<_, AboutNode, AboutNode>(&Describe {}, deadline).await {
             self.peers.update(node, |facts| (facts.about, facts.about_known) = (about, announced));
         }
     }
 
-    /// Founds the cluster, joins it, or corrects this node's name and address in the membership. Repeats the attempt
-    /// until the membership contains this node with both.
+    /// Founds the cluster, joins it, or corrects this node's name and address in the membership. Repeats this until the
+    /// membership contains both.
     async fn take_part(self: Rc<Self>) {
         let info = self.own_info();
         let (mut failures, mut was_member) = (FailedAttempts::default(), false);
@@ -449,8 +450,8 @@ impl Tasks {
             return changed.map(drop).map_err(|error| error.to_string());
         }
         let mut asked = BTreeSet::new();
-        // The first node of a cluster has no option `join`. When it loses the leadership before the other nodes know
-        // its address, the new leader cannot reach it, so it must ask the other members.
+        // The first node of a cluster has no option `join`. If it loses the leadership before the other nodes know its
+        // address, the new leader cannot reach it. So it must ask the other members itself.
         let mut wanted: Vec<(NodeId, String)> =
             self.others().into_iter().map(|(node, info)| (node, info.address)).collect();
         if let Leadership::Follower { leader: Some((node, leader)), .. } = self.consensus.member().leadership() {
@@ -474,8 +475,8 @@ impl Tasks {
         Err(reason)
     }
 
-    /// Founds a cluster with the other nodes if all of them are empty, or joins the cluster of those that are not
-    /// (`founding`).
+    /// Founds a cluster together with the other nodes if all of them are empty. Otherwise joins the cluster of those
+    /// with data (`founding`).
     async fn found_or_join(&self, info: &NodeInfo) -> Result<(), String> {
         let deadline = tokio::time::Instant::now() + ASK_LIMIT;
         let asked = self.options.join.iter().filter(|address| **address != self.advertise).map(|address| async move {
@@ -493,8 +494,8 @@ impl Tasks {
         }
     }
 
-    /// Warns if another member has the address of this node: its directory was probably lost, and this node has taken
-    /// its place. Until an operator removes it, it counts as a voter that is down.
+    /// Warns if another member in the membership has this node's address: that member's directory was probably lost,
+    /// and this node has replaced it. The lost member counts as a voter that is down until an operator removes it.
     fn note_former(&self, members: &BTreeMap<NodeId, MemberStatus>) {
         let has_address =
             |(node, member): &(&NodeId, &MemberStatus)| **node != self.here() && member.info.address == self.advertise;
@@ -508,8 +509,8 @@ impl Tasks {
         }
     }
 
-    /// Makes learners voters once they have caught up, while this node leads, and completes a change of the voters that
-    /// has ended half-way, as that of a leader that has failed.
+    /// Makes learners voters once they have caught up, while this node leads. Also completes a change of the voters
+    /// that a failed leader has left half done.
     async fn promote_learners(self: Rc<Self>) {
         loop {
             sleep(CHANGE_EVERY).await;
@@ -558,16 +559,17 @@ mod tests {
         assert!(changes_of_members(&now, &now).is_empty());
     }
 
-    /// The first reason may be that the others still start, and a later one that the token is wrong.
+    /// The first attempts may fail because the other nodes still start, later ones because the token is wrong.
     #[test]
     fn a_node_that_cannot_join_says_why_again_and_again() {
         let (mut failures, start) = (FailedAttempts::default(), Instant::now());
-        // An attempt each 300 ms, for three minutes.
+        // One attempt every 300 ms, for three minutes.
         let warned = (1..=600).filter(|number| failures.note(start + CHANGE_EVERY * *number)).collect::<Vec<u32>>();
         assert_eq!(warned, [COMPLAIN_AFTER, COMPLAIN_AFTER + 200, COMPLAIN_AFTER + 400]);
     }
 
-    /// A node that joined as a learner does not know that, and is told so by no one: it would ask to join for ever.
+    /// A node that joined as a learner does not know this role. If the role counted, the node would ask to join
+    /// forever.
     #[test]
     fn a_member_is_known_by_its_name_and_address_whether_or_not_it_stays_a_learner() {
         let own = NodeInfo { name: "n4".to_owned(), ..NodeInfo::at("n4:1") };

@@ -1,4 +1,4 @@
-//! Nodes of tests: a listener on loopback with a service that a test gives.
+//! Nodes for tests: a listener on loopback with a service that the test defines.
 
 use std::{cell::RefCell, net::SocketAddr, rc::Rc, time::Duration};
 
@@ -36,7 +36,7 @@ pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {
 
 type Answer = Box<dyn Fn(Channel, Frame) -> LocalBoxFuture<'static, Vec<u8>>>;
 
-/// A service that answers as the test specifies, and records the requests.
+/// A service that answers as the test specifies, and records all requests.
 pub(crate) struct Scripted {
     answer: Answer,
     pub seen: RefCell<Vec<(Channel, PeerKind)>>,
@@ -60,7 +60,7 @@ impl Service for Scripted {
     }
 }
 
-/// A serving node. Its tasks end with the runtime of the test.
+/// A running server. Its tasks end with the test's runtime.
 pub(crate) struct Server {
     pub address: SocketAddr,
     pub service: Rc<Scripted>,
@@ -77,7 +77,7 @@ impl Server {
         Self { address, service, _stop: stop }
     }
 
-    /// Returns links to the server from node 1. They share a path.
+    /// Returns links from node 1 to the server. The links share a path.
     pub(crate) fn links<const N: usize>(&self, channels: [Channel; N]) -> [Link; N] {
         let path = Path::default();
         let own = credentials(NodeId(1), 5);

@@ -1,4 +1,4 @@
-//! openraft's types over tokio, which nodes use.
+//! openraft's types over tokio, as nodes use them.
 
 /// Runtime of the consensus thread.
 pub(crate) type Rt = openraft_rt_tokio::TokioRuntime;

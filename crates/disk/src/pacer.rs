@@ -1,15 +1,17 @@
 //! The pacer: one scheduler for all background work that shares a disk with the syncs of clients.
 //!
 //! Owns: the measured rate of the disk, the time of the log's syncs, the kinds of work that are late, and the counters
-//! of its decisions. Does not own: the rules (see `pacing`), usual pauses and deadlines, which its callers know.
+//! of its decisions. Does not own: the rules (see `pacing`), or the usual pauses and the deadlines, which callers
+//! determine.
 //!
 //! ```text
 //! begin(job) -> Permit -> a piece goes to the disk -> Permit::finish -> the caller pauses
 //!                                                     (measures)
 //! ```
 //!
-//! The pacer queues nothing and blocks nobody: a caller writes its piece at once and pauses afterwards, for a bounded
-//! time. Only pieces of which the disk has received all bytes count for its rate, never a write to the page cache.
+//! The pacer has no queue and never blocks a caller: a caller writes its piece at once, and then pauses for a bounded
+//! time. A piece counts for the disk's rate only if the disk has received all of its bytes. Writes to the page cache do
+//! not count.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -25,17 +27,18 @@ use thalweg_types::{Clock, SystemClock};
 
 use crate::pacing::{DiskRate, DiskUse, MAX_PAUSE_FACTOR, PacedJob, PacedWork, SyncShare, pause_after};
 
-/// Time for which a kind of work counts as late after its last late piece.
+/// A kind of work counts as late until this time has passed since its last late piece.
 const LATE_FOR: Duration = Duration::from_millis(100);
 
-/// Scheduler of background work on one disk. The log of a directory has one, and the state beside the log shares it.
+/// Scheduler of background work on one disk. The log of a directory creates one, and the state on the same disk shares
+/// it.
 #[derive(Debug)]
 pub struct Pacer {
-    /// Clock by which pieces are measured; `None` in stepped mode, in which nothing is measured and nothing pauses.
-    /// A panic leaves no clock in a state that later calls must not see.
+    /// Clock that measures pieces. `None` in stepped mode: nothing is measured, and no work pauses. `AssertUnwindSafe`
+    /// is sound because a panic cannot leave a clock in an invalid state.
     clock: Option<AssertUnwindSafe<Arc<dyn Clock>>>,
     measurements: Mutex<Measurements>,
-    /// Total time of the log's syncs.
+    /// Total time of the log's syncs, in nanoseconds.
     sync_nanos: AtomicU64,
     works: [WorkCounters; PacedWork::ALL.len()],
 }
@@ -51,14 +54,14 @@ struct Measurements {
 struct WorkCounters {
     rest_nanos: AtomicU64,
     late: AtomicU64,
-    /// Time until which the kind counts as late, by the pacer's clock.
+    /// Time, by the pacer's clock, until which this kind of work counts as late.
     late_until_nanos: AtomicU64,
 }
 
-/// Decisions of a pacer since it was created, and the rate of its disk.
+/// Counters of a pacer's decisions since its creation, and the rate of its disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacerStats {
-    /// Rate at which the disk has lately written the pieces of background work, in bytes per second; 0 if it is not
+    /// Rate at which the disk has recently written pieces of background work, in bytes per second; 0 if it is not
     /// known.
     pub rate_bytes: u64,
     /// Total microseconds for which each kind of work has paused, in the order of [`PacedWork::ALL`].
@@ -77,7 +80,7 @@ impl PacerStats {
     }
 }
 
-/// Two pacers are equal only if they are the same one.
+/// Two pacers are equal only if they are the same object.
 impl PartialEq for Pacer {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
@@ -100,7 +103,7 @@ impl Pacer {
         Self::with(Some(clock))
     }
 
-    /// Creates a pacer for a simulation or another stepped run: it reads no clock, and no pause is longer than zero.
+    /// Creates a pacer for a simulation or another stepped run. It reads no clock, and all of its pauses are zero.
     #[must_use]
     pub fn stepped() -> Self {
         Self::with(None)
@@ -117,19 +120,19 @@ impl Pacer {
         self.clock.is_none()
     }
 
-    /// Returns the time by the pacer's clock, with which deadlines are computed.
+    /// Returns the time of the pacer's clock. Callers compute deadlines relative to it.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.monotonic())
     }
 
-    /// Begins a piece of a job, which the caller writes now. Never waits.
+    /// Begins a piece of a job. The caller writes the piece now. Never waits.
     pub fn begin(&self, job: PacedJob) -> Permit<'_> {
         Permit { pacer: self, job, begun: self.now() }
     }
 
-    /// Returns true if the job misses its deadline even without pauses. Counts the piece that the caller is about to
-    /// write, and makes other kinds of work pause for longer for a moment.
+    /// Returns true if the job misses its deadline even without pauses. In this case, counts one late piece, which the
+    /// caller is about to write, and makes other kinds of work pause for longer during the next 100 ms.
     pub fn is_late(&self, job: &PacedJob) -> bool {
         if self.is_stepped() || !job.is_late(self.measurements().rate.get()) {
             return false;
@@ -140,7 +143,7 @@ impl Pacer {
         true
     }
 
-    /// Counts the time of a sync of the log, for which background work leaves time.
+    /// Counts the duration of a sync of the log. The longer syncs take, the more time background work leaves for them.
     pub fn count_sync(&self, took: Duration) {
         self.sync_nanos.fetch_add(nanos(took), Relaxed);
     }
@@ -158,7 +161,8 @@ impl Pacer {
         }
     }
 
-    /// Returns a pause that keeps work below a rate of its own: `pause`, or a longer one while other work is late.
+    /// Returns the pause for work that limits its own rate: `pause`, or twice as long while another kind of work is
+    /// late.
     #[must_use]
     pub fn stretched(&self, work: PacedWork, pause: Duration) -> Duration {
         if self.is_other_late(work, self.now()) { pause.saturating_mul(MAX_PAUSE_FACTOR) } else { pause }
@@ -190,8 +194,8 @@ impl Pacer {
     }
 }
 
-/// A piece of background work that is being written; see [`Pacer::begin`]. If it is dropped unfinished, as after an
-/// error, the piece is not measured.
+/// A piece of background work that is being written; see [`Pacer::begin`]. Dropping it without
+/// [`finish`](Self::finish), for example after an error, leaves the piece out of the measurements.
 #[derive(Debug)]
 #[must_use = "the pause after the piece follows from it"]
 pub struct Permit<'a> {
@@ -201,9 +205,9 @@ pub struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// Ends the piece and returns the pause that the caller makes after it. `synced_bytes` is the number of bytes of
-    /// the piece that the disk has received; 0 if the piece says nothing about the disk's rate. `usual` returns the
-    /// pause while nothing is known about the disk, after the time that the piece took.
+    /// Ends the piece and returns the pause that the caller must make after it. `synced_bytes` is the number of the
+    /// piece's bytes that the disk has received; 0 if the piece does not show the disk's rate. `usual` is called with
+    /// the time that the piece took, and returns the usual pause after it.
     #[must_use]
     pub fn finish(self, synced_bytes: u64, usual: impl FnOnce(Duration) -> Duration) -> Duration {
         let Self { pacer, job, begun } = self;

@@ -1,36 +1,37 @@
-//! Rules by which background work pauses between pieces of its output, as functions of numbers.
+//! Rules for the pauses of background work between pieces of its output, as functions of numbers.
 //!
 //! Owns: the pause after a piece ([`pause_after`]), lateness ([`PacedJob::is_late`]), and the rates of the disk and of
 //! writers. Does not own: clocks, threads and counters (see `pacer`).
 //!
-//! Each kind of work has a *usual* pause, which its caller names. It leaves the disk to the syncs of clients, and applies
-//! while nothing else is known. Beyond that:
+//! Each kind of work has a *usual* pause after a piece, which its caller determines. The usual pause leaves time on the
+//! disk for the syncs of clients. It applies unless one of these rules does:
 //!
-//! * A job that misses its deadline at the disk's rate does not pause.
-//! * A job that meets its deadline only with a larger share of the disk than its usual pause leaves it pauses for less.
-//! * If syncs take so much of the time that the usual pause does not leave them the rest, the job pauses for longer.
-//! * While another kind of work is late, a job that is not late pauses for as long as it may.
+//! * A job that would miss its deadline at the disk's present rate does not pause.
+//! * A job that needs a larger share of the disk for its deadline than the usual pause permits pauses for less time.
+//! * If syncs need more of the disk's time than the usual pause leaves free, the job pauses for longer.
+//! * While another kind of work is late, a job that is not late makes the longest permitted pause.
 //!
-//! Invariant: a pause is never longer than [`MAX_PAUSE_FACTOR`] times the usual one, so a mistake in a rate or in a
-//! deadline slows work down, and never stops it.
+//! Invariant: a pause is at most [`MAX_PAUSE_FACTOR`] times the usual one. So a wrong rate or deadline can slow work
+//! down, but never stop it.
 
 use std::time::Duration;
 
-/// Share of the disk's time that syncs leave to work, however long they take.
+/// Minimum share of the disk's time that a job gets, however long syncs take.
 const MIN_SHARE: f64 = 0.25;
-/// Maximum share that a job takes for its deadline before it is late.
+/// Maximum share of the disk's time that a job takes for its deadline while it is not late.
 const MAX_SHARE: f64 = 0.9;
-/// Factor by which a job takes more of the disk than its deadline needs, because both rates vary.
+/// Factor by which a job takes more of the disk's time than its deadline needs, because the measured rates vary.
 const DEADLINE_MARGIN: f64 = 1.25;
-/// Longest pause, in usual pauses.
+/// Longest pause, as a multiple of the usual pause.
 pub const MAX_PAUSE_FACTOR: u32 = 2;
-/// Bytes over which the disk's rate is measured at least. The times of smaller pieces are added up.
+/// Minimum number of bytes for one measurement of the disk's rate. Smaller pieces are added up.
 const SAMPLE_BYTES: u64 = 1 << 20;
-/// Highest rate of a disk, in bytes per second. Pieces that seem faster had been written before, or are in memory.
+/// Highest plausible rate of a disk, in bytes per second. A faster sample is ignored: its bytes were already on the
+/// disk, or only went to memory.
 const MAX_DISK_RATE: u64 = 16 << 30;
-/// Weight of a sample in the disk's rate: one in this number.
+/// Divisor: a new sample counts for one part in this number of the disk's rate.
 const SAMPLE_WEIGHT: u64 = 8;
-/// Shortest time over which the rate of writers and the share of syncs are measured.
+/// Minimum time over which the rate of writers and the share of syncs are measured.
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// Kind of background work that shares the disk with the syncs of clients.
@@ -65,27 +66,27 @@ impl PacedWork {
     }
 }
 
-/// A running piece of background work: its remaining bytes and its deadline.
+/// A running job of background work: its kind, its remaining bytes and its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacedJob {
-    /// Kind of the work.
+    /// Kind of work that the job does.
     pub work: PacedWork,
     /// Bytes that the job still has to write.
     pub left_bytes: u64,
-    /// Time from now until writers wait for the job; zero if they do already. `None` if no writer will wait for it, or
-    /// the time is not known.
+    /// Time from now until writers must wait for the job; zero if they wait already. `None` if no writer will wait for
+    /// it, or if the time is not known.
     pub deadline: Option<Duration>,
 }
 
 impl PacedJob {
-    /// Returns true if the job misses its deadline even without pauses. `rate` is the rate of the disk in bytes per
-    /// second, if it is known.
+    /// Returns true if the job misses its deadline even without pauses. `rate` is the disk's rate in bytes per second;
+    /// `None` if it is not known.
     #[must_use]
     pub fn is_late(&self, rate: Option<u64>) -> bool {
         self.deadline.is_some_and(|deadline| deadline.is_zero()) || self.needed_share(rate) > 1.0
     }
 
-    /// Returns the share of the disk's time with which the job just meets its deadline; 0 if it has none, or if the
+    /// Returns the share of the disk's time that the job needs to meet its deadline; 0 if it has no deadline, or if the
     /// rate is not known.
     fn needed_share(&self, rate: Option<u64>) -> f64 {
         let (Some(deadline), Some(rate)) = (self.deadline, rate) else { return 0.0 };
@@ -93,19 +94,18 @@ impl PacedJob {
     }
 }
 
-/// Use of the disk from which pauses follow.
+/// Measured use of the disk, from which pauses are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DiskUse {
-    /// Rate at which the disk writes, in bytes per second, if it is known.
+    /// Rate at which the disk writes, in bytes per second; `None` if it is not known.
     pub(crate) rate: Option<u64>,
-    /// Share of the last time in which syncs were in progress.
+    /// Share of the recent time in which syncs were in progress, 0 to 1.
     pub(crate) sync_share: f64,
     /// True if another kind of work is late.
     pub(crate) is_other_late: bool,
 }
 
-/// Returns the pause after a piece of a job that has used the disk for `took`. `usual` is the pause while nothing is
-/// known about the disk.
+/// Returns the pause of a job after a piece for which the disk took the time `took`. `usual` is the job's usual pause.
 pub(crate) fn pause_after(job: &PacedJob, took: Duration, usual: Duration, disk: &DiskUse) -> Duration {
     if job.is_late(disk.rate) {
         return Duration::ZERO;
@@ -129,11 +129,11 @@ pub(crate) fn pause_after(job: &PacedJob, took: Duration, usual: Duration, disk:
     Duration::try_from_secs_f64(pause).map_or(longest, |pause| pause.min(longest))
 }
 
-/// The rate at which the disk writes, an average of which later pieces count more.
+/// Average rate at which the disk writes. Recent pieces count more.
 #[derive(Debug, Default)]
 pub(crate) struct DiskRate {
     bytes_per_second: Option<u64>,
-    /// Bytes and time of pieces that are not part of the rate yet.
+    /// Bytes and time of the pieces that are not included in the rate yet.
     bytes: u64,
     took: Duration,
 }
@@ -143,7 +143,7 @@ impl DiskRate {
         self.bytes_per_second
     }
 
-    /// Adds a piece of which the disk has received all bytes within the time `took`.
+    /// Adds a piece. The disk has received all of its bytes, within the time `took`.
     pub(crate) fn add(&mut self, bytes: u64, took: Duration) {
         self.bytes += bytes;
         self.took += took;
@@ -160,17 +160,18 @@ impl DiskRate {
     }
 }
 
-/// Share of the time in which syncs are in progress.
+/// Measures the share of time in which syncs are in progress.
 #[derive(Debug, Default)]
 pub(crate) struct SyncShare {
     share: f64,
-    /// Beginning of the time being measured, and the total time of syncs then.
+    /// Time at which the present measurement began. `synced` is the total time of syncs at that time.
     since: Duration,
     synced: Duration,
 }
 
 impl SyncShare {
-    /// Returns the share of syncs at `now`, at which their total time is `synced`.
+    /// Returns the share of time, 0 to 1, in which syncs were in progress. `synced` is the total time of syncs until
+    /// `now`.
     pub(crate) fn at(&mut self, now: Duration, synced: Duration) -> f64 {
         let passed = now.saturating_sub(self.since);
         if passed >= WINDOW {
@@ -182,17 +183,17 @@ impl SyncShare {
     }
 }
 
-/// Meter of the rate of writers, which reads their position from time to time.
+/// Measures the rate of writers. The caller passes in the total of written bytes from time to time.
 #[derive(Debug, Default)]
 pub struct WriteMeter {
     bytes_per_second: Option<u64>,
-    /// Time and position of the last measurement.
+    /// Time of the last measurement, and the total of written bytes at that time.
     last: Option<(Duration, u64)>,
 }
 
 impl WriteMeter {
-    /// Returns the rate of the writers in bytes per second; `None` until it is known, and while they write nothing.
-    /// `written_bytes` is the number of bytes that they have written so far, and `now` the time of a monotonic clock.
+    /// Returns the rate of the writers in bytes per second; `None` if it is not known yet, or if they write nothing.
+    /// `written_bytes` is the total number of bytes that they have written, and `now` the time of a monotonic clock.
     pub fn rate(&mut self, now: Duration, written_bytes: u64) -> Option<u64> {
         let (since, before) = *self.last.get_or_insert((now, written_bytes));
         let passed = now.saturating_sub(since);
@@ -203,7 +204,7 @@ impl WriteMeter {
         self.bytes_per_second.filter(|rate| *rate > 0)
     }
 
-    /// Returns the time until the writers have written `room_bytes` bytes more; `None` if their rate is not known. The
+    /// Returns the time in which the writers will write `room_bytes` more bytes; `None` if their rate is not known. The
     /// other arguments are those of [`rate`](Self::rate).
     pub fn time_to_fill(&mut self, now: Duration, written_bytes: u64, room_bytes: u64) -> Option<Duration> {
         let rate = self.rate(now, written_bytes)?;
@@ -212,7 +213,7 @@ impl WriteMeter {
     }
 }
 
-/// Returns the rate of `bytes` bytes in the time `took`.
+/// Returns the rate in bytes per second, given that `bytes` bytes took the time `took`.
 fn per_second(bytes: u64, took: Duration) -> u64 {
     let rate = u128::from(bytes) * 1_000_000_000 / took.as_nanos().max(1);
     u64::try_from(rate).unwrap_or(u64::MAX)
@@ -224,7 +225,7 @@ mod tests {
 
     const MILLI: Duration = Duration::from_millis(1);
     const SECOND: Duration = Duration::from_secs(1);
-    /// A disk that writes 100 MB/s and does nothing else.
+    /// A disk that writes 100 MB/s and has no syncs.
     const IDLE: DiskUse = DiskUse { rate: Some(100_000_000), sync_share: 0.0, is_other_late: false };
     const ENDLESS: PacedJob = PacedJob { work: PacedWork::Flush, left_bytes: 50_000_000, deadline: None };
 
@@ -245,7 +246,8 @@ mod tests {
         assert_pause(ENDLESS, unknown, 1000);
         assert_pause(due_in(MILLI), unknown, 1000);
         assert_pause(ENDLESS, IDLE, 1000);
-        // With an hour left, the deadline needs less of the disk than the usual pause leaves it.
+        // With an hour left, the deadline needs a smaller share of the disk than the job already gets with the usual
+        // pause.
         assert_pause(due_in(3600 * SECOND), IDLE, 1000);
         assert_eq!(pause_after(&ENDLESS, Duration::ZERO, MILLI, &IDLE), MILLI);
         assert_eq!(pause_after(&ENDLESS, MILLI, Duration::ZERO, &IDLE), Duration::ZERO);
@@ -276,12 +278,12 @@ mod tests {
         assert_pause(ENDLESS, DiskUse { sync_share: 0.5, ..IDLE }, 1000);
         assert_pause(ENDLESS, DiskUse { sync_share: 0.6, ..IDLE }, 1500);
         assert_pause(ENDLESS, DiskUse { sync_share: 1.0, ..IDLE }, 2000);
-        // The deadline comes first.
+        // A deadline has priority over syncs.
         assert_pause(due_in(SECOND), DiskUse { sync_share: 1.0, ..IDLE }, 600);
-        // A quarter of the disk is always left, so a pause of three times the piece does not get longer.
+        // Work always gets a quarter of the disk. A pause of three times the piece leaves it exactly this share.
         let pause = pause_after(&ENDLESS, MILLI, 3 * MILLI, &DiskUse { sync_share: 1.0, ..IDLE });
         assert!(pause.abs_diff(3 * MILLI) < Duration::from_micros(1), "{pause:?}");
-        // A piece that took long has a short pause in comparison, which gets no longer by itself.
+        // After a long piece, the usual pause is short in comparison. It is not lengthened for this reason alone.
         assert_eq!(pause_after(&ENDLESS, SECOND, MILLI, &IDLE), MILLI);
     }
 

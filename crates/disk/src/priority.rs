@@ -1,10 +1,11 @@
-//! Priority of background threads that read or write files, below the threads that callers wait for.
+//! Low priorities for background threads that read or write files, so that other threads run first.
 //!
 //! Owns: the two system calls. Does not own: the threads.
 //!
-//! `nice` is not sufficient for a thread that never sleeps: such a thread gives way, but Linux first lets it run until
-//! the next tick. On two cores with compression at `nice` 19, a log's fsync (whose parts the kernel hands from thread
-//! to thread) sometimes waited up to 4 ms for this tick. A thread with idle priority gives way immediately.
+//! `nice` is not sufficient for a thread that never sleeps: Linux lets such a thread run until the next tick before
+//! another thread gets the processor. On two cores with compression at `nice` 19, the log's fsync sometimes waited up
+//! to 4 ms for this tick, because the kernel runs parts of an fsync in several threads. A thread with idle priority
+//! yields immediately.
 
 use rustix::{process::setpriority_process, thread::gettid};
 
@@ -14,14 +15,14 @@ const LOW_PRIORITY: i32 = 10;
 /// Priority of a background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
-    /// The thread gets only processor time that other threads leave, plus about a third of a percent.
+    /// The thread gets only processor time that other threads leave unused, plus about a third of a percent.
     Idle,
-    /// The thread gets a smaller share of the processor time than others, about a tenth.
+    /// The thread gets about a tenth of the processor time of a normal thread.
     Low,
 }
 
 impl Priority {
-    /// Sets the priority of the calling thread. Without the permission for this the thread keeps its present priority.
+    /// Sets the priority of the calling thread. Keeps the present priority if the process lacks the permission.
     pub fn take(self) {
         match self {
             Self::Idle => {

@@ -1,8 +1,9 @@
 //! Cost of the backends' operations, in nanoseconds per operation.
 //!
-//! `cargo bench -p thalweg-store --bench backend [-- KEYS VALUE_BYTES]`. Small by default, so that it runs as a
-//! test. One thread. Writes are not durable, because durability is the log's part. Flushed figures are measured
-//! with a warm block cache. Contents are verified, not only counted.
+//! `cargo bench -p thalweg-store --bench backend [-- KEYS VALUE_BYTES]`. The defaults are small, so that the benchmark
+//! can run as a test. It uses one thread. Writes are not durable, because the log makes them durable in a node. Reads
+//! of flushed data are measured with a warm block cache. The benchmark verifies the contents that it reads, not only
+//! their number.
 
 #![allow(clippy::print_stdout, reason = "it prints a report")]
 
@@ -20,7 +21,7 @@ use thalweg_store::{
 };
 use thalweg_types::{Index, Lsn};
 
-/// A barrier of a log that is always durable.
+/// A log barrier that always succeeds at once, as if the log were already on disk.
 struct Durable;
 
 impl LogBarrier for Durable {
@@ -40,7 +41,7 @@ fn key(number: usize) -> [u8; 19] {
     key
 }
 
-/// Returns a permutation of `0..count`, always the same.
+/// Returns a random permutation of `0..count`. The permutation is the same in each run.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

@@ -264,8 +264,8 @@ pub enum Direction {
     Reverse,
 }
 
-/// Callback of a scan, which calls it with each key and value. Key and value are borrowed only for the duration of the
-/// call. If the callback returns `Break`, the scan ends.
+/// Callback that a scan calls with each key and value. Both are borrowed only for the duration of the call. If the
+/// callback returns `Break`, the scan ends.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// Returns true if no key can lie within the bounds. Callers check this before they use a map that panics on
@@ -304,14 +304,13 @@ pub trait View: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError>;
-    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. Intended for walks over the
-    /// whole map: the blocks that such a walk reads are not cached, so it does not evict blocks that other readers use,
-    /// and it shares no lock with other readers.
+    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. For reading the whole map
+    /// once: caches no blocks, so that other readers' blocks stay cached, and shares no lock with other readers.
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
-    /// Returns a cursor over the pairs within the bounds, in the order of a [scan](Self::scan). It keeps the data of
-    /// the view alive. Returns `None` if this kind of view has no cursors; callers then scan.
+    /// Returns a cursor over the pairs within the bounds, in the order of a [scan](Self::scan). The cursor keeps the
+    /// view's data alive. Returns `None` if views of this backend have no cursors; callers then scan.
     fn cursor(
         &self,
         _lower: Bound<&[u8]>,
@@ -324,10 +323,11 @@ pub trait View: Send + Sync {
     fn applied(&self) -> Applied;
 }
 
-/// A position among the pairs of a view, which the caller moves. At first it is before the first pair.
+/// A cursor over the pairs of a view. At first it is before the first pair.
 pub trait PairCursor: Send + Sync {
-    /// Moves to the next pair. Returns false if there is none. If the [budget](thalweg_types::budget) of the thread's
-    /// read is spent, it returns false, too, and a later call continues.
+    /// Moves to the next pair. Returns false after the last pair. Also returns false if the
+    /// [budget](thalweg_types::budget) of the thread's read is spent; a later call then continues from the same
+    /// position.
     fn advance(&mut self) -> Result<bool, BackendError>;
     /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the
     /// last.
@@ -392,14 +392,14 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
         Ok(())
     }
     /// Returns true if the next [`apply`](Self::apply) may pause or block, because flushes and compactions are behind.
-    /// A thread that must not wait leaves the call to another thread then. Takes no lock.
+    /// In this case, a thread that must not wait passes the batch to another thread. Takes no lock.
     fn may_wait(&self) -> bool {
         false
     }
-    /// Makes [`apply`](Self::apply) and [`make_room`](Self::make_room) leave their pauses to the caller from now on,
-    /// which makes them as [`take_pause`](Self::take_pause) says. They still block when there is no room.
+    /// Makes [`apply`](Self::apply) and [`make_room`](Self::make_room) skip their pauses from now on. The caller makes
+    /// the pauses that [`take_pause`](Self::take_pause) returns. Both functions still block when there is no room.
     fn leave_pauses(&self) {}
-    /// Returns the sum of the pauses, at most 1 s, that writes since the last call have left to the caller.
+    /// Returns the sum of the pauses, at most 1 s, that writes have skipped since the last call.
     fn take_pause(&self) -> Duration {
         Duration::ZERO
     }
@@ -422,7 +422,7 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     fn flush_above(&self, _bytes: usize) -> Result<bool, BackendError> {
         Ok(false)
     }
-    /// Reads all persisted data and verifies it, so that damage is found also where no reader would notice it. Calls
+    /// Reads all persisted data and verifies it. This also finds damage in data that no reader would notice. Calls
     /// `step` with the number of bytes read since the last call; if `step` returns `Break`, the verification ends
     /// early. Returns [`BackendError::Corrupt`] for the first damage. The default implementation is for a backend that
     /// persists nothing.
@@ -433,24 +433,24 @@ pub trait Backend: Any + Send + Sync + fmt::Debug {
     fn health(&self) -> BackendHealth {
         BackendHealth::Good
     }
-    /// Returns the number of bytes of disk space that persisting all applied batches would take at most, as far as this
-    /// can be estimated cheaply.
+    /// Returns an estimate, cheap to compute, of the bytes of disk space that persisting all applied batches takes at
+    /// most.
     fn bytes_to_persist(&self) -> u64 {
         0
     }
-    /// Returns the number of bytes within the backend's files that it can use again before its files grow. This is an
-    /// estimate that is rather too small.
+    /// Returns the number of free bytes within the backend's files, which the backend uses again before its files grow.
+    /// This is an estimate; the true number is usually larger.
     fn reusable_bytes(&self) -> u64 {
         0
     }
-    /// Does pending background work on the caller's thread, if the backend was opened without threads for it
-    /// ([`Background::Stepped`](crate::Background::Stepped)). Returns true if it did some. Blocks for its file
-    /// operations.
+    /// Does pending background work on the caller's thread, if the backend was opened without threads for this work
+    /// ([`Background::Stepped`](crate::Background::Stepped)). Returns true if anything was persisted or compacted.
+    /// Blocks during file operations.
     fn step(&self) -> bool {
         false
     }
-    /// Requests that a background thread returns the space of overwritten and deleted data to the disk, within the
-    /// space that is free now. Does not wait. Backends that keep such space for later data do nothing.
+    /// Asks a background thread to return the space of overwritten and deleted data to the disk. The thread uses only
+    /// the disk space that is free now. Does not wait. Backends that keep such space for later data do nothing.
     fn reclaim_space(&self) {}
     /// Returns the backend's statistics for reports and metrics.
     fn stats(&self) -> BackendStats;
@@ -551,10 +551,10 @@ pub struct BackendStats {
     pub pause_micros: u64,
     /// Total time in microseconds for which flushes have paused between pieces of tables while clients wrote.
     pub flush_rest_micros: u64,
-    /// The same for compactions.
+    /// Total time in microseconds for which compactions have paused between pieces of tables while clients wrote.
     pub compaction_rest_micros: u64,
-    /// Rate in bytes per second at which compactions have lately removed data from level 0, to which writes are slowed
-    /// down.
+    /// Rate in bytes per second at which compactions have lately removed data from level 0. If compactions are behind,
+    /// the backend slows writes down to this rate.
     pub slowdown_bytes_per_second: u64,
     /// Estimated number of stored keys, including overwritten and deleted versions of keys.
     pub estimated_keys: u64,
@@ -603,7 +603,7 @@ pub enum BackendError {
         /// Version of the encoding of the applied position that this program reads and writes.
         supported: u8,
     },
-    /// This build of the program does not contain the compression that the options choose or that a table has.
+    /// The options or an existing table use a compression that this build of the program does not contain.
     #[error(
         "this build has no compression {compression} of the state's tables: build it with `--features {compression}`"
     )]
@@ -617,10 +617,10 @@ pub enum BackendError {
     /// The batch breaks a rule of [`Backend`]; none of its changes was applied.
     #[error("the state can't apply the batch: {0}")]
     BadBatch(&'static str),
-    /// The other backend, whose state this backend was to continue with, is of another kind or is this backend itself.
+    /// [`Backend::replace_with`] cannot use its argument: it is of another kind, or is this backend itself.
     #[error("the {kind} backend can't continue with the state of this other backend")]
     OtherKind {
-        /// Name of the backend's kind.
+        /// Name of this backend's kind.
         kind: &'static str,
     },
     /// An earlier failure closed the backend for writes.
@@ -634,7 +634,7 @@ impl BackendError {
         Self::Io { operation, message: error.to_string() }
     }
 
-    /// Creates the error for an operation that failed in the operating system, which may have been a full disk.
+    /// Creates `DiskFull` if the disk or its quota is full, and `Io` for other errors of the operating system.
     pub(crate) fn of_io(operation: &'static str, error: &io::Error) -> Self {
         if thalweg_disk::is_out_of_space(error.kind()) {
             return Self::DiskFull { operation, message: error.to_string() };

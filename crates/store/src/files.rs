@@ -6,7 +6,7 @@ use thalweg_disk::{Disk, RealDisk};
 
 use crate::backend::BackendError;
 
-/// Number of directories from the data directory down to that of a state: `state/default/BACKEND`.
+/// Number of directories between the data directory and a backend's files, as in `state/default/BACKEND`.
 const STATE_DEPTH: usize = 3;
 /// Number of bytes that [`write_again`] reads and writes at a time.
 #[cfg(any(feature = "redb", feature = "sqlite"))]
@@ -26,14 +26,14 @@ pub(crate) fn create_dir(disk: &dyn Disk, dir: &str) -> Result<(), BackendError>
     make().map_err(io_error("create directory"))
 }
 
-/// Opens a directory of the operating system, for a library that does its own I/O, and creates it if it is missing. Its
-/// name and those of the directories above it, up to the data directory, are on disk when this returns.
+/// Opens a directory of the operating system for a library that does its own I/O. Creates the directory if it is
+/// missing. On return, the names of the directory and of its parents, up to the data directory, are on disk.
 pub(crate) fn open_os_dir(dir: &Path) -> Result<RealDisk, BackendError> {
     open_os_dir_by(dir, |dir| RealDisk::open(dir)).map_err(io_error("create directory"))
 }
 
-/// Opens a directory with `open`, which also makes the name of the opened directory durable, and then the directories
-/// above it. An earlier process may have been killed after it created any of them, so existing ones are no exception.
+/// Opens a directory with `open`, which also makes the directory's own name durable, and then opens its parents in the
+/// same way. Existing directories are not skipped, because a killed process may have created them without a sync.
 fn open_os_dir_by<T>(dir: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     let dir = std::path::absolute(dir)?;
     let opened = open(&dir)?;
@@ -41,10 +41,12 @@ fn open_os_dir_by<T>(dir: &Path, open: impl Fn(&Path) -> io::Result<T>) -> io::R
     Ok(opened)
 }
 
-/// Writes a file again, with the same bytes, and syncs it: the kernel regards pages as written whose sync has failed,
-/// so another sync alone does not write them. If the disk has no room, which can happen on a file system that copies on
-/// write and where the file has holes, this writes a part and syncs: the writes of a killed process are then durable,
-/// but maybe not those whose sync has failed.
+/// Writes a file again with the same bytes, and syncs it. After a failed sync, the kernel regards the file's pages as
+/// written, so another sync alone would not write them.
+///
+/// The rewriting itself can find the disk full: on a copy-on-write file system, or if the file has holes. This function
+/// then stops rewriting and syncs. That makes the writes of a killed process durable, but not always writes that a
+/// failed sync has lost.
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub(crate) fn write_again(file: &dyn thalweg_disk::File) -> io::Result<()> {
     let (mut at, len) = (0, file.len()?);
@@ -69,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// `RealDisk::open` makes the name of one directory durable, by a sync of the directory above it.
+    /// Tests that each directory is opened; `RealDisk::open` syncs the directory above the opened one.
     #[test]
     fn the_names_of_all_directories_down_from_the_data_directory_are_made_durable() {
         let opened = RefCell::new(Vec::new());

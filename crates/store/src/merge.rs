@@ -3,8 +3,7 @@
 //! Owns: the merge. If several sources contain a key, the newest source's entry wins; deleted keys are skipped.
 //! Does not own: the sources.
 //!
-//! The merge continues with one source while that source has the next keys, so several consecutive keys from one source
-//! cost one comparison each.
+//! While one source has the next keys, the merge stays with this source, so each of these keys costs one comparison.
 
 use std::{cmp::Ordering, ops::ControlFlow};
 

@@ -1,9 +1,9 @@
 //! Counter of the deleted rows that scans have passed: keys whose newest entry in a memtable or a table marks them as
 //! deleted.
 //!
-//! A caller that scans the same range repeatedly compares the counter before and after a step, and learns which ranges
-//! are expensive although they have no rows. The number depends on flushes and compactions, so nothing but the time of
-//! a scan may depend on it.
+//! A caller that scans one range repeatedly compares the counter before and after a step. So it learns which ranges are
+//! expensive although they have no rows. The number depends on flushes and compactions, so it may influence only the
+//! speed of a scan, not its result.
 
 use std::{cell::Cell, ops::ControlFlow};
 

@@ -22,7 +22,7 @@ pub(crate) type Span<'a> = SpanOf<&'a [u8]>;
 /// The bounds and direction of a scan that outlives its caller. Clones share the bounds.
 pub(crate) type OwnedSpan = SpanOf<Arc<[u8]>>;
 
-/// Expectation whether the blocks that a scan reads will soon be read again.
+/// Choice whether the blocks that a scan reads are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// Blocks are likely to be read again: blocks read from files are kept in the cache.

@@ -1,11 +1,11 @@
-//! Throughput of a channel with both ends in one process, in MB/s. One row for each transport (TCP, TLS,
-//! QUIC) and size of the shared bytes; the last row is a bare quinn stream with quinn's own defaults, for
+//! Measures the throughput of a channel, in MB/s, with both ends in one process. Each transport (TCP, TLS, QUIC) and
+//! each size of the shared byte buffers has one row. The last row is a bare quinn stream with quinn's own defaults, for
 //! comparison.
 //!
 //! `cargo run --release -p thalweg-transport --example throughput -- [seconds] [rounds]`
 //!
-//! The rows take turns in every round, so that a change on the machine affects all of them. Prints medians
-//! and the CPU seconds of the whole process per GB.
+//! The rows take turns in every round, so that a change of the machine's speed affects all of them. Prints the median
+//! throughput of each row, and the CPU seconds of the whole process per GB.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -29,8 +29,8 @@ struct Figure {
     cpu_per_gigabyte: f64,
 }
 
-/// A row of the table: its name, our transport and its options (`None` for bare quinn), and bytes of a shared
-/// piece.
+/// A row of the table: its name, the transport with its QUIC options (`None` for bare quinn), and the size in bytes of
+/// a shared buffer.
 type Row = (String, Option<(&'static str, QuicOptions)>, usize);
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -132,7 +132,7 @@ async fn send(_connection: Connection, mut channel: Channel, size: usize) {
     }
 }
 
-/// The end that is read and measured.
+/// Receiving end that is measured.
 enum Source {
     Ours(Channel, BytesMut),
     Bare(quinn::RecvStream),

@@ -1,8 +1,9 @@
 //! A certificate authority of one cluster, and the certificates of its nodes.
 //!
-//! Owns: making them, and their files. Does not own: checking them (see [`peer_tls`](crate::PeerTls)).
+//! Owns: creating the authority and the certificates, and their files. Does not own: verifying certificates (see
+//! [`peer_tls`](crate::PeerTls)).
 //!
-//! Invariant: an existing file is replaced only if the caller says so, and a key is readable by its owner only.
+//! Invariant: an existing file is replaced only if the caller requests it. Only the owner of a key file can read it.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,11 +27,11 @@ pub const AUTHORITY_FILE: &str = "cluster-ca.pem";
 /// File name of the private key of an authority.
 pub const AUTHORITY_KEY_FILE: &str = "cluster-ca-key.pem";
 
-/// Time before the present from which a new certificate is valid, because clocks differ.
+/// A new certificate is valid from this time before its creation, because the clocks of two machines can differ.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
 
 impl Validity {
-    /// Returns the validity of a certificate that is made now for a number of days.
+    /// Returns the validity of a certificate that is created now and expires after this number of days.
     #[must_use]
     pub fn for_days(days: u32) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -56,16 +57,16 @@ pub struct CertificateFiles {
     pub key: PathBuf,
 }
 
-/// Decision about files that exist already.
+/// Choice between keeping and replacing existing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Existing files are kept, and making new ones fails.
+    /// Existing files are kept; creating new files in their place fails.
     Keep,
     /// Existing files are replaced.
     Replace,
 }
 
-/// Authority that signs the certificates of a cluster's nodes.
+/// Certificate authority that signs the certificates of a cluster's nodes.
 pub struct Authority(Issuer<'static, KeyPair>);
 
 impl std::fmt::Debug for Authority {
@@ -78,7 +79,7 @@ fn failed(error: impl std::fmt::Display) -> IdentityError {
     IdentityError::Generate { reason: error.to_string() }
 }
 
-/// Returns a name with the end of a public key, which is as random as the key.
+/// Returns a name that ends with a part of the public key, so that two authorities rarely share a name.
 fn unique_name(key: &KeyPair) -> String {
     let public = key.public_key_raw();
     let end: String = public[public.len().saturating_sub(4)..].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -86,19 +87,19 @@ fn unique_name(key: &KeyPair) -> String {
 }
 
 impl CertificateFiles {
-    /// Returns the files of an authority in a directory.
+    /// Returns the paths of an authority's certificate and key in a directory.
     #[must_use]
     pub fn of_authority(directory: &Path) -> Self {
         Self { certificate: directory.join(AUTHORITY_FILE), key: directory.join(AUTHORITY_KEY_FILE) }
     }
 
-    /// Returns the files of a node in a directory.
+    /// Returns the paths of a node's certificate and key in a directory.
     #[must_use]
     pub fn of_node(directory: &Path, name: &str) -> Self {
         Self { certificate: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}-key.pem")) }
     }
 
-    /// Writes the key first, so that a directory with a new certificate has its key, too.
+    /// Writes the key before the certificate. So if the new certificate exists in the directory, its key does too.
     fn write(&self, certificate: &Certificate, key: &KeyPair, existing: Existing) -> Result<(), IdentityError> {
         for path in [&self.certificate, &self.key] {
             let is_there = path.try_exists().map_err(|error| IdentityError::io(path, error))?;
@@ -112,8 +113,8 @@ impl CertificateFiles {
 }
 
 impl Authority {
-    /// Makes an authority and writes its files. Without a name, the authority gets a unique one, because two
-    /// authorities with the same name could be confused.
+    /// Creates an authority and writes its files. If `name` is `None`, the authority gets a unique name, because TLS
+    /// libraries can confuse two authorities with one name.
     pub fn create(files: &CertificateFiles, name: Option<&str>, validity: Validity) -> Result<(), IdentityError> {
         let key = KeyPair::generate().map_err(failed)?;
         let name = name.map_or_else(|| unique_name(&key), str::to_owned);
@@ -139,8 +140,8 @@ impl Authority {
         Issuer::from_ca_cert_pem(&text(&files.certificate)?, key).map(Self).map_err(unusable)
     }
 
-    /// Makes a certificate for a node with these names: its name in the cluster, host names, and IP addresses. The node
-    /// uses it in both roles, because nodes dial and accept.
+    /// Creates a certificate for a node. `names` are the node's name in the cluster, its host names and its IP
+    /// addresses. The certificate is valid for TLS clients and for TLS servers, because a node both dials and accepts.
     pub fn issue(
         &self,
         files: &CertificateFiles,

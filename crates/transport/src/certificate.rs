@@ -1,7 +1,7 @@
 //! Certificates: PEM files that contain them, and their fingerprints.
 //!
-//! Does not own a server's use of its certificate (see [`identity`](crate::identity)) or a client's judgement of it
-//! (see [`trust`](crate::trust)).
+//! Does not own: the use of a certificate by a server (see [`identity`](crate::identity)), or a client's decision to
+//! trust one (see [`trust`](crate::trust)).
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ use thalweg_types::classified;
 /// Maximum bytes of a PEM file. Reading a larger file returns the error [`IdentityError::TooLarge`].
 pub const MAX_PEM_BYTES: u64 = 1024 * 1024;
 
-/// SHA-256 hash of a certificate, by which a client recognises a server.
+/// SHA-256 hash of a certificate. A client recognises a server by it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub(crate) [u8; 32]);
 
@@ -61,7 +61,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, IdentityError> {
     let mut length = file.metadata().map_err(failed)?.len();
     let mut bytes = Vec::new();
     if length <= MAX_PEM_BYTES {
-        // A pipe or a device states no length, and may not end.
+        // A pipe or a device has no length in its metadata and may never end, so the read itself is limited.
         file.take(MAX_PEM_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
         length = bytes.len() as u64;
     }
@@ -140,10 +140,10 @@ pub enum IdentityError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A certificate cannot have this name.
+    /// A certificate cannot have this name, because it is not a valid host name or IP address.
     #[error("{name:?} is neither a host name nor an IP address, so a certificate cannot have it")]
     Name {
-        /// The name.
+        /// Rejected name.
         name: String,
     },
     /// A certificate could not be generated.

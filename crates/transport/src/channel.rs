@@ -1,11 +1,11 @@
 //! An ordered stream of bytes in each direction, over any transport.
 //!
-//! Owns: `Channel` over TCP, TLS or one QUIC stream, the socket options of its connection, and the bound on bytes that
-//! the kernel holds unsent. Does not own: the queue of bytes to send (`outbox`), or opening further channels
+//! Owns: `Channel` over TCP, TLS or one QUIC stream, the socket options of its connection, and the limit of unsent
+//! bytes in the kernel. Does not own: the queue of bytes to send (`outbox`), or opening further channels
 //! (`connection`).
 //!
-//! Invariant: bytes leave the outbox over TLS only after a flush to the kernel, so an empty outbox means the same as
-//! over TCP.
+//! Invariant: bytes leave the outbox over TLS only after a flush to the kernel. So an empty outbox means over TLS, as
+//! over TCP, that the kernel has all bytes.
 
 use std::{
     fmt, io,
@@ -59,7 +59,8 @@ impl fmt::Display for Kind {
 pub struct Channel {
     carrier: ChannelStream,
     peer: SocketAddr,
-    /// Number of bytes that are still to be written before the kernel may hold [`READER_UNSENT_BYTES`].
+    /// Number of bytes that must still be written before the kernel's limit of unsent bytes rises to
+    /// [`READER_UNSENT_BYTES`].
     until_reader: usize,
 }
 
@@ -116,9 +117,10 @@ impl Channel {
         }
     }
 
-    /// Returns true if the kernel holds received bytes of a TCP connection that were not read. The runtime learns of
-    /// such bytes only when it next polls its sockets, so [`poll_read`](Self::poll_read) can be pending nevertheless:
-    /// always so for a socket that the runtime has just taken over. Always false over QUIC.
+    /// Returns true if the kernel has received bytes of a TCP connection that were not read yet.
+    /// [`poll_read`](Self::poll_read) can be pending even so, because the runtime notices such bytes only when it next
+    /// polls its sockets. A socket that the runtime has just registered is always pending at first. Always false over
+    /// QUIC.
     #[must_use]
     pub fn has_unread(&self) -> bool {
         let stream = match &self.carrier {
@@ -150,7 +152,7 @@ impl Channel {
         written
     }
 
-    /// Counts written bytes. Lets the kernel hold more of them once the peer has read [`READER_BYTES`].
+    /// Counts written bytes. After [`READER_BYTES`], raises the kernel's limit of unsent bytes.
     fn count_written(&mut self, count: usize) {
         self.until_reader = self.until_reader.saturating_sub(count);
         if self.until_reader == 0 {
@@ -226,23 +228,23 @@ impl Quic {
     }
 }
 
-/// Maximum number of bytes that the kernel takes for a TCP connection and does not send yet, because the peer does not
-/// read or the path is busy. The kernel's own bound grows to megabytes for each connection. Bytes in flight do not
-/// count, so the bound does not slow a fast path down. Over loopback, a peer that does not read costs 270 KB of the
-/// kernel's memory instead of 4.2 MB, and one that reads gets as many bytes per second as before.
+/// Maximum number of bytes of a TCP connection that the kernel accepts but has not sent yet, because the peer does not
+/// read or the path is busy. The kernel's own limit grows to megabytes for each connection. Bytes that are already in
+/// flight do not count, so this limit does not slow down a fast path. Over loopback, a peer that does not read takes
+/// 270 KB of the kernel's memory instead of 4.2 MB. The throughput of a peer that reads is unchanged.
 pub const UNSENT_BYTES: u32 = 128 * 1024;
 
-/// The same bound for a channel whose peer has read [`READER_BYTES`]. With [`UNSENT_BYTES`], the kernel wakes the
-/// writer for each 64 KiB: ten fast subscribers then got a fifth fewer messages per second, and each message took a
-/// fifth more of the server's CPU time. With 512 KiB, one subscriber still got a fifth fewer messages per second than
-/// with 1 MiB.
+/// Limit of unsent bytes in the kernel once the peer has read [`READER_BYTES`]; before that it is [`UNSENT_BYTES`].
+/// With the lower limit, the kernel wakes the writer for every 64 KiB. Ten fast subscribers then got a fifth fewer
+/// messages per second, and each message took a fifth more of the server's CPU time. With 512 KiB, one subscriber still
+/// got a fifth fewer messages per second than with 1 MiB.
 const READER_UNSENT_BYTES: u32 = 1024 * 1024;
 
-/// Number of bytes written to a channel after which its peer counts as one that reads. A peer that reads no more
-/// afterwards costs at most the difference of the two bounds more of the kernel's memory.
+/// Number of written bytes after which the peer of a channel counts as a reader. If the peer stops reading afterwards,
+/// it takes at most [`READER_UNSENT_BYTES`] of the kernel's memory instead of [`UNSENT_BYTES`].
 const READER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Limits the bytes that the kernel takes for a TCP connection and does not send yet to [`UNSENT_BYTES`].
+/// Limits the bytes of a TCP connection that the kernel accepts but has not sent yet to [`UNSENT_BYTES`].
 pub fn limit_unsent(stream: &TcpStream) {
     set_unsent(stream, UNSENT_BYTES);
 }
@@ -250,7 +252,7 @@ pub fn limit_unsent(stream: &TcpStream) {
 fn set_unsent(stream: &TcpStream, bytes: u32) {
     #[cfg(target_os = "linux")]
     {
-        // A kernel without the option takes more, which costs memory.
+        // A kernel without this option keeps its own, higher limit, which only costs memory.
         let _ = socket2::SockRef::from(stream).set_tcp_notsent_lowat(bytes);
     }
     #[cfg(not(target_os = "linux"))]
@@ -259,7 +261,7 @@ fn set_unsent(stream: &TcpStream, bytes: u32) {
 
 /// Sets the socket options of a TCP connection and returns the peer's address.
 fn prepare(stream: &TcpStream) -> SocketAddr {
-    // These calls fail only if the peer has already disconnected. The first read reports that.
+    // These calls fail only if the peer has already disconnected. The first read reports that error.
     let _ = stream.set_nodelay(true);
     limit_unsent(stream);
     stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))

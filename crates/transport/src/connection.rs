@@ -1,4 +1,4 @@
-//! Connections to a peer. Each owns one or several channels, which carry the bytes.
+//! Connections to a peer. Each connection has one or several channels for its bytes.
 
 use std::{io, net::SocketAddr};
 
@@ -21,7 +21,7 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 struct Quic {
     connection: quinn::Connection,
-    /// Size in bytes of the receive window that an authenticated peer gets.
+    /// Size in bytes of the receive window after [`permit`](Connection::permit).
     receive_window_bytes: u32,
 }
 

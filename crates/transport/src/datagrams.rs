@@ -1,12 +1,14 @@
 //! Size of QUIC's datagrams, and the buffers that receive them.
 //!
-//! Every packet has a fixed cost (header, cipher call, acknowledgement, queue slots), whatever its size. So
-//! datagrams are as large as the path to the peer permits. quinn finds the size with probes, up to a bound.
-//! The bound is above 1452 bytes only if the kernel's route to the peer permits more, because a lost probe
-//! occupies its bytes of the congestion window until quinn detects the loss. The path behind the first router
-//! may permit only smaller datagrams. Then the probes are lost without any effect on congestion control, and
-//! the size stays at the largest one that the path has carried. If the path later permits only smaller
-//! datagrams, QUIC detects that by packet loss, and the size falls to 1200 bytes for a minute.
+//! Every packet has a fixed cost (header, cipher call, acknowledgement, queue slots) that does not depend on its size.
+//! So datagrams are as large as the path to the peer permits. quinn finds this size by sending probes, up to an upper
+//! bound.
+//!
+//! The bound is above 1452 bytes only if the kernel's route to the peer permits larger datagrams: a lost probe occupies
+//! a part of the congestion window until quinn detects the loss. A router on the path may permit only smaller datagrams
+//! than the route does. The probes are then lost without any effect on congestion control, and the size stays at the
+//! largest one that the path has carried. If the path later permits only smaller datagrams than before, QUIC detects
+//! this by packet loss, and the size falls to 1200 bytes for a minute.
 //!
 //! | MTU of the route | datagram size | datagrams per send call |
 //! |---|---|---|
@@ -48,8 +50,8 @@ const OFFLOADED_BYTES: u16 = CALL_BYTES / OFFLOADED;
 /// Minimum MTU (largest packet) in bytes that identifies a route over the loopback interface. No network has
 /// an MTU this large.
 const LOOPBACK_BYTES: u16 = 32 * 1024;
-/// Initial congestion window in bytes on the loopback interface. Probes count towards the window and leave
-/// less of it for other packets, including the packet that closes a connection.
+/// Initial congestion window in bytes on the loopback interface. It has room for probes of 64 KiB: they count towards
+/// the window, and a smaller window would delay other packets, including the packet that closes a connection.
 const LOOPBACK_WINDOW_BYTES: u64 = 4 * 64 * 1024;
 /// Largest datagram size in bytes that quinn probes for by default, which fits Ethernet.
 const ETHERNET_BYTES: u16 = 1_452;
@@ -58,13 +60,13 @@ const MAX_BYTES: u16 = 65_527;
 
 const _: () = assert!(CALL_BYTES as u64 <= QUIC_SEND_BYTES && MAX_BYTES as u64 * 32 <= QUIC_RECEIVE_BYTES);
 
-/// Maximum size of the datagrams that are sent to a peer, with or without segmentation offload (several
-/// datagrams with one call).
+/// Maximum size of the datagrams to a peer, and the number of datagrams per send call: one, or several (segmentation
+/// offload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
-    /// Maximum bytes of a datagram to a peer for which each call sends one datagram.
+    /// Maximum size in bytes of a datagram. Each send call sends one datagram.
     Single(u16),
-    /// Maximum bytes of a datagram to a peer for which one call sends several datagrams.
+    /// Maximum size in bytes of a datagram. One send call can send several datagrams.
     Offloaded(u16),
 }
 
@@ -99,7 +101,7 @@ impl Size {
     }
 }
 
-/// Bytes of the largest datagram that fits the MTU of the kernel's route to `peer`.
+/// Returns the size in bytes of the largest datagram that fits the MTU of the kernel's route to `peer`.
 fn room(peer: SocketAddr) -> io::Result<u16> {
     let (mtu, headers) = match peer {
         SocketAddr::V6(peer) if peer.ip().to_ipv4_mapped().is_none() => {

@@ -2,7 +2,7 @@
 //!
 //! Owns: `Endpoint` (an address with its transport and trust), the time limit of an attempt, and the UDP sockets that
 //! QUIC connections share. Does not own: trust in certificates (`trust`), QUIC's configuration (`quic`), or
-//! reconnecting, which is left to the caller.
+//! reconnecting, which callers do.
 
 use std::{
     io,
@@ -65,8 +65,8 @@ impl Endpoint {
         Self { address: address.into(), server_name: None, security: Security::Quic(trust) }
     }
 
-    /// Returns an endpoint at another `host:port`, with the transport and the trust of this one. A name that was set
-    /// for the server's certificate stays.
+    /// Returns an endpoint at another `host:port` with this endpoint's transport and trust. A name that was set with
+    /// [`server_name`](Self::server_name) is kept.
     #[must_use]
     pub fn at(&self, address: impl Into<String>) -> Self {
         Self { address: address.into(), ..self.clone() }
@@ -114,8 +114,8 @@ pub struct Dialer {
 
 /// The QUIC endpoints (UDP sockets) of a dialer, and the number of connections that had to share an endpoint.
 ///
-/// At first each connection gets its own endpoint. So each connection has its own receiving task, and its own
-/// port, by which the kernel spreads connections over a server's sockets.
+/// Up to [`MAX_SOCKETS`], each connection gets its own endpoint, with its own receiving task and its own port. The
+/// kernel of the server uses the port to spread connections over the server's sockets.
 #[derive(Debug, Default)]
 struct Sockets {
     v4: Vec<quinn::Endpoint>,

@@ -45,10 +45,10 @@ pub enum EstablishError {
     /// The peer's first bytes are not TLS.
     #[error("the peer does not speak TLS, which this port requires")]
     NotTls,
-    /// The peer offered another protocol name in the TLS handshake (ALPN).
+    /// The peer offered a different protocol name in the TLS handshake (ALPN).
     #[error("the peer requested a protocol other than thalweg")]
     OtherProtocol,
-    /// The TLS handshake failed; the text describes why.
+    /// The TLS handshake failed. Contains a description of the cause.
     #[error("the TLS handshake failed: {0}")]
     Tls(String),
     /// The connection failed during its handshake.

@@ -4,9 +4,8 @@
 //! certificate* and keeps it in its own directory. No authority signs that certificate, so a client pins its
 //! [`Fingerprint`].
 //!
-//! Write order: the key first, then the certificate. Each file is written under a temporary name, synced and
-//! renamed. So a directory that has a certificate also has its key; a directory without a certificate gets a
-//! new pair.
+//! Write order: the key first, then the certificate. Each file is written under a temporary name, synced and renamed.
+//! So a directory with a certificate also has its key. In a directory without a certificate, both are generated again.
 
 use std::{
     net::IpAddr,

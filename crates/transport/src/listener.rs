@@ -28,15 +28,16 @@ use crate::{
     tls,
 };
 
-/// Maximum number of connections that the kernel queues until the listener accepts them, as long as the system permits
-/// so many (`net.core.somaxconn`, 4096 by default). Further clients send another SYN after a second. With a shorter
-/// queue, a client that opens 2,000 connections at once would delay the next client by that second.
+/// Maximum number of connections that the kernel queues until the listener accepts them. The system's limit
+/// (`net.core.somaxconn`, 4096 by default) can reduce it. If the queue is full, a client's TCP handshake is delayed by
+/// a second. With a shorter queue, a client that opens 2,000 connections at once could cause this delay for other
+/// clients.
 const BACKLOG: u32 = 4096;
 /// Maximum number of attempts to find a port that is free for TCP and UDP. With port 0 the system chooses a
 /// port that is free for TCP, but the same port may be in use for UDP.
 const PORT_TRIES: usize = 16;
 
-/// Choice whether a listener's TCP connections are encrypted.
+/// Choice between encrypted and unencrypted TCP connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpSecurity {
     /// TCP connections are not encrypted.
@@ -51,7 +52,7 @@ pub enum TcpSecurity {
 pub struct ListenOptions {
     /// Certificate and key of the server. Required for TLS and QUIC.
     pub identity: Option<Identity>,
-    /// Choice whether TCP connections are encrypted.
+    /// Choice between encrypted and unencrypted TCP connections.
     pub tcp: TcpSecurity,
     /// Number of UDP sockets on the port, each with its own task. Use one socket for each processor core that
     /// may serve QUIC; 0 disables QUIC. Each socket costs twice [`QuicOptions::socket_buffer_bytes`] in the
@@ -146,9 +147,9 @@ impl Listener {
         (!self.quic.is_empty()).then(|| quic::effective_buffer(&self.options.quic).unwrap_or(0))
     }
 
-    /// Waits for the next connection from a client and returns the connection before its handshake. An error
-    /// concerns one connection, or the whole machine (too many open files). After an error the caller should
-    /// pause briefly and call again. Cancel-safe.
+    /// Waits for the next connection from a client and returns it before its handshake. An error can concern this
+    /// connection alone or the whole machine, for example too many open files. After an error the caller should pause
+    /// briefly and call again. Cancel-safe.
     pub async fn accept(&self) -> io::Result<Incoming> {
         let handshake_timeout = self.options.handshake_timeout;
         let mut quic: Vec<_> = self.quic.iter().map(|endpoint| Box::pin(endpoint.accept())).collect();
@@ -188,15 +189,15 @@ impl Drop for Listener {
     }
 }
 
-/// Makes QUIC endpoints reject new connections. Without this, an endpoint with open connections would
-/// continue to receive clients and leave them unanswered.
+/// Makes QUIC endpoints reject new connections. Without this, an endpoint with open connections would still receive new
+/// clients but never answer them.
 fn refuse(endpoints: &[Endpoint]) {
     for endpoint in endpoints {
         endpoint.set_server_config(None);
     }
 }
 
-/// QUIC endpoints of a stopped listener, which still serve their connections.
+/// QUIC endpoints of a stopped listener. They still serve their open connections.
 #[derive(Debug)]
 pub struct StoppedListener {
     quic: Vec<Endpoint>,
@@ -226,8 +227,8 @@ impl std::fmt::Debug for Listener {
 /// The QUIC endpoints of a listener, and the configuration with which they accept connections.
 type Sockets = (quic::Acceptor, Vec<Endpoint>);
 
-/// Binds a TCP and a UDP socket to the same address. Binds TCP first, because TCP rejects a port in use. A
-/// UDP socket with `SO_REUSEPORT` would share the port instead.
+/// Binds a TCP and a UDP socket to the same address. Binds TCP first, because binding TCP fails if the port is in use.
+/// The UDP socket has `SO_REUSEPORT` and would share the port instead.
 fn bind_both(address: SocketAddr, options: &ListenOptions) -> io::Result<(TcpListener, Option<Sockets>)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {
@@ -306,11 +307,11 @@ impl Incoming {
         Some(Self { how, peer, handshake_timeout })
     }
 
-    /// Rejects the connection. Over plain TCP, first sends as many bytes of the message `last` as the socket
-    /// accepts immediately.
+    /// Rejects the connection. Over plain TCP, sends `last` as a final message first, as far as the socket accepts its
+    /// bytes immediately.
     pub fn reject(self, last: &[u8]) {
         if let IncomingKind::Tcp(mut socket) = self.how {
-            // A client that has already disconnected does not receive them.
+            // A client that has already disconnected does not receive the message.
             let _ = socket.write(last).and_then(|_| socket.shutdown(Shutdown::Write));
         }
     }

@@ -1,11 +1,11 @@
 //! Send queue of a channel.
 //!
 //! Owns: the queued bytes and their order, and the slices of a vectored write. Does not own: the connection
-//! (`channel`), or a bound on the queue.
+//! (`channel`), or a limit on the queue.
 //!
-//! One buffer gathers small frames. Large byte buffers that several channels share are queued as references,
-//! each with its position in that buffer. So a burst of small frames is one contiguous slice, and a batch for
-//! a thousand subscribers is in memory once.
+//! Small frames are appended to one buffer. Large byte buffers that several channels share are queued as references,
+//! each with the position in the small buffer at which it is sent. So a burst of small frames is one contiguous slice,
+//! and a batch for a thousand subscribers is in memory only once.
 //!
 //! ```text
 //! buffer   | sent | a frame | prefix ^ prefix ^ a frame |         ^: a shared piece goes here
@@ -27,29 +27,29 @@ use std::{
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Minimum size in bytes of shared bytes that are queued as a reference. Smaller ones are copied, which costs less than
-/// a separate slice in a vectored write.
+/// Minimum size in bytes of a shared buffer that is queued as a reference. Smaller ones are copied, because a copy
+/// costs less than another slice in a vectored write.
 pub const SHARED_FROM_BYTES: usize = 1024;
 
 /// Capacity in bytes that an empty outbox keeps for the next frames.
 const IDLE_BYTES: usize = 64 * 1024;
 
-/// Minimum size in bytes of a buffer of small frames that is passed to QUIC without a copy; QUIC keeps sent bytes until
-/// they are acknowledged. Copying 32 KiB takes 10 µs, and twice that if the remaining bytes must also move to the front
-/// of the buffer.
+/// Minimum size in bytes of the buffer of small frames that is handed to QUIC without a copy. QUIC keeps sent bytes
+/// until they are acknowledged, so a smaller buffer is copied for it. Copying 32 KiB takes 10 µs, or twice as long if
+/// the remaining bytes must also move to the front of the buffer.
 const OWN_FROM_BYTES: usize = 32 * 1024;
 
-/// Maximum number of slices that one write over TLS passes on.
+/// Maximum number of slices in one write over TLS.
 const WRITE_SLICES: usize = 32;
 
-/// Maximum number of bytes that one write passes on. A kernel that can send at once copies as much as it gets, and the
-/// thread serves nobody else in the meantime. An outbox that is filled up to 128 KiB can exceed that by a batch of
-/// messages; if the bound were 128 KiB, each write would be followed by a small one, which costs a segment and wakes
-/// the receiver.
+/// Maximum number of bytes in one write. A kernel that can send immediately copies all of them, and during the copy the
+/// thread serves no other connection. Callers stop filling an outbox at 128 KiB, but the last batch of messages can
+/// exceed that. With a limit of 128 KiB, the excess would become a small write after each large one; a small write
+/// costs a segment and wakes the receiver.
 pub(crate) const MAX_WRITE_BYTES: usize = 192 * 1024;
 
-/// Queue of the bytes that a channel has to send, in order. Small frames are gathered in one buffer; large
-/// shared bytes are queued as references.
+/// Queue of the bytes that a channel has to send, in order. Small frames are copied to one buffer; large shared buffers
+/// are queued as references.
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffer: Vec<u8>,
@@ -61,8 +61,8 @@ pub struct Outbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// Position in the buffer at which the shared piece is sent: after all buffer bytes before this position.
-    /// `start <= behind <= buffer.len()`
+    /// Position in the buffer at which the shared piece is sent, after all buffer bytes before it. `start <= behind <=
+    /// buffer.len()`
     behind: usize,
     bytes: Bytes,
 }
@@ -81,8 +81,8 @@ impl Outbox {
         &mut self.buffer
     }
 
-    /// Queues `bytes` that other owners may share. Keeps a reference to them, unless they are smaller than
-    /// [`SHARED_FROM_BYTES`] and a copy is cheaper.
+    /// Queues `bytes`, which other owners may share. Keeps a reference to them, but copies fewer than
+    /// [`SHARED_FROM_BYTES`].
     pub fn share(&mut self, bytes: Bytes) {
         if bytes.len() < SHARED_FROM_BYTES {
             self.buffer.extend_from_slice(&bytes);
@@ -230,12 +230,12 @@ impl Outbox {
         used
     }
 
-    /// Removes `count` bytes, which were sent, from the front of the queue.
+    /// Removes `count` sent bytes from the front of the queue.
     pub(crate) fn sent(&mut self, count: usize) {
         self.advance(count);
     }
 
-    /// Position at which the buffer's bytes before the next shared piece end.
+    /// Returns the end of the buffer's bytes that are sent before the next shared piece.
     fn gathered_end(&self) -> usize {
         self.shared.front().map_or(self.buffer.len(), |next| next.behind)
     }
@@ -255,7 +255,7 @@ impl Outbox {
     }
 }
 
-/// Gives a writer access to the queued bytes as slices.
+/// Presents the queued bytes as slices to a writer.
 impl Buf for Outbox {
     fn remaining(&self) -> usize {
         self.len()

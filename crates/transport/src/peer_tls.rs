@@ -1,14 +1,17 @@
 //! TLS between the nodes of one cluster.
 //!
-//! Owns: certificates for both roles, their check, their replacement while the node runs, and the value that identifies
-//! a session. Does not own: the secret of the cluster, which the nodes prove to each other inside of the session.
+//! Owns: the certificates of a node for dialling and for accepting, their verification, their replacement while the
+//! node runs, and the value that identifies a session. Does not own: the cluster's secret, which the nodes prove to
+//! each other inside a session.
 //!
-//! There are two kinds. With an authority, each side checks that the other's certificate is signed by it and valid now,
-//! and the side that dials checks that the certificate names the dialled host. Without one, the certificates are made
-//! when the process starts and anyone could make such a certificate: then [`PeerStream::binding`] reveals a man in the
-//! middle, because both ends of one session have the same value, and no other session has it.
+//! A cluster has an authority or not. With an authority, each side verifies that the authority has signed the other
+//! side's certificate and that the certificate is valid now. The dialling side also verifies that the certificate names
+//! the dialled host. Without an authority, each process creates its certificate at start, and anyone could create such
+//! a certificate. [`PeerStream::binding`] then reveals a man in the middle: both ends of one session get the same
+//! value, and no other session has this value.
 //!
-//! Invariant: a session uses the files as they were read last, completely. Files that cannot be used change nothing.
+//! Invariant: a session uses one complete reading of the files, the last valid one. Files that cannot be used change
+//! nothing.
 
 use std::{
     fmt, io,
@@ -44,13 +47,13 @@ use crate::{
 
 /// Protocol name in the TLS handshake between nodes (ALPN).
 const ALPN: &[u8] = b"thalweg-peer";
-/// Label of the exported value that identifies a session (RFC 9266).
+/// Label under which TLS exports the value that identifies a session (RFC 9266).
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
 /// Files of a node whose cluster has an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTlsFiles {
-    /// Certificates of the authorities, of which one has signed the certificate of each node.
+    /// Certificates of the authorities. One of the authorities has signed the certificate of each node.
     pub authorities: PathBuf,
     /// Certificate of this node, with its intermediate certificates.
     pub certificate: PathBuf,
@@ -116,8 +119,8 @@ classified!(PeerTlsError {
 });
 
 impl PeerTls {
-    /// Makes a certificate for this process. It says nothing about the node, so both sides must prove a secret together
-    /// with the binding of the session.
+    /// Creates a certificate for this process. The certificate does not identify the node. So inside the session both
+    /// sides must prove that they know the cluster's secret, together with the [`binding`](PeerStream::binding).
     pub fn without_authority() -> Result<Self, IdentityError> {
         let identity = Identity::ephemeral(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
         let verifier = Arc::new(AnyCertificate);
@@ -125,7 +128,7 @@ impl PeerTls {
         Ok(Self::of(None, configs))
     }
 
-    /// Reads the files of a node whose cluster has an authority, and checks that the other nodes accept its
+    /// Reads the files of a node whose cluster has an authority. Verifies that the other nodes will accept its
     /// certificate.
     pub fn with_authority(files: PeerTlsFiles) -> Result<Self, PeerTlsError> {
         let configs = read_files(&files)?;
@@ -136,14 +139,14 @@ impl PeerTls {
         Self(Arc::new(Inner { files, configs: RwLock::new(Arc::new(configs)) }))
     }
 
-    /// Returns true if an authority signs the certificates of the nodes.
+    /// Returns true if the nodes' certificates are signed by an authority.
     #[must_use]
     pub fn has_authority(&self) -> bool {
         self.0.files.is_some()
     }
 
-    /// Reads the files again, for later sessions; sessions that exist continue. Blocks on file reads. If a file cannot
-    /// be used, returns an error and changes nothing.
+    /// Reads the files again. Later sessions use them; existing sessions continue. Blocks on file reads. If a file
+    /// cannot be used, returns an error and changes nothing.
     pub fn reload(&self) -> Result<(), PeerTlsError> {
         if let Some(files) = &self.0.files {
             let configs = Arc::new(read_files(files)?);
@@ -162,24 +165,24 @@ impl PeerTls {
         Arc::clone(&self.0.configs.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Begins a session as the side that has dialled `host`, which is a name or an IP address.
+    /// Starts a session as the dialling side. `host` is the dialled host name or IP address.
     pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, host: &str) -> io::Result<PeerStream<S>> {
-        // Without an authority the name does not matter, and addresses of nodes may have any form.
+        // Without an authority the name is not verified, and the addresses of nodes may have any form.
         let name =
             if self.has_authority() { server_name(host)? } else { ServerName::from(IpAddr::from([127, 0, 0, 1])) };
         let connected = TlsConnector::from(Arc::clone(&self.configs().client)).connect(name, stream).await;
         Ok(PeerStream(connected.map_err(explained)?.into()))
     }
 
-    /// Begins a session as the side that has accepted.
+    /// Starts a session as the accepting side.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<PeerStream<S>> {
         let accepted = TlsAcceptor::from(Arc::clone(&self.configs().server)).accept(stream).await;
         Ok(PeerStream(accepted.map_err(explained)?.into()))
     }
 }
 
-/// Returns an explanation of a TLS error whose own text does not name the cause. A bad signature comes from another
-/// authority that has the same name as this node's; an unknown issuer, from an authority with another name.
+/// Returns an explanation for TLS errors whose own text does not name the cause: a certificate of another authority. If
+/// that authority has the same name as this node's, the error is a bad signature, otherwise an unknown issuer.
 fn meaning(error: &Error) -> Option<&'static str> {
     match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
@@ -192,7 +195,7 @@ fn meaning(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// Appends an explanation to a TLS error.
+/// Appends an explanation to a TLS error, if there is one.
 fn explained(error: io::Error) -> io::Error {
     let meaning = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(meaning);
     match meaning {
@@ -242,12 +245,12 @@ fn read_files(files: &PeerTlsFiles) -> Result<Configs, PeerTlsError> {
     Ok(configs(&identity, server, client))
 }
 
-/// A session between two nodes.
+/// A TLS session between two nodes.
 #[derive(Debug)]
 pub struct PeerStream<S>(TlsStream<S>);
 
 impl<S> PeerStream<S> {
-    /// Returns the value that both ends of this session share, and that no other session has.
+    /// Returns the value that identifies this session. Both ends get the same value, and no other session has it.
     pub fn binding(&self) -> io::Result<[u8; 32]> {
         let exported = match &self.0 {
             TlsStream::Client(stream) => stream.get_ref().1.export_keying_material([0; 32], BINDING_LABEL, None),
@@ -256,7 +259,7 @@ impl<S> PeerStream<S> {
         exported.map_err(io::Error::other)
     }
 
-    /// Returns true if the certificate of the peer names this host, which is a name or an IP address.
+    /// Returns true if the peer's certificate names `host`, which is a host name or an IP address.
     #[must_use]
     pub fn peer_is(&self, host: &str) -> bool {
         let certificates = self.0.get_ref().1.peer_certificates();
@@ -270,7 +273,7 @@ impl<S> PeerStream<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for PeerStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // The side that dials learns from its first read that its certificate is rejected.
+        // In TLS 1.3 the dialling side sees a rejection of its certificate only in its first read.
         Pin::new(&mut self.0).poll_read(cx, buf).map_err(explained)
     }
 }
@@ -289,7 +292,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for PeerStream<S> {
     }
 }
 
-/// Verifier that accepts each certificate from a peer that has its private key.
+/// Verifier that accepts every certificate if the peer proves that it has the private key.
 #[derive(Debug)]
 struct AnyCertificate;
 
@@ -308,7 +311,7 @@ impl ServerCertVerifier for AnyCertificate {
     tls::check_signatures!(self, tls::provider().signature_verification_algorithms);
 }
 
-/// The side that dials shows no certificate in a cluster without an authority.
+/// Verifies nothing: without an authority, the dialling side sends no certificate.
 impl ClientCertVerifier for AnyCertificate {
     fn offer_client_auth(&self) -> bool {
         false

@@ -1,20 +1,19 @@
 //! QUIC: sockets, configuration, and writes that do not copy shared bytes.
 //!
-//! Owns: the sockets of a port, the limits of a connection before and after the protocol's handshake, and the writer of
-//! a channel. Does not own: accepting (`listener`), dialling (`dialer`), or TLS (`tls`).
+//! Owns: the sockets of a port, the limits of a connection before and after the native protocol's handshake, and the
+//! writer of a channel. Does not own: accepting (`listener`), dialling (`dialer`), or TLS (`tls`).
 //!
-//! **Several sockets on one port.** An endpoint of quinn is one socket and one task, which would limit the
-//! throughput of a port. A listener binds several sockets with `SO_REUSEPORT`, each with its own endpoint.
-//! The kernel chooses a socket by a hash of both addresses and ports. So all packets of a connection reach
-//! the same endpoint, which has its connection ids, as long as the client's address stays the same. After an
-//! address change, packets could reach another endpoint, which does not have the connection. So connection
-//! migration is off: a client whose address changes must reconnect. For the same reason all sockets are bound
-//! before the first one serves, and no socket is added later: a further socket would change which socket the
-//! kernel chooses for a hash.
+//! **Several sockets on one port.** A quinn endpoint is one socket with one task, which would limit the throughput of a
+//! port. So a listener binds several sockets with `SO_REUSEPORT`, each with its own endpoint. The kernel chooses the
+//! socket of a packet by a hash of both addresses and ports. While a client's address stays the same, all packets of
+//! its connection reach the endpoint that knows the connection. After a change of the address, packets could reach
+//! another endpoint. So connection migration is off: a client whose address changes must reconnect. A further socket
+//! would change the kernel's choice for existing connections. So all sockets are bound before the first one serves, and
+//! none is added later.
 //!
 //! **Datagrams** are as large as the path to the peer permits: see `datagrams.rs`.
 //!
-//! **Before the protocol's handshake** a peer may have one stream and [`UNTRUSTED_WINDOW_BYTES`] in flight.
+//! **Before the native protocol's handshake** a peer may have one stream and [`UNTRUSTED_WINDOW_BYTES`] in flight.
 //! Afterwards [`Connection::permit`](crate::Connection::permit) raises these limits to those of the options.
 
 use std::{
@@ -43,7 +42,7 @@ use crate::{
 
 /// Maximum number of QUIC sockets on one port.
 pub const MAX_QUIC_SOCKETS: usize = 64;
-/// Maximum number of bytes in flight from a peer that has not yet completed the protocol's handshake.
+/// Maximum number of bytes in flight from a peer that has not yet completed the native protocol's handshake.
 pub const UNTRUSTED_WINDOW_BYTES: u32 = 64 * 1024;
 /// Maximum number of connections of one socket that wait for their handshake to begin. Further connections
 /// are rejected.
@@ -52,9 +51,9 @@ const MAX_INCOMING: usize = 1024;
 /// together keep at most `INCOMING_BYTES_TOTAL`.
 const INCOMING_BYTES: u64 = 16 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 4 * 1024 * 1024;
-/// Maximum number of shared pieces that one write passes to QUIC; the next write passes further ones.
+/// Maximum number of shared pieces in one write to QUIC. Further pieces follow in the next write.
 const WRITE_PIECES: usize = 32;
-/// Maximum bytes of small frames that one write passes to QUIC. These bytes are copied.
+/// Maximum bytes of small frames in one write to QUIC. These bytes are copied.
 const WRITE_GATHERED_BYTES: usize = 64 * 1024;
 
 /// Options of QUIC connections.
@@ -68,9 +67,8 @@ pub struct QuicOptions {
     /// Maximum number of bytes written to a connection but not acknowledged by the peer. Costs that much
     /// memory; a small window makes the sender wait for round trips.
     pub send_window_bytes: u32,
-    /// A connection without received packets for this time ends; the shorter of both sides' timeouts applies.
-    /// This timeout detects peers that disappear. The native protocol has its own keepalive, which detects
-    /// them sooner.
+    /// Maximum time without received packets; then the connection ends. The shorter of both sides' timeouts applies.
+    /// This timeout detects peers that disappear. The native protocol's own keepalive detects them sooner.
     pub idle_timeout: Duration,
     /// Bytes of the kernel's buffer for each socket, in each direction. The system's limit
     /// (`net.core.rmem_max`) can reduce this size; then bursts lose packets.
@@ -158,7 +156,7 @@ impl Acceptor {
         incoming.accept_with(Arc::new(config))
     }
 
-    /// Size in bytes of the receive window that an authenticated client gets.
+    /// Size in bytes of the receive window that a client gets after its authentication.
     pub(crate) fn receive_window_bytes(&self) -> u32 {
         self.options.receive_window_bytes
     }
@@ -170,7 +168,7 @@ pub(crate) fn dialling(to: SocketAddr, options: &QuicOptions) -> io::Result<Endp
     datagrams::endpoint(None, bind(any, options)?)
 }
 
-/// Client configuration for a connection to a server that `trust` accepts.
+/// Client configuration for a connection to a server; `trust` decides which certificates are accepted.
 pub(crate) fn client_config(trust: &Trust, options: &QuicOptions, to: SocketAddr) -> quinn::ClientConfig {
     let crypto = QuicClientConfig::try_from(Arc::clone(trust.config())).expect("the provider has the first suite");
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
@@ -213,13 +211,13 @@ fn truncate(pieces: &mut Vec<Bytes>, max_bytes: usize) {
 
 /// The sending half of a channel.
 ///
-/// The bytes of the channel's outbox are divided into pieces once, and stay in the outbox until quinn has
-/// accepted them. The pieces in `ready` that are not written yet always equal the front of the outbox.
+/// The bytes of the channel's outbox are divided into pieces once. They stay in the outbox until quinn has accepted
+/// them. The unwritten pieces in `ready` always equal the front of the outbox.
 #[derive(Debug)]
 pub(crate) struct Writer {
     stream: quinn::SendStream,
     ready: Vec<Bytes>,
-    /// Number of pieces of `ready` that were written. `done <= ready.len()`
+    /// Number of pieces in `ready` that quinn has accepted. `done <= ready.len()`
     done: usize,
 }
 

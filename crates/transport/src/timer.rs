@@ -16,11 +16,11 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// A timer of microsecond precision, which one task uses at a time.
+/// A timer with microsecond precision, for one task at a time.
 #[derive(Debug)]
 pub struct Timer {
     fd: AsyncFd<OwnedFd>,
-    /// Deadline to which the kernel's timer is set; `None` if it is not set.
+    /// Deadline that is set in the kernel's timer; `None` if the timer is not set.
     armed: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ impl Timer {
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
-        // SAFETY: an owned descriptor is open, and the same one, until it is dropped, which the `AsyncFd` does.
+        // SAFETY: the `AsyncFd` owns the descriptor, so it stays open and the same until the `AsyncFd` is dropped.
         let fd = unsafe { AsyncFd::register_with_interest(fd, tokio::io::Interest::READABLE)? };
         Ok(Self { fd, armed: None })
     }
@@ -61,7 +61,7 @@ impl Timer {
                 self.arm(wait)?;
                 self.armed = Some(deadline);
             }
-            // An earlier deadline that was abandoned can cause this readiness.
+            // An earlier, abandoned deadline may have caused this readiness.
             ready!(self.fd.poll_read_ready(cx))?.clear_ready();
             self.armed = None;
         }

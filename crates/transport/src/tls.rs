@@ -14,8 +14,8 @@ use rustls::{
     version::TLS13,
 };
 
-/// Implements the methods of rustls's verifiers that check signatures of a handshake. rustls declares the same methods
-/// in the traits for certificates of servers and for those of clients. `$algorithms` are the supported algorithms.
+/// Implements the methods of rustls's verifiers that check the signatures of a handshake. rustls declares these methods
+/// twice: for verifiers of server certificates and of client certificates. `$algorithms` are the supported algorithms.
 macro_rules! check_signatures {
     ($self:ident, $algorithms:expr) => {
         fn verify_tls12_signature(
@@ -60,7 +60,7 @@ fn versions<S: ConfigSide>(builder: ConfigBuilder<S, rustls::WantsVersions>) -> 
     builder.with_protocol_versions(&[&TLS13]).expect("the provider has suites of TLS 1.3")
 }
 
-/// TLS configuration of a server, which asks `resolver` for its certificate in each handshake.
+/// TLS configuration of a server. In each handshake, `resolver` returns the server's certificate.
 pub(crate) fn server_config(resolver: Arc<dyn ResolvesServerCert>) -> Arc<ServerConfig> {
     let builder = versions(ServerConfig::builder_with_provider(Arc::new(provider())));
     without_tickets(builder.with_no_client_auth().with_cert_resolver(resolver), ALPN)
@@ -73,7 +73,7 @@ fn without_tickets(mut config: ServerConfig, alpn: &[u8]) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// TLS configuration of a node that accepts; `verifier` decides which certificates of dialling nodes are accepted.
+/// TLS configuration of an accepting node. `verifier` decides which certificates of dialling nodes are accepted.
 pub(crate) fn peer_server_config(
     key: Arc<CertifiedKey>,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -84,7 +84,7 @@ pub(crate) fn peer_server_config(
     without_tickets(builder.with_client_cert_verifier(verifier).with_cert_resolver(resolver), alpn)
 }
 
-/// TLS configuration of a node that dials; it shows its certificate if the other side asks for one.
+/// TLS configuration of a dialling node. The node sends its certificate if the accepting node requests one.
 pub(crate) fn peer_client_config(
     key: Arc<CertifiedKey>,
     verifier: Arc<dyn ServerCertVerifier>,
@@ -101,7 +101,7 @@ pub(crate) fn peer_client_config(
 /// TLS configuration of a client; `verifier` decides which server certificates are accepted.
 pub(crate) fn client_config(verifier: Arc<dyn ServerCertVerifier>) -> Arc<ClientConfig> {
     let builder = versions(ClientConfig::builder_with_provider(Arc::new(provider())));
-    // rustls calls every custom verifier "dangerous". Ours is in `trust`.
+    // rustls calls every custom verifier "dangerous". The verifiers used here are in `trust`.
     let mut config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();

@@ -38,7 +38,7 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// Rule by which a client decides which servers to trust. Cheap to clone; create the rule once and share it.
+/// Rule by which a client trusts a server or rejects it. Cheap to clone; create the rule once and share it.
 #[derive(Clone)]
 pub struct Trust {
     config: Arc<ClientConfig>,
@@ -52,7 +52,8 @@ enum TrustAnchor {
 }
 
 impl Trust {
-    /// Creates a rule that trusts the server whose certificate has this fingerprint, whatever its name and age.
+    /// Creates a rule that trusts exactly the server with this certificate fingerprint. Names and validity are not
+    /// checked.
     #[must_use]
     pub fn fingerprint(fingerprint: Fingerprint) -> Self {
         let verifier = Pinned { fingerprint, provider: tls::provider() };
@@ -96,7 +97,7 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// Verifier that accepts exactly one certificate, from a peer that has its private key.
+/// Verifier that accepts exactly one certificate, if the peer proves that it has the private key.
 #[derive(Debug)]
 struct Pinned {
     fingerprint: Fingerprint,

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p thalweg-wire --example codec_cost`
 //!
-//! Each figure is the lower quartile of 200 rounds of about a millisecond; the cases run in turns. A round is shorter
-//! than a time slice of the scheduler, so other programs disturb some rounds but not all. Buffers are warm and reused,
-//! like those of a connection.
+//! Each figure is the lower quartile of 200 rounds of about a millisecond each. All cases take turns in every round. A
+//! round is shorter than a time slice of the scheduler, so other programs disturb only some rounds. Buffers are warm
+//! and reused, like those of a connection.
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -33,7 +33,7 @@ const ROUND: Duration = Duration::from_millis(1);
 
 struct Case<'c> {
     name: &'static str,
-    /// Divisor of a run's time: the number of items in a run.
+    /// Number of items in a run, by which the time of the run is divided.
     per: usize,
     run: Box<dyn FnMut() + 'c>,
     nanos: Vec<f64>,
@@ -61,7 +61,7 @@ impl<'c> Cases<'c> {
         self.0.push(Case { name, per, run: Box::new(run), nanos: Vec::new() });
     }
 
-    /// Feeds these bytes to a decoder and passes the frame that they contain to `look`.
+    /// Feeds these bytes to a decoder, and passes the frame in them to `look`.
     fn decode(&mut self, name: &'static str, per: usize, bytes: &'c [u8], look: impl Fn(RawFrame<'_>) + 'c) {
         let mut decoder = decoder();
         self.add(name, per, move || {

@@ -4,11 +4,11 @@
 //! ```text
 //! batch := crc u32 | count u32 | subject short | reply short | record*
 //! ```
-//! Owns: the encoding of a batch, and the part of a frame that precedes a shared batch on the wire. Does not own the
-//! syntax of subjects or the choice of subscribers.
+//! Owns: the encoding of a batch, and the part of a frame that precedes a shared batch on the wire. Does not own: the
+//! syntax of subjects, or the choice of subscribers.
 //!
-//! A batch carries neither its own length nor its receivers. The publisher's frame, the queues of all subscribers and
-//! the frame of each connection therefore share the same bytes: a connection writes `[prefix, batch]`.
+//! A batch contains neither its own length nor its receivers. So the publisher's frame, the queues of all subscribers
+//! and the frames of all connections share the same bytes. A connection writes `[prefix, batch]`.
 
 use bytes::Bytes;
 use thalweg_types::{
@@ -35,7 +35,7 @@ pub enum BatchError {
     /// The bytes do not follow the format.
     #[error("malformed batch: {0}")]
     Malformed(#[from] Malformed),
-    /// The batch contains another number of messages than its head states.
+    /// The number of messages in the batch differs from the number in its head.
     #[error("the head of a batch states {stated} messages, but the batch contains {found}")]
     WrongCount {
         /// Number of messages that the batch's head states.
@@ -157,8 +157,8 @@ impl<'a> Batch<'a> {
         self.bytes
     }
 
-    /// Decodes all messages of the batch and compares their number with the head. The server does this before it sends
-    /// a batch to subscribers, so subscribers need not do it.
+    /// Decodes all messages of the batch and compares their number with the number in the head. The server does this
+    /// before it sends a batch to subscribers, so subscribers need not do it.
     pub fn check(&self) -> Result<(), BatchError> {
         let found = self.messages().check()?;
         if found == self.count { Ok(()) } else { Err(BatchError::WrongCount { stated: self.count, found }) }
@@ -185,11 +185,11 @@ fn crc32c(bytes: &[u8]) -> u32 {
 pub enum Checksum {
     /// The batch has no checksum.
     Without,
-    /// The batch has a CRC-32C. A computed sum of 0 means "no checksum", which happens once in 2^32 batches.
+    /// The batch has a CRC-32C. A computed checksum of 0 means "no checksum"; this happens once in 2^32 batches.
     Crc32c,
 }
 
-/// An encoded batch that is cheap to clone. The queues of subscriptions hold this type.
+/// An encoded batch that is cheap to clone. The queues of subscriptions contain values of this type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedBatch {
     /// Bytes of the encoded batch, head included.
@@ -264,8 +264,8 @@ impl BatchWriter {
         Ok(())
     }
 
-    /// Adds the messages of another batch of the same subject, which must have been [checked](Batch::check). The
-    /// server uses this to join single publishes into one batch.
+    /// Adds the messages of another batch of the same subject. The other batch must have been [checked](Batch::check).
+    /// The server uses this to join single publishes into one batch.
     pub fn append(&mut self, batch: &Batch<'_>) -> Result<(), RecordError> {
         self.room(batch.count, batch.records.len())?;
         self.bytes.extend_from_slice(batch.records);
@@ -294,8 +294,8 @@ impl BatchWriter {
         Some(&self.bytes)
     }
 
-    /// Returns the encoded batch for sharing; `None` if the batch has no messages. The bytes are copied only if the
-    /// allocation is more than twice as large as the batch, since queues count a batch by its length.
+    /// Returns the encoded batch for sharing; `None` if the batch has no messages. Copies the bytes only if the
+    /// allocation is more than twice as large as the batch, because queues count only the length of a batch.
     #[must_use]
     pub fn into_shared(mut self, checksum: Checksum) -> Option<SharedBatch> {
         self.encoded(checksum)?;
@@ -312,12 +312,12 @@ impl BatchWriter {
     }
 }
 
-/// Appends a [`Deliver`](crate::Deliver) frame except for its batch. The caller sends the batch, `batch_len` bytes,
+/// Appends a [`Deliver`](crate::Deliver) frame without its batch. The caller must send the batch, of `batch_len` bytes,
 /// directly afterwards.
 ///
 /// # Errors
-/// `subscriptions` is empty or has more than [`MAX_DELIVER_SUBSCRIPTIONS`] ids (the caller sends the others in further
-/// frames), or the frame is too large.
+/// `subscriptions` is empty or has more than [`MAX_DELIVER_SUBSCRIPTIONS`] ids, or the frame is too large. If there are
+/// too many ids, the caller must use several frames.
 #[inline]
 pub fn put_deliver_prefix(
     out: &mut Vec<u8>,
@@ -335,7 +335,7 @@ pub fn put_deliver_prefix(
     Ok(())
 }
 
-/// Appends a [`Publish`](crate::Publish) frame of one batch except for the batch. The caller sends the batch,
+/// Appends a [`Publish`](crate::Publish) frame of one batch, without the batch. The caller must send the batch, of
 /// `batch_len` bytes, directly afterwards.
 pub fn put_publish_prefix(out: &mut Vec<u8>, id: u32, batch_len: usize) -> Result<(), EncodeError> {
     put_prefix(out, Kind::Publish, id, batch_len, |out| {

@@ -1,9 +1,9 @@
 //! Checks of the commands that clients send.
 //!
-//! Owns: the check of a [`Write`](crate::Write)'s payload, and what the server must know about the command before it
-//! proposes the command to the log. The server proposes a checked command byte for byte as it was received; such a
-//! command never turns out to be malformed later. Does not own the encoding (`thalweg_types::command`), nor the
-//! existence of the ids in a command.
+//! Owns: the check of a [`Write`](crate::Write)'s payload, and the facts about a command that the server needs before
+//! it proposes the command to the log. The server proposes the bytes of a checked command exactly as it received them,
+//! so the command is never found malformed later. Does not own: the encoding (`thalweg_types::command`), or checking
+//! that the ids in a command exist.
 
 use thalweg_types::{
     Action, Classified, Durability,
@@ -22,8 +22,8 @@ pub enum CommandRefused {
     /// The command does not decode.
     #[error("malformed command: {0}")]
     Malformed(#[from] Malformed),
-    /// Clients may not send this command. Nodes issue it for maintenance, or it is a fetch, which needs facts that only
-    /// the node has.
+    /// Clients may not send this command. Nodes issue it for maintenance. Or it is a fetch, which needs facts that only
+    /// a node has.
     #[error("clients cannot send commands of kind {kind}")]
     NotForClients {
         /// First byte of the command, which identifies its kind.
@@ -41,8 +41,8 @@ pub enum CommandRefused {
         /// Description of what is wrong with the records.
         what: &'static str,
     },
-    /// The client requested durability level `none`, at which the server does not report outcomes, but the outcome of
-    /// this command matters.
+    /// The client requested durability level `none`, at which the server does not report outcomes. The client needs the
+    /// outcome of this command.
     #[error("a conditional write needs a durability of at least `os`: at `none` its outcome would be unknown")]
     LevelTooLow,
 }
@@ -66,27 +66,27 @@ impl Classified for CommandRefused {
     }
 }
 
-/// Treatment of a command whose client requests durability level `none`, at which the server reports no outcomes.
+/// Treatment of a command at durability level `none`, at which the server reports no outcomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtNone {
     /// The server executes the command and reports no outcome.
     Allowed,
-    /// The server executes the command at level `os` instead, because the client needs the answer, such as an id or a
-    /// deadline.
+    /// The server executes the command at level `os` instead, because the client needs a part of the answer, such as an
+    /// id or a deadline.
     Raised,
-    /// The server rejects the command, because its client could not know whether it had an effect: that depends on the
-    /// state of the database.
+    /// The server rejects the command: its effect depends on the state of the database, so without the outcome the
+    /// client could not know the effect.
     Refused,
 }
 
-/// A command that a client may send. It has been checked completely.
+/// A completely checked command that a client may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientCommand<'a> {
     /// Bytes of the command, ready to be proposed to the log.
     pub bytes: &'a [u8],
     /// Treatment of this command at durability level `none`.
     pub at_none: AtNone,
-    /// True if the command adds data. On a full disk the server accepts only commands that do not.
+    /// True if the command adds data. On a full disk, the server accepts only commands for which this is false.
     pub brings_data: bool,
     /// True if the command deletes all keys with a prefix.
     pub deletes_prefixes: bool,
@@ -98,7 +98,8 @@ impl<'a> ClientCommand<'a> {
         if bytes.len() > MAX_COMMAND_BYTES {
             return Err(CommandError::CommitTooLarge.into());
         }
-        // The proposer checks the version that the command needs: only the node knows the version in force.
+        // The version that the command needs is checked later, by the proposer: only the node knows the version in
+        // force.
         let inner = unwrap(bytes).bytes;
         if let Some(BlindPut { key, value, .. }) = BlindPut::decode(inner) {
             check_key(key)?;
@@ -175,7 +176,7 @@ impl<'a> ClientCommand<'a> {
         }
     }
 
-    /// Returns the durability level at which the server proposes the command if the client requested the level
+    /// Returns the durability level at which the server proposes the command, if the client has requested the level
     /// `wanted`.
     pub fn level(&self, wanted: Durability) -> Result<Durability, CommandRefused> {
         match (wanted, self.at_none) {

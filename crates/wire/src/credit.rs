@@ -1,19 +1,22 @@
-//! Credit: the amount that the receiver of a subscription permits the sender to send.
+//! Credit: the number of messages and bytes that a receiver permits the sender of a subscription to send.
 //!
-//! Owns: the arithmetic for both sides. Does not own what a sender does while it may not send: a tail or a watch
-//! continues to read later, and the subscription of a subject queues messages and then follows its policy.
+//! Owns: the arithmetic for both sides. Does not own: the behaviour of a sender without credit. A tail or a watch then
+//! continues to read later. The subscription of a subject queues messages and then follows its policy.
 //!
-//! Both amounts, messages and bytes, are totals since the subscription began. A lost or repeated [`Credit`] therefore
-//! changes nothing, and the two sides need not be in step.
+//! Both amounts, messages and bytes, are totals since the subscription began. So a lost or repeated [`Credit`] changes
+//! nothing, and the two sides need not be in step.
+//!
 //! ```text
 //!   consumed <= received <= sent          permitted = consumed + window, at the time of the last credit frame
 //!   a batch may begin while  sent.messages < permitted.messages  and  sent.bytes < permitted.bytes
 //! ```
 //! A batch may exceed the permitted totals by less than its own size, so a batch larger than the window does not
-//! block. Consumed counts the messages that the application has finished with, not those that have arrived: the
-//! receiver holds at most its window and one batch. The receiver raises its totals when half of the window or less is
-//! left of either amount. Half a window passes between two credit frames, so their cost is negligible, and a sender
-//! that is at most half a window ahead never stops.
+//! block. Consumed messages are those that the application has finished with, not all that have arrived. So the
+//! receiver holds at most its window and one batch.
+//!
+//! The receiver sends a credit frame when at most half of its window is left, of either amount. Since half a window
+//! passes between two credit frames, their cost is negligible. A sender never stops if it is at most half a window
+//! ahead.
 
 use thalweg_types::{Action, Classified};
 
@@ -41,7 +44,7 @@ impl Amount {
     }
 }
 
-/// Sender's count of the messages and bytes that it has sent, and that it may send.
+/// Sender's totals of the messages and bytes that it has sent and that it may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendCredit {
     permitted: Amount,
@@ -49,7 +52,7 @@ pub struct SendCredit {
 }
 
 impl SendCredit {
-    /// Creates the sender's account from the permit in the request that began the subscription.
+    /// Creates the sender's totals. `permit` is the one in the request that began the subscription.
     #[must_use]
     pub fn new(permit: &Permit) -> Self {
         let permitted = Amount { messages: permit.messages, bytes: permit.bytes };
@@ -57,7 +60,7 @@ impl SendCredit {
     }
 
     /// Raises the permitted totals and returns the increase. Totals never decrease: a lower total comes from an older
-    /// frame and permits nothing more.
+    /// frame, and permits nothing more.
     pub fn raise(&mut self, credit: &Credit) -> Permit {
         let more = Permit {
             messages: credit.messages.saturating_sub(self.permitted.messages),
@@ -74,8 +77,7 @@ impl SendCredit {
         self.sent.messages < self.permitted.messages && self.sent.bytes < self.permitted.bytes
     }
 
-    /// Returns how many more messages and bytes the sender may send. A batch of this size stays within the permitted
-    /// totals.
+    /// Returns the numbers of messages and of bytes that the sender may still send within the permitted totals.
     #[must_use]
     pub fn left(&self) -> (u64, u64) {
         let messages = self.permitted.messages.saturating_sub(self.sent.messages);
@@ -109,7 +111,7 @@ impl Classified for Overrun {
     }
 }
 
-/// Receiver's count of the messages and bytes that have arrived, and of those that the application has finished with.
+/// Receiver's totals of the messages and bytes that have arrived, and of those that the application has finished with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveCredit {
     window: Amount,
@@ -119,7 +121,7 @@ pub struct ReceiveCredit {
 }
 
 impl ReceiveCredit {
-    /// Creates the account of a receiver that holds at most `window` plus one batch of messages that are not consumed.
+    /// Creates the totals of a receiver that holds at most `window`, plus one batch, of messages that are not consumed.
     #[must_use]
     pub fn new(window: &Permit) -> Self {
         let window = Amount { messages: window.messages, bytes: window.bytes };
@@ -136,7 +138,7 @@ impl ReceiveCredit {
     /// Counts a batch that has arrived.
     ///
     /// # Errors
-    /// The batch began when nothing was permitted. The account counts it nevertheless.
+    /// The batch began when nothing was permitted. It is counted even so.
     #[inline]
     pub fn received(&mut self, messages: u64, bytes: u64) -> Result<(), Overrun> {
         let might = self.received.messages < self.permitted.messages && self.received.bytes < self.permitted.bytes;
@@ -145,7 +147,7 @@ impl ReceiveCredit {
     }
 
     /// Counts messages and bytes that the application has finished with. Returns the credit frame that the receiver
-    /// must send, if one is due.
+    /// must send now; `None` if none is due.
     #[inline]
     pub fn consumed(&mut self, messages: u64, bytes: u64) -> Option<Credit> {
         self.consumed.add(messages, bytes);
@@ -160,7 +162,7 @@ impl ReceiveCredit {
         Some(Credit { messages: next.messages, bytes: next.bytes })
     }
 
-    /// Returns the messages and bytes that have arrived and that the application has not finished with.
+    /// Returns the numbers of messages and bytes that have arrived but that the application has not finished with.
     #[must_use]
     pub fn held(&self) -> (u64, u64) {
         let messages = self.received.messages.saturating_sub(self.consumed.messages);
@@ -233,8 +235,8 @@ mod tests {
         assert_eq!(receiver.received(1, 1), Err(Overrun { messages: 2, bytes: 100 }));
     }
 
-    /// Tests with any window, any batches, and credit frames delayed by any number of batches: everything arrives, no
-    /// credit is exceeded, and the receiver never holds more than its window and one batch.
+    /// Tests any window, any batches, and credit frames that any number of batches delay. Everything arrives, no credit
+    /// is exceeded, and the receiver never holds more than its window and one batch.
     #[test]
     fn nothing_stalls_and_nothing_overruns() {
         let mut random = 0x9e37_79b9_u64;

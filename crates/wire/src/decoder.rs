@@ -1,12 +1,12 @@
 //! Splits received bytes into frames.
 //!
 //! Owns: the buffer of received bytes, the boundaries of frames, and the limit on the size of a frame. Does not own:
-//! the contents of frames (`frames`), and sockets.
+//! the contents of frames (`frames`), or sockets.
 //!
-//! Invariants: a header alone never causes a large allocation. The buffer has room for [`READ_BYTES`], and for at most
-//! as many bytes again as have been received, or for 1 MiB of the frame once 48 KiB of it have arrived. After a
-//! [`FrameError`] the channel is unusable, because the start of the next frame is unknown; every later call returns
-//! the same error.
+//! Invariants: a header alone never causes a large allocation. Beyond the received bytes, the buffer has room for at
+//! most [`READ_BYTES`] plus as many bytes as have been received. Once 48 KiB of a frame have arrived, it may have room
+//! for 1 MiB of the frame. After a [`FrameError`] the channel is unusable, because the start of the next frame is
+//! unknown; every later call returns the same error.
 
 use std::ops::Range;
 
@@ -21,13 +21,13 @@ use crate::header::{HEADER_BYTES, Header};
 /// Minimum room in [`Decoder::buffer`] for one read from a socket, in bytes.
 pub const READ_BYTES: usize = 64 * 1024;
 
-/// Room reserved for a frame in one step, in bytes, once three quarters of [`READ_BYTES`] have arrived. At that point
-/// the first buffer is nearly full. If the buffer doubled from there on, nearly all bytes of a frame of 1 MB would be
+/// Number of bytes reserved for a frame in one step, once three quarters of [`READ_BYTES`] have arrived. At that point
+/// the first buffer is nearly full. If the buffer only doubled from there, nearly all bytes of a frame of 1 MB would be
 /// copied while it arrives.
 const AHEAD_BYTES: usize = 16 * READ_BYTES;
 
-/// Error after which the channel cannot continue. The caller closes the channel, with a goodbye if the peer still
-/// reads.
+/// Error after which the channel cannot continue. The caller closes the channel. If the peer still reads, the caller
+/// sends a goodbye first.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The frame is larger than the agreed limit.
@@ -39,7 +39,7 @@ pub enum FrameError {
         max: u32,
         /// Kind of the frame.
         kind: u16,
-        /// Id of the oversized frame. The caller may answer its request with `frame_too_large` before the goodbye.
+        /// Id of the oversized frame. Before the goodbye, the caller may answer this request with `frame_too_large`.
         id: u32,
     },
 }
@@ -54,7 +54,7 @@ impl Classified for FrameError {
     }
 }
 
-/// A borrowed frame whose boundaries are known and whose body is not decoded.
+/// A borrowed frame. Its boundaries are known, and its body is not decoded yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawFrame<'a> {
     /// Header of the frame.
@@ -68,8 +68,8 @@ pub struct RawFrame<'a> {
 pub struct SharedFrame {
     /// Header of the frame.
     pub header: Header,
-    /// All bytes after the header. A slice of them keeps the whole receive buffer alive, so callers copy small parts
-    /// that must live long.
+    /// All bytes after the header. A slice of them keeps the whole receive buffer in memory, so callers copy small
+    /// parts that they keep for long.
     pub payload: Bytes,
 }
 
@@ -97,7 +97,7 @@ pub struct Decoder {
     /// Bytes at the start of the buffer that belong to a borrowed frame already returned.
     used: usize,
     max_bytes: u32,
-    /// Number of bytes that have not arrived yet of a frame that is being skipped.
+    /// Number of bytes still to arrive of a frame that is being skipped.
     skipping: usize,
     /// True if the buffer has grown beyond the size of two reads; it is then dropped instead of reused.
     is_large: bool,
@@ -112,8 +112,8 @@ impl Default for Decoder {
 
 impl Decoder {
     /// Creates the decoder of a new connection. It accepts frames of at most [`MAX_HELLO_BYTES`] until
-    /// [`set_max_bytes`](Self::set_max_bytes). A server raises the limit with its welcome; a client raises it
-    /// immediately, since its hello states the limit.
+    /// [`set_max_bytes`](Self::set_max_bytes) is called. A server calls it when it sends its welcome. A client calls it
+    /// immediately, because its hello states its limit.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -126,8 +126,7 @@ impl Decoder {
         }
     }
 
-    /// Sets the maximum number of bytes after the header, from the next frame on. The limit is at most
-    /// [`MAX_FRAME_BYTES`].
+    /// Sets the maximum number of bytes after the header for all later frames, at most [`MAX_FRAME_BYTES`].
     pub fn set_max_bytes(&mut self, max_bytes: u32) {
         self.max_bytes = max_bytes.min(MAX_FRAME_BYTES as u32);
     }
@@ -139,8 +138,8 @@ impl Decoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the buffer to read into, with room after the bytes that are already in it. Unlike [`feed`](Self::feed)
-    /// this copies nothing. The caller must leave the existing bytes unchanged.
+    /// Returns the buffer for reading from a socket, with room after the bytes that are already in it. Unlike
+    /// [`feed`](Self::feed), this copies nothing. The caller must leave the existing bytes unchanged.
     pub fn buffer(&mut self) -> &mut BytesMut {
         self.forget_used();
         let have = self.buffer.len();
@@ -154,8 +153,8 @@ impl Decoder {
         &mut self.buffer
     }
 
-    /// Returns the number of received bytes that are not part of a returned frame. If this is above 0 at the end of a
-    /// connection, the connection ended within a frame.
+    /// Returns the number of received bytes that are not part of a returned frame. If it is above 0 at the end of a
+    /// connection, the connection has ended within a frame.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.used
@@ -195,8 +194,8 @@ impl Decoder {
         Ok(Some(RawFrame { header, payload: &self.buffer[range] }))
     }
 
-    /// Skips the next frame, whose header must have arrived: both the bytes already received and those still to come.
-    /// Callers use it for a frame that they have no room for.
+    /// Skips the next frame: the bytes that have arrived and those that are still to come. Its header must have
+    /// arrived. Callers use this for a frame that is too large for them.
     pub fn skip_frame(&mut self) {
         if let Some(header) = self.peek() {
             self.skipping = HEADER_BYTES + header.len as usize;
@@ -204,8 +203,8 @@ impl Decoder {
         }
     }
 
-    /// Like [`buffer`](Self::buffer), but uses `spare` if the decoder has no buffer. Callers keep the spare buffer
-    /// that [`release`](Self::release) returned.
+    /// Returns the buffer like [`buffer`](Self::buffer), but calls `spare` for a buffer if the decoder has none.
+    /// Callers keep buffers that [`release`](Self::release) has returned as spares.
     pub fn buffer_or(&mut self, spare: impl FnOnce() -> BytesMut) -> &mut BytesMut {
         if self.buffer.capacity() == 0 {
             self.buffer = spare();
@@ -214,8 +213,8 @@ impl Decoder {
         self.buffer()
     }
 
-    /// Removes the buffer from a decoder whose channel waits for its peer, to save memory. Returns the buffer for reuse
-    /// if it contains no part of a frame; a buffer that has become large is dropped instead.
+    /// Removes the buffer from a decoder to save memory, while its channel waits for the peer. Returns the buffer for
+    /// reuse; `None` if it contains a part of a frame, which stays, or if it has become large and was dropped.
     pub fn release(&mut self) -> Option<BytesMut> {
         if self.pending_bytes() > 0 {
             return None;
@@ -287,7 +286,7 @@ mod tests {
             for chunk in stream.chunks(step) {
                 decoder.feed(chunk);
                 loop {
-                    // Use both methods alternately.
+                    // Alternates between the two methods.
                     let next = if got.len() % 2 == 0 {
                         decoder.next_shared().unwrap().map(|frame| (frame.header.id, frame.payload.to_vec()))
                     } else {
@@ -310,7 +309,7 @@ mod tests {
             let mut decoder = Decoder::new();
             let (mut at, mut seen) = (0, 0);
             while at < stream.len() {
-                // A socket delivers no more bytes than there is room for.
+                // A socket delivers at most as many bytes as the buffer has room for.
                 let buffer = decoder.buffer();
                 let room = buffer.capacity() - buffer.len();
                 assert!(room > 0);

@@ -1,7 +1,7 @@
 //! Handshake at the start of a connection: agreement on the version and the limits.
 //!
-//! Owns: the rules by which each side answers the offer of the other, and the meaning of silence. Does not own the
-//! bytes (`frames/connection`), nor clocks: time is an argument.
+//! Owns: the rules by which each side answers the other side's offer, and the meaning of silence. Does not own: the
+//! bytes (`frames/connection`), or clocks; time is an argument.
 //!
 //! A client sends [`Hello`] first, and a server answers with [`Welcome`] or [`Goodbye`]. These three frames have the
 //! same layout in every version of the protocol, so two sides without a common version can still report that.
@@ -30,13 +30,13 @@ pub const ALPN: &[u8] = b"thalweg";
 /// Number of the feature `cluster`: the server is a member of a cluster, and answers `read members`.
 pub const FEATURE_CLUSTER: u16 = 1;
 
-/// Shortest keep-alive interval, whatever a side requests.
+/// Shortest keep-alive interval; shorter requests are raised to it.
 pub const MIN_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// Error returned when a connection cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
-    /// The first frame is not one that begins a connection.
+    /// The first frame of the connection is not a hello.
     #[error(
         "the first frame has kind {kind:#06x}: this port speaks Thalweg's native protocol, which begins with a hello"
     )]
@@ -226,8 +226,8 @@ pub enum KeepAliveAction {
     PeerLost,
 }
 
-/// Keep-alive state of one side. Each side sends something at least once an interval, a ping if there is nothing else,
-/// and gives up a peer that is silent for three intervals. All times come from a monotonic clock.
+/// Keep-alive state of one side. Each side sends something at least once an interval, if necessary a ping. It treats
+/// the peer as gone after three intervals of silence. All times come from a monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
     interval: Duration,
@@ -252,7 +252,7 @@ impl KeepAlive {
         self.sent = now;
     }
 
-    /// Returns what this side must do at the time `now`: wait, ping, or treat the peer as gone.
+    /// Returns the action that is due at the time `now`: wait, ping, or treat the peer as gone.
     #[must_use]
     pub fn due_action(&self, now: Duration) -> KeepAliveAction {
         let (ping_at, gone_at) = (self.sent + self.interval, self.heard + 3 * self.interval);

@@ -1,4 +1,4 @@
-//! Header and optional fields, which every kind of frame can have.
+//! Header and optional fields of frames. Every kind of frame can have optional fields.
 //!
 //! ```text
 //!  0     4      6        8    12
@@ -6,8 +6,8 @@
 //! ```
 //! All integers are little-endian. `len` counts the bytes after the header, `fields` the bytes of the optional fields.
 //!
-//! Owns: the header, the optional fields, and the assembly of a frame. Does not own the kinds of frames (`frames`),
-//! nor the splitting of bytes into frames (`decoder`).
+//! Owns: the header, the optional fields, and the assembly of a frame. Does not own: the kinds of frames (`frames`), or
+//! the splitting of bytes into frames (`decoder`).
 
 use thalweg_types::{
     ReadLevel, Revision, SpaceId,
@@ -24,15 +24,15 @@ pub const HEADER_BYTES: usize = 12;
 /// Header of a frame. Every frame begins with one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Number of bytes after the header, which is the length of optional fields and body.
+    /// Number of bytes after the header: optional fields and body.
     pub len: u32,
     /// Kind of the frame, see [`Kind`](crate::Kind). A newer peer may send a kind that this version does not know.
     pub kind: u16,
-    /// Length in bytes of the optional fields, which are the first of the bytes after the header. `fields <= len`, else
-    /// the frame is malformed.
+    /// Length in bytes of the optional fields, which come directly after the header. `fields <= len`, otherwise the
+    /// frame is malformed.
     pub fields: u16,
-    /// Id of the request or subscription that the frame belongs to; 0 if there is none, or for a request that wants no
-    /// reply.
+    /// Id of the request or subscription to which the frame belongs. 0 if there is none, or if the client wants no
+    /// reply to this request.
     pub id: u32,
 }
 
@@ -51,7 +51,7 @@ impl Header {
         out
     }
 
-    /// Decodes a header. Any 12 bytes are a header.
+    /// Decodes a header. This cannot fail: any 12 bytes are a header.
     #[inline]
     #[must_use]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Self {
@@ -65,8 +65,8 @@ impl Header {
     }
 }
 
-/// Lowest tag of the fields that a receiver must understand. An unknown field below it is skipped; an unknown field
-/// from here on makes the frame an error.
+/// Lowest tag of the fields that a receiver must understand. A receiver skips unknown fields with lower tags. An
+/// unknown field with this tag or a higher one makes the frame an error.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
 
 const TRACE: u16 = 0x0001;
@@ -93,7 +93,7 @@ pub const KNOWN_FIELDS: [(u16, &str); 8] = [
 /// Treatment of a write by a member of a cluster that is not the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// The member passes the write on to the leader.
+    /// The member forwards the write to the leader.
     Forward,
     /// The member rejects the write with `not_leader`, and states the leader's address.
     Redirect,
@@ -113,7 +113,7 @@ pub struct Fields<'a> {
     pub timeout_micros: Option<u64>,
     /// Number of messages, records, changes or events after which the server ends the subscription.
     pub limit: Option<u64>,
-    /// Age of the data that the request reads; the server's default if left out.
+    /// Permitted age of the data that the request reads; `None` for the server's default.
     pub read: Option<ReadLevel>,
     /// Treatment of a write by a member of a cluster that is not the leader; the default is to forward it.
     pub route: Option<Route>,
@@ -175,7 +175,7 @@ impl<'a> Fields<'a> {
             Some(Route::Forward) => field(ROUTE, &[0])?,
             Some(Route::Redirect) => field(ROUTE, &[1])?,
         }
-        // An address that is cut short leads nowhere, so a longer one is left out.
+        // A truncated address would be useless, so an address that is too long is left out.
         if let Some(leader) = self.leader.filter(|leader| (1..=MAX_ADDRESS_BYTES).contains(&leader.len())) {
             field(LEADER, leader.as_bytes())?;
         }
@@ -274,8 +274,8 @@ pub fn put_frame(
     encoded
 }
 
-/// Appends a frame like [`put_frame`], but without its last `follows` bytes, which the caller sends after `out`. On
-/// error `out` may contain a part of the frame.
+/// Appends a frame like [`put_frame`], but without its last `follows` bytes. The caller sends these bytes after `out`.
+/// On error `out` may contain a part of the frame.
 #[inline]
 pub(crate) fn put_open_frame(
     out: &mut Vec<u8>,
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(bytes, pinned);
         assert_eq!(Fields::decode(&bytes), Ok(ALL));
         assert_eq!(Fields::decode(&[]), Ok(Fields::default()));
-        // Bytes cut at the end of a field are fewer fields; bytes cut elsewhere are malformed.
+        // If bytes are cut off at the end of a field, the rest is valid with fewer fields; otherwise it is malformed.
         let ends = [0, 5, 17, 29];
         for cut in 0..bytes.len() {
             assert_eq!(Fields::decode(&bytes[..cut]).is_ok(), ends.contains(&cut), "cut to {cut}");

@@ -1,8 +1,8 @@
 //! The native binary protocol without I/O: it turns bytes into frames and frames into bytes.
 //!
 //! Owns: every byte that goes over a native connection (`docs/formats/wire.md` describes them), the arithmetic of
-//! credit, the handshake at the start of a connection, and on the client's side the table that matches replies to
-//! requests. Does not own: sockets, tasks, clocks, the database, or the execution of requests.
+//! credit, the handshake at the start of a connection, and the client's table that matches replies to requests. Does
+//! not own: sockets, tasks, clocks, the database, or the execution of requests.
 //!
 //! ```
 //! use thalweg_types::{KeyspaceId, Revision};

@@ -1,7 +1,7 @@
 //! Replies to commands, built from the commands' outcomes.
 //!
-//! Owns: the mapping of outcomes to frames. Does not own rejections: their codes and classes are those of the engine's
-//! errors, see [`Failed::of`](crate::Failed::of).
+//! Owns: the mapping of outcomes to frames. Does not own: the reply to a rejected command, which has the code and class
+//! of the engine's error; see [`Failed::of`](crate::Failed::of).
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use crate::frames::{
 };
 
 /// Appends the reply to a [`Write`](crate::Write) that reached the level `durability`. An `outcome` of `None` means
-/// that the outcome is unknown, which happens at level `none`. Returns false if it appended nothing: the caller
-/// reports rejections as [`Failed`](crate::Failed), and outcomes that only commands of nodes have are never sent.
+/// that the outcome is unknown, as at level `none`. Returns false if it appended nothing. This happens for rejections,
+/// which the caller reports as [`Failed`](crate::Failed), and for outcomes of commands that only nodes issue.
 pub fn put_outcome(
     out: &mut Vec<u8>,
     id: u32,
@@ -174,7 +174,7 @@ mod tests {
         command::{ReadValue, ScanPage, ScannedItem, groups::OffsetRun},
     };
 
-    /// Encodes the reply to a command's outcome and returns it as text; `None` if there is no reply.
+    /// Encodes the reply to an outcome and returns it as text; `None` if there is no reply.
     fn reply(outcome: Option<&Outcome>) -> Option<String> {
         let mut out = Vec::new();
         if !put_outcome(&mut out, 7, Durability::Disk, outcome).unwrap() {

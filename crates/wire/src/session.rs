@@ -1,13 +1,15 @@
-//! A client's half of a channel: it matches replies to requests, and pushes to subscriptions.
+//! The client's state of a channel: it matches replies to requests, and pushes to subscriptions.
 //!
-//! Owns: the ids, the table of requests and subscriptions in progress, and the receivers' credit. Does not own the
-//! handling of replies (the caller's `T`: a waker, or the sender of an in-process channel), nor retries, nor the wire.
+//! Owns: the ids, the table of requests and subscriptions in progress, and the receivers' credit. Does not own: the
+//! handling of replies, retries, or sockets. The caller handles a reply by means of its own `T`, such as a waker or the
+//! sender of an in-process channel.
 //!
-//! An id is in use from the request until its last frame: the reply, or for a subscription [`Ended`](crate::Ended) (or
-//! [`Failed`](crate::Failed), if the subscription did not begin). The session gives the id out again only afterwards,
-//! so a frame cannot reach the wrong receiver. A cancelled request keeps its id until the server answers.
+//! An id is in use from the request until its last frame. This is the reply; for a subscription, it is
+//! [`Ended`](crate::Ended), or [`Failed`](crate::Failed) if the subscription did not begin. The session reuses an id
+//! only afterwards, so a frame cannot reach the wrong receiver. A cancelled request keeps its id until the server
+//! answers.
 //!
-//! Bounds: the server's `max_requests` and `max_subscriptions`, and [`MAX_CHANNEL_IDS`].
+//! Limits: the server's `max_requests` and `max_subscriptions`, and [`MAX_CHANNEL_IDS`].
 
 use thalweg_types::{Action, Classified, limits::MAX_CHANNEL_IDS};
 
@@ -16,7 +18,7 @@ use crate::{
     frames::{Credit, Kind, Permit, Role},
 };
 
-/// Error returned when a channel has no room for another request or subscription.
+/// Error returned when a channel already has its maximum number of requests or subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionFull {
     /// The channel has as many requests in progress as the server accepts.
@@ -46,8 +48,7 @@ impl Classified for SessionFull {
 /// Error returned when the server violates the protocol. The channel is unusable afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// The frame's id belongs to no request or subscription in progress, or the kind of the frame does not fit the
-    /// request.
+    /// No request or subscription in progress has the frame's id, or the kind of the frame does not fit the request.
     #[error("the server sent a {} frame for id {id}, which does not expect it", kind.name())]
     Unexpected {
         /// Kind of the unexpected frame.
@@ -78,7 +79,7 @@ impl Classified for RouteError {
     }
 }
 
-/// Receiver of a frame that arrived from the server.
+/// Destination of a frame that has arrived from the server.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route<'s, T> {
     /// The frame answers a request, or rejects a subscription. It is the last frame with this id.
@@ -89,9 +90,9 @@ pub enum Route<'s, T> {
     Push(&'s mut T),
     /// The frame is the last one of a subscription.
     Ended(T),
-    /// The frame reports the failure of a request that was sent without an id, so no caller waits for it.
+    /// The frame reports the failure of a request without an id. No caller waits for it.
     FailureWithoutId,
-    /// The frame is about the connection itself, or belongs to several subscriptions: see [`Session::delivered`].
+    /// The frame is about the connection itself, or belongs to several subscriptions; see [`Session::delivered`].
     Channel,
 }
 
@@ -103,7 +104,7 @@ enum Slot<T> {
     Subscription(T, ReceiveCredit),
 }
 
-/// Table of the requests and subscriptions in progress on a channel, which matches received frames to them.
+/// Table of the requests and subscriptions in progress on a channel. It finds the receiver of each frame that arrives.
 #[derive(Debug)]
 pub struct Session<T> {
     /// Slots of requests and subscriptions by id: the first slot has id 1.
@@ -130,7 +131,7 @@ impl<T> Session<T> {
         self.requests < self.max_requests
     }
 
-    /// Assigns an id to a new request whose reply goes to `waiter`.
+    /// Assigns an id to a new request. `waiter` gets its reply.
     pub fn request(&mut self, waiter: T) -> Result<u32, SessionFull> {
         if !self.may_request() {
             return Err(SessionFull::Requests { limit: self.max_requests });
@@ -139,8 +140,8 @@ impl<T> Session<T> {
         Ok(self.take(Slot::Request(waiter)))
     }
 
-    /// Assigns an id to a new subscription with the given credit window. Also returns the permit that its request must
-    /// contain.
+    /// Assigns an id to a new subscription with the credit window `window`. Also returns the permit that the request
+    /// must contain.
     pub fn subscribe(&mut self, waiter: T, window: &Permit) -> Result<(u32, Permit), SessionFull> {
         if self.subscriptions >= self.max_subscriptions {
             return Err(SessionFull::Subscriptions { limit: self.max_subscriptions });
@@ -185,8 +186,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Counts a batch against the credit of a subscription and returns its receiver. The caller calls this for each
-    /// push that carries messages, records or changes, and for each subscription that a deliver frame lists.
+    /// Counts a batch against the credit of a subscription, and returns the subscription's receiver. The caller must
+    /// call this for each push of messages, records or changes, and for each subscription that a deliver frame lists.
     #[inline]
     pub fn delivered(&mut self, id: u32, messages: u64, bytes: u64) -> Result<&mut T, RouteError> {
         match id.checked_sub(1).and_then(|at| self.slots.get_mut(at as usize)) {
@@ -198,8 +199,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Counts messages and bytes that the application has finished with. Returns the credit frame to send, if one is
-    /// due.
+    /// Counts messages and bytes that the application has finished with. Returns the credit frame to send; `None` if
+    /// none is due or the subscription has ended.
     pub fn consumed(&mut self, id: u32, messages: u64, bytes: u64) -> Option<Credit> {
         match id.checked_sub(1).and_then(|at| self.slots.get_mut(at as usize)) {
             Some(Slot::Subscription(_, credit)) => credit.consumed(messages, bytes),
@@ -207,7 +208,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// Returns all waiters with their ids. The client calls this when it has lost the channel.
+    /// Returns all waiters with their ids. The client uses this after it has lost the channel.
     pub fn into_waiters(self) -> impl Iterator<Item = (u32, T)> {
         (1..).zip(self.slots).filter_map(|(id, slot)| match slot {
             Slot::Free { .. } => None,

@@ -1,4 +1,4 @@
-//! Memory that strangers cost before a node accepts their hello, counted by the allocator.
+//! Memory that a node allocates for strangers before it accepts their hello, counted by the allocator.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -9,18 +9,19 @@ use thalweg_wire::peer::VERSION;
 
 use super::*;
 
-/// Maximum memory in bytes that a connection may cost before its hello is accepted, as `docs/formats/peer.md` states.
+/// Maximum bytes that a node may allocate for a connection before it accepts the hello, as `docs/formats/peer.md`
+/// states.
 const BOUND: usize = 4096;
 
 thread_local! {
-    /// Bytes that this thread has allocated and not freed, and the most of them so far.
+    /// Number of bytes that this thread has allocated and not freed, and the maximum of this number so far.
     static LIVE: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
 struct Counting;
 
 fn count(change: impl Fn(usize) -> usize) {
-    // A thread that ends has no counter any more.
+    // The counter of a thread that is ending may be gone already.
     let _ = LIVE.try_with(|live| {
         let (now, most) = live.get();
         let now = change(now);
@@ -46,10 +47,10 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Lets a node accept a connection that delivers these bytes. Returns the error, and the memory that the handshake
-/// took.
+/// Lets a node accept a connection that delivers these bytes. Returns the resulting error, and the maximum bytes that
+/// the handshake allocated.
 fn accept_of(own: &Credentials, bytes: &[u8], admits: bool) -> (HandshakeError, usize) {
-    // One runtime for each thread, because making one takes longer than a handshake.
+    // Each thread reuses one runtime, because creating one takes longer than a handshake.
     thread_local! {
         static RUNTIME: tokio::runtime::Runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -112,7 +113,7 @@ fn strangers_are_rejected_before_they_cost_4_kib() {
         assert!(error.to_string().contains(reason), "{reason:?} is not in {error}");
         assert!(cost < BOUND, "{cost} bytes before {error}");
     }
-    // The test counts: a hello that is accepted leads to the memory of a TLS session.
+    // This verifies the counter itself: after an accepted hello, the node allocates a TLS session.
     let (_, cost) = accept_of(&own, &hello(&node(1, 9, &secret, "n1:1".to_owned())), true);
     assert!(cost > BOUND, "{cost} bytes for a TLS session");
 }
@@ -129,7 +130,7 @@ impl Dice {
     }
 }
 
-/// Changes bytes, cuts the end off, repeats a part, or inserts one.
+/// Changes bytes at random, cuts off the end, repeats a part, or inserts a byte.
 fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     for _ in 0..=dice.below(3) {
         let at = dice.below(bytes.len().max(1)).min(bytes.len());
@@ -150,8 +151,8 @@ fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// Handshakes with random changes never make a node panic, and only a complete hello makes it use more memory.
-/// `THALWEG_TEST_MUTATIONS` sets their number (20,000), and `THALWEG_TEST_SEED` another seed.
+/// Handshakes with random changes never make a node panic. Only a complete hello makes the node use more memory.
+/// `THALWEG_TEST_MUTATIONS` sets the number of handshakes (default 20,000), and `THALWEG_TEST_SEED` the seed.
 #[test]
 fn mutated_handshakes_are_rejected_within_the_bound() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());

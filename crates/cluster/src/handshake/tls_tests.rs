@@ -1,4 +1,4 @@
-//! Handshakes over TLS: with an authority, and with certificates that prove nothing.
+//! Handshakes over TLS: with an authority, and with self-made certificates.
 
 use std::{fs, path::PathBuf, time::SystemTime};
 
@@ -17,7 +17,7 @@ impl Certificates {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// Makes an authority with this name, and returns its certificate.
+    /// Creates an authority with this name, and returns the path of its certificate.
     fn authority(&self, authority: &str) -> PathBuf {
         let dir = self.0.path().join(authority);
         fs::create_dir_all(&dir).unwrap();
@@ -28,7 +28,7 @@ impl Certificates {
         files.certificate
     }
 
-    /// Makes a certificate with names, or replaces it.
+    /// Creates or replaces a certificate with these names.
     fn issue(&self, authority: &str, names: &[&str], validity: Validity) -> PeerTlsFiles {
         let authorities = self.authority(authority);
         let dir = self.0.path().join(authority);
@@ -44,7 +44,7 @@ impl Certificates {
     }
 }
 
-/// Credentials of a node of cluster 9, whose host has the name `n` and its number.
+/// Returns the credentials of a node of cluster 9. Its host is called `n` followed by its number.
 fn node(node: u64, secret: u8, tls: Option<PeerTls>) -> Credentials {
     let secret = Secret::new(&[secret; 32]);
     Credentials {
@@ -65,7 +65,7 @@ fn without_authority() -> Option<PeerTls> {
 
 type HandshakeResults = (Result<NodeId, HandshakeError>, Result<Peer, HandshakeError>);
 
-/// Lets node 1 dial node 2, over the connection from `near` to `far`.
+/// Lets node 1 dial node 2 over a connection that consists of the streams `near` and `far`.
 async fn meet_over(
     (near, far): (DuplexStream, DuplexStream),
     dialler: &Credentials,
@@ -104,7 +104,7 @@ async fn nodes_meet_in_a_session_with_the_secret_alone() {
     assert_fails(&meet(&node(1, 6, without_authority()), &two).await, "secret");
 }
 
-/// Acts as a man in the middle: passes on the hello and its answer, and from then on has a TLS session with each side.
+/// Acts as a man in the middle: forwards the hello and its answer, and then has a separate TLS session with each side.
 async fn ends_sessions(mut near: DuplexStream, mut far: DuplexStream) {
     let tls = PeerTls::without_authority().unwrap();
     let pass = |frame: Frame| {
@@ -129,7 +129,7 @@ async fn a_man_in_the_middle_who_ends_the_sessions_cannot_relay_the_proofs() {
     let ((near, left), (right, far)) = (duplex(4096), duplex(4096));
     let (met, ()) = tokio::join!(meet_over((near, far), &one, &two, None), ends_sessions(left, right));
     assert_fails(&met, "something between the nodes ends the TLS session");
-    // Something between the nodes that only forwards all bytes learns nothing, so the handshake succeeds.
+    // A relay that only forwards all bytes learns nothing, so the handshake succeeds.
     let ((near, mut left), (mut right, far)) = (duplex(4096), duplex(4096));
     let (met, _) = tokio::join!(meet_over((near, far), &one, &two, None), copy_bidirectional(&mut left, &mut right));
     assert_met(met);
@@ -201,16 +201,16 @@ async fn a_certificate_of_another_authority_or_of_none_is_rejected_on_both_sides
     let theirs = |number, name: &str| node(number, 5, Some(made.tls("theirs", &[name])));
     assert_fails(&meet(&theirs(1, "n1"), &ours(2, "n2")).await, "UnknownIssuer");
     assert_fails(&meet(&ours(1, "n1"), &theirs(2, "n2")).await, "UnknownIssuer");
-    // The side that dials would accept any certificate, and shows one of its own.
+    // The dialling side would accept any certificate, and sends one of its own.
     assert_fails(&meet(&node(1, 5, without_authority()), &ours(2, "n2")).await, "UnknownIssuer");
     assert_fails(&meet(&ours(1, "n1"), &node(2, 5, without_authority())).await, "invalid peer certificate");
-    // An authority that has only the name of ours.
+    // An authority that only has the same name as the cluster's authority.
     let again = Certificates::new();
     let same = |number, name: &str| node(number, 5, Some(again.tls("ours", &[name])));
     for (one, two) in [(same(1, "n1"), ours(2, "n2")), (ours(1, "n1"), same(2, "n2"))] {
         assert_fails(&meet(&one, &two).await, "signed by another authority");
     }
-    // A certificate of the other authority with the keys of ours is noticed at the start.
+    // The node notices at its start that the other authority's certificate does not match the keys.
     let files = made.issue("theirs", &["n1"], Validity::for_days(1));
     let refused = PeerTls::with_authority(PeerTlsFiles { authorities: made.authority("ours"), ..files }).unwrap_err();
     assert!(matches!(refused, PeerTlsError::Rejected { .. }) && refused.to_string().contains("create-cert"));
@@ -221,7 +221,7 @@ async fn a_certificate_must_name_its_node() {
     let made = Certificates::new();
     let two = node(2, 5, Some(made.tls("ours", &["n2"])));
     let one = node(1, 5, Some(made.tls("ours", &["db1"])));
-    // A node that dials another host than the certificate names, and a node with the certificate of another.
+    // A node that dials a host which the certificate does not name, and a node with another node's certificate.
     assert_fails(&meet(&two, &one).await, "n2");
     assert_fails(&meet(&one, &two).await, "does not name n1");
     // A member is identified by its name or host in the membership. The address that the member itself claims is

@@ -99,7 +99,7 @@ fn a_node_that_answers_pings_may_take_its_time_for_a_proposal() {
         let [control, proposals] = server.links([Channel::Control, Channel::Proposals]);
         control.connection(after(LONG)).await.unwrap();
         let connection = proposals.connection(after(LONG)).await.unwrap();
-        // Real time, because the answers come over sockets: somewhat more than the time of a silence.
+        // This test uses real time, because the answers come over sockets: a little more than the time of a silence.
         let pinging = async {
             for number in 1.. {
                 ping(&control, number, LONG).await.unwrap();
@@ -141,8 +141,8 @@ fn pings_and_proposals_pass_a_snapshot_that_nobody_reads() {
                 let chunk = SnapshotChunk { snapshot: 1, number, bytes: RemainingBytes(&noise) };
                 connection.send(&chunk).await
             });
-            // A service takes 256 requests at a time, and then does not read any more. The first chunks have room,
-            // however long a slow machine takes to send them.
+            // The service takes 256 requests and then stops reading. The first chunks still fit, however slowly the
+            // machine sends them.
             let patience = if number < 4 { LONG } else { Duration::from_secs(2) };
             match tokio::time::timeout(patience, &mut sending).await {
                 Ok(pending) => waits.push(pending.unwrap()),

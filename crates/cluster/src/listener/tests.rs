@@ -27,7 +27,7 @@ async fn assert_serves(link: &Link, number: u64) {
     assert_eq!(pong.number, number);
 }
 
-/// Sends bytes to the server, and returns the bytes that it answers until it closes the connection.
+/// Sends bytes to the server, and returns all bytes that the server sends until it closes the connection.
 async fn answer(server: &Server, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     // The server may have closed the connection already.
@@ -37,7 +37,7 @@ async fn answer(server: &Server, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Returns how many connections of strangers a test can hold open, both ends of which are in this process.
+/// Returns the number of strangers' connections that a test can hold open. Both ends of each are in this process.
 fn most_strangers() -> usize {
     const WANTED: usize = 10_000;
     const OTHER_FILES: usize = 200;
@@ -47,7 +47,7 @@ fn most_strangers() -> usize {
         rustix::process::Rlimit { current: limit.maximum, ..limit },
     );
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    // The server's ends are at most twice the bound.
+    // The server holds at most twice the bound of connections open.
     let files = usize::try_from(limit).unwrap_or(usize::MAX);
     let most = files.saturating_sub(OTHER_FILES + 2 * MAX_HALF_OPEN_LINKS);
     assert!(most > 4 * MAX_HALF_OPEN_LINKS, "the limit of {files} open files is too low for this test");
@@ -86,7 +86,7 @@ fn strangers_get_a_reason_at_most_and_change_nothing() {
         let mut unsealed = hello(9, 1);
         *unsealed.last_mut().unwrap() ^= 1;
         assert!(code(answer(&server, &unsealed).await).contains("secret"), "no secret");
-        // A recorded hello and the challenge of the server are worth nothing without the secret.
+        // Without the secret, a recorded hello and the server's challenge are useless.
         let mut forged = hello(9, 1);
         encode(&thalweg_wire::peer::Proof { proof: Nonce([0; 32]) }, 0, &mut forged).unwrap();
         encode(&Ping { number: 1, heard: 0 }, 1, &mut forged).unwrap();
@@ -101,7 +101,8 @@ fn strangers_get_a_reason_at_most_and_change_nothing() {
     });
 }
 
-/// A compressed body of 2 KB could make the node allocate 500 KB before the sender has proved anything.
+/// With a compressed body of 2 KB, a stranger could make the node allocate 500 KB before the stranger has proved
+/// anything.
 #[test]
 fn a_stranger_cannot_make_the_node_decompress() {
     run(async {
@@ -116,7 +117,7 @@ fn a_stranger_cannot_make_the_node_decompress() {
         frame[5] = 1;
         frame.extend_from_slice(&compressed);
         assert!(answer(&server, &frame).await.is_empty());
-        // A valid hello is not accepted either if it is compressed.
+        // Even a valid hello is rejected if it is compressed.
         let compressed = lz4_flex::block::compress_prepend_size(&hello[HEADER_BYTES..]);
         let mut frame = hello[..HEADER_BYTES].to_vec();
         frame[..4].copy_from_slice(&(compressed.len() as u32).to_le_bytes());
@@ -151,8 +152,8 @@ fn half_open_connections_are_bounded_and_members_get_in() {
         let newcomer =
             Link::new(credentials(NodeId(3), 5), SERVER, server.address.to_string(), Channel::Control, Path::default());
         assert_serves(&newcomer, 1).await;
-        // All but the newest were closed by the server; waiting for them shows that the server has accepted all. The
-        // bound holds twice: before the hello, and behind it.
+        // Waits until the server has closed all but the newest connections, which shows that it has accepted all of
+        // them. The bound applies twice: before the hello, and after it.
         for stream in &mut strangers[..strangers_now - KINDS * MAX_HALF_OPEN_LINKS] {
             let mut rest = Vec::new();
             let read = timeout(LONG, stream.read_to_end(&mut rest)).await.expect("the oldest are given up");
@@ -162,7 +163,7 @@ fn half_open_connections_are_bounded_and_members_get_in() {
     });
 }
 
-/// A data directory was copied, and a second process has the id of a member that is connected.
+/// A data directory was copied, so a second process has the id of a connected member.
 #[test]
 fn a_second_process_with_the_id_of_a_member_is_rejected_until_the_first_has_ended() {
     run(async {
@@ -177,13 +178,13 @@ fn a_second_process_with_the_id_of_a_member_is_rejected_until_the_first_has_ende
         let rejected = dial().await;
         assert!(matches!(&rejected, Err(HandshakeError::Rejected { code, .. }) if code == COPY), "{rejected:?}");
         assert_serves(&link, 2).await;
-        // Another connection of the first process changes nothing when it ends.
+        // The end of another connection of the first process changes nothing.
         let stream = TcpStream::connect(server.address).await.unwrap();
         drop(crate::handshake::dial(stream, &own, Channel::Appends, Some(SERVER), "").await.unwrap());
         let rejected = dial().await;
         assert!(matches!(&rejected, Err(HandshakeError::Rejected { code, .. }) if code == COPY), "{rejected:?}");
         drop(link);
-        // The server notices the end of the connection at some time.
+        // The server notices the end of the connection after some time.
         let accepted = async {
             while dial().await.is_err() {
                 tokio::task::yield_now().await;
@@ -220,7 +221,7 @@ fn a_handshake_costs_less_memory_than_promised() {
         let future = accept(&mut far, &own, |_| Ok(None));
         size_of_val(&future)
     };
-    // The future contains both frames' states; a frame's body and the transcript are the only other memory.
+    // The future contains the states of both frames. Apart from it, only a frame's body and the transcript take memory.
     assert!(stream_and_future + MAX_HANDSHAKE_BYTES < 4096, "{stream_and_future} bytes");
     let mut hello_body = Vec::new();
     let longest = "x".repeat(700);

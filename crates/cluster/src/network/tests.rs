@@ -51,7 +51,7 @@ async fn results(network: &mut PeerNetwork, requests: Vec<AppendEntriesRequest<T
     results.map(|result| result.unwrap().unwrap().map(|id| id.index)).collect().await
 }
 
-/// A directory was restored from a copy. That a follower has never had an entry is no loss.
+/// A follower's directory was restored from a copy. An entry that the follower never had is no loss.
 #[test]
 fn an_entry_that_was_acknowledged_and_is_missing_is_noticed() {
     let acknowledged = Acknowledged::default();
@@ -67,7 +67,7 @@ fn an_entry_that_was_acknowledged_and_is_missing_is_noticed() {
     assert_eq!(note(conflict(3)), Some(id(12)));
 }
 
-/// openraft has one network for replication and one for heartbeats, and both find the loss.
+/// openraft has separate networks for replication and for heartbeats, and both notice the loss.
 #[test]
 fn a_loss_of_acknowledged_entries_is_noticed_once_in_a_term() {
     run(async {
@@ -94,7 +94,7 @@ fn heartbeats_travel_beside_entries() {
     run(async {
         let server = Server::start(|_, request| ready(success(&request)).boxed_local()).await;
         let mut network = network(&server);
-        // Connections are made first, because a heartbeat has no time for it.
+        // The connections are established first, because a heartbeat does not wait long enough for this.
         let soon = Instant::now() + CHUNK_LIMIT;
         network.links.control.connection(soon).await.unwrap();
         network.links.appends.connection(soon).await.unwrap();
@@ -102,7 +102,7 @@ fn heartbeats_travel_beside_entries() {
         let requests = vec![request(5, None), request(5, Some(1)), request(6, None)];
         assert_eq!(results(&mut network, requests).await, [Some(4), Some(5), Some(5)]);
         let channels: Vec<_> = server.service.seen.borrow().iter().map(|(channel, _)| *channel).collect();
-        // After entries the order of one connection matters.
+        // Once entries are sent, only one connection keeps the order.
         assert_eq!(channels[0], Channel::Control);
         assert_eq!(channels.iter().filter(|channel| **channel == Channel::Control).count(), 2);
         assert_eq!(channels.len(), 4);
@@ -135,7 +135,7 @@ fn a_heartbeat_of_an_idle_leader_is_short_and_others_are_appends() {
     });
 }
 
-/// A follower that replies to no append before `open` is true, then to the last one first.
+/// A follower that does not reply until `open` is true, and then replies to the last append first.
 async fn withholding(open: watch::Receiver<bool>) -> Server {
     let number = Rc::new(Cell::new(0_u32));
     Server::start(move |_, request| {
@@ -144,7 +144,7 @@ async fn withholding(open: watch::Receiver<bool>) -> Server {
         let number = number.get();
         async move {
             let _ = open.wait_for(|open| *open).await;
-            // Later requests get through the queue of tasks sooner.
+            // Later requests pass through the task queue faster, so their replies come first.
             for _ in 0..(10 - number.min(10)) * 10 {
                 tokio::task::yield_now().await;
             }
@@ -164,7 +164,7 @@ fn appends_are_pipelined_and_a_slow_disk_does_not_end_the_stream() {
         network.links.appends.connection(Instant::now() + CHUNK_LIMIT).await.unwrap();
         let requests = (1..=4).map(|index| request(index, Some(10))).collect();
         let opening = async {
-            // All arrive before the first is answered.
+            // All appends arrive before the first one is answered.
             while server.service.seen.borrow().len() < 4 {
                 tokio::task::yield_now().await;
             }
@@ -191,7 +191,7 @@ fn appends_on_their_way_are_bounded_in_bytes() {
             while server.service.seen.borrow().len() < 2 {
                 tokio::task::yield_now().await;
             }
-            // A third one would arrive in this time.
+            // In this time a third append would arrive.
             for _ in 0..10_000 {
                 tokio::task::yield_now().await;
             }
@@ -239,8 +239,8 @@ fn a_node_without_an_address_in_the_membership_is_dialled_at_the_one_with_which_
     });
 }
 
-/// All nodes of a cluster can get new addresses while they are down. Then no leader can be elected by the addresses of
-/// the membership, and no membership with the new ones can be agreed on.
+/// All nodes of a cluster can get new addresses while they are down. Then no leader can be elected with the addresses
+/// in the membership, and without a leader no membership with the new addresses can be agreed on.
 #[test]
 fn a_node_that_cannot_be_dialled_is_dialled_at_the_address_with_which_it_connects() {
     run(async {

@@ -1,10 +1,10 @@
 //! Receiving another node's filters and messages.
 //!
-//! Owns: checking what arrives on the connection that the other node has dialled. Does not own: the effect of filters
-//! and batches (`broker`).
+//! Owns: checking the frames on the connection that the other node has dialled. Does not own: the effect of filters and
+//! batches (`broker`).
 //!
-//! A frame that breaks a rule ends the connection, and so do filters that do not continue the previous ones. The other
-//! node then dials again and sends all filters. Frames of kinds that this version does not know are ignored.
+//! The connection ends if a frame breaks a rule, or if a change of filters does not continue the version before. The
+//! other node then dials again and sends all of its filters. Frames of unknown kinds are ignored.
 
 use std::{io, sync::Arc};
 
@@ -20,7 +20,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// Receives until the connection ends, and then forgets the filters of the node.
+/// Receives until the connection ends. Then drops the filters of the node.
 pub(crate) async fn receive(node: NodeId, stream: impl AsyncRead + Unpin, link: Arc<NodeLink>, broker: Broker) {
     link.begin();
     let mut reading = BufReader::with_capacity(LINK_READ_BYTES, stream);
@@ -40,7 +40,7 @@ pub(crate) async fn receive(node: NodeId, stream: impl AsyncRead + Unpin, link: 
 struct Receiver {
     link: Arc<NodeLink>,
     broker: Broker,
-    /// Subject of the last batch. It is kept because successive batches mostly have the same subject.
+    /// Subject of the last batch. It is kept because successive batches usually have the same subject.
     subject: Option<Subject>,
 }
 
@@ -62,7 +62,7 @@ impl Receiver {
     fn batch(&mut self, body: &Bytes) -> io::Result<()> {
         let frame = SubjectBatch::decode_body(body).map_err(invalid)?;
         let batch = thalweg_wire::Batch::decode(frame.batch.0).map_err(invalid)?;
-        // Subscribers rely on this check.
+        // Subscribers rely on these checks.
         batch.check().and_then(|()| batch.check_crc()).map_err(invalid)?;
         if !batch.reply().is_empty() {
             Subject::parse(batch.reply()).map_err(invalid)?;
@@ -77,7 +77,7 @@ impl Receiver {
         };
         let mut groups: Vec<&[u8]> = frame.groups.iter().map(|ShortBytes(group)| group).collect();
         groups.sort_unstable();
-        // The batch is nearly all of the frame, so the batch refers to the frame's memory instead of being copied.
+        // The batch is nearly all of the frame, so it refers to the frame's memory instead of a copy.
         let batch = Batch::new(subject, body.slice_ref(frame.batch.0), batch.count()).map_err(invalid)?;
         self.link.count_received(batch.messages().into());
         self.broker.publish_from_node(&batch, &groups);

@@ -1,14 +1,14 @@
 //! Sending this node's filters and messages to one other node.
 //!
-//! Owns: the connection that this node dials for them. Does not own: the queue, its bound, and what is announced
-//! (`broker`).
+//! Owns: the connection that this node dials for them. Does not own: the queue and its limit, or the content of
+//! announcements (`broker`).
 //!
-//! Order: batches are taken first, then the changes of the filters, which are sent before the batches. So the reply
-//! subject of a request is announced before the request.
+//! Order: the task first takes batches, then the changes of the filters, and sends the changes before the batches. So
+//! the reply subject of a request is announced before the request itself.
 //!
-//! Losses: messages wait for a connection while it is dialled. Messages that wait when an attempt fails are lost: old
-//! messages are of no use to subscribers that missed the messages in between. Messages that were being written when a
-//! connection ended count as lost.
+//! Losses: messages wait while a connection is being dialled. If the attempt fails, the waiting messages are dropped:
+//! old messages are useless to subscribers that miss later ones. If a connection ends while messages are being written,
+//! they count as lost.
 
 use std::{io, rc::Rc, sync::Arc, time::Duration};
 
@@ -35,12 +35,12 @@ use crate::{
 
 /// Maximum time to establish a TCP connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
-/// Pause before the next attempt to dial. It doubles up to [`MAX_PAUSE`], and starts again from this value after a
-/// connection that has lasted for [`STEADY`].
+/// First pause before the next attempt to dial. The pause doubles up to [`MAX_PAUSE`]. It starts again from this value
+/// after a connection that has lasted for [`STEADY`].
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 const STEADY: Duration = Duration::from_secs(2);
-/// Capacity above which the buffer for frames is given back after a write.
+/// Maximum capacity in bytes that the buffer for frames keeps after a write.
 const KEPT_BYTES: usize = 1024 * 1024;
 
 /// The task that sends to one other node.
@@ -53,7 +53,7 @@ pub(crate) struct Outbound {
     pub place: watch::Receiver<PeerAddress>,
 }
 
-/// Messages that are being written. They count as lost unless the write succeeds.
+/// Messages that are being written. If this value is dropped before [`sent`](InFlight::sent), they count as lost.
 struct InFlight<'a> {
     link: &'a NodeLink,
     messages: u64,
@@ -76,7 +76,7 @@ fn invalid(error: EncodeError) -> io::Error {
 }
 
 impl Outbound {
-    /// Sends until the task is ended.
+    /// Sends until the task is cancelled.
     pub(super) async fn run(mut self) {
         let mut pause = MIN_PAUSE;
         loop {
@@ -97,7 +97,8 @@ impl Outbound {
         }
     }
 
-    /// Waits until the node can be dialled, and drops its messages meanwhile.
+    /// Waits until the node can be dialled, and drops its messages in the meantime. Returns `None` when the node is no
+    /// longer a member.
     async fn open_place(&mut self) -> Option<PeerAddress> {
         loop {
             let place = self.place.borrow_and_update().clone();
@@ -137,7 +138,7 @@ impl Outbound {
     async fn send(&self, stream: Secured<TcpStream>) -> io::Result<()> {
         let (mut reading, mut writing) = tokio::io::split(stream);
         let ended = async {
-            // The other node sends nothing here.
+            // The other node sends nothing on this connection, so reading only detects its end.
             let mut buffer = [0; 256];
             while reading.read(&mut buffer).await? > 0 {}
             Ok(())
@@ -154,7 +155,7 @@ impl Outbound {
                 }
                 if !buffer.is_empty() {
                     writing.write_all(&buffer).await?;
-                    // A TLS session may keep encrypted bytes.
+                    // Without a flush, a TLS session may keep encrypted bytes.
                     writing.flush().await?;
                     buffer.clear();
                     buffer.shrink_to(KEPT_BYTES);
@@ -171,8 +172,8 @@ impl Outbound {
         }
     }
 
-    /// Appends a frame with the filters that have changed since version `sent`, which the other node has, or with all
-    /// filters. Returns the version that the other node has afterwards.
+    /// Appends a frame with the filters that have changed since version `sent`, the version that the other node has;
+    /// `None` appends all filters. Returns the version that the other node has after this frame.
     fn put_changes(&self, sent: Option<u64>, out: &mut Vec<u8>) -> Result<Option<u64>, EncodeError> {
         let Some(changes) = self.broker.announcement(sent) else { return Ok(sent) };
         let filters: Vec<_> = changes

@@ -1,6 +1,6 @@
-//! Places of other nodes: their addresses, and whether they take messages.
+//! Addresses of other nodes, and flags that they accept messages.
 
-/// Address of another node, and whether the node accepts messages.
+/// Address of another node, with a flag that the node accepts messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PeerAddress {
     /// Address at which the node accepts connections of other nodes; empty if it is not known.
@@ -10,7 +10,7 @@ pub(crate) struct PeerAddress {
 }
 
 impl PeerAddress {
-    /// Returns true if the node can be dialled.
+    /// Returns true if the node can be dialled for messages.
     pub(super) fn is_open(&self) -> bool {
         self.is_usable && !self.address.is_empty()
     }

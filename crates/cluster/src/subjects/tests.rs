@@ -75,7 +75,7 @@ fn received(link: &Link) -> usize {
     out.iter().filter(|item| matches!(item, Outbound::Batch { .. })).count()
 }
 
-/// A mesh of a node whose other nodes the test plays.
+/// A node's mesh under test. The test plays the other nodes.
 struct Tested {
     mesh: Mesh,
     broker: Broker,
@@ -101,14 +101,14 @@ impl Tested {
         Self { mesh, broker, report, stop }
     }
 
-    /// Adds another node, which speaks this version of the protocol.
+    /// Adds another node that speaks this version of the protocol.
     async fn add(&mut self, node: u64, version: u16) -> PlayedNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = NodeId(node);
         self.report.members.push(member(node, &listener.local_addr().unwrap().to_string(), MemberHealth::Alive));
         self.mesh.connected(&Peer { node, address: String::new(), channel: Channel::Control, version, run: None });
         self.mesh.update(&self.report);
-        // A connection from a node that the mesh does not know yet is closed.
+        // The mesh closes connections from nodes that it does not know yet.
         until("the node is known", || self.mesh.stats().iter().any(|(known, _)| *known == node)).await;
         PlayedNode { node, listener }
     }
@@ -142,7 +142,7 @@ impl PlayedNode {
         stream
     }
 
-    /// Opens the connection on which this node sends, as the listener hands it over.
+    /// Opens the connection on which this node sends, and hands it over like the listener does.
     async fn dial(&self, tested: &Tested) -> TcpStream {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
@@ -199,7 +199,7 @@ fn filters_come_before_messages_and_messages_go_to_clients_only() {
         assert_eq!((changes.whole, changes.from, changes.filters.len()), (false, all.version, 1));
         let sent = SubjectBatch::decode_body(&third.body).unwrap();
         assert_eq!(&sent.batch.0, batch("ask", b"x").encoded());
-        // The node has asked for all subjects, and gets none of its messages back.
+        // The other node has subscribed to all subjects, but does not get its own messages back.
         sending.write_all(&subject_batch(&[], batch("a.b", b"y").encoded())).await.unwrap();
         let mut got = 0;
         until("the message", || {
@@ -244,7 +244,7 @@ fn a_node_that_does_not_read_loses_messages_and_slows_nobody() {
         let (slow_stats, fast_stats) = (tested.stats(slow.node), tested.stats(fast.node));
         assert!(slow_stats.queued_bytes <= MAX_NODE_QUEUE_BYTES, "{slow_stats:?}");
         assert_eq!((slow_stats.lost, fast_stats.lost), (1, 0));
-        // A node that is down gets no messages, and what waits for it is lost.
+        // A node that is down gets no messages, and the messages that wait for it are dropped.
         tested.set_health(slow.node, MemberHealth::Down);
         tested.until_filters(slow.node, 0).await;
         assert_eq!(tested.broker.publish(&message, None).unwrap().nodes, 1);
@@ -281,14 +281,14 @@ fn broken_frames_end_the_connection_and_the_next_one_works() {
         ];
         for bytes in garbage {
             let mut stream = other.announce(&tested, &["a"]).await;
-            // The tested node may have closed the connection in between.
+            // The tested node may have closed the connection in the meantime.
             let _ = stream.write_all(&bytes).await;
             let _ = stream.shutdown().await;
-            // The filters of a node end with its connection.
+            // When a node's connection ends, its filters are dropped.
             tested.until_filters(other.node, 0).await;
         }
         let mut stream = other.announce(&tested, &["a"]).await;
-        // A kind that a later version may have is ignored.
+        // A kind of frame from a later version is ignored.
         let mut unknown = subject_batch(&[], good.encoded());
         unknown[4] = 250;
         let frames = [unknown, subject_batch(&["unknown", "unknown"], good.encoded())].concat();
@@ -312,7 +312,7 @@ fn a_node_without_the_channel_is_not_dialled() {
         let _stream = new.accept().await;
         let dialled = tokio::time::timeout(Duration::from_millis(50), old.listener.accept()).await;
         assert!(dialled.is_err(), "nobody dials it");
-        // It has been upgraded.
+        // The node is restarted with a newer version.
         let (address, channel) = (String::new(), Channel::Control);
         tested.mesh.connected(&Peer { node: old.node, address, channel, version: 2, run: None });
         tested.mesh.update(&tested.report);

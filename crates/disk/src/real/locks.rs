@@ -1,7 +1,7 @@
 //! Locks on files, and the locks that this process holds.
 //!
 //! Owns: taking and releasing a lock, and waiting for a lock that another handle of this process holds. Does not own:
-//! waiting for other processes, which a caller never does.
+//! waiting for other processes; a lock held by another process is an immediate error.
 
 use std::{
     collections::BTreeSet,
@@ -18,8 +18,8 @@ use crate::LockGuard;
 /// Device and inode of a file.
 type FileId = (u64, u64);
 
-/// Files that this process has locked. The mutex is held while a lock is taken or released, so the set agrees with the
-/// locks.
+/// Files that this process has locked. The mutex is held while a lock is taken or released, so that the set always
+/// agrees with the real locks.
 static HELD: Mutex<BTreeSet<FileId>> = Mutex::new(BTreeSet::new());
 /// Notified after a lock was released.
 static RELEASED: Condvar = Condvar::new();

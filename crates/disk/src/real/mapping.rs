@@ -16,7 +16,7 @@ pub(super) struct RealMapping {
     len: usize,
 }
 
-// SAFETY: the mapping is process-wide memory without thread affinity; `write` takes `&mut self`.
+// SAFETY: the mapping is process-wide memory without thread affinity, and `write` takes `&mut self`.
 unsafe impl Send for RealMapping {}
 
 impl RealMapping {

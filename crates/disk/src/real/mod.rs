@@ -1,8 +1,8 @@
 //! A directory of the operating system as a [`Disk`].
 //!
-//! Owns: the translation of relative paths into system calls below one root. Does not own: retries. A failed
-//! `fsync` is returned immediately and never repeated: the kernel has marked the pages clean by then, so a
-//! second call would report a success that did not happen.
+//! Owns: the translation of relative paths into system calls below one root. Does not own: retries. A failed `fsync` is
+//! returned immediately and never repeated: the kernel has already marked the pages clean, so a second call would
+//! report success without writing them.
 
 mod direct;
 mod file;
@@ -37,9 +37,10 @@ const DIR_MODE: u32 = 0o700;
 
 /// A directory tree below a root in the file system.
 ///
-/// Only their owner can use the files and directories that this creates. Existing ones keep their permissions. A
-/// symbolic link in the place of a file is an error, so that a user who may write to the root cannot direct a write to
-/// another file of this process's owner. A directory may be a symbolic link, for example to another file system.
+/// Only the owner can use the files and directories that a `RealDisk` creates. Existing ones keep their permissions. A
+/// symbolic link in the place of a file is an error: otherwise another user with write access to the root could
+/// redirect a write to any file of this process's owner. A directory may be a symbolic link, for example to another
+/// file system.
 #[derive(Debug)]
 pub struct RealDisk {
     root: PathBuf,
@@ -78,7 +79,8 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = dir.ancestors().take_while(|ancestor| !ancestor.exists()).collect();
     for dir in missing.into_iter().rev() {
         match fs::DirBuilder::new().mode(DIR_MODE).create(dir) {
-            // Another process was faster. Sync all the same, as it may not have synced yet.
+            // Another process has created the directory first. Its parent is synced anyway, because that process may
+            // not have synced it yet.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             other => other?,
         }
@@ -133,7 +135,7 @@ impl Disk for RealDisk {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         match fs::rename(from, to) {
-            // The target is a directory that contains the source file: the kernel checks the nesting first.
+            // If the target is a directory that contains the source file, the kernel returns this error first.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Err(io::ErrorKind::IsADirectory.into()),
             other => other,
         }

@@ -1,4 +1,4 @@
-//! The kernel's count of the pages of a file that it has in memory (`cachestat`, Linux 6.5).
+//! Asks the kernel how many pages of a file are in its memory (`cachestat`, Linux 6.5).
 
 use std::{
     fs::File,
@@ -6,19 +6,20 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Number of the system call, which neither `libc` nor `rustix` names. It is the same on these processors.
+/// Number of the system call, for which `libc` and `rustix` have no name. It is the same on all processors listed
+/// below.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 const CACHESTAT: libc::c_long = 451;
 
-/// Set once the kernel has turned out not to know the call, or to forbid it.
+/// True once the kernel has reported that it does not have this call or does not permit it.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
-/// Set once the kernel has counted a page. Until then its counts are not believed: overlay file systems, as in containers,
-/// keep the pages with another file, and the count is always zero.
+/// True once the kernel has counted a page. Until then, a count of zero is not believed: overlay file systems, as in
+/// containers, keep the pages with another file, and always report zero.
 static HAS_COUNTED: AtomicBool = AtomicBool::new(false);
 
 /// Returns false if the kernel has less than `len` bytes at `offset` in its page cache. Returns true if it has all of
-/// them, if it is reading some of them, or if it does not tell.
+/// the bytes, if it is reading some of them, or if it does not report it.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
     /// The range of bytes, and the counts of pages, as the kernel declares them.
@@ -56,7 +57,7 @@ pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
     counts.cached > offset.saturating_add(len - 1) / page - offset / page || !HAS_COUNTED.load(Ordering::Relaxed)
 }
 
-/// Returns true: this processor's number of the call is not known here.
+/// Returns true, because the number of the call on this processor is not known.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 pub(super) fn may_contain(_: &File, _: u64, _: u64) -> bool {
     true
@@ -79,7 +80,7 @@ mod tests {
         }
         file.sync_all().unwrap();
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        // Not all kernels tell, and the kernel may ignore the advice. Bytes behind the end are never in memory.
+        // Some kernels report nothing, and the kernel may ignore the advice. Bytes beyond the end are never in memory.
         assert!(!may_contain(&file, 1 << 30, 10) || IS_MISSING.load(Ordering::Relaxed));
     }
 }

@@ -1,4 +1,4 @@
-//! Reads of bytes that the kernel has in memory.
+//! Reads of bytes that are in the kernel's page cache.
 
 use std::{
     cell::Cell,
@@ -39,8 +39,8 @@ pub fn read_resident(file: &File, len: usize, offset: u64) -> io::Result<Option<
     })
 }
 
-/// Reads bytes like [`read_resident`], and returns what `decode` makes of them. As a rule, the bytes are in a buffer of
-/// the thread, so that the read neither allocates memory nor fills it with zeroes.
+/// Reads bytes like [`read_resident`], and returns the result of `decode` for them. Usually `decode` gets a buffer that
+/// the thread reuses, so that the read neither allocates nor zeroes memory.
 ///
 /// # Errors
 /// Same errors as [`read_resident`].
@@ -56,7 +56,7 @@ pub fn decode_resident<T>(
     with_buffer(|buffer| Ok(fill(file, &mut buffer[..len], offset)?.then(|| decode(&buffer[..len]))))
 }
 
-/// Calls `read` with the buffer of the thread.
+/// Calls `read` with the buffer of the calling thread.
 fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut buffer = BUFFER.take();
     buffer.resize(BUFFER_BYTES, 0);
@@ -67,9 +67,9 @@ fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
 
 /// Fills `bytes` from the file. Returns false if not all of them are in memory.
 ///
-/// `preadv2` alone would suffice, but for missing pages it allocates memory and begins to read from the disk before it
-/// gives up. This takes longer than all else that a serving thread does for a read of a key, and in a control group at
-/// its limit of memory it waits until the kernel has freed other pages.
+/// `preadv2` alone would return the right result, but it is slow if pages are missing: it first allocates memory and
+/// begins to read from the disk. This takes longer than all other work for a read of a key. In a control group at its
+/// memory limit, the call also waits until the kernel has freed other pages.
 fn fill(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<bool> {
     if !page_cache::may_contain(file, offset, bytes.len() as u64) {
         return Ok(false);
@@ -79,7 +79,7 @@ fn fill(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<bool> {
         let at = offset + filled as u64;
         match preadv2(file, &mut [IoSliceMut::new(&mut bytes[filled..])], at, ReadWriteFlags::NOWAIT) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // A short read ends where a page is missing, and the next attempt says so.
+            // A short read ends at a missing page. The next attempt then returns an error for this page.
             Ok(read) => filled += read,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
@@ -122,7 +122,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 64 << 10]).unwrap();
         file.sync_all().unwrap();
-        // The kernel may keep some pages that it works on, so there are several attempts to drop all.
+        // The kernel may keep some pages that it is working on, so the test tries several times to drop all of them.
         let mut partly = 0;
         for _ in 0..100 {
             fadvise(&file, 0, None, Advice::DontNeed).unwrap();
@@ -139,7 +139,7 @@ mod tests {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
-        // A file system in memory drops nothing, and the kernel may ignore the advice.
+        // A file system in memory drops no pages, and the kernel may ignore the advice.
         assert_eq!(partly, 0, "the attempts read pages ahead");
     }
 }

@@ -11,8 +11,8 @@ pub fn write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
     sync_range(file, offset, len, flags)
 }
 
-/// Starts to write the dirty pages of a range of the file to the disk, as [`write_out`] does, and waits for none of
-/// them. The call still waits where the queue of the disk is full.
+/// Starts to write the dirty pages of a range of the file to the disk, like [`write_out`], but does not wait until the
+/// disk has received them. The call still waits if the disk's queue is full.
 pub fn begin_write_out(file: &File, offset: u64, len: u64) -> io::Result<()> {
     sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE)
 }

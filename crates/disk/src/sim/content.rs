@@ -17,8 +17,7 @@ pub(super) const BLOCK_BYTES: usize = 4096;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// A block of zeroes shared by all zero blocks, so that a zero-filled segment costs one pointer for each
-/// block.
+/// A block of zeroes that all zero blocks share. So a zero-filled segment takes only one pointer for each block.
 static ZEROES: LazyLock<Arc<Block>> = LazyLock::new(|| Arc::new([0; BLOCK_BYTES]));
 
 #[derive(Clone, Debug, Default)]
@@ -40,7 +39,7 @@ impl Content {
         self.blocks.contains_key(&block)
     }
 
-    /// Copies the bytes at `offset`, also beyond the length.
+    /// Copies the bytes at `offset` to `buf`. The range may exceed the length; missing bytes are zeroes.
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) {
         for (within, block, part) in pieces(buf.len(), offset) {
             let target = &mut buf[part.clone()];

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, fmt, ops::Sub};
 /// Kind of a call to the simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Reading from a file. Reads change nothing: they are counted and can fail, but are not crash points.
+    /// Reading from a file. Reads can fail and are counted. They are not crash points, because they change nothing.
     Read,
     /// Writing to a file, vectored or not.
     Write,
@@ -17,7 +17,7 @@ pub enum Operation {
     Sync,
     /// Syncing a directory.
     SyncDir,
-    /// Creating a file, by `create` or by `lock`.
+    /// Creating a file, by `create` or `lock`.
     Create,
     /// Creating a directory; one operation for each missing level.
     CreateDir,
@@ -27,8 +27,8 @@ pub enum Operation {
     Remove,
 }
 
-/// Number of calls of each kind. Failed attempts are counted too, except after the power is off. Subtract an
-/// earlier value to measure a piece of work.
+/// Numbers of calls of each kind. Failed attempts are counted too, except after the power is off. To measure one piece
+/// of work, subtract the numbers before it from those after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of reads.
@@ -53,7 +53,7 @@ pub struct Counts {
     pub removes: u64,
     /// Writes and `set_len`s that extended a file.
     pub extensions: u64,
-    /// Writes that allocated blocks, which a prewritten file avoids.
+    /// Writes that allocated blocks. Writes into a file that was filled before allocate none.
     pub allocations: u64,
     /// Total bytes read.
     pub bytes_read: u64,
@@ -62,7 +62,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Number of operations that can change the medium, which is the number of crash points.
+    /// Returns the number of operations that can change the medium. Each of them is a crash point.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.writes
@@ -138,7 +138,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// The last operations, up to a configured number; none by default.
+/// A log of the last operations, up to a configured number, which is 0 by default.
 #[derive(Debug, Default)]
 pub(super) struct OpLog {
     capacity: usize,

@@ -35,7 +35,7 @@ enum FaultRepeat {
     FromThenOn,
 }
 
-/// Partial effect of a failing call.
+/// Effect of a failing call on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartialEffect {
     Nothing,
@@ -76,23 +76,24 @@ impl Fault {
         }
     }
 
-    /// Counts and fails only calls on paths that contain `part`. Compares with a file's latest name.
+    /// Restricts the fault to calls on paths that contain `part`; only they are counted. The path of a file is its
+    /// latest name.
     #[must_use]
     pub fn on_path(mut self, part: &str) -> Self {
         part.clone_into(&mut self.path_part);
         self
     }
 
-    /// Fails all later calls as well, like a lost device.
+    /// Makes all later calls fail as well, like a lost device.
     #[must_use]
     pub fn for_good(mut self) -> Self {
         self.repeat = FaultRepeat::FromThenOn;
         self
     }
 
-    /// Lets the failing call take partial effect. A failing write writes a prefix of its data; a failing sync
-    /// of a file writes some sectors to the medium. The disk's seed decides how much. Other kinds of calls
-    /// are not affected.
+    /// Lets the failing call take partial effect. A failing write writes a prefix of its data. A failing sync of a file
+    /// writes some sectors to the medium. The disk's seed determines how much. Calls of other kinds have no effect when
+    /// they fail.
     #[must_use]
     pub fn with_partial_effect(mut self) -> Self {
         self.partial_effect = PartialEffect::Part;
@@ -104,7 +105,7 @@ impl Fault {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     planned: Vec<Planned>,
-    /// Number of calls that a fault has struck, by kind.
+    /// Number of calls that faults have made fail, by kind.
     failed: Counts,
 }
 
@@ -131,7 +132,8 @@ impl Faults {
         self.failed
     }
 
-    /// Counts a call and returns the fault that strikes it. The fault planned first wins.
+    /// Counts a call and returns the fault that makes it fail, if there is one. If several faults apply, the first
+    /// planned one wins.
     pub(super) fn fault_for_call(&mut self, operation: Operation, path: &str) -> Option<(Errno, PartialEffect)> {
         let mut struck = None;
         for planned in &mut self.planned {
@@ -155,14 +157,14 @@ impl Faults {
     }
 }
 
-/// Error returned by every call after the simulated power loss. Continue on the disk that
+/// Error that every call returns after the simulated power loss. To continue, use the disk that
 /// [`SimDisk::power_loss`](super::SimDisk::power_loss) returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the power is off: continue on the disk that a simulated power loss returns")]
 pub struct PowerIsOff;
 
 impl PowerIsOff {
-    /// Returns true if this caused the failure of a call.
+    /// Returns true if `error` was caused by the simulated power loss.
     #[must_use]
     pub fn is_cause_of(error: &io::Error) -> bool {
         error.get_ref().is_some_and(|inner| inner.is::<Self>())

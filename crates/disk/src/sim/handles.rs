@@ -1,12 +1,12 @@
-//! Handles of a simulated disk: open files, mappings, locks. Each consists of a number and the shared state.
+//! Handles of a simulated disk: open files, mappings, locks. Each has the number of its file and the shared state.
 
 use std::io;
 
 use super::{content::BLOCK_BYTES, names::InodeId, shared::SharedState};
 use crate::{File, LockGuard, Mapping};
 
-/// Keeps a removed file alive while it is open. The state counts each handle when it creates it; dropping the
-/// handle decrements the count.
+/// Keeps a removed file alive while it is open. The state increments the file's count of handles when it creates a
+/// handle; dropping the handle decrements the count.
 #[derive(Debug)]
 struct Handle {
     state: SharedState,

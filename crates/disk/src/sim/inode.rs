@@ -32,8 +32,8 @@ enum Sectors {
         first: u64,
         count: u64,
     },
-    /// Effect of a shorter length: zeroes the end of the sector that contains the new end, and every sector
-    /// from `first` on.
+    /// A shorter length: the end of the sector that contains the new end of the file, and every sector from `first` on,
+    /// become zeroes.
     Cut {
         boundary: Option<(u64, Box<[u8; SECTOR_BYTES]>)>,
         first: u64,
@@ -47,7 +47,7 @@ pub(super) struct Inode {
     pub(super) cached: Content,
     pub(super) durable: Content,
     pending: Vec<Pending>,
-    /// Offsets of bytes with a flipped bit, and their values after the flip, in the cache and on the medium.
+    /// Offsets of bytes with a flipped bit, each with the byte's value after the flip in the cache and on the medium.
     flips: Vec<(u64, [u8; 2])>,
     /// True while the cached directory has an entry for the file.
     pub(super) linked: bool,
@@ -110,7 +110,7 @@ impl Inode {
     }
 
     /// Makes a sync fail: the pending sectors are lost. They stay in the cache, but no later sync writes them. If
-    /// `spill` is given, a random half of them reaches the medium nevertheless. Lengths are metadata and stay pending.
+    /// `spill` is given, a random half of them still reaches the medium. Lengths are metadata and stay pending.
     pub(super) fn fail_sync(&mut self, mut spill: Option<&mut Rng>) {
         for pending in &mut self.pending {
             let sectors = std::mem::replace(&mut pending.sectors, Sectors::None);
@@ -121,7 +121,8 @@ impl Inode {
         self.pending.retain(|pending| pending.len.is_some());
     }
 
-    /// Content after a power loss: any subset of pending sector versions and lengths is applied.
+    /// Returns the content after a power loss. `survival` decides for each pending sector version and length if it
+    /// survives.
     fn survivors(&self, survival: &mut Survival) -> Content {
         let mut content = self.durable.clone();
         survival.next_file();
@@ -192,7 +193,7 @@ impl Sectors {
         }
     }
 
-    /// Applies to `content` those sector versions that `keeps` permits.
+    /// Applies to `content` the sector versions for which `keeps` returns true.
     fn apply(&self, content: &mut Content, mut keeps: impl FnMut(u64) -> bool) {
         match self {
             Self::None => {}

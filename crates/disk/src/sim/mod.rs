@@ -1,13 +1,13 @@
 //! A simulated disk in memory that fails like real disks, driven by a seed.
 //!
-//! Owns: the cached state, the durable state, and everything that can happen between them: power loss with
-//! any subset of the unsynced changes, failing calls, a full disk, flipped bits. Does not own time or chance:
-//! the seed and the sequence of calls determine everything.
+//! Owns: the cached state, the durable state, and all events between them: power loss with any subset of the unsynced
+//! changes, failing calls, a full disk, flipped bits. Does not own: time or chance. The seed and the sequence of calls
+//! determine everything.
 //!
 //! Guarantees, and nothing beyond them:
-//! * A file's bytes and length survive a power loss if `sync_data` or `sync_all` has succeeded after them.
-//!   Until then each 512-byte sector holds the synced or any later version, independently of other sectors
-//!   (see [`PowerLoss`]). The media assumption: a sector is written completely or not at all, and rewriting a
+//! * A file's bytes and length survive a power loss if `sync_data` or `sync_all` has succeeded after they were written.
+//!   Until then each 512-byte sector holds the synced or any later version, independently of other sectors (see
+//!   [`PowerLoss`]). The assumption about the medium: a sector is written completely or not at all. So rewriting a
 //!   sector with the same prefix keeps the prefix.
 //! * A name, or its absence, survives if `sync_dir` of its directory has succeeded. Syncing a file does not
 //!   sync its name. A rename is atomic. Changes of one name keep their order.
@@ -100,8 +100,8 @@ impl SimDisk {
 
     // Crashes.
 
-    /// Returns the disk of the machine's next run if the power fails now; the seed selects the outcome
-    /// ([`PowerLoss::random`]). The new disk has no open handles, locks or planned faults, and counts from
+    /// Returns the disk of the machine's next run if the power fails now. The seed selects the outcome
+    /// ([`PowerLoss::random`]). The new disk has no open handles, locks or planned faults, and its counters begin at
     /// zero. This disk stays unchanged.
     #[must_use]
     pub fn power_loss(&self, seed: u64) -> Self {
@@ -114,20 +114,20 @@ impl SimDisk {
         Self::from_state(self.state.lock().after_power_loss(loss))
     }
 
-    /// Returns the disk that another process sees if this process is killed now: the cache with all written
-    /// data, without handles or locks. No further data has become durable.
+    /// Returns the disk that another process sees if this process is killed now: the cache with all written data,
+    /// without handles or locks. Unsynced data stays unsynced.
     #[must_use]
     pub fn kill_process(&self) -> Self {
         Self::from_state(self.state.lock().after_kill())
     }
 
-    /// Evicts every clean page. Pages lost by a failed sync then read as the old bytes.
+    /// Evicts every clean page. Pages that a failed sync has lost then read as the old bytes.
     pub fn drop_caches(&self) {
         self.state.lock().drop_clean();
     }
 
-    /// Permits `operations` further operations ([`Counts::operations`]: everything but reads). After that
-    /// every call fails with [`PowerIsOff`], and writes through mappings have no effect.
+    /// Permits `operations` further operations (as counted by [`Counts::operations`], so all calls except reads).
+    /// Afterwards every call fails with [`PowerIsOff`], and writes through mappings have no effect.
     pub fn power_off_after(&self, operations: u64) {
         self.state.lock().power_off_after(operations);
     }
@@ -155,19 +155,20 @@ impl SimDisk {
         self.state.lock().faults.clear_of(operation);
     }
 
-    /// Number of calls so far that a planned fault has failed, by kind.
+    /// Number of calls of each kind that planned faults have made fail so far.
     #[must_use]
     pub fn failed_calls(&self) -> Counts {
         self.state.lock().faults.failed()
     }
 
-    /// Sets the capacity in bytes, in blocks of 4096. Below the bytes in use, no allocation succeeds.
+    /// Sets the capacity in bytes, rounded down to blocks of 4096 bytes. If more is in use already, every allocation
+    /// fails.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity_bytes = bytes;
     }
 
-    /// Flips a bit on the medium and in the cache, whether or not the byte is synced. Returns `InvalidInput`
-    /// if the file or byte has no such position.
+    /// Flips a bit on the medium and in the cache, even if the byte is not synced. Returns `InvalidInput` if the file
+    /// has no such byte, or if `bit` is above 7.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> io::Result<()> {
         let mut state = self.state.lock();
         let id = state.names.file(path)?;
@@ -200,7 +201,7 @@ impl SimDisk {
         None
     }
 
-    /// Files that have not been removed and in which a bit was flipped.
+    /// Existing files in which a bit was flipped.
     #[must_use]
     pub fn flipped_files(&self) -> Vec<FlippedFile> {
         self.state.lock().flipped_files()
@@ -231,15 +232,16 @@ impl SimDisk {
         self.state.lock().op_log.to_vec()
     }
 
-    // Inspection from outside: works with the power off, and is not counted.
+    // Inspection by tests: works with the power off, and is not counted.
 
-    /// Complete file content as a reader sees it now.
+    /// Complete content of a file as a reader sees it now.
     pub fn cached_bytes(&self, path: &str) -> io::Result<Vec<u8>> {
         let state = self.state.lock();
         Ok(state.inode(state.names.file(path)?)?.cached.to_vec())
     }
 
-    /// Complete file content after a power loss that discards all unsynced changes.
+    /// Complete content of a file after a power loss that discards all unsynced changes; `None` if the file would be
+    /// missing.
     #[must_use]
     pub fn durable_bytes(&self, path: &str) -> Option<Vec<u8>> {
         let state = self.state.lock();

@@ -1,8 +1,8 @@
 //! The simulated directory tree: the cached entries, the durable entries, and the pending changes between
 //! them.
 //!
-//! Owns: both trees, and the names that survive a power loss. Does not own: the bytes of files (`inode`), or the choice
-//! which changes survive (`power`).
+//! Owns: both trees, and the names that survive a power loss. Does not own: the bytes of files (`inode`), or the
+//! decision which changes survive (`power`).
 //!
 //! Invariant: changes of one name become durable in the order in which they were made; changes of different
 //! names become durable in any order. A rename is one change of two names, so it survives completely or not
@@ -145,8 +145,8 @@ impl Names {
         drop(self.take_pending(dir));
     }
 
-    /// Takes the pending changes in `dir`, in order. Includes earlier changes in other directories that share
-    /// a name with a taken one (a rename between directories and the changes before it).
+    /// Takes the pending changes in `dir`, in order. Also takes earlier changes in other directories if they share a
+    /// name with a taken change: for example a rename between directories, and the changes of its names before it.
     fn take_pending(&mut self, dir: &str) -> Vec<Pending> {
         let mut needed = BTreeSet::new();
         let mut taken = Vec::new();
@@ -166,7 +166,7 @@ impl Names {
         taken
     }
 
-    /// Returns the tree after a power loss. A file whose directory is lost is lost too.
+    /// Returns the tree after a power loss. If a directory is lost, its files are lost too.
     pub(super) fn survivors(&self, survival: &mut Survival) -> Self {
         let mut tree = self.durable.clone();
         let mut lost = BTreeSet::new();
@@ -196,7 +196,7 @@ impl Names {
         files(&self.cached)
     }
 
-    /// Returns the file that the medium has under `path`, as after a power loss without unsynced changes.
+    /// Returns the file that the medium has under `path`, without unsynced changes.
     pub(super) fn durable_file(&self, path: &str) -> Option<InodeId> {
         let reachable = ancestors(path).all(|dir| self.durable.get(dir) == Some(&Node::Dir));
         match self.durable.get(path) {

@@ -3,10 +3,9 @@
 //! Owns: the decision for each single change. Does not own: the definition of a change (see `inode` and
 //! `names`).
 //!
-//! The simulation assumes of the disk that a sector of 512 bytes is written completely or not at all. So after a power
-//! loss each sector holds the synced version or any later one. The choice is independent of every other sector, of the
-//! length, and of the directory entry. Rewriting a sector with the same prefix therefore keeps the prefix. Synced data
-//! survives.
+//! The simulation assumes that the disk writes a sector of 512 bytes completely or not at all. So after a power loss
+//! each sector has the synced version or any later one, independently of other sectors, of the length, and of the
+//! directory entry. It follows that rewriting a sector with the same prefix keeps the prefix. Synced data survives.
 
 use super::rng::Rng;
 
@@ -25,8 +24,8 @@ pub enum PowerLoss {
 }
 
 impl PowerLoss {
-    /// Chooses one of the outcomes above by a seed: often a subset, sometimes one that keeps all or none of the
-    /// changes, in which other bugs show.
+    /// Chooses one of the outcomes above by a seed. Most seeds give a random subset. Some keep all or none of the
+    /// changes, because these outcomes reveal other bugs.
     #[must_use]
     pub fn random(seed: u64, unsynced_changes: usize) -> Self {
         let mut rng = Rng::new(seed);
@@ -43,12 +42,13 @@ impl PowerLoss {
 pub(super) enum Survival {
     /// Keeps changes made by operations below this number.
     Before(u64),
-    /// Keeps each change with a probability of `sixteenths` / 16, chosen again for each file.
+    /// Keeps each change with a probability of `sixteenths` / 16. `sixteenths` is chosen again for each file.
     Random { rng: Rng, sixteenths: u64 },
 }
 
 impl Survival {
-    /// `operations` are the numbers of the operations with unsynced changes, ascending.
+    /// Prepares the decisions for `loss`. `operations` are the numbers of the operations with unsynced changes,
+    /// ascending.
     pub(super) fn new(loss: PowerLoss, operations: &[u64]) -> Self {
         match loss {
             PowerLoss::LoseUnsynced => Self::Before(0),
@@ -58,8 +58,8 @@ impl Survival {
         }
     }
 
-    /// Announces that the following decisions concern another file, or the directory tree. Files are written
-    /// back separately, so one can be completely on the medium while another is not.
+    /// Begins the decisions for another file, or for the directory tree. Kernels write files back separately, so one
+    /// file can be completely on the medium while another is not.
     pub(super) fn next_file(&mut self) {
         if let Self::Random { rng, sixteenths } = self {
             *sixteenths = [0, 1, 4, 8, 12, 15, 16][rng.below(7) as usize];

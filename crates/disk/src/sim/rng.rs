@@ -1,6 +1,6 @@
-//! The simulated disk's only source of randomness: SplitMix64, so that a seed replays on any machine.
+//! The simulated disk's only source of randomness (SplitMix64). A seed gives the same sequence on any machine.
 
-/// A generator whose whole state is one number.
+/// A generator with one number as its whole state.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 

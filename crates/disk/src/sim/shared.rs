@@ -23,12 +23,14 @@ impl SharedState {
         Self(Arc::new(Shared { state: Mutex::new(state), released: Condvar::new() }))
     }
 
-    /// Ignores poisoning: a panic in one test thread (a write beyond a mapping) leaves the state consistent.
+    /// Locks the state. Ignores poisoning, because a panic of a test thread (a write beyond a mapping) leaves the state
+    /// consistent.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state like [`lock`](Self::lock), after the file at `path` was unlocked or `patience` has passed.
+    /// Locks the state like [`lock`](Self::lock), but first waits until the file at `path` is unlocked, at most for
+    /// `patience`.
     pub(super) fn lock_when_released(&self, path: &str, patience: Duration) -> MutexGuard<'_, State> {
         let state = self.lock();
         let waited = self.0.released.wait_timeout_while(state, patience, |state| state.is_locked(path));

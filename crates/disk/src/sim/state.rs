@@ -1,11 +1,11 @@
 //! State of a simulated disk behind one lock: the tree, the files, the planned faults.
 //!
-//! Owns: the operations of the disk, their numbers, the power, the capacity, and the files with their handles and
-//! locks. Does not own: the lock (`shared`), the tree (`names`), the content of a file (`inode`), the outcome of a
-//! fault (`faults`), or the choice which changes survive a power loss (`power`).
+//! Owns: the disk's operations and their numbers, the power, the capacity, and the files with their handles and locks.
+//! Does not own: the lock (`shared`), the tree (`names`), the content of a file (`inode`), the outcome of a fault
+//! (`faults`), or the decision which changes survive a power loss (`power`).
 //!
-//! Invariants: `operations <= power_off_at`; writes keep the blocks of files in use (linked in the cached
-//! tree, or open) within `capacity`.
+//! Invariants: `operations <= power_off_at`. Writes never make the blocks of files in use exceed `capacity`; a file is
+//! in use if it is open or linked in the cached tree.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,7 +27,7 @@ use super::{
 pub struct FlippedFile {
     /// Path of the file.
     pub path: String,
-    /// True if all flipped bytes have been overwritten or cut off since, also on the medium.
+    /// True if all flipped bytes have since been overwritten or cut off, on the medium too.
     pub is_overwritten: bool,
 }
 
@@ -46,7 +46,8 @@ pub(super) struct State {
     pub(super) capacity_bytes: u64,
     /// Number of operations before the power goes off.
     power_off_at: u64,
-    /// Number of operations before those in `counts`, by killed processes of the same run of the machine.
+    /// Number of operations that killed processes did earlier in this run of the machine; `counts` does not include
+    /// them.
     operations_before: u64,
     rng: Rng,
 }
@@ -78,8 +79,8 @@ impl State {
         if self.counts.operations() < self.power_off_at { Ok(()) } else { Err(PowerIsOff.into()) }
     }
 
-    /// Begins an operation: counts it, logs it, and returns its number. Returns an error if a fault strikes
-    /// it.
+    /// Begins an operation: counts it, logs it, and returns its number. Returns an error if a planned fault makes it
+    /// fail, or if the power is off.
     fn begin(&mut self, operation: Operation, path: &str, range: Option<(u64, u64)>) -> io::Result<u64> {
         let number = self.count(operation, path, range)?;
         match self.faults.fault_for_call(operation, path) {
@@ -96,7 +97,7 @@ impl State {
         Ok(self.operations_before + number)
     }
 
-    /// State after the power returns, if it fails now.
+    /// Returns the state of the machine's next run if the power fails now.
     pub(super) fn after_power_loss(&self, loss: PowerLoss) -> Self {
         let mut survival = Survival::new(loss, &self.unsynced());
         let names = self.names.survivors(&mut survival);
@@ -109,7 +110,7 @@ impl State {
         Self { inodes, ..self.restarted(names) }
     }
 
-    /// State that another process sees if this process is killed now: the cache survives.
+    /// Returns the state that another process sees if this process is killed now. The cache survives.
     pub(super) fn after_kill(&self) -> Self {
         let mut next = self.restarted(self.names.clone());
         next.operations_before = self.operations_before + self.counts.operations();
@@ -123,7 +124,8 @@ impl State {
         next
     }
 
-    /// Resets handles, locks, faults and counts.
+    /// Returns a copy of the state with the tree `names`, without handles, locks and faults, and with all counts at
+    /// zero.
     fn restarted(&self, names: Names) -> Self {
         Self {
             names,
@@ -221,7 +223,7 @@ impl State {
         self.release(id);
     }
 
-    /// Drops a file that is unreachable, even after a power loss.
+    /// Drops a file if nothing can reach it any more, even after a power loss.
     fn release(&mut self, id: InodeId) {
         let in_use = self.inodes.get(&id).is_some_and(|inode| inode.linked || inode.handles > 0);
         if !in_use && !self.names.may_be_restored(id) {
@@ -347,8 +349,8 @@ impl State {
         Ok(())
     }
 
-    /// Returns the number of bytes of a write for which the disk has space, and an error if that is not all of them.
-    /// Like a kernel, the disk writes a prefix before it reports that it is full.
+    /// Returns the number of bytes of a write for which the disk has space. If this is not the whole write, also
+    /// returns the error. Like a kernel, the disk writes a prefix before it reports that it is full.
     fn bytes_that_fit(&self, id: InodeId, len: usize, offset: u64) -> (usize, Option<io::Error>) {
         let block_bytes = BLOCK_BYTES as u64;
         let Some(inode) = self.inodes.get(&id) else { return (0, None) };

@@ -1,14 +1,15 @@
-//! Work on the active memtable that is done before its writer needs it.
+//! A background thread that prepares the active memtable for its writer.
 //!
-//! Owns: one thread, and the rule by which the writer asks it. The thread makes the kernel provide pages, allocates the
-//! next hash table, and links new keys into the key order. Does not own: any of these, which are the memtable's.
+//! Owns: the thread, and the rule for when the writer sends it a request. The thread makes the kernel provide pages,
+//! allocates the next hash table, and links new keys into the key order. Does not own: pages, tables and order; these
+//! belong to the memtable.
 //!
-//! The first write to a page waits until the kernel has cleared it: 0.5 ms for 2 MiB, and several milliseconds on a
-//! virtual machine that gets the page from its host. In a fresh process that was a third of the time of the first
-//! 50,000 puts. Later memtables use the memory of earlier ones. Linking 8,192 random keys takes a writer 2 ms.
+//! The first write to a page waits until the kernel has cleared the page: 0.5 ms for 2 MiB, and several milliseconds on
+//! a virtual machine that gets the page from its host. In a fresh process, these waits were a third of the time of the
+//! first 50,000 puts. Later memtables reuse the memory of earlier ones. Linking 8,192 random keys takes a writer 2 ms.
 //!
-//! Without the thread, the writer does this work itself. Bound: the thread has at most one request, to which later ones
-//! are added, and provides at most [`MAX_AHEAD`] bytes that are not in use.
+//! Without the thread, the writer does this work itself. Bound: the thread has at most one pending request; later
+//! requests are merged into it. The thread provides at most [`MAX_AHEAD`] bytes that are not in use.
 
 use std::{
     ops::Range,
@@ -19,21 +20,23 @@ use std::{
 use super::shared::lock;
 use crate::memtable::Memtable;
 
-/// Bytes that a memtable has when its writer asks for the first time, so that a small database takes no more memory.
+/// Number of used bytes at which a memtable's writer sends its first request. A small database stays below this number
+/// and takes no extra memory.
 const FIRST_AT: usize = 256 << 10;
-/// Bytes that the writer takes between two requests.
+/// Number of bytes that the writer uses between two requests.
 const STEP: usize = 512 << 10;
-/// The thread provides twice as much memory as the memtable has, and within these bounds.
+/// Minimum and maximum of the bytes that the thread provides beyond the used ones. Between these bounds, it provides
+/// twice as many bytes as the memtable uses.
 const MIN_AHEAD: usize = 2 << 20;
 const MAX_AHEAD: usize = 16 << 20;
 
-/// Decides when a memtable's writer asks the thread, and for which bytes of its memory. It begins anew with each
-/// memtable.
+/// The rule for when the writer of one memtable sends a request, and for which bytes of its memory. Each new memtable
+/// starts with a new rule.
 #[derive(Debug)]
 pub(super) struct AheadRule {
-    /// Bytes in use at which the writer asks next.
+    /// Number of used bytes at which the writer sends its next request.
     at: usize,
-    /// End of the memory for which the writer has asked.
+    /// End of the memory that the writer has already requested.
     end: usize,
 }
 
@@ -44,7 +47,8 @@ impl Default for AheadRule {
 }
 
 impl AheadRule {
-    /// Returns the bytes of memory that the thread must provide now that `used` of `capacity` bytes are in use.
+    /// Returns the bytes of memory that the thread must provide now that `used` of `capacity` bytes are in use. Returns
+    /// `None` if no request is due.
     #[inline]
     pub(super) fn due(&mut self, used: usize, capacity: usize) -> Option<Range<usize>> {
         if used < self.at {
@@ -58,7 +62,7 @@ impl AheadRule {
     }
 }
 
-/// The thread, which ends when this is dropped.
+/// Handle of the thread. Dropping the handle stops the thread.
 #[derive(Debug)]
 pub(super) struct AheadThread {
     requests: Arc<Requests>,
@@ -73,8 +77,8 @@ struct Requests {
 
 #[derive(Debug, Default)]
 struct Next {
-    /// Memtable that the thread works on next, and the bytes of its memory to provide. A memtable that is dropped before
-    /// needs no work.
+    /// Memtable that the thread works on next, and the bytes of its memory to provide. If the memtable is dropped
+    /// first, the thread skips the request.
     request: Option<(Weak<Memtable>, Range<usize>)>,
     stop: bool,
 }
@@ -89,7 +93,7 @@ impl AheadThread {
         Some(Self { requests, thread: Some(thread) })
     }
 
-    /// Asks the thread to work on a memtable, and to provide bytes of its memory.
+    /// Sends a request: the thread prepares this memtable and provides these bytes of its memory.
     pub(super) fn request(&self, memtable: &Arc<Memtable>, bytes: Range<usize>) {
         let mut next = lock(&self.requests.next);
         let begin = match &next.request {
@@ -107,7 +111,8 @@ impl Drop for AheadThread {
         lock(&self.requests.next).stop = true;
         self.requests.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A panic was reported, and has cost time only.
+            // The panic hook has reported a panic of the thread. A panic only means that the writer does the work
+            // itself.
             let _ = thread.join();
         }
     }
@@ -151,7 +156,7 @@ mod tests {
         assert_eq!(provided, capacity);
     }
 
-    /// Page faults of the calling thread that read no disk.
+    /// Returns the number of page faults of the calling thread that were served without a read from the disk.
     fn faults() -> u64 {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let after_name = stat.rsplit_once(')').expect("the name is in parentheses").1;
@@ -182,7 +187,8 @@ mod tests {
             batch.put(&[&number.to_be_bytes()], &[&value]);
             batches.push(batch);
         }
-        // The thread ends after the request that it works on, and ignores another: so wait until it has taken it.
+        // The thread finishes its current request when it is stopped, and skips a waiting one. So wait until the
+        // request is taken.
         while lock(&ahead.requests.next).request.is_some() {
             std::thread::yield_now();
         }

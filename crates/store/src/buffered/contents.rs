@@ -1,11 +1,12 @@
-//! A summary of all pairs of a database, by which a verification finds that pairs are missing.
+//! A summary of all pairs of a database. A verification compares it with the pairs and so finds out if any are missing.
 //!
 //! Owns: [`Contents`] and its bytes. Does not own: the transactions that store the summary beside the pairs, or the
 //! verification that compares the two (`paged.rs`).
 //!
 //! redb and SQLite do not check their tree pages when they read them, so a flipped bit can hide a whole subtree. The
-//! checksum of a pair (`checked.rs`) shows damage only in pairs that are found. The summary shows the others: each
-//! transaction updates it with the pairs that it adds and removes, and stores it in the same transaction.
+//! checksum of a pair (`checked.rs`) detects damage in the pair itself, but not that a pair is missing. The summary
+//! detects missing pairs: each transaction updates the summary with the pairs that it adds and removes, and stores it
+//! together with them.
 //!
 //! ```text
 //! contents := 1 u8 | pairs u64 | bytes u64 | sum u64 | crc u32
@@ -40,7 +41,8 @@ impl Contents {
         self.sum = self.sum.wrapping_add(hash(key, stored));
     }
 
-    /// Removes a pair. Counts by the stored checksum, so that a damaged value can be overwritten and leaves no trace.
+    /// Removes a pair. Uses the checksum that is stored with the value, so that a damaged value can be overwritten and
+    /// leaves no trace in the summary.
     pub fn remove(&mut self, key: &[u8], stored: &[u8]) {
         self.pairs = self.pairs.wrapping_sub(1);
         self.bytes = self.bytes.wrapping_sub((key.len() + stored.len()) as u64);

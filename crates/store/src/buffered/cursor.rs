@@ -1,10 +1,11 @@
-//! The cursor of a view, which the caller moves.
+//! A cursor over the merged pairs of a view.
 //!
 //! Owns: [`MergedCursor`], which merges the memtables of a version and the runs of its store like a scan of the version
 //! does, but returns one pair at a time and borrows nothing. Does not own: the order of the sources.
 //!
-//! Invariants: `sources` are ordered newest first. On a pair, `leader` is the newest source with the first key in
-//! order, all other sources are past this key, and `second` is the one of them with the next key.
+//! Invariants: `sources` are ordered newest first. While the cursor is on a pair, `leader` is the newest source that
+//! has the cursor's key, and all other sources are past this key. `second` is the source, among the others, with the
+//! next key.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -28,9 +29,9 @@ struct MergedCursor<C> {
     second: Option<usize>,
 }
 
-/// Opens a cursor over the pairs of memtables and of the view of a store within the span. `memtables` are ordered
-/// newest first, each with the last batch that is visible. Returns `None` if the store has no cursors that outlive a
-/// call.
+/// Opens a cursor over the pairs within the span, merged from memtables and from the view of a store. `memtables` are
+/// ordered newest first, each with the number of its last visible batch. Returns `None` if the store cannot create
+/// cursors that own their data.
 pub(super) fn open<'a, V: StoreView>(
     memtables: impl Iterator<Item = (&'a Arc<Memtable>, BatchNumber)>,
     stored: &V,
@@ -51,7 +52,7 @@ pub(super) fn open<'a, V: StoreView>(
 }
 
 impl<C: Cursor> MergedCursor<C> {
-    /// Moves to the next key, which may be deleted. Returns false if there is none.
+    /// Moves to the next key, including deleted keys. Returns false if there is no next key.
     #[inline]
     fn next_key(&mut self) -> Result<bool, BackendError> {
         if let Some(leader) = self.leader {
@@ -64,7 +65,7 @@ impl<C: Cursor> MergedCursor<C> {
         self.settle()
     }
 
-    /// Chooses the leader anew.
+    /// Chooses the leader and the second source again after sources have moved.
     fn settle(&mut self) -> Result<bool, BackendError> {
         self.leader = settle_leader(&mut self.sources, self.direction)?;
         self.second = self.leader.and_then(|leader| {
@@ -105,7 +106,7 @@ impl<C: Cursor + Clone + Send + Sync + 'static> PairCursor for MergedCursor<C> {
     }
 }
 
-/// The cursor of a store that has none which outlive a call. No value of this type exists.
+/// Cursor type for stores that cannot create cursors that own their data. No value of this type exists.
 #[derive(Clone, Copy, Debug)]
 #[cfg(any(feature = "redb", feature = "sqlite"))]
 pub enum NoCursor {}

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::backend::SyncMode;
 
-/// Place where a backend persists memtables and compacts tables.
+/// Choice of threads that persist memtables and compact tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Background {
-    /// Threads of the backend do this work.
+    /// The backend starts its own threads for this work.
     #[default]
     Threads,
-    /// The backend has no threads of its own for this work. [`Backend::step`](crate::Backend::step) does it on the
-    /// caller's thread, and so do calls that would otherwise wait for a thread. For simulations.
+    /// The backend starts no threads for this work. [`Backend::step`](crate::Backend::step) does it on the caller's
+    /// thread. Calls that would wait for a thread also do it. For simulations.
     Stepped,
 }
 
@@ -34,7 +34,7 @@ pub struct BufferOptions {
     /// Number of log records, applied since the memtables were last persisted, after which
     /// [`maintain`](crate::Backend::maintain) persists them. This bounds the replay at open.
     pub max_unflushed_records: u64,
-    /// Place where memtables are persisted: threads, or the caller's thread.
+    /// Choice of threads that persist memtables: the backend's own, or the caller's.
     pub background: Background,
 }
 

@@ -1,4 +1,4 @@
-//! Inputs of the cursor of a view, which keep their data alive.
+//! Inputs of a view's cursor. They keep their data alive.
 
 use crate::{backend::BackendError, cursor::Cursor, memtable::MemtableCursor};
 

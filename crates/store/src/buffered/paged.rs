@@ -67,13 +67,13 @@ impl<V: PagedView> StoreView for V {
         Ok(())
     }
 
-    /// A page may hold values in the memory of the store, which stay on one thread.
+    /// Returns false: a page may refer to values in the store's memory that must stay on one thread.
     fn add_owned_sources(&self, _: &OwnedSpan, _: &mut Vec<OwnedSource<NoCursor>>) -> Result<bool, BackendError> {
         Ok(false)
     }
 }
 
-/// A value that a page holds in the memory of the store instead of a copy.
+/// A value that stays in the memory of the store, so that a page need not copy it.
 pub(super) type SharedValue = Box<dyn AsRef<[u8]>>;
 
 /// A page: pairs of key and value that a cursor has read ahead.
@@ -116,7 +116,7 @@ impl Page {
         self.push_pair(key, value, None);
     }
 
-    /// Adds a pair, and keeps its value where it is.
+    /// Adds a pair without copying its value.
     pub fn push_shared(&mut self, key: &[u8], value: SharedValue) {
         self.push_pair(key, &[], Some(self.shared.len()));
         self.shared_bytes += (*value).as_ref().len();
@@ -159,7 +159,7 @@ impl Page {
     }
 }
 
-/// A position in a paged view. Until [`advance`](Cursor::advance) returns false, the cursor is positioned on a pair.
+/// A position in a paged view. The cursor is positioned on a pair until [`advance`](Cursor::advance) returns false.
 pub struct PageCursor<'a, V> {
     view: &'a V,
     span: Span<'a>,
@@ -207,8 +207,8 @@ impl<V: PagedView> Cursor for PageCursor<'_, V> {
     }
 }
 
-/// Reads all pairs of a view, each by scan and by key, and compares them with the view's summary. Calls `step` after
-/// each page with its number of bytes; if `step` returns `Break`, the verification ends early.
+/// Reads all pairs of a view, first by scan and then each by its key, and compares them with the view's summary. Calls
+/// `step` after each page with the number of bytes on the page; if `step` returns `Break`, the verification ends early.
 fn verify<V: PagedView>(view: &V, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<VerifiedRows, BackendError> {
     let corrupt = |message: String| BackendError::corrupt("the state's database", message);
     let (mut found, mut verified) = (Contents::default(), VerifiedRows::default());
@@ -221,7 +221,8 @@ fn verify<V: PagedView>(view: &V, step: &mut dyn FnMut(u64) -> ControlFlow<()>) 
             if last.as_deref().is_some_and(|last| last >= key) {
                 return Err(corrupt(format!("keys are out of order at {}", shown(key))));
             }
-            // A search takes another way through the tree than a scan, and a damaged inner page can mislead it.
+            // A search takes another path through the tree than a scan. A damaged inner page can mislead only the
+            // search.
             if PagedView::get(view, key)?.as_deref() != Some(value) {
                 return Err(corrupt(format!("a search does not find the key {}", shown(key))));
             }

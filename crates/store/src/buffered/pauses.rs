@@ -1,26 +1,26 @@
-//! Waits of writes for a store whose background work is behind.
+//! Pauses of writes while the background work of a store is behind.
 //!
-//! Owns: [`OwedPause`], the pauses that a writer has not made yet; and [`Pauses`]: the sign that a write may have to
-//! wait, the pauses that a caller makes itself, and their counters. Does not own: the time that a write costs, which
-//! the store determines, or sleeping (see `running`).
+//! Owns: [`OwedPause`], the pauses that a writer has not made yet; and [`Pauses`], the flag that the next write may
+//! wait, the pauses that are left to the caller, and the counters of pauses. Does not own: the length of a write's
+//! pause, which the store determines, or sleeping (see `running`).
 //!
 //! A write waits in two ways. A *pause* is short, and slows writes down to the speed of the background work. A *stop*
-//! lasts until there is room for another memtable. A caller that must not sleep in `apply`, because other work runs on
-//! its thread, leaves the pauses to itself: it makes them before its next writes. Stops remain, because memory is
-//! bounded. So a member that applies what another node has proposed does not slow that node down, and is stopped once
-//! it is too far behind.
+//! lasts until there is room for another memtable. A caller that must not sleep in `apply`, because its thread also has
+//! other work, asks for the pauses: `apply` then skips them, and the caller makes them before its next writes. The
+//! caller still waits in stops, because memory is bounded. For example, a member that applies entries of the leader
+//! does not slow the leader down, and is stopped only when it is too far behind.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
-/// Minimum duration of one pause. Shorter pauses are added up until they reach this duration.
+/// Minimum duration of one pause. Shorter pauses are summed until the sum reaches this duration.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum duration of one pause, so that a thread that holds locks or a role gives them up soon.
+/// Maximum duration of one pause. It limits for how long a pausing thread blocks others that need its locks.
 const MAX_PAUSE: Duration = Duration::from_millis(50);
-/// Maximum sum of the pauses that writes have not made yet. Writes that are much larger than a pause allows for are
-/// slowed down by stops.
+/// Maximum sum of the pauses that writes have not made yet. If writes are so large that this sum does not slow them
+/// down enough, stops do.
 const MAX_OWED: Duration = Duration::from_secs(1);
 
 /// Sum of the pauses that a writer should have made but has not made yet.
@@ -28,13 +28,12 @@ const MAX_OWED: Duration = Duration::from_secs(1);
 pub(crate) struct OwedPause(Duration);
 
 impl OwedPause {
-    /// Adds the pause of a write. A write without one shows that the store has caught up, so earlier pauses have no
-    /// purpose any more.
+    /// Adds the pause that one write requires. Zero means that the store has caught up, and cancels all earlier pauses.
     pub(crate) fn add(&mut self, pause: Duration) {
         self.0 = if pause.is_zero() { Duration::ZERO } else { self.0.saturating_add(pause).min(MAX_OWED) };
     }
 
-    /// Returns the pause to make now; `None` if it is not worth while yet.
+    /// Returns the pause to make now; `None` while the sum is shorter than the minimum duration of a pause.
     pub(crate) fn take(&mut self) -> Option<Duration> {
         let pause = self.0.min(MAX_PAUSE);
         self.0 -= if pause < MIN_PAUSE { Duration::ZERO } else { pause };
@@ -42,7 +41,7 @@ impl OwedPause {
     }
 }
 
-/// Waits of writes, apart from the state under the lock of the memtables; see the [module](self).
+/// Flag, counters and sum of the pauses, all readable without the memtables' lock; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     may_wait: AtomicBool,
@@ -62,7 +61,7 @@ impl Pauses {
         self.may_wait.store(may_wait, Relaxed);
     }
 
-    /// Leaves the pauses of all further writes to the caller.
+    /// Makes the caller responsible for the pauses of all further writes.
     pub(super) fn leave_to_caller(&self) {
         self.is_left_to_caller.store(true, Relaxed);
     }
@@ -71,14 +70,15 @@ impl Pauses {
         self.is_left_to_caller.load(Relaxed)
     }
 
-    /// Adds a pause that the caller has to make.
+    /// Adds a pause for the caller to make.
     pub(super) fn owe(&self, pause: Duration) {
-        // Only the holder of the memtables' writer adds, and a pause taken in between is made once too often at most.
+        // Only the thread that holds the memtables' writer adds pauses. If the caller takes the sum between the load
+        // and the store, it makes these pauses twice, which is harmless.
         let owed = Duration::from_nanos(self.owed_nanos.load(Relaxed)) + pause;
         self.owed_nanos.store(owed.min(MAX_OWED).as_nanos() as u64, Relaxed);
     }
 
-    /// Returns the pause that the caller has to make before further writes. The caller then makes it.
+    /// Returns the pause that the caller must make before further writes, and counts it as made.
     pub(super) fn take(&self) -> Duration {
         if self.owed_nanos.load(Relaxed) == 0 {
             return Duration::ZERO;

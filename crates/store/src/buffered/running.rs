@@ -24,16 +24,16 @@ use crate::{
     memtable::{ArenaPool, Memtable, MemtableWriter},
 };
 
-/// Number of unused arenas (blocks of memory) kept for the next memtable. While one memtable is written, the previous
-/// one is persisted, so the two use two arenas in turn.
+/// Number of unused arenas (blocks of memory) kept for the next memtable. While one memtable takes writes, the previous
+/// one is persisted. So two arenas are in use, in turn.
 const SPARE_ARENAS: usize = 1;
-/// Share of a memtable that [`Backend::make_room`] leaves free for a batch of unknown size: one in this number.
+/// Divisor: [`Backend::make_room`] keeps one part in this number of a memtable free for a batch of unknown size.
 const ROOM_SHARE: usize = 16;
-/// Size in bytes of a change in a memtable, assumed while the memtable has none.
+/// Assumed size in bytes of a change while the active memtable is empty.
 const DEFAULT_CHANGE_BYTES: usize = 256;
 
-/// Size in bytes of memtables from which on a thread works ahead of their writer. Smaller ones have small pages, and
-/// their memory is used again soon.
+/// Minimum size in bytes of a memtable for which a thread prepares memory ahead of the writer. Smaller memtables have
+/// small pages, and their memory is soon reused.
 const AHEAD_FROM_BYTES: usize = 16 << 20;
 
 /// Memtables in front of one store, with the threads that work on them.
@@ -41,7 +41,8 @@ pub(super) struct Running<S: Store> {
     pub shared: Arc<Shared<S>>,
     /// Lock that a thread holds while it applies a batch or seals the active memtable.
     writer: Mutex<Writer>,
-    /// `None` in stepped mode, if memtables are small, or if they stay empty.
+    /// Thread that prepares memory for the writer. `None` in stepped mode, for small memtables, and with a sync per
+    /// batch.
     ahead: Option<AheadThread>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -50,13 +51,13 @@ struct Writer {
     memtable: MemtableWriter,
     ahead: AheadRule,
     owed: OwedPause,
-    /// True if the caller of the next `apply` has waited for room already, so that this call does not wait.
+    /// True if the caller of the next `apply` has already waited for room, so that `apply` need not wait.
     has_waited: bool,
 }
 
 impl<S: Store> Running<S> {
     /// Puts memtables in front of a store. Starts the thread that persists sealed memtables, and the store's own
-    /// background threads, given as `upkeep`; in stepped mode, callers do the work of these threads.
+    /// background threads, which are listed in `upkeep`. In stepped mode, no threads start, and callers do their work.
     pub(super) fn start(
         store: S,
         options: BufferOptions,
@@ -77,8 +78,8 @@ impl<S: Store> Running<S> {
         Ok(Self { shared, writer: Mutex::new(writer), ahead, threads: Mutex::new(threads) })
     }
 
-    /// Replaces the active memtable with a new one that has room for `bytes`. Seals the old memtable for persisting if
-    /// `seal` requires it.
+    /// Replaces the active memtable with a new one that has room for `bytes`. `seal` says if the old memtable is
+    /// sealed, so that a thread persists it.
     fn replace_active(&self, writer: &mut Writer, bytes: usize, seal: SealTarget) -> Result<(), BackendError> {
         let shared = &*self.shared;
         let state = match seal {
@@ -123,7 +124,7 @@ impl<S: Store> Running<S> {
         Ok(())
     }
 
-    /// Asks the thread that works ahead of the writer, if it is time.
+    /// Sends a request to the thread that prepares memory for the writer, if a request is due.
     #[inline]
     fn work_ahead(&self, writer: &mut Writer) {
         let (used, capacity) = (writer.memtable.used_bytes(), writer.memtable.capacity_bytes());
@@ -140,7 +141,7 @@ impl<S: Store> Running<S> {
         self.replace_active(writer, bytes, seal)
     }
 
-    /// Makes the pause that is due because the store's background work is behind, or leaves it to the caller.
+    /// Makes the pause that is due because the store's background work is behind, or leaves the pause to the caller.
     fn pause(&self, writer: &mut Writer) {
         let Some(pause) = writer.owed.take() else { return };
         let pauses = &self.shared.pauses;
@@ -190,7 +191,8 @@ impl<S: Store> Running<S> {
         let mut writer = lock(&self.writer);
         writer.has_waited = false;
         self.pause(&mut writer);
-        // The part of the memtable that is kept free in addition has room for the batches of ordinary log entries.
+        // The share of the memtable that is kept free in addition is large enough for the batches of ordinary log
+        // entries.
         let wanted = bytes.saturating_add(self.shared.options.memtable_bytes / ROOM_SHARE);
         if writer.memtable.free_bytes() < wanted && !writer.memtable.memtable().is_empty() {
             self.replace_active(&mut writer, wanted, SealTarget::Active)?;
@@ -202,7 +204,8 @@ impl<S: Store> Running<S> {
     /// Persists all applied batches; see [`Backend::flush`](crate::Backend::flush).
     pub(super) fn flush(&self) -> Result<Option<Applied>, BackendError> {
         if self.must_seal()? {
-            // Waits without the lock of the writer, so that writes go on while the active memtable has room for them.
+            // This waits without the lock of the writer, so that other writes continue while the active memtable has
+            // room for them.
             drop(self.shared.wait_for_room()?);
         }
         let mut writer = lock(&self.writer);
@@ -223,7 +226,7 @@ impl<S: Store> Running<S> {
         Ok(newest_sealed.or(state.persisted) != state.applied)
     }
 
-    /// Persists all applied batches if the active memtable has at least `bytes` bytes of them; see
+    /// Persists all applied batches if the active memtable uses at least `bytes` bytes; see
     /// [`Backend::flush_above`](crate::Backend::flush_above).
     pub(super) fn flush_above(&self, bytes: usize) -> Result<bool, BackendError> {
         let version = Arc::clone(&self.shared.lock().version);
@@ -235,8 +238,8 @@ impl<S: Store> Running<S> {
         Ok(is_due)
     }
 
-    /// Persists if much has gathered, and returns disk space that readers have needed until now; see
-    /// [`Backend::maintain`](crate::Backend::maintain).
+    /// Persists the memtables if enough records have been applied since the last time, and releases disk space that
+    /// only former readers needed; see [`Backend::maintain`](crate::Backend::maintain).
     pub(super) fn maintain(&self) -> Result<(), BackendError> {
         let gathered = {
             let state = self.shared.lock();
@@ -252,12 +255,12 @@ impl<S: Store> Running<S> {
         }
     }
 
-    /// Estimates the disk space that persisting takes.
+    /// Estimates the disk space in bytes that persisting all applied batches takes.
     pub(super) fn bytes_to_persist(&self) -> u64 {
         let version = Arc::clone(&self.shared.lock().version);
         let active = &version.active;
-        // The estimate assumes an active memtable that is full of changes of the present mean size, because it may be
-        // full a moment later.
+        // The active memtable may be full a moment later. So the estimate assumes a full memtable, whose changes have
+        // the present mean size.
         let mean_bytes = active.used_bytes().checked_div(active.len()).unwrap_or(DEFAULT_CHANGE_BYTES).max(1);
         let changes = self.shared.options.memtable_bytes / mean_bytes;
         let memtables = version.sealed.len() as u64 + 1;
@@ -299,7 +302,7 @@ impl<S: Store> Running<S> {
     }
 }
 
-/// Choice whether the replaced active memtable must be sealed, so that a thread persists it.
+/// Decision on sealing the active memtable when it is replaced; a thread persists sealed memtables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SealTarget {
     Active,

@@ -62,10 +62,10 @@ pub struct Shared<S: Store> {
 /// State of a backend whose fields change together, under one lock.
 pub struct State<S: Store> {
     pub(super) version: Arc<Version<S::View>>,
-    /// The place from which readers of single keys take the newest version; `None` if another store has replaced this
+    /// The cell from which readers of single keys take the newest version; `None` if another store has replaced this
     /// one.
     pub(super) front: Option<Arc<ArcSwap<Version<S::View>>>>,
-    /// Identifies the newest batch in the active memtable whose changes are included in `applied`.
+    /// Number of the newest batch in the active memtable that `applied` includes.
     pub(super) upto: BatchNumber,
     pub(super) applied: Option<Applied>,
     pub(super) persisted: Option<Applied>,
@@ -77,20 +77,20 @@ pub struct State<S: Store> {
     /// Pending work of the store's own background threads.
     pub upkeep: S::Upkeep,
     pub(super) failure: Option<BackendError>,
-    /// Work that waits for room on the disk.
+    /// Errors of background work that found the disk full.
     pub(super) full: FullDisk,
     stop: bool,
 }
 
-/// Work of background threads that found the disk full and waits for room.
+/// Errors and attempts of background work that found the disk full and is repeated until there is room.
 #[derive(Default)]
 pub(super) struct FullDisk {
     /// Error of the last attempt to persist a memtable; `None` if that attempt succeeded.
     flush: Option<BackendError>,
     /// Error of the last attempt of the store's background work; `None` if that attempt succeeded.
     upkeep: Option<BackendError>,
-    /// Number of attempts to persist a memtable that failed since the backend was opened. `upkeep_attempts` counts
-    /// those of background work.
+    /// Numbers of failed attempts since the backend was opened: to persist a memtable, and to do the store's own
+    /// background work.
     flush_attempts: u64,
     upkeep_attempts: u64,
 }
@@ -120,7 +120,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Number of changes that flushes have read from memtables, also those of the flush in progress.
+    /// Number of changes that flushes have read from memtables, including those of the flush in progress.
     persisted_changes: AtomicU64,
     pub flushes: AtomicU64,
     pub flushed_bytes: AtomicU64,
@@ -189,8 +189,8 @@ impl<S: Store> Shared<S> {
         !self.steps.is_empty()
     }
 
-    /// Does all pending background work on the caller's thread in stepped mode, except work that waits for disk room.
-    /// Returns true if something was persisted or compacted. Does nothing if there are threads for this work.
+    /// Does all pending background work on the caller's thread in stepped mode, except work that waits for free disk
+    /// space. Returns true if anything was persisted or compacted. Does nothing if threads do this work.
     pub(super) fn work_off(&self) -> bool {
         if !self.is_stepped() {
             return false;
@@ -241,11 +241,12 @@ impl<S: Store> Shared<S> {
         self.work.notify_all();
     }
 
-    /// Publishes a new version (memtables and a view of the store) with the store's current view, after `change` has
-    /// changed the version.
+    /// Publishes a new version (memtables and a view of the store). The new version has the store's current view and
+    /// the modifications that `change` makes.
     pub fn publish_after(&self, change: impl FnOnce(&mut State<S>, &mut Version<S::View>)) -> Result<(), BackendError> {
-        // Writers that wait for room, or are slowed down, need the new version more than readers need warm blocks. The
-        // blocks may have left the kernel's memory by now, so that each costs a read of the disk.
+        // Writers that wait for room or are slowed down need the new version immediately; warm blocks help only
+        // readers. By now, the blocks may have left the kernel's memory, so that loading each one costs a read from the
+        // disk.
         self.store.warm(&|| {
             let state = self.lock();
             let delays_writers =
@@ -276,8 +277,8 @@ impl<S: Store> Shared<S> {
     fn report_demand(&self, state: &State<S>) {
         let is_awaited = state.stop || state.waiting > 0;
         let demand = Demand { is_awaited, sealed: state.version.sealed.len() };
-        // A caller that learns that it need not wait can apply as much as fits into a memtable. In stepped mode nothing
-        // waits for another thread.
+        // `may_wait` turns true one memtable before the limit: a caller that sees false can still write a memtable's
+        // worth of batches. In stepped mode no call waits for another thread.
         let may_be_stopped = demand.sealed + 1 >= self.options.max_sealed.max(2);
         let may_wait = may_be_stopped || self.store.slows_down(&state.version.stored);
         self.pauses.set_may_wait(may_wait && !self.is_stepped());
@@ -317,8 +318,8 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Runs `attempt` until it does not find the disk full, with pauses in between. Returns `None` when the calling
-    /// thread must stop.
+    /// Repeats `attempt`, with pauses in between, until its error is no longer a full disk. Returns `None` when the
+    /// calling thread must stop.
     pub fn until_there_is_room<T>(
         &self,
         work: FullDiskTask,
@@ -350,7 +351,7 @@ impl<S: Store> Shared<S> {
         }
     }
 
-    /// Returns the backend's ability to persist.
+    /// Returns the backend's ability to persist batches.
     pub(super) fn health(&self) -> BackendHealth {
         let full_store = self.store.full_disk();
         let state = self.lock();
@@ -399,8 +400,8 @@ impl<S: Store> Shared<S> {
         Ok(())
     }
 
-    /// Runs the store's maintenance after a transaction, once a view of this transaction has replaced the previous
-    /// view. Publishes a new view if that lets the store drop old data.
+    /// Runs the store's maintenance after a transaction, once the newest view includes this transaction. Publishes a
+    /// new view if that lets the store drop old data.
     pub(super) fn maintain(&self) -> Result<(), BackendError> {
         if self.store.maintain()? {
             self.publish_after(|_, _| {})?;
@@ -408,11 +409,12 @@ impl<S: Store> Shared<S> {
         self.store.release()
     }
 
-    /// Waits until the number of sealed memtables and the store's pending work permit to seal another memtable.
+    /// Waits until another memtable may be sealed: until the number of sealed memtables and the store's pending work
+    /// are within their limits.
     ///
-    /// While the disk is full, the number is not bounded, because nothing would end the wait and deletes must continue.
-    /// Instead, the log limits the memory: it accepts no new data while the state finds the disk full, and accepts
-    /// deletes only until its segments are full.
+    /// While the disk is full, the number of sealed memtables is not limited: a wait would never end, and deletes must
+    /// continue. Instead, the log limits the memory. While the state reports a full disk, the log accepts no new data,
+    /// and accepts deletes only until its segments are full.
     pub(super) fn wait_for_room(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
         let is_full = |state: &mut State<S>| {
             let sealed = state.version.sealed.len() >= self.options.max_sealed;
@@ -432,9 +434,8 @@ impl<S: Store> Shared<S> {
         self.unless_failed(state)
     }
 
-    /// Waits while `is_full` returns true. If the background work stands still for `max_stall` meanwhile, records a
-    /// failure, which ends the wait. Work that goes on slowly, as on a slow disk, is not a failure, however long it
-    /// takes.
+    /// Waits while `is_full` returns true. If the background work makes no progress for `max_stall`, records a failure,
+    /// which ends the wait. Slow progress, as on a slow disk, is not a failure, however long the wait is.
     fn wait_while_work_goes_on<'a>(
         &'a self,
         mut state: MutexGuard<'a, State<S>>,
@@ -454,13 +455,14 @@ impl<S: Store> Shared<S> {
         state
     }
 
-    /// Locks the state to seal another memtable, without waiting for room.
+    /// Locks the state for sealing another memtable, without waiting for room. Returns an error after a failure, if the
+    /// maximum number of memtables is sealed.
     pub(super) fn lock_unless_failed(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
         self.unless_failed(self.lock())
     }
 
-    /// Returns the locked state if another memtable may be sealed. After a failure no memtable is persisted any more;
-    /// writes may still use the remaining room.
+    /// Returns the locked state if another memtable may be sealed. After a failure no memtable is persisted any more,
+    /// so sealing is permitted only up to the maximum number of sealed memtables.
     fn unless_failed<'a>(&self, state: MutexGuard<'a, State<S>>) -> Result<MutexGuard<'a, State<S>>, BackendError> {
         match &state.failure {
             Some(failure) if state.version.sealed.len() >= self.options.max_sealed => {
@@ -474,7 +476,7 @@ impl<S: Store> Shared<S> {
     pub(super) fn wait_until_persisted(&self) -> Result<Option<Applied>, BackendError> {
         let mut state = self.lock();
         let target = state.sealed_count;
-        // An attempt that is running now may have begun before there was room.
+        // An attempt that is already running may have begun before there was room, so its failure does not count.
         let attempts = state.full.flush_attempts + 2;
         state.waiting += 1;
         self.report_demand(&state);
@@ -544,15 +546,15 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Watch over the progress of background work.
+/// Watches the progress of background work.
 struct WorkWatch {
-    /// Amount of work that was done when progress was last seen.
+    /// Amount of finished work when progress was last observed.
     seen: u64,
     since: Instant,
 }
 
 impl WorkWatch {
-    /// Returns the time since progress was last seen. `work` is the amount of work done until now.
+    /// Returns the time since progress was last observed. `work` is the amount of work finished until now.
     fn time_without_work(&mut self, work: u64, now: Instant) -> Duration {
         if work != self.seen {
             (self.seen, self.since) = (work, now);

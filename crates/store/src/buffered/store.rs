@@ -51,22 +51,22 @@ pub trait Store: Sized + Send + Sync + 'static {
         Arc::clone(view)
     }
 
-    /// Does maintenance after a transaction, once a view of this transaction has replaced the previous view as the
-    /// newest. Returns true if a new view of the store would keep less old data alive than the newest view does.
+    /// Does maintenance after a transaction, once the newest view includes this transaction. Returns true if the caller
+    /// should publish a new view, because a new view keeps less old data alive.
     fn maintain(&self) -> Result<bool, BackendError> {
         Ok(false)
     }
 
-    /// Returns disk space that only earlier views needed. Called after [`maintain`](Self::maintain), once the new view
-    /// that it requested is the newest, and again from time to time, because readers may still have had an earlier
-    /// view.
+    /// Releases disk space that only earlier views needed. Called after [`maintain`](Self::maintain) and after the
+    /// publication of the view that it requested. Called again from time to time, because readers may still hold an
+    /// earlier view.
     fn release(&self) -> Result<(), BackendError> {
         Ok(())
     }
 
-    /// Counts a write of `_bytes` bytes to the memtables; only the thread that holds the lock of their writer calls it.
-    /// Returns the duration for which the writer must pause because the store's background work is behind; zero if it
-    /// is not behind.
+    /// Counts a write of `_bytes` bytes to the memtables. Only the thread that holds the lock of the memtables' writer
+    /// calls this. Returns the duration for which the writer must pause because the store's background work is behind;
+    /// zero if the work is not behind.
     #[inline]
     fn wrote(&self, _view: &Self::View, _bytes: usize) -> Duration {
         Duration::ZERO
@@ -82,8 +82,8 @@ pub trait Store: Sized + Send + Sync + 'static {
         false
     }
 
-    /// Returns the number of bytes that the store has written since it was opened, approximately and also those of work
-    /// in progress, so that slow work can be told from work that stands still.
+    /// Returns the approximate number of bytes that the store has written since it was opened, including work in
+    /// progress. Callers use the number to tell slow work from work that has stopped.
     fn written_bytes(&self) -> u64 {
         0
     }
@@ -91,8 +91,8 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// Reports to the store how urgent its background work is. Called after each change of one of the arguments.
     fn report_demand(&self, _view: &Self::View, _upkeep: &Self::Upkeep, _demand: Demand) {}
 
-    /// Returns the error of a full disk if the store waits for room within [`persist`](Self::persist) instead of
-    /// returning the error. Such a store continues when there is room.
+    /// Returns a full-disk error while a call of [`persist`](Self::persist) waits for free disk space. Only stores that
+    /// wait there instead of returning the error implement this.
     fn full_disk(&self) -> Option<BackendError> {
         None
     }
@@ -100,8 +100,8 @@ pub trait Store: Sized + Send + Sync + 'static {
     /// Ends waits within the store, because the background threads must stop.
     fn stop(&self) {}
 
-    /// Requests that background threads return the space of overwritten and deleted data to the disk, within the space
-    /// that is free now.
+    /// Asks background threads to return the space of overwritten and deleted data to the disk. The threads use only
+    /// the disk space that is free now.
     fn request_space(_upkeep: &mut Self::Upkeep) {}
 
     /// Returns an estimate of the disk space in bytes that persisting `memtables` memtables takes at most, if each has
@@ -110,7 +110,7 @@ pub trait Store: Sized + Send + Sync + 'static {
         memtables * bytes
     }
 
-    /// Returns the number of bytes within the store's files that it can use again before the files grow.
+    /// Returns the number of free bytes within the store's files, which the store uses again before the files grow.
     fn reusable_bytes(&self) -> u64 {
         0
     }

@@ -25,7 +25,7 @@ use crate::{
     span::{Reads, Span},
 };
 
-/// Size in bytes from which the copy of a value is charged to the [budget] of the thread's read.
+/// Minimum size in bytes of a value whose copy counts against the [budget] of the thread's read.
 const LARGE_BYTES: usize = 64 * 1024;
 
 fn charge_copy(bytes: usize) -> ControlFlow<()> {
@@ -58,8 +58,8 @@ impl<V: StoreView> Version<V> {
     #[inline]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
         match self.in_memory(key, upto) {
-            // Checked first, so that a thread that serves many clients does not copy megabytes for one of them. Once
-            // the budget is spent, the result is dropped.
+            // The budget is checked before the copy, so that a thread that serves many clients does not copy megabytes
+            // for one of them. If the budget is spent, the caller drops this result.
             Some(Entry::Value(value)) if value.len() >= LARGE_BYTES && charge_copy(value.len()).is_break() => Ok(None),
             Some(Entry::Value(value)) => Ok(Some(Bytes::copy_from_slice(value))),
             Some(Entry::Deleted) => Ok(None),
@@ -120,7 +120,7 @@ fn scan_memtable(range: Range<'_>, visit: &mut Visit<'_>) {
     }
 }
 
-/// A view of a version (memtables and a view of the store) that shows the batches up to `upto` and no later ones.
+/// A view of a version (memtables and a view of the store). It shows the batches up to `upto` and no later ones.
 pub(super) struct BufferedView<V> {
     pub version: Arc<Version<V>>,
     pub upto: BatchNumber,

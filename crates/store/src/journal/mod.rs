@@ -1,5 +1,4 @@
-//! A journal (write-ahead log) in front of a backend, for a state that has no log of the node behind which it could
-//! persist its changes.
+//! A journal (write-ahead log) in front of a backend. It is for a state that is used without the node's log.
 //!
 //! Owns: [`Journaled`]. Each batch is written to the journal's file and synced before the backend behind the journal
 //! applies the batch. At open, batches that the backend had not persisted are applied again. The memory and LSM
@@ -161,7 +160,8 @@ impl<B: Backend> Backend for Journaled<B> {
             return Err(failure.clone());
         }
         let persisted = self.backend.flush()?;
-        // After a failure, the file on disk may still be of the former generation, in which no new record counts.
+        // After a failed restart, the file on disk may still have the former generation. New records would be invalid
+        // in it.
         let restarted = journal.file.restart();
         journal.failure = restarted.clone().err();
         restarted.map(|()| persisted)

@@ -36,7 +36,7 @@ impl LsmBackend {
         let sync = SyncMode::BehindLog;
         let buffer = BufferOptions { sync, memtable_bytes, max_sealed, max_stall, max_unflushed_records, background };
         let upkeep: [ThreadMain<LsmStore>; 2] = [("thalweg-compact", worker::compact), ("thalweg-warm", worker::warm)];
-        // Reading ahead gives a stepped backend nothing.
+        // A stepped backend has no background work to move to another thread, so reading blocks ahead is no use to it.
         let needed = if background == Background::Stepped { 1 } else { upkeep.len() };
         Self::over(store, buffer, barrier, &upkeep[..needed])
     }

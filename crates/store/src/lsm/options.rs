@@ -17,8 +17,8 @@ pub enum Compaction {
     WhenAsked,
 }
 
-/// Compression of the tables below level 0 of the LSM tree. Tables keep the compression with which they were written until
-/// a compaction rewrites them.
+/// Compression of the tables below level 0 of the LSM tree. Tables keep the compression with which they were written
+/// until a compaction rewrites them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TableCompression {
     /// Tables are not compressed. A read of a block costs the least time.
@@ -50,9 +50,9 @@ pub struct LsmOptions {
     /// Maximum size in bytes of the table blocks kept in memory, including 12 bytes of index for each key in a block.
     /// If it is smaller than the data that is read often, reads of other blocks read the disk.
     pub cache_bytes: u64,
-    /// Size in bytes of the memory that the kernel has for pages of files. While the tables are larger, newly written
-    /// tables do not stay in it: the kernel would have to make room for each of their pages while others wait. Changes
-    /// only speed.
+    /// Size in bytes of the memory that the kernel has for pages of files. If the tables are larger than this, newly
+    /// written tables are removed from that memory: otherwise the kernel would evict other pages for them while other
+    /// threads wait. Affects only speed.
     pub page_cache_bytes: u64,
     /// Size in bytes at which a memtable is sealed and flushed. A larger size takes more memory, and more time at open
     /// to replay batches that were not flushed; a smaller size causes more and smaller tables, and so more compaction.
@@ -74,10 +74,10 @@ pub struct LsmOptions {
     /// Number of log records, applied since the last flush, after which [`maintain`](crate::backend::Backend::maintain)
     /// flushes the memtables, even if they are small. This bounds the replay at open.
     pub max_unflushed_records: u64,
-    /// Place where memtables are flushed and tables compacted: threads, or the caller's thread.
+    /// Choice of threads that flush memtables and compact tables: the backend's own, or the caller's.
     pub background: Background,
-    /// Scheduler of background work on the disk, which the log on the same disk shares. `None` for one of the backend
-    /// alone.
+    /// Scheduler of background work on the disk, shared with the log if the log is on this disk. `None` creates a
+    /// scheduler for this backend alone.
     pub pacer: Option<Arc<Pacer>>,
 }
 

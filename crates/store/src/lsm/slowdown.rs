@@ -1,31 +1,34 @@
 //! Slowdown of writes while compactions are behind.
 //!
-//! Owns: the rates at which merges of level 0, and all compactions, have lately removed data from level 0; the merge of
-//! level 0 that runs; and the pause of a write that follows from them. Does not own: making the pause, or the wait at
-//! the maximum number of runs.
+//! Owns: the rates at which compactions have lately removed data from level 0 (one rate for merges of level 0, and one
+//! for all compactions); the running merge of level 0; and the resulting pause of each write. Does not own: sleeping
+//! for the pause, or the wait at the maximum number of runs.
 //!
-//! A compaction of level 0 takes all of its runs, and they count until it ends. So the number of runs alone does not
-//! say how far compactions are behind: it rises while a merge of many runs goes on, and then falls at once.
+//! A compaction of level 0 takes all of its runs, and the runs count until the compaction ends. So the number of runs
+//! alone does not show how far compactions are behind: it rises during a merge of many runs, and then falls at once.
 //!
-//! The slowdown begins at [`RunLimits::slow`] runs. The *room* are the runs up to a few below [`RunLimits::stop`].
+//! The slowdown begins at [`RunLimits::slow`] runs. The *room* is the number of runs that may still be added before
+//! level 0 has a few less than [`RunLimits::stop`].
 //!
-//! * While level 0 is merged, writes get the room, spread over the time that the merge still needs. That time follows
-//!   from the rate of merges alone.
-//! * While it is not, because a compaction makes room on a level below, writes get the rate of all compactions at
-//!   [`RunLimits::even`] runs, more while there are fewer, and less while there are more.
+//! * During a merge of level 0, the room is spread evenly over the rest of the merge. The rest is estimated from the
+//!   rate of merges alone.
+//! * At other times, a compaction makes room on a level below. Writes then get the rate of all compactions at
+//!   [`RunLimits::even`] runs, a higher rate if there are fewer runs, and a lower rate if there are more.
 //!
-//! Writers that fill level 0 while a level below is compacted pay for it in the next merge, which takes longer and finds
-//! less room. When they were slowed down there from 24 of 48 runs on only, and the time of a merge followed from the
-//! rate of all compactions, a model gave them 0.1 of the mean rate towards the end of a merge, so that a burst of 4 MiB
-//! took 0.8 s instead of 0.15 s. The mean rate is the same, because compactions decide it.
+//! If writers fill level 0 during a compaction of a lower level, the next merge takes longer and begins with less room.
+//! In an earlier version, the slowdown outside merges began at 24 of 48 runs, and the rest of a merge was estimated
+//! from the rate of all compactions. In a model of that version, writers had 0.1 of the mean rate towards the end of a
+//! merge: a burst of 4 MiB took 0.8 s instead of 0.15 s. The mean rate is the same in both versions, because
+//! compactions limit it.
 //!
-//! The number of runs follows from the size of a memtable. A merge of level 0 rewrites the level below, whatever it
-//! adds to it, so the bytes on level 0 decide how often each value is written. With memtables of 8 MiB, 24 runs are 192
-//! MiB: a load of 2 GiB wrote 9.8 GB in compactions. With 48 runs it wrote 7.5 to 8.0 GB. The price: a read that finds
-//! nothing in the cache looks at twice as many filters while a load lasts.
+//! The limits on the number of runs follow from the size of a memtable. A merge of level 0 also rewrites the level
+//! below, however few bytes it adds there. So the more bytes level 0 takes, the less often each value is rewritten.
+//! With memtables of 8 MiB, 24 runs are 192 MiB: a load of 2 GiB wrote 9.8 GB in compactions. With 48 runs it wrote 7.5
+//! to 8.0 GB. The price: during a load, a read of uncached data checks twice as many filters.
 //!
-//! The rates are measured over compactions that ran at full speed, so they are too low at first on a fast disk and too
-//! high on a slow one. Some runs are left for this error. Beyond them, writes stop until the merge ends.
+//! The rates are measured only for compactions that ran at full speed. Until the first measurement they are assumed
+//! values, too low for a fast disk and too high for a slow one. Some runs are kept spare for this error. If writers use
+//! them up, they wait until the merge ends.
 
 use std::{
     sync::{
@@ -35,21 +38,22 @@ use std::{
     time::Duration,
 };
 
-/// Bytes of memtables that level 0 should be able to take, within the limits below.
+/// Number of bytes of memtables that level 0 should take before writes stop, within the limits below.
 const LEVEL_0_BYTES: u64 = 384 << 20;
-/// Minimum and maximum of [`RunLimits::stop`].
+/// Minimum and maximum number of runs for [`RunLimits::stop`].
 const MIN_STOP_RUNS: u64 = 24;
 const MAX_STOP_RUNS: u64 = 48;
-/// Share of the expected time of a merge that it is taken to need still, however long it has run: one in this number.
+/// Divisor: a merge is assumed to need at least one part in this number of its expected time, however long it has run.
 const MIN_LEFT_SHARE: u64 = 10;
-/// Rates in bytes per second that are assumed until a compaction was measured.
+/// Rate in bytes per second that is assumed until a compaction has been measured.
 const ASSUMED_BYTES_PER_SECOND: u64 = 16 << 20;
-/// Lowest rate that is used. Compactions on a disk that hangs for a moment must not hold up each write for long.
+/// Minimum of a measured rate, in bytes per second. A disk that hangs for a moment makes the measured rate very low,
+/// but writes must not pause for long because of it.
 const MIN_BYTES_PER_SECOND: u64 = 4 << 20;
-/// Time of compactions over which a rate is an average, at most. It covers several compactions, of which some remove
-/// nothing from level 0, because they make room on the levels below.
+/// Maximum total duration of the compactions over which a rate is averaged. The average covers several compactions,
+/// because some of them only make room on lower levels and remove nothing from level 0.
 const WINDOW: Duration = Duration::from_secs(20);
-/// Beginning of a merge that does not run at full speed yet.
+/// Value of `merge_begun_nanos` for a merge that does not run at full speed yet.
 const NOT_YET: u64 = u64::MAX;
 
 /// Numbers of sorted runs on level 0 at which writes are slowed down or wait.
@@ -57,7 +61,7 @@ const NOT_YET: u64 = u64::MAX;
 pub(super) struct RunLimits {
     /// Writes are slowed down from this number of runs on.
     pub(super) slow: usize,
-    /// Number of runs at which writes get the rate of all compactions while level 0 is not merged.
+    /// Outside merges of level 0, writes get exactly the rate of all compactions at this number of runs.
     even: usize,
     /// Writes wait for compactions from this number of runs on.
     pub(super) stop: usize,
@@ -66,13 +70,13 @@ pub(super) struct RunLimits {
 }
 
 impl RunLimits {
-    /// Returns the limits for memtables of this size.
+    /// Returns the limits for memtables of `memtable_bytes` bytes.
     pub(super) fn of(memtable_bytes: u64) -> Self {
         let stop = (LEVEL_0_BYTES / memtable_bytes.max(1)).clamp(MIN_STOP_RUNS, MAX_STOP_RUNS) as usize;
         Self { slow: stop / 3, even: stop / 2, stop, spare: stop / 6 }
     }
 
-    /// Returns the number of runs that may be added to `runs` before only the spare ones are left; at least one.
+    /// Returns the number of runs that may be added to `runs` before only the spare runs are left; at least 1.
     fn room(self, runs: usize) -> u64 {
         (self.stop - self.spare).saturating_sub(runs).max(1) as u64
     }
@@ -82,17 +86,18 @@ impl RunLimits {
 #[derive(Debug)]
 pub(super) struct Slowdown {
     limits: RunLimits,
-    /// Rate of all compactions, those of other levels included: what writers can have in the long run.
+    /// Rate of all compactions, including those of lower levels. In the long run, writers get this rate.
     all: MeasuredRate,
     /// Rate of merges of level 0 alone.
     merges: MeasuredRate,
-    /// Bytes on level 0 that the running compaction will remove from there; 0 if it removes none.
+    /// Bytes that the running compaction will remove from level 0; 0 if it removes none or if none is running.
     merged_bytes: AtomicU64,
-    /// Time at which the running compaction began to run at full speed, in nanoseconds since an arbitrary one.
+    /// Time at which the running compaction began to run at full speed, in nanoseconds since the store was opened;
+    /// `NOT_YET` before that.
     merge_begun_nanos: AtomicU64,
 }
 
-/// Bytes per second by which compactions have lately removed data from level 0.
+/// Measured rate in bytes per second at which recent compactions removed data from level 0.
 #[derive(Debug)]
 struct MeasuredRate {
     bytes_per_second: AtomicU64,
@@ -108,7 +113,7 @@ impl MeasuredRate {
         self.bytes_per_second.load(Relaxed)
     }
 
-    /// Adds a compaction: the bytes that it removed from level 0, and its duration.
+    /// Adds a finished compaction: the number of bytes that it removed from level 0, and its duration.
     fn add(&self, level_0_bytes: u64, took: Duration) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.level_0_bytes += level_0_bytes;
@@ -124,14 +129,14 @@ impl MeasuredRate {
     }
 }
 
-/// Sums over the compactions of the last time; older ones count less.
+/// Sums over recent compactions. Older compactions count less.
 #[derive(Debug, Default)]
 struct RecentCompactions {
     level_0_bytes: u64,
     took: Duration,
 }
 
-/// Guard of a running merge of level 0, which ends when the guard is dropped.
+/// Guard of a running merge of level 0. Dropping the guard records the end of the merge.
 #[derive(Debug)]
 pub(super) struct Merge<'a>(&'a Slowdown);
 
@@ -142,7 +147,7 @@ impl Drop for Merge<'_> {
 }
 
 impl Slowdown {
-    /// Creates the slowdown of writes to memtables of this size.
+    /// Creates the slowdown for memtables of `memtable_bytes` bytes.
     pub(super) fn new(memtable_bytes: u64) -> Self {
         Self {
             limits: RunLimits::of(memtable_bytes),
@@ -166,15 +171,15 @@ impl Slowdown {
         Merge(self)
     }
 
-    /// Notes that the running compaction, if there is one, runs at full speed at `now`. Until then, it counts as not
-    /// begun.
+    /// Records that the running merge, if there is one, runs at full speed from `now` on. Before this call, the merge
+    /// counts as not begun.
     pub(super) fn hurry_merge(&self, now: Duration) {
         if self.merge_begun_nanos.load(Relaxed) == NOT_YET {
             self.merge_begun_nanos.store(now.as_nanos() as u64, Relaxed);
         }
     }
 
-    /// Adds a compaction that was never throttled: the bytes that it removed from level 0, and its duration.
+    /// Adds a finished compaction that was never throttled: the bytes that it removed from level 0, and its duration.
     pub(super) fn add_compaction(&self, level_0_bytes: u64, took: Duration) {
         self.all.add(level_0_bytes, took);
         if level_0_bytes > 0 {
@@ -205,7 +210,7 @@ impl Slowdown {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Returns the time that the running merge of level 0 still needs; `None` if none runs.
+    /// Returns the estimated nanoseconds that the running merge of level 0 still needs; `None` if no merge is running.
     fn merge_nanos_left(&self, now: Duration) -> Option<u64> {
         let merged_bytes = self.merged_bytes.load(Relaxed);
         if merged_bytes == 0 {
@@ -261,7 +266,7 @@ mod tests {
         slowdown.add_compaction(RUN_BYTES, SECOND);
         let merge = slowdown.begin_merge(10 * RUN_BYTES);
         assert_eq!(pause(&slowdown, 7, RUN_BYTES, SECOND), Duration::ZERO);
-        // It is throttled at first, which says nothing about its progress.
+        // The merge is throttled at first, so its age says nothing about its progress.
         assert_eq!(pause(&slowdown, 10, RUN_BYTES, SECOND * 5), SECOND, "10 s for 10 runs");
         slowdown.hurry_merge(SECOND * 5);
         slowdown.hurry_merge(SECOND * 6);
@@ -293,7 +298,7 @@ mod tests {
         assert!(second_of(4 << 20));
     }
 
-    /// Writers that write at a rate as long as they are not slowed down, and one compaction at a time.
+    /// A model of one compaction at a time, and of writers with a fixed rate while they are not slowed down.
     struct Model {
         slowdown: Slowdown,
         /// Bytes of a run.
@@ -301,18 +306,18 @@ mod tests {
         /// Rate of compactions, and of writers, in bytes per second.
         rate: u64,
         wanted: u64,
-        /// `(every, runs)`: after every `every` compactions of level 0, a compaction of a lower level follows, which
-        /// takes as long as one of `runs` runs.
+        /// `(every, runs)`: after each `every` compactions of level 0, one compaction of a lower level follows. It
+        /// takes as long as a merge of `runs` runs.
         lower: Option<(usize, u32)>,
     }
 
     struct SimulatedRun {
         most_runs: usize,
         longest_pause: Duration,
-        /// Rate at which writers wrote, as a share of the rate of compactions.
+        /// Mean rate of the writers, as a multiple of the rate of compactions.
         rate: f64,
-        /// Longest time in which writers wrote half a run after the first third of the time, as a multiple of the mean
-        /// time.
+        /// Longest time that writers needed for half a run, as a multiple of the mean time. The first third of the
+        /// simulated time is left out.
         slowest_half_run: f64,
     }
 
@@ -322,12 +327,12 @@ mod tests {
             let time_of = |bytes: u64, rate| Duration::from_secs_f64(bytes as f64 / rate as f64);
             let (mut now, mut runs, mut filled, mut written) = (Duration::ZERO, 0_usize, 0, 0);
             let mut owed = OwedPause::default();
-            // The runs that a compaction takes, its beginning and its end, and the guard.
+            // The running merge: the number of its runs, its beginning, its end, and its guard.
             let mut running: Option<(usize, Duration, Duration, Merge<'_>)> = None;
             let mut merges = 0;
             let mut seen =
                 SimulatedRun { most_runs: 0, longest_pause: Duration::ZERO, rate: 0.0, slowest_half_run: 0.0 };
-            // The times of the last writes, as many as make half a run.
+            // The times of the last writes that together make half a run.
             let mut half_run = VecDeque::from([now]);
             let mut slowest = Duration::ZERO;
             while now < duration {
@@ -391,8 +396,8 @@ mod tests {
         }
     }
 
-    /// The room of level 0 is spread over the compactions of all levels, so no burst of writes waits for many times as
-    /// long as others.
+    /// The room of level 0 is spread over the compactions of all levels, so no burst of writes takes many times as long
+    /// as another.
     #[test]
     fn writers_are_slowed_down_evenly_while_lower_levels_are_compacted_too() {
         for (run_bytes, runs) in [(8 << 20, 24), (64 << 20, 12)] {

@@ -35,15 +35,15 @@ pub struct LsmStore {
     compacted_bytes: AtomicU64,
 }
 
-/// Counters of the bytes of batches, from which follows how many of them become one run on level 0. The bytes of a
-/// table differ from these, because only the last change of a key reaches it.
+/// Counters of the bytes that batches write, used to estimate how many written bytes become one run on level 0. A table
+/// has fewer bytes than the batches, because only the last change of each key reaches it.
 struct WrittenRuns {
     bytes: AtomicU64,
     /// Value of `bytes` when a memtable was last sealed.
     sealed_bytes: AtomicU64,
     /// Number of sealed memtables at the last report.
     sealed: AtomicUsize,
-    /// Mean bytes of a run; later ones count more.
+    /// Mean number of written bytes that become one run. Recent runs count more.
     run_bytes: AtomicU64,
 }
 
@@ -60,8 +60,8 @@ impl WrittenRuns {
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
     }
 
-    /// Notes the number of sealed memtables. It rises when one is sealed, which becomes a run. Called under the lock of
-    /// the memtables.
+    /// Records the number of sealed memtables. If the number has risen, a memtable was sealed, and becomes one run.
+    /// Called under the lock of the memtables.
     fn note_sealed(&self, sealed: usize) {
         if sealed > self.sealed.swap(sealed, Ordering::Relaxed) {
             let bytes = self.bytes.load(Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl WrittenRuns {
         self.run_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes in the memtable in use.
+    /// Returns the number of bytes that batches have written to the active memtable.
     fn active_bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed).saturating_sub(self.sealed_bytes.load(Ordering::Relaxed))
     }
@@ -87,14 +87,14 @@ pub struct Upkeep {
     may_compact: bool,
     /// True if the space of deleted data should be returned to the disk.
     is_space_wanted: bool,
-    /// Number of full compactions that callers have requested. Those up to number `answered` have finished.
+    /// Number of full compactions that callers have requested so far. Requests up to number `answered` have finished.
     asked: u64,
     answered: u64,
     /// True if there may be new tables whose blocks should be read into the cache.
     pub(super) may_warm: bool,
 }
 
-/// Extent of a compaction: the most urgent one, or all tables.
+/// Scope of a compaction.
 #[derive(Clone, Copy)]
 pub(super) enum Extent {
     MostUrgent,
@@ -160,7 +160,8 @@ impl LsmStore {
 
     /// Runs a compaction. Returns true if it changed the tables.
     pub(super) fn compact(&self, extent: Extent) -> Result<bool, BackendError> {
-        // Only the size of the most urgent compaction is foreseen; callers wait for the others, so they do not pause.
+        // Only the size of the most urgent compaction is estimated in advance. Callers wait for the other kinds, so
+        // these never pause.
         self.tables.pace().expect_compaction(0);
         let written_bytes = match extent {
             Extent::MostUrgent => self.compact_most_urgent()?,
@@ -181,7 +182,7 @@ impl LsmStore {
         let level_0_bytes = self.tables.level_0_bytes_to_compact(&before);
         let merge = self.slowdown.begin_merge(level_0_bytes);
         if level_0_bytes > 0 {
-            // A merge of level 0 rewrites the first level below that has tables.
+            // A merge of level 0 also rewrites the uppermost level below that has tables.
             let below = before.bytes_per_level().iter().skip(1).find(|bytes| **bytes > 0);
             self.tables.pace().expect_compaction(level_0_bytes + below.copied().unwrap_or(0));
         }
@@ -198,8 +199,8 @@ impl LsmStore {
         Ok(written_bytes)
     }
 
-    /// Reads newly written blocks into the cache while the cache has room. Returns false only if `go_on` returned false
-    /// and so ended the reading early.
+    /// Reads newly written blocks into the cache while the cache has room. Returns false if `go_on` ended the reading
+    /// early.
     pub(super) fn read_ahead(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         self.tables.warm(go_on)
     }
@@ -229,7 +230,7 @@ impl Store for LsmStore {
     }
 
     fn publish(&self, _: &Arc<TableSet>, upkeep: &mut Upkeep) -> Arc<TableSet> {
-        // A flush and a compaction can each make the next compaction due.
+        // Both a flush and a compaction can make another compaction due.
         upkeep.may_compact = self.is_compaction_automatic();
         upkeep.may_warm = true;
         self.tables.newest()
@@ -270,7 +271,7 @@ impl Store for LsmStore {
             is_awaited: demand.is_awaited || upkeep.answered < upkeep.asked,
             sealed: demand.sealed,
             level_0_runs: tables.level_0_runs(),
-            // The memtable in use can be sealed at any time.
+            // The active memtable can be sealed at any time, so it counts too.
             flush_bytes: (demand.sealed as u64 + 1) * self.memtable_bytes,
             room: WriteRoom::of(counts, self.written.run_bytes(), self.written.active_bytes()),
         });

@@ -21,7 +21,7 @@ pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
     let store = &shared.store;
     while let Some(extent) = shared.wait_for_upkeep(|state| store.next_compaction(&mut state.upkeep)) {
         let attempt = || match store.compact(extent) {
-            // If even this finds no room, smaller steps may make some.
+            // If a full compaction finds no room, compactions of a few small tables may free some.
             Err(full) if full.is_disk_full() && shared.lock().upkeep.take_space_request() => {
                 if store.compact(Extent::Reclaim)? { Ok(true) } else { Err(full) }
             }
@@ -41,7 +41,8 @@ pub(super) fn compact(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
 /// Main function of the reading thread: reads newly written blocks into the cache while the cache has room and no other
 /// work is pending.
 pub(super) fn warm(shared: &Shared<LsmStore>) -> Result<(), BackendError> {
-    // The thread should get only unused processor time. If the priority cannot be set, it competes like others.
+    // The thread should get only processor time that no other thread needs. If the priority cannot be lowered, it
+    // competes with the others.
     let _ = setpriority_process(Some(gettid()), LOWEST_PRIORITY);
     let is_calm = |state: &State<LsmStore>| state.is_idle() && state.upkeep.is_compacted();
     let is_due = |state: &mut State<LsmStore>| is_calm(state) && std::mem::take(&mut state.upkeep.may_warm);

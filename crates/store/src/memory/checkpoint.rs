@@ -49,7 +49,7 @@ const END_PAYLOAD_BYTES: usize = 16;
 const _: () = assert!(MAGIC.len() + 6 * 8 + 4 == CHECKED_BYTES && CHECKED_BYTES + 4 == HEADER_BYTES);
 const _: () = assert!((FRAME_PAYLOAD_BYTES as u32) < END_MARK);
 
-/// Position and size of a checkpoint that was loaded; the pairs themselves were passed to the caller.
+/// Applied position and size of a checkpoint that was loaded. The pairs themselves go to the caller's function.
 pub(super) struct Loaded {
     pub applied: Applied,
     pub file_bytes: u64,
@@ -78,14 +78,14 @@ pub(super) fn write<'a>(
         Ok(bytes)
     };
     write_file().map_err(|error| {
-        // The room is needed more than the beginning of a checkpoint.
+        // On an error, free disk space is worth more than an unfinished checkpoint.
         let _ = disk.remove_if_there(&path(dir, TMP_FILE));
         io_error("checkpoint")(error)
     })
 }
 
-/// Returns the size in bytes of a checkpoint file with this number of pairs, whose keys and values have `pair_bytes`
-/// bytes together.
+/// Returns the size in bytes of a checkpoint file with `pairs` pairs, whose keys and values have `pair_bytes` bytes in
+/// total.
 pub(super) fn file_bytes(pairs: u64, pair_bytes: u64) -> u64 {
     let payload = pair_bytes + pairs * PAIR_HEADER_BYTES as u64;
     let frames = payload.div_ceil(FRAME_PAYLOAD_BYTES as u64) + 1;
@@ -100,9 +100,11 @@ pub(super) fn load(
     mut pair: impl FnMut(Bytes, Bytes),
 ) -> Result<Option<Loaded>, BackendError> {
     disk.remove_if_there(&path(dir, TMP_FILE)).map_err(io_error("remove unfinished checkpoint"))?;
-    // A process that was killed after it renamed a checkpoint has not synced the name. The log is freed up to this
-    // checkpoint, so a power loss must not bring back the one before it. This sync proves nothing if that process had
-    // synced the directory and the sync failed: some kernels then report success although the name is not on the disk.
+    // A killed process may have renamed a checkpoint without syncing the directory. The log is freed up to this
+    // checkpoint, so a power loss must not bring back the checkpoint before it.
+    //
+    // If the killed process did sync the directory, but the sync failed, this sync proves nothing: some kernels then
+    // report success although the name is not on the disk.
     disk.sync_dir(dir).map_err(io_error("sync the name of the checkpoint"))?;
     let loaded = read(disk, dir, &mut pair, &mut |_| ControlFlow::Continue(()))?;
     Ok(match loaded {

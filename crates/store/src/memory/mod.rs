@@ -159,8 +159,9 @@ impl MemoryBackend {
 }
 
 impl MemoryBackend {
-    /// Writes a checkpoint of the map `cut`, which takes `needed` bytes, if the disk has room for it. A checkpoint is
-    /// written beside the previous one. Without the check, each attempt would first fill the disk.
+    /// Writes a checkpoint of the map `cut`, which takes `needed` bytes, if the disk has room for it. The previous
+    /// checkpoint stays until the new one is complete. Without this check, each failing attempt would fill the disk
+    /// first.
     fn write_checkpoint(&self, dir: &str, cut: &LiveMap, applied: Applied, needed: u64) -> Result<u64, BackendError> {
         // A disk that cannot report its free space is not checked.
         let free = self.disk.free_bytes().unwrap_or(u64::MAX);

@@ -174,7 +174,7 @@ unsafe impl Sync for Arena {}
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // No borrow of `self` outlives it, so no thread reads the memory any more.
+        // No borrow of `self` outlives this drop, so no thread reads the memory any more.
         if let Some(memory) = self.memory.take() {
             self.pool.give_back(memory);
         }
@@ -313,9 +313,9 @@ impl Arena {
         self.layout.size()
     }
 
-    /// Makes the kernel provide the huge pages of a range of bytes now, one at a time, because other threads wait for
-    /// the kernel's lock of the address space meanwhile. Small arenas have no huge pages, and an old kernel (before 5.14)
-    /// refuses: their pages come when they are written.
+    /// Makes the kernel provide the huge pages of a range of bytes now, one page at a time, because other threads wait
+    /// for the kernel's lock of the address space during each request. Does nothing for small arenas, which have no
+    /// huge pages. Kernels before 5.14 refuse the request; a page is then provided when it is first written.
     pub(super) fn provide(&self, bytes: std::ops::Range<usize>) {
         if self.layout.align() != HUGE_PAGE_BYTES {
             return;
@@ -324,8 +324,8 @@ impl Arena {
         let mut at = bytes.start / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         while at < end {
             let len = HUGE_PAGE_BYTES.min(self.layout.size() - at);
-            // SAFETY: `[at, at + len)` is within the allocation, which lives as long as `self`. The kernel rounds the length
-            // up to whole pages; the advice changes no byte of any page.
+            // SAFETY: `[at, at + len)` is within the allocation, which lives as long as `self`. The kernel rounds the
+            // length up to whole pages; the advice changes no byte of any page.
             let provided = unsafe { madvise(self.at(at).cast(), len, Advice::LinuxPopulateWrite) };
             if provided.is_err() {
                 return;
@@ -517,7 +517,7 @@ impl<'a> Version<'a> {
     }
 }
 
-/// A needle: a key to search for. The beginning of the key is stored as big-endian words, for fast comparison.
+/// A key to search for. The beginning of the key is stored as big-endian words, for fast comparison.
 pub(super) struct Needle<'a> {
     pub(super) bytes: &'a [u8],
     words: [u64; NEEDLE_WORDS],
@@ -534,7 +534,8 @@ impl<'a> Needle<'a> {
         for chunk in bytes.chunks(8).take(NEEDLE_WORDS) {
             words[word_count] = match (<[u8; 8]>::try_from(chunk), bytes.last_chunk::<8>()) {
                 (Ok(whole), _) => u64::from_be_bytes(whole),
-                // The last eight bytes end with the rest: one load instead of a loop over single bytes.
+                // The last eight bytes of the key end with the remaining bytes, so one load replaces a loop over single
+                // bytes.
                 (Err(_), Some(last)) => u64::from_be_bytes(*last) << (64 - 8 * chunk.len()),
                 (Err(_), None) => big_endian_word(chunk),
             };

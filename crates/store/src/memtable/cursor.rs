@@ -28,7 +28,7 @@ pub struct MemtableCursor {
 }
 
 impl MemtableCursor {
-    /// Opens a cursor on the first key within the span that has an entry up to batch `upto`; `None` if there is none.
+    /// Opens a cursor on the first key within the span that has an entry up to batch `upto`; `None` if no key has.
     pub fn open(memtable: &Arc<Memtable>, span: &OwnedSpan, upto: BatchNumber) -> Option<Self> {
         let (list, upto) = (&memtable.list, memtable.complete(upto));
         memtable.order.settle(list);
@@ -67,8 +67,8 @@ impl MemtableCursor {
         }
     }
 
-    /// Positions the cursor on the first node from `offset` on that has an entry. Returns false if there is none before
-    /// the end.
+    /// Positions the cursor on the first node, beginning with `offset`, that has an entry up to the batch. Returns
+    /// false if no node before the end has one.
     #[inline]
     fn settle(&mut self, mut offset: Option<u32>) -> bool {
         while let Some(node) = offset.and_then(|offset| self.memtable.list.node(offset)) {

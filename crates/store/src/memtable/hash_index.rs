@@ -1,13 +1,14 @@
 //! Maps key hashes to nodes, for point reads.
 //!
 //! Owns: an open-addressed table of node offsets. One writer fills it, and any number of readers probe it without a
-//! lock. It grows by doubling, and another thread may allocate the next table before. The smaller tables that it has replaced stay until the memtable is dropped, because a
-//! reader may still use them. Does not own: the keys. A probe calls its caller to compare a node's key.
+//! lock. It grows by doubling; another thread may allocate the next table in advance. Smaller tables stay allocated
+//! until the memtable is dropped, because a reader may still use them. Does not own: the keys. A probe calls its caller
+//! to compare a node's key.
 //!
 //! A slot is `hash << 32 | node offset`, 0 when free, and never changes after it is set. A key whose probe sequence
-//! would be longer than [`MAX_PROBES`] is omitted from the table. From then on the table no longer reports that a key
-//! is absent; callers search the ordered index instead. So keys that an attacker chose to collide cost a search each,
-//! never a long probe sequence.
+//! would be longer than [`MAX_PROBES`] is omitted from the table. After the first omission, the table no longer reports
+//! keys as absent; callers search the ordered index instead. So if an attacker chooses keys that collide, each costs
+//! one search, never a long probe sequence.
 
 use std::sync::{
     OnceLock,
@@ -15,7 +16,7 @@ use std::sync::{
 };
 
 const MIN_FIRST_SLOTS: usize = 1 << 10;
-/// Maximum initial number of slots of a hash table, 128 KiB: if a memtable has few keys, reads should not miss the
+/// Maximum initial number of slots of a hash table, which take 128 KiB. A memtable with few keys should fit into the
 /// processor's cache.
 const MAX_FIRST_SLOTS: usize = 1 << 14;
 /// Number of arena bytes for each initial slot of a hash table, if the arena is small.
@@ -23,8 +24,8 @@ const ARENA_BYTES_PER_FIRST_SLOT: usize = 512;
 /// Maximum number of slots of a hash table, because a slot's index is computed from 32 bits of hash.
 const MAX_SLOTS: usize = 1 << 31;
 const GENERATIONS: usize = (MAX_SLOTS / MIN_FIRST_SLOTS).ilog2() as usize + 1;
-/// Maximum length of a probe sequence in slots. If half of the slots are used, one key in 10^10 would need more, unless
-/// the keys were chosen to collide.
+/// Maximum length of a probe sequence in slots. In a table that is half full, one key in 10^10 would need more, unless
+/// the keys are chosen to collide.
 const MAX_PROBES: usize = 128;
 
 /// Result of a lookup in the hash index.
@@ -69,8 +70,8 @@ impl HashIndex {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of memory of the current hash table, of all smaller ones it has replaced, and of the one that was
-    /// prepared.
+    /// Returns the bytes of memory of all hash tables: the current one, the smaller ones that it has replaced, and the
+    /// next one if it is already allocated.
     pub(super) fn bytes(&self) -> usize {
         self.tables.iter().filter_map(OnceLock::get).map(|table| size_of_val(&**table)).sum()
     }
@@ -130,8 +131,8 @@ impl HashIndex {
         self.current.store(current + 1, Ordering::Release);
     }
 
-    /// Allocates the table of twice the size, if the present one is too small for `keys` keys. Any thread may call it:
-    /// the writer fills the table when it grows the index.
+    /// Allocates a table of twice the size, if the current one is too small for `keys` keys. Any thread may call this.
+    /// The writer fills the new table later, when it grows the index.
     pub(super) fn prepare(&self, keys: usize) {
         let current = self.current.load(Ordering::Acquire);
         let slots = self.tables[current].get().expect("set before it became current").len();
@@ -140,8 +141,8 @@ impl HashIndex {
         }
     }
 
-    /// Adds a table, unless it is there. Two threads may do so at the same time: none waits, and the second allocates in
-    /// vain.
+    /// Adds a table, unless it exists already. Two threads may do this at the same time: neither waits, and the slower
+    /// one drops the table that it has allocated.
     fn add_table(&self, number: usize, slots: usize) {
         if self.tables[number].get().is_none() {
             let _ = self.tables[number].set(free_slots(slots));

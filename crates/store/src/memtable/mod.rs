@@ -45,7 +45,7 @@ impl BatchNumber {
     pub const MAX: Self = Self(u32::MAX);
 }
 
-/// Error returned when a batch does not fit in the memtable. No change of the batch was applied.
+/// Error returned when a batch does not fit into the memtable. No change of the batch was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memtable has no room for the batch")]
 pub struct MemtableFull;
@@ -186,19 +186,19 @@ impl Memtable {
         (memtable, writer)
     }
 
-    /// Makes the kernel provide the memory of these bytes of the arena now, so that the writer does not wait for it. The
-    /// contents stay as they are. Any thread may call it.
+    /// Makes the kernel provide the memory of these bytes of the arena now, so that the writer does not wait for it
+    /// later. Does not change the contents. Any thread may call this.
     pub fn provide(&self, bytes: std::ops::Range<usize>) {
         self.list.arena().provide(bytes);
     }
 
-    /// Links new keys into the key order, so that neither the writer nor a scan has to. Any thread may call it.
+    /// Links queued keys into the key order, so that the writer and scans need not do it. Any thread may call this.
     pub fn settle(&self) {
         self.order.settle(&self.list);
     }
 
-    /// Allocates the hash table that replaces the present one, if the keys that are to be expected need it. Any thread
-    /// may call it.
+    /// Allocates the next hash table in advance, if the number of keys will probably exceed the current one. Any thread
+    /// may call this.
     pub fn prepare_index(&self) {
         let (used, capacity) = (self.used_bytes(), self.list.arena().capacity());
         let expected = (self.len() as u128 * capacity as u128 / used.max(1) as u128) as usize;

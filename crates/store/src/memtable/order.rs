@@ -36,7 +36,7 @@ pub(super) struct Order {
     is_waiting: AtomicBool,
 }
 
-/// The thread that holds its lock links nodes.
+/// State for linking nodes. A thread links nodes only while it holds the lock of this state.
 struct Linker {
     /// Position after the last linked node, unless the memtable's writer has linked other nodes since.
     finger: Finger,
@@ -49,21 +49,22 @@ pub(super) struct WriterFinger {
     finger: Finger,
     /// True if no node was queued since this position was set, so that no other thread has linked a node since.
     is_current: bool,
-    /// Budget for searches in the list. Each key that arrives in order increases the budget, and a search for the
-    /// position of another key decreases it. So an occasional row with internal data of the state does not cause all
-    /// following keys to be queued.
+    /// Budget for searches in the list. Each key that arrives in order increases the budget, and each search for
+    /// another key's position decreases it. So an occasional key out of order is linked by a search, and the following
+    /// keys in order need not be queued.
     credit: u32,
 }
 
-/// Cost of a search in the budget, as a number of keys that arrived in order.
+/// Budget that one search costs, as a number of keys that arrived in order.
 const SEARCH_CREDIT: u32 = 8;
 const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 
 /// Guard of the queue's lock, acquired when a batch first needs the lock.
 pub(super) type HeldQueue<'a> = Option<MutexGuard<'a, Vec<QueuedNode>>>;
 
-/// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. Five of
-/// these bytes are the table and the keyspace of a row, so with 16 bytes, numbered keys of a usual form were alike.
+/// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. The
+/// table and the keyspace of a row take five of these bytes. With only 16 bytes, typical numbered keys would compare as
+/// equal.
 pub(super) struct QueuedNode {
     key: [u64; 3],
     node: u32,
@@ -82,7 +83,7 @@ impl Order {
         WriterFinger { finger: list.finger(), is_current: true, credit: MAX_CREDIT }
     }
 
-    /// Links all nodes into the list that are queued now. The writer can queue others meanwhile.
+    /// Links all nodes that are queued now into the list. The writer can queue more nodes meanwhile.
     #[inline]
     pub(super) fn settle(&self, list: &SkipList) {
         if self.is_waiting.load(Ordering::Acquire) {
@@ -128,7 +129,8 @@ impl Order {
         node: Node<'_>,
         needle: &Needle<'_>,
     ) {
-        // While the writer holds the lock of the queue, a node of its batch is queued. So it holds no lock here.
+        // While the writer holds the queue's lock, a node of its batch is queued, so `is_waiting` is true. Here it is
+        // false, so the writer does not hold the lock.
         if !writer.is_current && !self.is_waiting.load(Ordering::Acquire) {
             // Since the writer last queued a node, only the linker has linked nodes.
             writer.finger.clone_from(&lock(&self.linker).finger);

@@ -132,7 +132,7 @@ fn order_is_right_however_many_keys_wait_for_theirs() {
     }
 }
 
-/// Keys that differ before, at and after the bytes that the queue compares itself, and keys that are parts of others.
+/// Tests keys that differ inside and outside the bytes that the queue compares, and keys that are prefixes of others.
 #[test]
 fn queued_keys_of_all_lengths_are_sorted() {
     let mut keys = Vec::new();
@@ -232,7 +232,7 @@ fn readers_see_whole_batches_while_the_writer_writes() {
                     let upto = memtable.visible();
                     let newest = memtable.get(b"fixed 0003", BatchNumber::MAX);
                     assert_ne!(newest, Some(Entry::Value(&u64::MAX.to_le_bytes())), "a batch that is not complete");
-                    // Every batch writes its number under all fixed keys, and one key of its own.
+                    // Every batch writes its number under all fixed keys, and adds one key of its own.
                     let mut seen = None;
                     let mut own = 0;
                     for (key, entry) in memtable.range(Bound::Unbounded, Bound::Unbounded, direction, upto) {

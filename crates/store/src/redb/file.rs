@@ -21,11 +21,11 @@ use crate::backend::BackendError;
 /// Pause before a write that found the disk full is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Wait of redb's writes for room on a full disk.
+/// Lets redb's writes wait for room on a full disk.
 ///
-/// After a write has failed, redb serves neither reads nor writes until the database is opened again. A full disk must
-/// not have this effect, so a write waits here until there is room, and redb never learns of it. The thread that
-/// persists memtables is the only one that waits.
+/// After a write has failed, redb serves neither reads nor writes until the database is opened again. To avoid this on
+/// a full disk, a write waits here until there is room, and redb sees no error. Only the thread that persists memtables
+/// ever waits here.
 #[derive(Debug, Default)]
 pub(super) struct RoomWait {
     state: Mutex<RoomState>,
@@ -34,15 +34,15 @@ pub(super) struct RoomWait {
 
 #[derive(Debug, Default)]
 struct RoomState {
-    /// Message of the last failed write; `None` if no write waits.
+    /// Message of the error that a waiting write met; `None` if no write waits.
     full: Option<String>,
-    /// True if writes wait for free space on a full disk. They fail instead while the database is opened or closed, or
-    /// if a caller waits for each batch.
+    /// True if writes wait for free space on a full disk. False while the database is opened or closed, or if callers
+    /// wait for each batch; writes then return the error.
     waits: bool,
 }
 
 impl RoomWait {
-    /// Returns the message of the error if a write waits for room.
+    /// Returns the message of the full-disk error if a write waits for room; `None` otherwise.
     pub(super) fn full(&self) -> Option<String> {
         self.lock().full.clone()
     }
@@ -62,7 +62,7 @@ impl RoomWait {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Repeats `write` until it does not fail for lack of room, or until waiting is not permitted.
+    /// Repeats `write` while it fails for lack of room and waiting is permitted. Returns its last result.
     fn until_there_is_room(&self, write: impl Fn() -> io::Result<()>) -> io::Result<()> {
         let mut has_waited = false;
         loop {
@@ -89,20 +89,19 @@ impl RoomWait {
 }
 
 thread_local! {
-    /// True while the thread reads a view, so that a read of the file may end by unwinding.
+    /// True while the thread reads a view. A read of the file may then end by unwinding.
     static IN_VIEW: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Payload of the unwinding with which a read of the file ends, because its thread must not wait for the disk.
+/// Payload of the unwinding that ends a read of the file if its thread must not wait for the disk.
 struct MustWait(BudgetSpent);
 
-/// Performs a read of a view. It ends with an error at the first page that is neither in redb's cache nor in the memory
-/// of the kernel, if the [budget] of the thread's read forbids waiting for the disk.
+/// Performs a read of a view. If the [budget] of the thread's read forbids waiting for the disk, the read returns an
+/// error at the first page that is neither in redb's cache nor in the kernel's memory.
 ///
-/// After any error of the file, redb serves neither reads nor writes until the database is opened again. So the read
-/// ends by unwinding, of which redb takes no notice: it asks the file for a page of a view while it holds no lock and
-/// has changed nothing yet (as of version 4.4). Other reads, within transactions that write or begin, never end this
-/// way.
+/// An error of the file would close the database: redb then serves neither reads nor writes until it is opened again.
+/// So the read unwinds through redb instead. redb is not affected: while it asks the file for a page of a view, it
+/// holds no lock and has changed nothing (as of version 4.4). Reads of other transactions never end in this way.
 pub(super) fn read_view<T>(read: impl FnOnce() -> Result<T, BackendError>) -> Result<T, BackendError> {
     let ended = {
         let _restore = Restore(IN_VIEW.replace(true));
@@ -132,19 +131,20 @@ pub(super) struct DatabaseFile {
     room: Arc<RoomWait>,
 }
 
-/// Figures of a database file, for the backend's statistics.
+/// The file and its figures, for the backend's statistics.
 #[derive(Debug, Clone)]
 pub(super) struct FileFigures {
     /// Size of the file in bytes, updated when redb resizes it.
     pub len: Arc<AtomicU64>,
     /// Number of bytes written to the file since it was opened.
     pub written: Arc<AtomicU64>,
-    /// The file, for its disk space: redb extends the file without writing, so it has holes.
+    /// The database file. Its allocated size is asked for, because redb extends the file without writing, which leaves
+    /// holes.
     pub file: Arc<dyn File>,
 }
 
 impl DatabaseFile {
-    /// Returns the file, and its figures.
+    /// Wraps a file for redb, and returns the figures that it maintains.
     pub(super) fn new(file: Arc<dyn File>, room: Arc<RoomWait>) -> io::Result<(Self, FileFigures)> {
         let len = Arc::new(AtomicU64::new(file.len()?));
         let figures = FileFigures { len, written: Arc::default(), file };
@@ -171,7 +171,7 @@ impl StorageBackend for DatabaseFile {
                 }
                 Ok(())
             }
-            // No panic hook reports this.
+            // `resume_unwind` does not call the panic hook, so nothing is logged.
             Err(spent) => resume_unwind(Box::new(MustWait(spent))),
         }
     }

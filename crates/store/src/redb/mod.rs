@@ -5,12 +5,12 @@
 //!
 //! Two tables: `pairs` (key to checksum and value) and `meta` (`format`, and `applied` and `contents`, written in the
 //! same transaction as the pairs). Every transaction is `Immediate`. If the state is behind the node's log, a
-//! transaction also enables redb's quick repair. This costs a second fsync for each memtable, but an open after a crash
-//! need not read the whole database. If each batch is synced, the transaction is a plain one, as redb users have it,
-//! and an open after a crash reads the whole database.
+//! transaction also enables redb's quick repair. Quick repair costs a second fsync for each memtable, but makes the
+//! open after a crash fast. If each batch is synced, quick repair is off, which is redb's default. An open after a
+//! crash then reads the whole database.
 //!
 //! Invariants: the database file gets its final name only when its tables are in the file and on disk. An open makes
-//! durable what it reads, before redb relies on it (`rewrite`).
+//! the existing contents durable before redb relies on them (`rewrite`).
 
 mod file;
 mod rewrite;
@@ -52,20 +52,20 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const APPLIED: &str = "applied";
 const CONTENTS: &str = "contents";
 const FORMAT: &str = "format";
-/// Format of a database whose transactions store a summary of the pairs.
+/// Format version of a database whose transactions store a summary of the pairs.
 const FORMAT_VERSION: &[u8] = &[2];
-/// Format of earlier versions of the program, without summaries. The first transaction converts it.
+/// Format version that earlier versions of the program wrote, without a summary. The first transaction converts it.
 const FORMAT_VERSION_1: &[u8] = &[1];
 
 /// Size in bytes from which a scan refers to a value in redb's cache instead of copying it.
 const LARGE_BYTES: usize = 16 * 1024;
-/// Ratio of the cache's size to the memory of the verified values that all views together may keep. Those that redb has
-/// dropped from its cache take this memory in addition.
+/// Divisor: all views together may keep large verified values of up to one part in this number of the cache's size.
+/// Kept values that redb has dropped from its cache take memory in addition to the cache.
 const CACHE_PER_KEPT: u64 = 4;
 
-/// Size of a page of redb in bytes, which is the least that a change of a page writes.
+/// Size of a redb page in bytes. A change of a page writes at least the whole page.
 const PAGE_BYTES: u64 = 4096;
-/// Number of bytes of a database file that [`Store::reusable_bytes`] leaves out of account: redb's own tables.
+/// Number of bytes of a database file that [`Store::reusable_bytes`] attributes to redb's own tables.
 const MIN_FILE_BYTES: u64 = 2 << 20;
 
 /// Options of a [`RedbBackend`].
@@ -74,8 +74,8 @@ pub struct RedbOptions {
     /// Directory of the database, relative to the disk's root. Created if missing.
     pub dir: String,
     /// Size in bytes of the database pages cached in memory. A smaller size causes more reads from the disk. Large
-    /// values that scans pass repeatedly stay in memory. Those that are no longer cached take up to a quarter of the
-    /// size more.
+    /// values that scans pass repeatedly stay in memory even after redb has dropped them from the cache. They take up
+    /// to a quarter of this size in addition.
     pub cache_bytes: u64,
     /// Options of the memtables in front of the database.
     pub buffer: BufferOptions,
@@ -109,13 +109,13 @@ pub struct RedbStore {
     sync: SyncMode,
     figures: FileFigures,
     room: Arc<RoomWait>,
-    /// Memory of the large values that views keep after a verification.
+    /// Memory of the large verified values that all views keep, and its limit.
     kept: Arc<KeptBytes>,
-    /// Bytes of all keys and stored values, as of the last transaction that this process has made.
+    /// Bytes of all keys and stored values after the last transaction of this process; 0 before the first.
     pair_bytes: AtomicU64,
-    /// Bytes that two transactions copy, by the last estimate.
+    /// Estimated bytes of the pages that two transactions copy.
     copied_bytes: AtomicU64,
-    /// Bytes that recent transactions have written to the file for each change.
+    /// Bytes that recent transactions wrote to the file for each change, at least a page for the first one.
     bytes_per_change: AtomicU64,
 }
 
@@ -154,7 +154,7 @@ impl RedbStore {
         };
         match store.meta(FORMAT)? {
             Some(version) if version == FORMAT_VERSION || version == FORMAT_VERSION_1 => {
-                // A stepped backend cannot wait: a full disk is a failure of it.
+                // A stepped backend has one thread and cannot wait for room, so it gets the error of a full disk.
                 if store.sync == SyncMode::BehindLog && options.buffer.background == Background::Threads {
                     store.room.begin();
                 }
@@ -248,7 +248,8 @@ impl Store for RedbStore {
             transaction.commit().map_err(failed("commit"))?;
             self.pair_bytes.store(contents.bytes, Ordering::Relaxed);
             let written = self.figures.written.load(Ordering::Relaxed) - written_before;
-            // The figure falls slowly, because the next transaction may be like an earlier one.
+            // The figure falls by at most a quarter for each transaction, because the next one may be as expensive as
+            // earlier ones.
             let before = self.bytes_per_change.load(Ordering::Relaxed);
             let per_change = (written / count.max(1)).max(before / 4 * 3);
             self.bytes_per_change.store(per_change, Ordering::Relaxed);
@@ -265,8 +266,8 @@ impl Store for RedbStore {
         })
     }
 
-    /// Counts copied pages twice, because a transaction copies each page that it changes, and frees the old pages only
-    /// for the transaction after the next. It cannot copy more than the whole file.
+    /// Counts copied pages twice: a transaction copies each page that it changes, and the old pages become free only
+    /// for the transaction after the next one. A transaction copies at most the whole file.
     fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
         let copied = changes.saturating_mul(self.bytes_per_change.load(Ordering::Relaxed));
         let copied = copied.min(self.figures.file.allocated_bytes().unwrap_or(u64::MAX));
@@ -274,9 +275,9 @@ impl Store for RedbStore {
         copied * 2 + memtables * bytes * 2
     }
 
-    /// Returns the bytes of the file that new pairs can use. This is a lower bound: it assumes that pages are half
-    /// full, counts all inner pages as used, and leaves out the pages that the last two transactions have freed, which
-    /// the next two need for copies.
+    /// Returns a lower bound of the file's bytes that new pairs can use. Assumes that pages are half full and that all
+    /// inner pages are in use. Leaves out the pages that the last two transactions have freed, because the next two
+    /// transactions need them for copies.
     fn reusable_bytes(&self) -> u64 {
         match self.pair_bytes.load(Ordering::Relaxed) {
             0 => 0,
@@ -310,8 +311,8 @@ impl Store for RedbStore {
 }
 
 impl Drop for RedbStore {
-    /// Closes the database. While it closes, redb writes data that makes the next open quick, and may panic if the file
-    /// is damaged; no committed data is lost by such a panic.
+    /// Closes the database. redb then writes data that makes the next open fast. It may panic if the file is damaged;
+    /// such a panic loses no committed data.
     fn drop(&mut self) {
         self.room.end();
         let database = self.database.take();
@@ -321,13 +322,13 @@ impl Drop for RedbStore {
 
 /// A view of the pairs of one transaction. While it exists, redb does not reuse the pages of that transaction.
 pub struct RedbView {
-    /// Large values that scans have verified. They are dropped before the transaction, to which their pages belong.
+    /// Large values that scans have verified. This field is dropped before the transaction that owns the values' pages.
     verified: VerifiedValues<StoredValue>,
     pairs: ReadOnlyTable<&'static [u8], &'static [u8]>,
     meta: ReadOnlyTable<&'static str, &'static [u8]>,
 }
 
-/// Checksum and value of a pair, in a page of redb. The page stays in memory while this exists.
+/// Checksum and value of a pair, in a page of redb. The page stays in memory while this value exists.
 #[derive(Clone)]
 struct StoredValue(Arc<AccessGuard<'static, &'static [u8]>>);
 
@@ -347,8 +348,8 @@ impl AsRef<[u8]> for VerifiedValue {
 }
 
 impl RedbView {
-    /// Adds a large pair to a page without copying its value. Scans pass over the same large values repeatedly, and
-    /// would take milliseconds for the copy and the checksum each time.
+    /// Adds a large pair to a page without copying its value. Scans pass the same large values repeatedly; copying and
+    /// verifying each one again would take milliseconds.
     fn push_large(
         &self,
         key: &[u8],

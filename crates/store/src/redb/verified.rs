@@ -1,11 +1,11 @@
 //! Large values whose checksums scans have verified.
 //!
-//! Owns: [`VerifiedValues`], which keeps such values in memory, so that scans that pass the same large values again
-//! need not verify them each time, which would take milliseconds; and the bound of this memory. Does not own: redb's
-//! cache, from which most of the values come.
+//! Owns: [`VerifiedValues`], which keeps such values in memory, and the bound of this memory. Verifying a large value
+//! takes milliseconds; a scan that passes a kept value again need not verify it. Does not own: redb's cache, from which
+//! most of the values come.
 //!
-//! Invariant: a value that is returned without a verification is in memory that has been kept since its verification.
-//! redb may drop a page from its cache and read it from the file again, to another address or to the same one. The
+//! Invariant: a value that is returned without a new verification is in memory that has been kept since the
+//! verification. redb may drop a page from its cache and read it from the file again, even to the same address. The
 //! bytes that it reads then may be damaged.
 
 use std::{
@@ -18,10 +18,10 @@ use std::{
 
 use crate::{backend::BackendError, buffered::checked};
 
-/// Maximum number of large values of which a view notes that a scan has passed them.
+/// Maximum number of large values for which a view records that a scan has passed them.
 const MAX_NOTED: usize = 1024;
 
-/// Bytes of memory that the kept values of all views of a store hold, and their bound.
+/// Bytes of memory that the kept values of all views of a store use, and their limit.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
     /// `bytes <= max`
@@ -30,12 +30,12 @@ pub(super) struct KeptBytes {
 }
 
 impl KeptBytes {
-    /// Creates the counter of a store whose views may keep `max` bytes together.
+    /// Creates the counter for a store whose views may keep `max` bytes in total.
     pub(super) fn new(max: u64) -> Self {
         Self { bytes: AtomicU64::new(0), max }
     }
 
-    /// Counts the memory of another value. Returns false, and counts nothing, if there is no room for it.
+    /// Counts the memory of another kept value. Returns false, and counts nothing, if the limit would be exceeded.
     fn take(&self, bytes: u64) -> bool {
         let add = |kept: u64| kept.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
@@ -46,23 +46,23 @@ impl KeptBytes {
     }
 }
 
-/// Large values that the scans of one view have passed; see the [module](self). `V` holds the stored bytes of a value,
-/// after their checksum, and shares them with its clones.
+/// Large values that the scans of one view have passed; see the [module](self). `V` holds the stored bytes of one
+/// value, and clones of `V` share these bytes.
 pub(super) struct VerifiedValues<V: AsRef<[u8]> + Clone> {
-    /// Keys of values that scans have passed. A value is kept from the second time on, so that a scan of the whole
-    /// state keeps none, and only if there is room.
+    /// Keys of values that scans have passed, with the value if it is kept. A value is kept when a scan passes it the
+    /// second time and the limit permits it, so a single scan of the whole state keeps no value.
     noted: Mutex<HashMap<Box<[u8]>, Option<V>>>,
     kept: Arc<KeptBytes>,
 }
 
 impl<V: AsRef<[u8]> + Clone> VerifiedValues<V> {
-    /// Creates the values of a new view, which count their memory in `kept`.
+    /// Creates an empty set for a new view. The memory of kept values is counted in `kept`.
     pub(super) fn new(kept: Arc<KeptBytes>) -> Self {
         Self { noted: Mutex::default(), kept }
     }
 
-    /// Returns the verified value of a key of the view: the kept one if there is one, otherwise `stored`, which was
-    /// read now.
+    /// Returns the verified value of a key of the view: the kept value if there is one, otherwise `stored`, which the
+    /// caller has just read.
     pub(super) fn verify(&self, key: &[u8], stored: V) -> Result<V, BackendError> {
         let kept = self.noted().get(key).cloned().flatten();
         if let Some(kept) = kept {

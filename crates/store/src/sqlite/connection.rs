@@ -12,19 +12,19 @@ pub(super) const FILE: &str = "state.sqlite";
 /// Size of a page of a new database in bytes.
 pub(super) const PAGE_BYTES: u32 = 8192;
 
-/// Maximum wait for a lock that another connection of this process holds for a moment.
+/// Maximum wait for a lock of another connection in this process, which holds it only for a moment.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Application id in the database's header, "THWG", which identifies a state database.
 pub(super) const APPLICATION_ID: i32 = 0x5448_5747;
-/// Format of a database whose large rows are in a table of their own. The first transaction converts an earlier format:
-/// format 2 has all rows in one table.
+/// Format in which large rows are in a table of their own. Format 2 has all rows in one table. The first transaction
+/// converts earlier formats.
 pub(super) const FORMAT_VERSION: i32 = 3;
 /// First format, without summaries of the pairs.
 pub(super) const FORMAT_VERSION_1: i32 = 1;
 
-/// Flag with which this process opens the database's files: an open fails at a symbolic link, which another user may
-/// have put in the place of a file. SQLite opens its own files in the same way.
+/// Open flag that makes the open of a database file fail at a symbolic link, which another user may have put in place
+/// of the file. SQLite opens its own files in the same way.
 pub(super) const NO_FOLLOW: i32 = OFlags::NOFOLLOW.bits() as i32;
 
 /// Purpose of a connection: writing or reading.
@@ -69,9 +69,10 @@ pub(super) fn failed(operation: &'static str) -> impl FnOnce(rusqlite::Error) ->
     }
 }
 
-/// Returns the error of a write through `connection`. SQLite reports a full disk only if a write of its pages fails with
-/// `ENOSPC`; with `EDQUOT`, which means a quota, or in the WAL's index, it reports an I/O error. A failed fsync stays an
-/// I/O error, because it may have lost data.
+/// Returns the error of a write through `connection`. SQLite reports a full disk only if a write of its pages fails
+/// with `ENOSPC`. If a quota is exhausted (`EDQUOT`), or if a write of the WAL's index fails, SQLite reports an I/O
+/// error; this function converts it to the error of a full disk. A failed fsync stays an I/O error, because it may have
+/// lost data.
 pub(super) fn write_failed(connection: &Connection, operation: &'static str, error: rusqlite::Error) -> BackendError {
     let code = error.sqlite_error().map(|error| error.extended_code);
     if matches!(code, Some(ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_SHMSIZE)) {

@@ -4,22 +4,23 @@
 //! the decision when to persist; see `buffered`.
 //!
 //! Two tables without row ids: `pairs` (key to checksum and value) and `meta` (`applied` and `contents`, written in the
-//! same transaction as the pairs). A third one, `large`, has the checksum and value of each row of at least
-//! `LARGE_BYTES`; `pairs` then has the integer that is its id. A search in a table without row ids compares whole rows:
-//! SQLite copies the row with which it compares a key, so a row of 8 MiB in the way of a search takes milliseconds.
+//! same transaction as the pairs). A third table, `large`, has the checksum and value of each row of at least
+//! `LARGE_BYTES`; the row in `pairs` then contains the id of the row in `large`. The reason: a search in a table
+//! without row ids copies each whole row that it compares with the key. If one of them had 8 MiB, the search would take
+//! milliseconds.
 //!
-//! Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. If the
-//! state is behind the node's log, there is one commit per memtable, and a checkpoint would sync the WAL anyway, so
-//! `synchronous = NORMAL` would save nothing. With `FULL`, a commit is durable even while readers block a checkpoint.
-//! SQLite receives only batches that are durable in the log.
+//! Journal mode WAL, `synchronous = FULL`: a commit returns when the WAL is on disk. `synchronous = NORMAL` would save
+//! nothing for a state behind the node's log: there is one commit per memtable, and the checkpoint after it syncs the
+//! WAL anyway. With `FULL`, a commit is durable even while readers block a checkpoint. SQLite receives only batches
+//! that are durable in the log.
 //!
-//! If the state is behind the node's log, the WAL is checkpointed (copied to the database) after each commit; if each
-//! batch is synced, it is checkpointed when it has grown. SQLite reuses the WAL from its start when no view reads it,
-//! so while a view lives long, the WAL grows. SQLite does not shorten the file, which would keep the size of its
-//! largest transaction. So the file is emptied if it is long, or if the disk has little other room, once no view reads
-//! it.
+//! Behind the node's log, the WAL is checkpointed (copied to the database) after each commit. If each batch is synced,
+//! it is checkpointed when it has grown. SQLite reuses the WAL from its start only when no view reads it, so the WAL
+//! grows while a view exists. SQLite never shortens the file. So once no view reads it, this module empties the file if
+//! it is long or if the disk has little free space.
 //!
-//! Invariant: SQLite reads only a WAL that is on disk. An open writes it again before (`rewrite`).
+//! Invariant: SQLite reads only a WAL that is on disk. For this, an open first writes the existing WAL again
+//! (`rewrite`).
 
 mod connection;
 #[cfg(test)]
@@ -59,12 +60,12 @@ const WAL_FILE: &str = "state.sqlite-wal";
 const SHM_FILE: &str = "state.sqlite-shm";
 /// Number of bytes written to the WAL after which it is checkpointed (copied to the database), if each batch is synced.
 const CHECKPOINT_BYTES: u64 = 8 << 20;
-/// Maximum size in bytes of a WAL file that is kept when its content is in the database. A kept file costs disk space;
-/// an emptied one costs its blocks, which the next transaction must allocate again.
+/// Maximum size in bytes of a WAL file that is kept when its content is in the database. A kept file takes disk space;
+/// an emptied one must get its disk blocks again in the next transaction.
 const MAX_KEPT_WAL_BYTES: u64 = 64 << 20;
 /// Size in bytes from which checksum and value of a pair are in the table `large`.
 const LARGE_BYTES: usize = 16 * 1024;
-/// A WAL file is kept only while the disk has this many times its size free.
+/// A WAL file is kept only while the free disk space is at least this many times its size.
 const FREE_PER_KEPT_WAL: u64 = 16;
 
 /// Options of a [`SqliteBackend`].
@@ -108,7 +109,7 @@ pub struct SqliteStore {
     dir: PathBuf,
     /// Number of bytes written to the WAL since its last checkpoint, estimated as one page for each change.
     unchecked_bytes: AtomicU64,
-    /// Bytes of the database's unused pages at the last look.
+    /// Bytes of the database's unused pages when they were last counted.
     reusable_bytes: AtomicU64,
 }
 
@@ -119,7 +120,8 @@ impl SqliteStore {
         // The path to the directory may contain symbolic links, which SQLite would refuse like one in the file's place.
         let dir = fs::canonicalize(&options.dir).map_err(io_error("open the directory"))?;
         let path = dir.join(FILE);
-        // SQLite would let every user read the file. It gives its other files the permissions of this one.
+        // SQLite would create the file with read permission for all users. Its other files get the permissions of this
+        // one.
         let mut create = OpenOptions::new();
         create.write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW);
         let file = create.open(&path);
@@ -132,7 +134,7 @@ impl SqliteStore {
             let pages = max_bytes / u64::from(PAGE_BYTES);
             writer.execute_batch(&format!("PRAGMA max_page_count = {pages}")).map_err(failed("configure"))?;
         }
-        // SQLite syncs the names of some of its files only.
+        // SQLite does not sync the names of all its files.
         disk.sync_dir("").map_err(io_error("sync the directory"))?;
         let residency = Residency::open(&path).map_err(io_error("open"))?;
         let readers = Arc::new(Readers::new(path.clone(), residency, options.cache_bytes / 2));
@@ -248,7 +250,7 @@ impl SqliteStore {
 
     /// Copies the WAL's content to the database and truncates the WAL file, as far as no view prevents this.
     fn empty_wal(writer: &Connection) -> Result<(), BackendError> {
-        // SQLite would wait for the views.
+        // With a timeout, SQLite would wait for the views to end.
         writer.busy_timeout(Duration::ZERO).map_err(failed("configure"))?;
         let emptied = writer.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         writer.busy_timeout(BUSY_TIMEOUT).map_err(failed("configure"))?;
@@ -309,9 +311,9 @@ impl Store for SqliteStore {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let persisted = self.write(&mut writer, changes, applied);
         if persisted.as_ref().is_err_and(BackendError::is_disk_full) {
-            // A WAL that cannot be trimmed only leaves less room.
+            // If trimming fails, there is only less free space.
             let _ = wal::trim(&self.dir.join(WAL_FILE), &self.dir.join(SHM_FILE), PAGE_BYTES.into());
-            // The next attempt can reuse the WAL if its content is in the database.
+            // If the content of the WAL is in the database, the next attempt can reuse the WAL from its start.
             let _ = Self::empty_wal(&writer);
         }
         persisted
@@ -351,14 +353,14 @@ impl Store for SqliteStore {
         }
     }
 
-    /// Counts only the rows themselves, once in the WAL and once in the database: a transaction that finds too little
-    /// room for its changed pages gives its space back, and is repeated.
+    /// Counts only the rows themselves, once in the WAL and once in the database. Changed pages may take more: a
+    /// transaction that runs out of disk space then gives its space back, and is repeated.
     fn bytes_to_persist(&self, memtables: u64, _changes: u64, bytes: u64) -> u64 {
         memtables * bytes * 2
     }
 
     fn reusable_bytes(&self) -> u64 {
-        // While a transaction runs, the figure of the last call stays in force.
+        // While a transaction runs, this returns the result of the last count.
         if let Ok(writer) = self.writer.try_lock()
             && let Ok(pages) = writer.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0))
         {

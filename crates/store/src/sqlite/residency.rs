@@ -1,13 +1,15 @@
 //! Estimates if a read of SQLite's database would wait for the disk.
 //!
-//! SQLite cannot abandon a read that would wait: an I/O error ends the reader's transaction, and with it the view. The
-//! pages of a single read are therefore not checked. [`Residency`] samples pages of the whole file instead, and a
-//! thread that must not wait reads only while a long run of samples was in memory.
+//! SQLite cannot cancel a read that would wait: an I/O error ends the reader's transaction, and with it the view. So
+//! the pages of a single read are not checked. [`Residency`] samples pages of the whole file instead. A thread that
+//! must not wait reads only if many samples in a row were in memory.
 //!
-//! Each judgement takes a sample. If a share `p` of the file is not in memory, a run of `n` samples exists with the
-//! probability `(1-p)^n`, and one of `p` reads then waits: with 256 samples less than two of a thousand reads at worst.
+//! Each check takes at least one sample. If a share `p` of the file is not in memory, `n` samples in a row are in
+//! memory with the probability `(1-p)^n`; then a read waits with the probability `p`. With 256 samples, less than two
+//! of a thousand reads wait in the worst case.
 //!
-//! The write-ahead log is not sampled. It is copied to the database after each commit, so it was written a moment ago.
+//! The write-ahead log is not sampled. It was written only a moment ago, because it is copied to the database after
+//! each commit.
 
 use std::{
     fs::File,
@@ -21,9 +23,9 @@ use thalweg_disk::read_resident;
 
 use super::connection::{NO_FOLLOW, PAGE_BYTES};
 
-/// Number of samples in a row that must have been in memory, or the number of pages if the file has fewer.
+/// Number of samples in a row that must have been in memory. If the file has fewer pages, their number is sufficient.
 const NEEDED: u64 = 256;
-/// Maximum number of samples of one judgement; each takes less than a microsecond.
+/// Maximum number of samples that one check takes; each takes less than a microsecond.
 const MAX_SAMPLES: u64 = 8;
 /// Number of samples after which the size of the file is read again.
 const MEASURE_EVERY: u64 = 64;
@@ -36,9 +38,9 @@ pub(super) struct Residency {
     file: File,
     /// Number of pages of the file at the last measurement.
     pages: AtomicU64,
-    /// Number of samples taken.
+    /// Number of samples taken since the file was opened.
     taken: AtomicU64,
-    /// Number of samples in a row that were in memory, up to now.
+    /// Number of the most recent samples, in a row, that were in memory.
     run: AtomicU64,
 }
 
@@ -49,8 +51,8 @@ impl Residency {
         Ok(Self { file, pages: zero(), taken: zero(), run: zero() })
     }
 
-    /// Returns true if the pages of the file are in memory, as far as the samples tell. Takes some of them. Threads
-    /// that judge at the same time take different samples.
+    /// Returns true if, according to the samples, the pages of the file are in memory. Takes further samples. Threads
+    /// that call this at the same time take different samples.
     pub(super) fn is_resident(&self) -> bool {
         for _ in 0..MAX_SAMPLES {
             let number = self.taken.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +73,7 @@ impl Residency {
         false
     }
 
-    /// Returns true if a page of the file is in memory, or is not there any more.
+    /// Returns true if the page of sample `number` is in memory, or cannot be read because the file has become shorter.
     fn sample(&self, number: u64, pages: u64) -> bool {
         if pages == 0 {
             return true;
@@ -124,7 +126,7 @@ mod tests {
         };
         assert_eq!(judged(0), Some(1));
         for (pages, judgements) in [(1, 1), (8, 1), (9, 2), (256, 32), (1000, 32)] {
-            // On a file system that does not report residency, every read is handed to another thread.
+            // On a file system that does not report residency, each check fails, and another thread does the read.
             assert!(judged(pages).is_none_or(|taken| taken == judgements), "{pages} pages: {:?}", judged(pages));
         }
     }
@@ -136,7 +138,7 @@ mod tests {
         let file = Residency::open(&path).unwrap();
         let tells = read_resident(&file.file, 1, 0).unwrap().is_some();
         assert_eq!((0..100).any(|_| file.is_resident()), tells);
-        // A file system in memory drops nothing, and some file systems do not report residency.
+        // A file system in memory drops no pages, and some file systems do not report residency.
         if !tells || !dropped(&path) {
             return;
         }

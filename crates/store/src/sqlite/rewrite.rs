@@ -2,14 +2,14 @@
 //!
 //! Owns: [`rewrite`]. Does not own: the WAL itself, which SQLite writes and reads.
 //!
-//! If the sync of a commit fails, the kernel keeps the frames of the commit in its memory and regards them as written.
-//! SQLite does not use these frames, but after a kill the next open finds them in the file and takes the commit for
-//! durable. The log is freed up to it, and a checkpoint copies the frames to the database. A power loss amid the
-//! copying then leaves a part of the commit in the database, and no frames with the rest. A sync at the open does not
-//! prevent this, because the kernel has nothing left to write.
+//! If the sync of a commit fails, the kernel keeps the WAL frames of the commit in its memory and regards them as
+//! written. SQLite itself does not use these frames. But after a kill, the next open finds them in the file and takes
+//! the commit for durable. The log is then freed up to this commit, and a checkpoint copies the frames to the database.
+//! A power loss during this copy leaves a part of the commit in the database, and no frames on disk to complete it. A
+//! sync at the open does not prevent this, because the kernel regards the frames as written.
 //!
-//! So the file is written again, with the same bytes, and synced before SQLite reads it: the kernel then writes all of
-//! them. This takes as long as the checkpoint that follows, at most. A node that was closed cleanly has no WAL.
+//! So the file is written again with the same bytes and synced before SQLite reads it. This takes at most as long as
+//! the checkpoint that follows. A node that was closed cleanly has no WAL.
 
 use std::io;
 
@@ -17,8 +17,8 @@ use thalweg_disk::Disk;
 
 use crate::files::write_again;
 
-/// Writes the WAL with this name again, and syncs it; does nothing if there is none. A full disk may permit only the
-/// sync (see [`write_again`]).
+/// Writes the WAL with this name again and syncs it; does nothing if there is no WAL. On a full disk, it may only be
+/// able to sync (see [`write_again`]).
 pub(super) fn rewrite(disk: &dyn Disk, wal: &str) -> io::Result<()> {
     match disk.open(wal) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -53,7 +53,8 @@ impl Readers {
         Self { path, residency, cache_bytes, idle, commits, committed }
     }
 
-    /// Fails if the [budget] of the thread's read forbids waiting for the disk, and SQLite would probably have to.
+    /// Fails if the [budget] of the thread's read forbids waiting for the disk and the database is probably not in
+    /// memory.
     fn check_residency(&self) -> Result<(), BackendError> {
         let read = budget::read_file(|| self.residency.is_resident().then_some(()), || ());
         read.map_err(|spent| BackendError::io("read", spent))
@@ -68,7 +69,7 @@ impl Readers {
         done
     }
 
-    /// Makes all views continue with the connections that they have: the files may be removed from now on.
+    /// Prevents existing views from opening further connections. Afterwards the files may be removed.
     pub(super) fn close(&self) {
         self.commit(|| ());
     }
@@ -120,7 +121,7 @@ pub struct SqliteView {
     readers: Arc<Readers>,
     /// Number of the commit whose state the view shows.
     commit: u64,
-    /// Connections of the view, stored from the first slot on.
+    /// Connections of the view. The first slots are filled, the others are empty.
     slots: [OnceLock<Mutex<Connection>>; MAX_READERS],
     /// Number of connections in `slots`. Its lock is held while another connection is added to the view.
     joining: Mutex<usize>,
@@ -150,7 +151,7 @@ impl SqliteView {
         if *filled == MAX_READERS || self.readers.committed.load(Ordering::Acquire) != self.commit {
             return Ok(());
         }
-        // A commit can take long; then the caller uses one of the existing connections.
+        // A commit can take long. During a commit, the caller uses one of the existing connections.
         let commits = match self.readers.commits.try_lock() {
             Ok(commits) => commits,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

@@ -1,10 +1,10 @@
-//! The part of the WAL file that holds no committed data.
+//! Trims the part of the WAL file that holds no committed data.
 //!
 //! Owns: [`trim`]. Does not own: the WAL itself, which SQLite writes and reads.
 //!
-//! A transaction that finds the disk full has extended the WAL until the disk had no more space, and SQLite does not
-//! shorten the file when it rolls the transaction back. The checkpoint that would let SQLite reuse the WAL from its
-//! start may need some of this space for the database, so neither could go on.
+//! A transaction that finds the disk full has extended the WAL until no space was left. SQLite rolls the transaction
+//! back, but does not shorten the file. A checkpoint would let SQLite reuse the WAL from its start, but may itself need
+//! free space for the database. So without trimming, neither the transaction nor the checkpoint could continue.
 //!
 //! ```text
 //! wal     := header 32 bytes | frame*            frame := 24 bytes | page

@@ -1,7 +1,7 @@
 //! Frames of caches. A cache is a bounded map in memory, which is never logged.
 //!
-//! Owns: the contents of these frames. Does not own: their numbers and senders (`mod`), or the meaning of operations on
-//! caches (the broker).
+//! Owns: the contents of these frames. Does not own: their numbers and senders (`mod`), or the operations on caches,
+//! which the broker executes.
 
 use thalweg_types::codec::{List, RemainingBytes, choices, structure, variants};
 pub use thalweg_types::info::CacheFigures;
@@ -114,8 +114,8 @@ structure! {
 }
 
 structure! {
-    /// Sets several entries of a cache, one after the other: other clients may see some of them before the others are
-    /// set.
+    /// Sets several entries of a cache, one after the other. Other clients may see some of the entries before the
+    /// others are set.
     CacheMultiPut<'a> as "cache multi put" {
         /// Id of the cache.
         cache: u32,

@@ -1,8 +1,8 @@
 //! Frames about the connection itself, and frames that belong to any request: errors, credit and the end of
 //! subscriptions.
 //!
-//! Owns: the contents of these frames, and the reasons for the end of a connection. Does not own: the course of the
-//! handshake (`handshake`), or the accounts of credit (`credit`).
+//! Owns: the contents of these frames, and the reasons for the end of a connection. Does not own: the steps of the
+//! handshake (`handshake`), or the arithmetic of credit (`credit`).
 
 use thalweg_types::{
     Action, Classified, Durability, NodeId, SpaceId,
@@ -66,7 +66,7 @@ structure! {
         max_requests: u32,
         /// Maximum number of subscriptions on one channel; the server rejects further ones.
         max_subscriptions: u32,
-        /// Durability level of acknowledgements for requests that state no level.
+        /// Durability level that an acknowledgement has if its request states no level.
         durability: Durability,
         /// Id of the server's node.
         node: NodeId,
@@ -92,7 +92,7 @@ structure! {
     }
 }
 
-/// Reason for which a side ends a connection. Codes unknown to this version are kept as [`Other`](Self::Other).
+/// Reason why a side ends a connection. A code that this version does not know becomes [`Other`](Self::Other).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The client has finished its work.
@@ -107,11 +107,11 @@ pub enum Reason {
     Version,
     /// The server has reached its maximum number of connections.
     Overloaded,
-    /// The peer does not read the data that it is sent fast enough.
+    /// The peer does not read its data fast enough.
     Slow,
     /// The peer is not authenticated or has no access. Not used yet.
     Refused,
-    /// A reason that only a newer version of the protocol has.
+    /// A reason from a newer version of the protocol, with its code.
     Other(u16),
 }
 
@@ -159,7 +159,7 @@ structure! {
     Goodbye<'a> as "goodbye" {
         /// Reason for the end of the connection.
         reason: Reason,
-        /// Advice to the peer whether connecting again helps.
+        /// Advice to the peer: connect again later, fix the cause first, or stop.
         class: Action,
         /// Lowest protocol version that the sender supports.
         min_version: u16,
@@ -197,8 +197,8 @@ choices! {
 }
 
 structure! {
-    /// Ends the request or subscription whose id the frame has in its header. If it has already ended, the server
-    /// ignores the frame.
+    /// Ends the request or subscription with the id in the frame's header. If it has already ended, the server ignores
+    /// the frame.
     Cancel as "cancel" {
         /// Treatment of the subscription's queued messages.
         mode: CancelMode,
@@ -206,7 +206,7 @@ structure! {
 }
 
 structure! {
-    /// New permitted totals, which the receiver of a subscription grants to the sender, see [`credit`](crate::credit).
+    /// New permitted totals of a subscription. Its receiver grants them to the sender; see [`credit`](crate::credit).
     /// Totals never decrease.
     Credit as "credit" {
         /// Total number of messages, records or changes that the sender may send, counted since the subscription began.
@@ -217,12 +217,12 @@ structure! {
 }
 
 choices! {
-    /// Effect that a failed request has had on the data.
+    /// Effect that a failed request had on the data.
     Effect as "effect" {
         /// The request changed nothing.
         Nothing = 0 "nothing",
-        /// The server may have executed the request. The client must not resend the request unchanged if it must not
-        /// happen twice.
+        /// The server may have executed the request. A client must not resend the request unchanged if executing it
+        /// twice would do harm.
         Unknown = 1 "unknown",
     }
 }
@@ -274,7 +274,7 @@ impl<'a> Failed<'a> {
 structure! {
     /// Last frame of a subscription. The subscription's id is free again afterwards.
     Ended<'a> as "ended" {
-        /// Advice whether beginning the subscription again helps.
+        /// Advice to the client: subscribe again later, fix the request first, or stop.
         class: Action,
         /// Stable code for programs: `cancelled`, `limit_reached`, or the code of an error.
         code: &'a str,

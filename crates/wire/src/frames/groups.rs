@@ -40,7 +40,8 @@ structure! {
         group: GroupId,
         /// Maximum number of records in the delivery.
         max_records: u32,
-        /// Maximum number of bytes of keys, headers and payloads. If there are records, at least one is delivered.
+        /// Maximum number of bytes of keys, headers and payloads. At least one record is delivered if there is one,
+        /// even above this limit.
         max_bytes: u32,
         /// Longest time that the server waits for the first record, in microseconds.
         wait: u64,
@@ -52,7 +53,7 @@ structure! {
 }
 
 choices! {
-    /// Treatment of records that a push delivered and that are neither acked nor nacked when the push ends.
+    /// Treatment of delivered records that are neither acked nor nacked when a push ends.
     Release as "release" {
         /// The group delivers the records again after their delivery deadline.
         AtDeadline = 0 "at deadline",

@@ -18,7 +18,7 @@ choices! {
     Values as "values" {
         /// The reply contains values.
         Include = 0 "include",
-        /// The reply contains no values. This is cheaper where values stay in the log.
+        /// The reply contains no values. This makes the read cheaper if the values are in the log.
         Omit = 1 "omit",
     }
 }

@@ -1,11 +1,11 @@
 //! All frames of the protocol: their numbers, their senders and their contents.
 //!
-//! Owns: [`Kind`], [`ClientFrame`] and [`ServerFrame`]; the modules below own the fields of the frames. Each frame is
-//! a struct whose fields are its layout. Does not own the rules by which frames follow each other, which are in
+//! Owns: [`Kind`], [`ClientFrame`] and [`ServerFrame`]; the modules below own the fields of the frames. Each frame is a
+//! struct, and its fields are its layout. Does not own: the rules for the order of frames, which are in
 //! `docs/formats/wire.md`.
 //!
-//! The high byte of a kind is its area. Except in area 0, the low byte shows the direction: below `40` requests, from
-//! `40` on replies, from `80` on pushes. A peer can therefore classify a kind that it does not know.
+//! The high byte of a kind is its area. Except in area 0, the low byte shows the direction: below hexadecimal `40`
+//! requests, from `40` on replies, from `80` on pushes. So a peer can classify a kind that it does not know.
 
 mod cache;
 mod connection;
@@ -40,8 +40,7 @@ use crate::{
 /// Kinds reserved for authentication, which is not implemented: `auth` and its answer.
 pub const RESERVED_KINDS: [(u16, &str); 2] = [(0x0006, "auth"), (0x0007, "auth answer")];
 
-/// Error returned when a frame cannot be decoded. The channel stays usable, because the end and the id of the frame are
-/// known.
+/// Error returned when a frame cannot be decoded. The channel stays usable, because the frame's end and id are known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// This version of the protocol does not know the frame's kind.
@@ -103,7 +102,7 @@ pub enum Sender {
 pub enum Role {
     /// The frame is about the connection itself, and has no id.
     Connection,
-    /// The frame controls a request or subscription in progress, whose id it has. It gets no reply.
+    /// The frame controls the request or subscription in progress with its id. It gets no reply.
     Control,
     /// The frame is a request, which gets one reply.
     Request,
@@ -111,7 +110,7 @@ pub enum Role {
     Subscription,
     /// The frame is the reply to a request.
     Reply,
-    /// The frame carries data for the subscription whose id it has, or for the subscriptions that it lists.
+    /// The frame carries data for the subscription with its id, or for the subscriptions that it lists.
     Push,
 }
 
@@ -218,7 +217,7 @@ macro_rules! sent_frames {
         }
 
         impl<'a> $name<'a> {
-            /// Decodes a frame that this side has sent.
+            /// Decodes a frame from this side of the connection.
             #[inline]
             pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
                 let code = raw.header.kind;
@@ -419,7 +418,7 @@ fn split(raw: RawFrame<'_>) -> Result<(Fields<'_>, &[u8]), DecodeError> {
     Ok((fields, body))
 }
 
-/// Returns the name and the layout of every structure that frames consist of, as `(name, definition)`.
+/// Returns the name and the layout of every structure that frames contain, as `(name, definition)`.
 #[must_use]
 pub fn structures() -> Vec<(&'static str, String)> {
     macro_rules! list {

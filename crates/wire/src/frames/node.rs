@@ -14,7 +14,7 @@ structure! {
 }
 
 choices! {
-    /// Ability of a node to accept writes, and the reason if it does not.
+    /// Ability of a node to accept writes. If it accepts none, this is the reason.
     Health as "health" {
         /// The node accepts writes.
         Good = 0 "good",
@@ -82,11 +82,11 @@ structure! {
 }
 
 structure! {
-    /// Begins a watch of the cluster: a subscription to the events of the cluster as the server's node sees them.
-    /// Events have sequence numbers, which belong to one run of one node.
+    /// Begins a watch of the cluster: a subscription to the events of the cluster that the server's node notices. The
+    /// sequence numbers of events apply only to one run of this node.
     WatchCluster as "watch cluster" {
-        /// Sequence number of the last event that the client has; 0 begins with all events that the node keeps, and
-        /// none with the next event.
+        /// Sequence number of the last event that the client has. 0 begins with all events that the node still has;
+        /// none begins with the next event.
         after: Option<u64>,
         /// Number of the run to which `after` belongs; none for the node's present run.
         run: Option<u64>,
@@ -98,18 +98,18 @@ structure! {
 structure! {
     /// Reply to [`WatchCluster`]: the watch has begun.
     WatchingCluster as "watching cluster" {
-        /// Sequence number after which the watch begins.
+        /// Sequence number of the last event before the watch begins.
         after: u64,
         /// Number of the node's present run, below 2^53.
         run: u64,
         /// False if the node does not know the position in the request, because it is another node or has restarted.
-        /// The watch then begins with all events that the node keeps.
+        /// The watch then begins with all events that the node still has.
         known: bool,
     }
 }
 
 structure! {
-    /// A change in the cluster, as one node has seen it.
+    /// A change in the cluster, as one node has noticed it.
     ClusterEvent<'a> as "cluster event" {
         /// Sequence number of the event in its run of the node, from 1.
         sequence: u64,
@@ -129,7 +129,7 @@ structure! {
 structure! {
     /// Events that a watch of the cluster sends.
     ClusterEvents<'a> as "cluster events" {
-        /// Number of events before these that the watch has missed, because the node does not keep them any more.
+        /// Number of earlier events that the watch has missed, because the node no longer has them.
         missed: u64,
         /// Events in the order of their sequence numbers, at least one.
         events: List<'a, ClusterEvent<'a>>,

@@ -60,7 +60,7 @@ structure! {
         /// Number of subscriptions that queued a batch, summed over the batches. A queue group counts as one
         /// subscription.
         delivered: u64,
-        /// Number of subscriptions whose queues had no room. The server notifies their subscribers of the loss.
+        /// Number of subscriptions with no room in their queues. The server notifies their subscribers of the loss.
         missed: u64,
     }
 }

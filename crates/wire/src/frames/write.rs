@@ -3,12 +3,13 @@
 //! Owns: the contents of these frames. Does not own: the encoding of commands (`thalweg_types::command`), or the choice
 //! of the reply to an outcome (`outcome`).
 //!
-//! A write carries a command as `docs/formats/command.md` describes it, byte for byte as it goes into the log. There
-//! is only one encoding of writes: the server proposes the received bytes, and a client can send everything that a
-//! commit or a transaction can hold. The cost for clients is that commands name keyspaces, streams and groups by id. A
-//! client looks an id up once ([`FindKeyspace`](super::FindKeyspace) and the like, or the command that creates the
-//! object) and stores it. Ids are never reused, so the server rejects an outdated id instead of misreading it.
-//! [`ClientCommand`](crate::ClientCommand) checks whether a client may send a command.
+//! A write carries a command in the encoding of `docs/formats/command.md`. The server writes the same bytes to the log.
+//! So writes have only one encoding, and a client can send everything that a commit or a transaction can contain.
+//!
+//! The cost for clients is that commands name keyspaces, streams and groups by id. A client looks up an id once, with
+//! [`FindKeyspace`](super::FindKeyspace) or a similar request, or gets it from the command that creates the object. Ids
+//! are never reused, so the server rejects an outdated id instead of applying the command to another object.
+//! [`ClientCommand`](crate::ClientCommand) checks if a client may send a command.
 
 use thalweg_types::{
     Attempt, Durability, LeaseId, Offset, Revision, SpaceTime, StreamId,
@@ -29,7 +30,7 @@ structure! {
     }
 }
 
-/// Appends a [`Write`] frame whose command `encode` writes in place, which avoids copying a large command.
+/// Appends a [`Write`] frame. `encode` writes the command directly into `out`, which avoids copying a large command.
 pub fn put_write(
     out: &mut Vec<u8>,
     id: u32,
@@ -64,9 +65,9 @@ pub enum PutWriteError {
 }
 
 structure! {
-    /// Requests the execution of a command, and then the publishing of batches. The server publishes the batches only
-    /// if the command reaches the requested durability level: at most once, and not if the server stops in between.
-    /// Messages that must not be lost belong into an append in the same command.
+    /// Requests the execution of a command, and then the publishing of batches. The server publishes the batches at
+    /// most once, and only if the command reaches the requested durability level. If the server stops in between, they
+    /// are not published. For messages that must not be lost, use an append in the same command instead.
     WriteAndPublish<'a> as "write and publish" {
         /// Durability level that the command must reach before the server acknowledges it.
         level: Level,
@@ -90,12 +91,12 @@ structure! {
 }
 
 structure! {
-    /// Reply to a commit that the server executed. At level `none` the server has only queued the commit, and its
+    /// Reply to a commit that the server executed. At level `none` the server has only queued the commit, and the
     /// outcome is unknown.
     Committed<'a> as "committed" {
         /// Durability level that the commit reached.
         durability: Durability,
-        /// True if the server had executed the commit before and the producer sent it again.
+        /// True if the server had executed this commit before, and the producer has sent it again.
         duplicate: bool,
         /// Revision of the commit; 0 at level `none`.
         revision: Revision,

@@ -10,14 +10,17 @@
 //! proof                              ──►
 //!                                    ◄──  welcome, or rejected with a code
 //! ```
-//! Both nodes prove that they know the secret of the cluster: a proof is HMAC-SHA256 with the secret over
-//! [`transcript`], which contains the role of the prover, both frames with their nonces, and the binding to the
-//! encrypted session, if there is one. So a proof is valid for one connection and one direction only. The handshake
-//! does not encrypt; links that leave the machine use TLS. The hello precedes the session, so that a node rejects
-//! strangers without the work and the memory of a TLS handshake. Its seal shows that the sender has known the secret;
-//! the proofs show that the peer at the other end of this session knows it.
+//! Both nodes prove that they know the cluster's secret. A proof is an HMAC-SHA256 with this secret over
+//! [`transcript`]. The transcript contains the role of the prover, both frames with their nonces, and the identifier of
+//! the encrypted session, if there is one. So a proof is valid only for one connection and one direction. The handshake
+//! itself does not encrypt; links between machines use TLS.
 //!
-//! Owns: the frames and the bytes that are authenticated. Does not own: the computation of the HMAC, time limits.
+//! The hello comes before the TLS session, so that a node rejects strangers without the work and the memory of a TLS
+//! handshake. The seal of the hello shows that its author knew the secret, but a stranger may replay it. The proofs
+//! show that the peer at the other end of this session knows the secret.
+//!
+//! Owns: the frames, and the choice of the bytes that are authenticated. Does not own: the computation of the HMAC, or
+//! time limits.
 
 use thalweg_types::{
     NodeId,
@@ -30,19 +33,19 @@ pub const VERSION: u16 = 4;
 /// Lowest version of the protocol that this build speaks.
 pub const MIN_VERSION: u16 = 1;
 
-/// Version from which a node knows the channel for subjects.
+/// Lowest version of nodes that know the channel for subjects.
 pub const SUBJECTS_FROM: u16 = 2;
 
-/// Version from which frames have short heads, and a node knows signs of life, facts and heartbeats.
+/// Lowest version at which frames have short headers, and nodes know signs of life, facts and heartbeats.
 pub const SHORT_FROM: u16 = 3;
 
-/// Version from which the random number of a hello begins with the run of the dialling node.
+/// Lowest version at which the nonce of a hello begins with the run of the dialling node.
 pub const RUN_FROM: u16 = 4;
 
 /// Magic number `TWPR`, which identifies the protocol between nodes.
 const MAGIC: u32 = u32::from_le_bytes(*b"TWPR");
 
-/// The magic number as a field; its encoding is always the bytes `TWPR`.
+/// The magic number as a field of a frame. Its encoding is always the bytes `TWPR`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerMagic;
 
@@ -61,7 +64,7 @@ impl<'a> Field<'a> for PeerMagic {
     }
 }
 
-/// 32 bytes: a random number that is used once, or a proof.
+/// 32 bytes: a random number for one use, or a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nonce(pub [u8; 32]);
 
@@ -83,13 +86,13 @@ impl<'a> Field<'a> for Nonce {
     }
 }
 
-/// Number of one run of a node's process, from its start to its end. Each process chooses a random one, so two
+/// Number of one run of a node's process, from its start to its end. Each process chooses a random number, so two
 /// processes with the same node id have different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRun(pub [u8; 16]);
 
 impl Nonce {
-    /// Replaces the first half of a random number by a run. The other half still makes the number unique.
+    /// Replaces the first half of a random number by a run. The second half still makes it unique.
     #[must_use]
     pub fn with_run(mut self, run: PeerRun) -> Self {
         self.0[..16].copy_from_slice(&run.0);
@@ -98,18 +101,18 @@ impl Nonce {
 }
 
 choices! {
-    /// Use of a connection. Each use has a connection of its own, so a long frame of one never delays the others.
+    /// Use of a connection. Each use has its own connection, so a long frame of one use never delays another.
     Channel as "channel" {
-        /// Entries of the log, from the leader.
+        /// Log entries from the leader.
         Appends = 0 "appends",
-        /// Votes, pings, read barriers and changes of the membership: short frames that must not wait.
+        /// Votes, pings, read barriers and membership changes: short frames that must not wait.
         Control = 1 "control",
         /// Snapshots of the state.
         Snapshots = 2 "snapshots",
         /// Proposals that a follower forwards to the leader.
         Proposals = 3 "proposals",
-        /// Filters of the sender's subscriptions, and messages for the receiver's. Only for nodes of version 2 or
-        /// later.
+        /// Filters of the dialling node, and messages for the accepting node's subscribers. Only for nodes of version 2
+        /// or later.
         Subjects = 4 "subjects",
     }
 }
@@ -125,7 +128,7 @@ choices! {
 }
 
 structure! {
-    /// First frame of a connection, from the dialling node. Its layout is the same in every version.
+    /// First frame of a connection, from the dialling node. Its layout is the same in every version of the protocol.
     Hello<'a> as "hello" {
         /// Magic number `TWPR`.
         magic: PeerMagic,
@@ -143,20 +146,22 @@ structure! {
         channel: Channel,
         /// Protection that the dialling node uses.
         protection: Protection,
-        /// Random number of the dialling node. It begins with the node's run if the node speaks version [`RUN_FROM`].
+        /// Random number of the dialling node. If the node speaks version [`RUN_FROM`] or later, the number begins with
+        /// its run.
         nonce: Nonce,
         /// Address at which other nodes reach the dialling node.
         address: &'a str,
         /// Version of the dialling node's software, for people.
         software: &'a str,
-        /// Seal over all other bytes of the body, see [`sealed_bytes`]. The other node begins a TLS session only after
-        /// a hello with a valid seal. A recorded hello has a valid seal too, so both nodes prove the secret afterwards.
+        /// Seal over all other bytes of the body, see [`sealed_bytes`]. The accepting node begins a TLS session only
+        /// after a hello with a valid seal. A recorded hello also has a valid seal, so both nodes still have to prove
+        /// the secret afterwards.
         seal: Nonce,
     }
 }
 
 impl Hello<'_> {
-    /// Magic number of the protocol.
+    /// Returns the magic number of the protocol.
     #[must_use]
     pub fn magic() -> PeerMagic {
         PeerMagic
@@ -168,15 +173,15 @@ impl Hello<'_> {
         u128::from(self.cluster_high) << 64 | u128::from(self.cluster_low)
     }
 
-    /// Returns the run of the dialling node; `None` if the node speaks only earlier versions, which state none.
+    /// Returns the run of the dialling node; `None` if the node speaks only earlier versions, which have no runs.
     #[must_use]
     pub fn run(&self) -> Option<PeerRun> {
         let (run, _) = self.nonce.0.split_first_chunk().expect("a random number has 32 bytes");
         (self.max_version >= RUN_FROM).then_some(PeerRun(*run))
     }
 
-    /// Returns the highest version that both nodes speak; `None` if there is none. `own_max` is the highest one that
-    /// this node offers, at most [`VERSION`].
+    /// Returns the highest version that both nodes speak; `None` if there is none. `own_max` is the highest version
+    /// that this node offers, at most [`VERSION`].
     #[must_use]
     pub fn common_version(&self, own_max: u16) -> Option<u16> {
         let highest = self.max_version.min(own_max).min(VERSION);
@@ -185,13 +190,12 @@ impl Hello<'_> {
 }
 
 structure! {
-    /// Answer of the accepting node to a hello that it accepts, if both nodes use TLS. The next bytes of both sides are
-    /// those of TLS.
+    /// Accepts a hello if both nodes use TLS. Sent by the accepting node. The next bytes of both sides belong to TLS.
     BeginTls as "begin TLS" {}
 }
 
 structure! {
-    /// Answer of the accepting node: the version in use, and the proof that it knows the secret.
+    /// Answer of the accepting node to a hello: the version in use, and the proof that this node knows the secret.
     Challenge as "challenge" {
         /// Protocol version of the connection.
         version: u16,
@@ -213,7 +217,7 @@ structure! {
 }
 
 structure! {
-    /// Last frame of the handshake: requests may follow.
+    /// Last frame of the handshake, from the accepting node. Requests may follow.
     Welcome<'a> as "welcome" {
         /// Version of the accepting node's software, for people.
         software: &'a str,
@@ -221,42 +225,43 @@ structure! {
 }
 
 structure! {
-    /// Rejection of a connection, after which the accepting node closes it.
+    /// Rejects a connection. The accepting node sends it and then closes the connection.
     Rejected<'a> as "rejected" {
         /// Code of the reason: `version`, `cluster`, `node`, `self`, `copy`, `protection`, `secret`,
         /// `certificate`, `removed`.
         code: &'a str,
-        /// Reason, for people.
+        /// Reason, described for people.
         reason: &'a str,
     }
 }
 
-/// Side of a connection that proves that it knows the secret.
+/// Side of a connection that proves its knowledge of the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The node that has dialled.
+    /// The dialling node.
     Dialler,
-    /// The node that has accepted.
+    /// The accepting node.
     Acceptor,
 }
 
-/// Returns the bytes that a proof authenticates. `hello` is the body of the hello frame as sent; `binding` identifies
-/// the encrypted session under the connection, and is empty without one.
+/// Returns the bytes over which a proof is computed. `hello` is the body of the hello frame as sent. `binding`
+/// identifies the encrypted session; it is empty without one.
 #[must_use]
 pub fn transcript(role: Role, hello: &[u8], version: u16, acceptor: NodeId, nonce: &Nonce, binding: &[u8]) -> Vec<u8> {
     let label: &[u8] = match role {
         Role::Dialler => b"thalweg peer dialler v1\0",
         Role::Acceptor => b"thalweg peer acceptor v1\0",
     };
-    // Every part but the last has a fixed size or is preceded by its length, so no two inputs give the same bytes.
+    // Every part except the last has a fixed size or is preceded by its length. So different inputs give different
+    // bytes.
     let hello_len = (hello.len() as u64).to_le_bytes();
     let parts: [&[u8]; 7] =
         [label, &hello_len, hello, &version.to_le_bytes(), &acceptor.0.to_le_bytes(), &nonce.0, binding];
     parts.concat()
 }
 
-/// Returns the bytes that the seal of a hello authenticates, in two parts, and the seal, from the body of the hello as
-/// sent. `None` if the body is too short for a seal.
+/// Splits the body of a hello, as sent, into the bytes that its seal covers (in two parts) and the seal. Returns `None`
+/// if the body is too short for a seal.
 #[must_use]
 pub fn sealed_bytes(hello: &[u8]) -> Option<([&[u8]; 2], &[u8; 32])> {
     let (unsealed, seal) = hello.split_last_chunk()?;

@@ -1,7 +1,7 @@
 //! The header before each frame between nodes, and the compression of bodies.
 //!
-//! Owns: both forms of the header, the bounds of a body, and compression. Does not own: the contents of frames
-//! (`frames`), or the choice of the form, which follows from the version agreed in the handshake (`handshake`).
+//! Owns: both forms of the header, the limits of a body, and compression. Does not own: the contents of frames
+//! (`frames`), or the choice of the form, which depends on the version agreed in the handshake (`handshake`).
 //!
 //! ```text
 //! 0        4      5       6          8        16
@@ -10,44 +10,45 @@
 //! All numbers are little-endian. `length` counts the bytes of the body as sent. Flag 1 means that the body is
 //! compressed: an LZ4 block after its uncompressed length (u32). The reserved bytes are 0.
 //!
-//! From version 3 on, a frame after the handshake has a short head in place of the header, because most frames between
-//! idle nodes have a body of a few bytes:
+//! From version 3 on, frames after the handshake have a short header instead, because most frames between idle nodes
+//! have a body of a few bytes:
 //!
 //! ```text
 //! | kind, and bits | length | id, if bit 0x40 is set | body ...        u8, varint, varint
 //! ```
-//! Bit 0x80 means that the body is compressed. A node encodes each frame with a header, which [`shorten`] replaces in
-//! place.
+//! Bit 0x80 means that the body is compressed. A node first encodes each frame with a full header. [`shorten`] then
+//! replaces it in place by a short header.
 
 use thalweg_types::codec::{EncodeError, Field, MAX_VARINT_BYTES, Malformed, Reader, Structure, put_varint};
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 
-/// Maximum size of a body in bytes: an entry of the largest size, with room for the fields around it.
+/// Maximum size of a body in bytes: enough for the largest log entry and the fields around it.
 pub const MAX_BODY_BYTES: usize = 80 * 1024 * 1024;
 
 /// Maximum size of a body in bytes before the peer has proved that it belongs to the cluster.
 pub const MAX_HANDSHAKE_BYTES: usize = 2048;
 
-/// Size of a body in bytes from which it is compressed, if that makes it shorter. Compressing a smaller body takes
+/// Minimum size in bytes of a body that is compressed, if that makes it shorter. For a smaller body, compression takes
 /// longer than sending the saved bytes on a local network.
 pub const COMPRESS_FROM_BYTES: usize = 16 * 1024;
-/// Number and size in bytes of the samples that show whether a body of at least four times their sum is worth compressing.
+/// Number and size in bytes of the samples that show if a long body is worth compressing. A body is long from four
+/// times their sum on.
 const SAMPLES: usize = 4;
 const SAMPLE_BYTES: usize = 8 * 1024;
 
 const COMPRESSED: u8 = 1;
 
-/// Maximum size of a short head in bytes: the kind, a length below 2^28, and an id.
+/// Maximum size of a short header in bytes: the kind, a length below 2^28, and an id.
 pub const MAX_SHORT_BYTES: usize = 1 + 4 + MAX_VARINT_BYTES;
 
-/// Bit of a short head: the body is compressed.
+/// Bit of a short header: the body is compressed.
 const SHORT_COMPRESSED: u8 = 0x80;
-/// Bit of a short head: the frame has an id.
+/// Bit of a short header: the frame has an id.
 const SHORT_HAS_ID: u8 = 0x40;
 
-// A short head takes the place of a header.
+// A short header must fit into the space of a full header.
 const _: () = assert!(MAX_SHORT_BYTES <= HEADER_BYTES && MAX_BODY_BYTES < 1 << 28);
 
 const _: () = assert!(HEADER_BYTES == 4 + 1 + 1 + 2 + 8);
@@ -56,12 +57,12 @@ const _: () = assert!(MAX_BODY_BYTES <= u32::MAX as usize);
 /// Error returned for a header or a compressed body that does not follow the format. The connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// The body is longer than the receiver accepts at this point.
+    /// The body is longer than the receiver accepts now.
     #[error("a frame of {got} bytes is above the limit of {max}")]
     TooLarge {
         /// Length that the header states.
         got: usize,
-        /// Longest body that is accepted.
+        /// Maximum length of a body that the receiver accepts now.
         max: usize,
     },
     /// The header has flags or reserved bytes that this version does not know.
@@ -75,7 +76,7 @@ pub enum HeaderError {
     /// The body is not a valid compressed block.
     #[error("a compressed frame does not decompress")]
     Compression,
-    /// A number in a short head is malformed, or an id is 0.
+    /// A number in a short header is malformed, or an id is 0.
     #[error("a malformed number in the head of a frame")]
     Number,
 }
@@ -94,7 +95,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Decodes a header. `max_body` is the longest body that the receiver accepts now.
+    /// Decodes a header. `max_body` is the maximum length in bytes of a body that the receiver accepts now.
     pub fn decode(bytes: &[u8; HEADER_BYTES], max_body: usize) -> Result<Self, HeaderError> {
         let [l0, l1, l2, l3, kind, flags, r0, r1, id @ ..] = *bytes;
         let (len, reserved) = (u32::from_le_bytes([l0, l1, l2, l3]) as usize, u16::from_le_bytes([r0, r1]));
@@ -107,14 +108,14 @@ impl Header {
         Ok(Self { len, kind, is_compressed: flags & COMPRESSED != 0, id: u64::from_le_bytes(id) })
     }
 
-    /// Decodes a short head from the first bytes of a frame, and returns it with its size. Returns `None` if it needs
-    /// more bytes; it has at most [`MAX_SHORT_BYTES`].
+    /// Decodes a short header from the first bytes of a frame, and returns it with its size in bytes. Returns `None` if
+    /// more bytes are needed. A short header has at most [`MAX_SHORT_BYTES`].
     pub fn decode_short(bytes: &[u8], max_body: usize) -> Result<Option<(Self, usize)>, HeaderError> {
         let mut reader = Reader::at(bytes, 0);
         let Ok(first) = reader.u8("a kind") else { return Ok(None) };
         let mut number = || match reader.varint("a number") {
             Ok(number) => Ok(Some(number)),
-            // A number that is not complete may continue in bytes that have not arrived yet.
+            // An incomplete number may continue in bytes that have not arrived yet.
             Err(_)
                 if bytes.len() < MAX_SHORT_BYTES && bytes[reader.position()..].iter().all(|byte| byte & 0x80 != 0) =>
             {
@@ -199,9 +200,9 @@ pub fn encode_compressed<'a, F: PeerFrame<'a>>(frame: &F, id: u64, out: &mut Vec
     Ok(())
 }
 
-/// Compresses the body of the encoded frame that begins at `begin` and ends at the end of `out`, if it is long enough
-/// and becomes shorter by at least an eighth. A body of 128 KiB or more is not compressed either if samples of it hardly
-/// become shorter. Takes about 2 ms for each MiB that is compressed.
+/// Compresses the body of the encoded frame that takes the bytes of `out` from `begin` on. Leaves it uncompressed if it
+/// is short, or if it would not become shorter by at least an eighth. Also leaves a body of 128 KiB or more
+/// uncompressed if samples of it hardly become shorter. Takes about 2 ms for each MiB that is compressed.
 pub fn compress(out: &mut Vec<u8>, begin: usize) {
     let Some((header, body)) = out[begin..].split_first_chunk::<HEADER_BYTES>() else { return };
     let Ok(header) = Header::decode(header, MAX_BODY_BYTES) else { return };
@@ -216,8 +217,7 @@ pub fn compress(out: &mut Vec<u8>, begin: usize) {
     }
 }
 
-/// Returns false if samples of a long body suggest that compressing it would be in vain, as with data that is compressed
-/// or encrypted already.
+/// Returns false if samples of a long body hardly become shorter, as with data that is already compressed or encrypted.
 fn seems_compressible(body: &[u8]) -> bool {
     if body.len() < SAMPLES * SAMPLE_BYTES * 4 {
         return true;
@@ -229,10 +229,11 @@ fn seems_compressible(body: &[u8]) -> bool {
     (0..SAMPLES).map(sample).sum::<usize>() < SAMPLES * SAMPLE_BYTES / 16 * 15
 }
 
-/// Replaces the header of an encoded frame by a short head. Returns the position at which the frame begins then.
+/// Replaces the header of an encoded frame by a short header. Returns the position in `frame` at which the frame now
+/// begins.
 ///
 /// # Panics
-/// `frame` is not one frame with a header and a kind below 64, as [`encode`] makes it.
+/// `frame` is not exactly one frame with a full header and a kind below 64, as [`encode`] creates it.
 pub fn shorten(frame: &mut [u8]) -> usize {
     let (header, body) = frame.split_first_chunk_mut::<HEADER_BYTES>().expect("a frame has a header");
     let decoded = Header::decode(header, MAX_BODY_BYTES).expect("the header was encoded here");
@@ -244,19 +245,19 @@ pub fn shorten(frame: &mut [u8]) -> usize {
     begin
 }
 
-/// Decompresses the body of a frame. The announced length is checked before memory is taken.
+/// Decompresses the body of a frame. Checks the length that the body states before it allocates memory.
 pub fn decompress(body: &[u8]) -> Result<Vec<u8>, HeaderError> {
     let Some((len, _)) = body.split_first_chunk::<4>() else { return Err(HeaderError::Compression) };
     let len = u32::from_le_bytes(*len) as usize;
     if len > MAX_BODY_BYTES {
         return Err(HeaderError::TooLarge { got: len, max: MAX_BODY_BYTES });
     }
-    // LZ4 compresses to no less than 1/255, so a short block cannot demand much memory.
+    // LZ4 shortens data to no less than 1/255, so this check keeps a short body from causing a large allocation.
     if len / 255 > body.len() {
         return Err(HeaderError::Compression);
     }
     let long = lz4_flex::block::decompress_size_prepended(body).map_err(|_| HeaderError::Compression)?;
-    // A block that is cut between two of its sequences decompresses to fewer bytes.
+    // A block that is cut between two of its sequences is still valid, but decompresses to fewer bytes.
     if long.len() == len { Ok(long) } else { Err(HeaderError::Compression) }
 }
 
@@ -280,7 +281,7 @@ mod tests {
         .collect();
         let text: Vec<u8> = noise.iter().map(|byte| b'a' + byte % 4).collect();
         assert!(!seems_compressible(&noise) && seems_compressible(&text));
-        // A part that can become shorter decides for the whole, and short bodies are always tried.
+        // A part that becomes shorter is enough for the whole body. Short bodies are always tried.
         assert!(seems_compressible(&[&noise[..200_000], &text[..100_000]].concat()));
         assert!(seems_compressible(&noise[..100_000]));
     }
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(Ping::decode_body(&out[HEADER_BYTES..]).unwrap(), Ping { number: 5, heard: 3 });
     }
 
-    /// Returns a frame with a short head.
+    /// Returns an encoded frame with a short header.
     fn short<'a, F: PeerFrame<'a>>(frame: &F, id: u64) -> Vec<u8> {
         let mut out = Vec::new();
         encode(frame, id, &mut out).unwrap();
@@ -332,7 +333,7 @@ mod tests {
         for bytes in [&[50, 0x80, 0][..], &[0x40 | 50, 2, 0], &[0x40 | 50, 2, 0x80, 0], &[0xff; MAX_SHORT_BYTES]] {
             assert_eq!(Header::decode_short(bytes, MAX_BODY_BYTES), Err(HeaderError::Number), "{bytes:x?}");
         }
-        // All short inputs: an answer, or a wish for more bytes, without a panic.
+        // Tries all short inputs: each gives a header, an error, or a request for more bytes, but never a panic.
         for first in 0..=255_u8 {
             for second in [0, 1, 0x7f, 0x80, 0xff] {
                 let bytes = [&[first][..], &[second; MAX_SHORT_BYTES - 1]].concat();

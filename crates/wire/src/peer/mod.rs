@@ -1,11 +1,12 @@
 //! The protocol between the nodes of a cluster, without I/O.
 //!
 //! Owns: every byte that goes over a connection between nodes (`docs/formats/peer.md` describes them): the header, the
-//! frames, the handshake and its limits. Does not own: sockets, the secret (the handshake only says which bytes are
-//! authenticated), openraft's types, or the meaning of the commands and records that frames carry.
+//! frames, the handshake and its limits. Does not own: sockets, the secret (the handshake only defines which bytes are
+//! authenticated), openraft's types, or the meaning of the commands and records in frames.
 //!
-//! A node dials each other node several times, once for each [`Channel`], and sends its requests there. Replies come
-//! back on the same connection with the request's id, in any order. Frames of the channel for subjects have no replies.
+//! A node dials each other node several times, once for each [`Channel`], and sends its requests on these connections.
+//! The replies arrive on the same connection with the request's id, in any order. Frames of the channel for subjects
+//! have no replies.
 //!
 //! Invariants:
 //! - before the handshake has succeeded, a receiver reads at most [`MAX_HANDSHAKE_BYTES`] for a frame;

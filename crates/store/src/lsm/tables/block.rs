@@ -1,19 +1,19 @@
 //! A data block of a table on disk, indexed in memory so that pairs are read without copying.
 //!
-//! Owns: finding pairs in one block, without copies and without touching unrelated memory. Does not own: loading the
-//! block, or checking its checksum (done when the block is read from disk).
+//! Owns: finding pairs in one block, without copies, and with few reads of memory. Does not own: loading the block, or
+//! verifying its checksum, which happens when the block is read from disk.
 //!
 //! ```text
 //! block   := item* | 255 | offset of each item, u16 or u32 | hash bucket u8* | trailer
 //! item    := type u8 | seqno varint | key_len varint | key | (value_len varint | value)?
 //! trailer := 1 u8 | offset_bytes u8 | items u32 | offsets_at u32 | buckets u32 | buckets_at u32 | 13 bytes
 //! ```
-//! This is the format of the LSM crate at restart interval 1 (the leading 1 of the trailer), where every item is
-//! complete. Deletes have no value. When a block is loaded, its items are decoded once into two small arrays: the
-//! position of each key, and four bytes of each key. The cost of a read is mainly that of its processor cache misses.
-//! These arrays have a tenth of the block's size, and a search touches only the arrays and the one item that it finds.
-//! The block's own offsets and hash buckets are not used (with twice as many buckets as keys, four in ten keys
-//! collide).
+//! This is the format of the LSM crate at restart interval 1 (the leading 1 of the trailer): every item is complete.
+//! Deletes have no value. When a block is loaded, its items are decoded once into two small arrays: the position of
+//! each key, and four bytes of each key. Most of the cost of a read are the processor's cache misses. The arrays have a
+//! tenth of the block's size, and a search reads only the arrays and the one item that it finds. The offsets and hash
+//! buckets in the block are not used. Buckets would not help: even with twice as many buckets as keys, four in ten keys
+//! collide.
 //!
 //! Invariant: after construction, all positions are within the bytes and in order, so that reads cannot fail.
 
@@ -34,8 +34,8 @@ const TRAILER_BYTES: usize = 31;
 const END_OF_ITEMS: u8 = 255;
 const TYPE_VALUE: u8 = 0;
 const TYPE_DELETE: u8 = 1;
-/// Maximum number of key heads (four bytes of a key) that are all compared with the wanted key instead of bisected.
-/// Comparing all needs no branches, and the cache misses overlap.
+/// Maximum number of key heads (four bytes of a key) that a search compares one by one with the wanted key. Larger
+/// blocks are bisected first. Comparing all needs no branches, and the cache misses overlap.
 const HEADS_AT_ONCE: usize = 128;
 
 /// Error returned when a block's bytes don't follow the format.
@@ -91,10 +91,10 @@ impl DataBlock {
         (size_of::<Self>() + self.data.len() + index) as u64
     }
 
-    /// Marks the block as read while it was already in the cache.
+    /// Marks the block as read again. Called when a read finds the block in the cache.
     #[inline]
     pub(super) fn mark_read_again(&self) {
-        // Storing only once keeps the cache line shared among cores.
+        // The store is skipped if the mark is already set, so that the cache line stays shared among cores.
         if !self.was_read_again.load(Memory::Relaxed) {
             self.was_read_again.store(true, Memory::Relaxed);
         }
@@ -133,7 +133,7 @@ impl DataBlock {
 
     /// Calls `visit` with the pairs of a range of items, in the given direction. Skips deletes.
     pub(super) fn visit(&self, items: Range<usize>, direction: Direction, visit: &mut Visit<'_>) -> ControlFlow<()> {
-        // Each item with the next one, at which its value ends.
+        // Each window has an item and the next one. The value of the first ends where the second begins.
         let mut pairs = self.places[items.start..=items.end].windows(2);
         let mut one = |pair: &[ItemPosition]| {
             let [place, next] = pair else { return ControlFlow::Continue(()) };
@@ -175,8 +175,8 @@ impl DataBlock {
         (!alike.is_empty() && self.key(alike.start) == key).then_some(alike.start)
     }
 
-    /// Returns the range of items whose key heads equal the head of `key`. The `key` must be at least as long as the
-    /// block's common prefix.
+    /// Returns the range of items whose key head equals the head of `key`. The `key` must be at least as long as the
+    /// common prefix of the block's keys.
     #[inline]
     fn equal_heads(&self, key: &[u8]) -> Range<usize> {
         let head = head(&key[self.common_len..]);
@@ -241,7 +241,7 @@ fn places(data: &[u8], items: usize) -> Result<Box<[ItemPosition]>, Malformed> {
     Ok(places.into())
 }
 
-/// Returns the number of entries in `heads` (ascending key heads) that are less than `head`.
+/// Returns the number of entries less than `head` in `heads`, which is in ascending order.
 #[inline]
 fn count_less(mut heads: &[i32], head: i32) -> usize {
     let mut before = 0;
@@ -257,7 +257,7 @@ fn count_less(mut heads: &[i32], head: i32) -> usize {
     before + heads.iter().map(|other| i32::from(*other < head)).sum::<i32>() as usize
 }
 
-/// Returns the first four bytes as a number with the same order as the bytes. The number is signed, because the
+/// Returns the first four bytes as a number that has the order of the bytes. The number is signed, because the
 /// processor's vector instructions compare signed numbers.
 #[inline]
 fn head(bytes: &[u8]) -> i32 {
@@ -327,7 +327,7 @@ pub(super) mod tests {
         DataBlock::new(bytes_of(pairs).into()).unwrap()
     }
 
-    /// Checks that every key is found, and that the ranks of keys and of neighbouring keys equal those of a plain
+    /// Checks that every key is found. Compares the ranks of the keys, and of keys next to them, with those of a plain
     /// search.
     fn check(keys: &[Vec<u8>]) {
         let value = |number: usize| (!number.is_multiple_of(3)).then(|| &b"some value"[..number % 7]);
@@ -374,7 +374,7 @@ pub(super) mod tests {
     fn search_agrees_with_a_plain_one() {
         check(&[b"a".to_vec()]);
         check(&(0..1000).map(|number| format!("some keyspace/{number:06}").into_bytes()).collect::<Vec<_>>());
-        // One key differs from all others, so that the heads of the others are equal.
+        // One key differs from all others. The others have equal heads.
         let alike = (0..300).map(|number| format!("zzzzzzzz{number:04}").into_bytes());
         check(&[b"a".to_vec()].into_iter().chain(alike).collect::<Vec<_>>());
         // Keys that are prefixes of one another, zero bytes at their ends, and bytes above 127.

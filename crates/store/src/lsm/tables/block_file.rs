@@ -7,12 +7,12 @@
 //! block on disk := header | data
 //! header        := "LSM" 3 u8 | kind u8 | checksum u128 | data_bytes u32 | block_bytes u32 | header checksum u32
 //! ```
-//! Little-endian. The checksum is that of `data`, as it is on the disk. `data` is the block itself, or the block
-//! compressed in the LZ4 block format; the metadata of the table say which.
+//! Little-endian. The checksum covers `data` as it is on the disk. `data` is the block itself, or the block compressed
+//! in the LZ4 block format; the table's metadata say which of the two.
 //!
-//! The LSM crate decodes blocks that are not compressed. Compressed ones are decoded here, because the crate trusts
-//! `block_bytes`: it allocates up to 4 GiB for a damaged block, and shows memory that it has not filled if the data
-//! decompress to less.
+//! The LSM crate decodes uncompressed blocks. Compressed blocks are decoded here, because the crate trusts
+//! `block_bytes`: it allocates up to 4 GiB for a damaged block. If the data decompress to fewer bytes, it returns
+//! uninitialised memory.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
@@ -30,7 +30,7 @@ use crate::caught::caught;
 #[cfg(feature = "lz4")]
 const MAX_LZ4_EXPANSION: usize = 255;
 
-/// Error of reading a block.
+/// Error of a failed read of a block.
 #[derive(Debug)]
 pub(super) enum BlockError {
     /// The file could not be read.
@@ -39,8 +39,8 @@ pub(super) enum BlockError {
     Damaged(String),
 }
 
-/// Reads the data block of `size` bytes at `offset`, and returns its decompressed bytes. Fails without reading if the
-/// [budget] of the thread's read forbids waiting for the disk, and the kernel does not have the block in memory.
+/// Reads the data block of `size` bytes at `offset`, and returns its decompressed bytes. If the [budget] of the
+/// thread's read forbids waiting for the disk, and the block is not in the kernel's memory, it fails without reading.
 pub(super) fn read(
     file: &File,
     offset: u64,
@@ -61,7 +61,7 @@ pub(super) fn read(
     budget::read_file(|| resident(file, offset, size, decompressed), waiting)
 }
 
-/// Returns the result of `decode` for the bytes of a block; `None` if the kernel does not have them in memory.
+/// Decodes a block with `decode` if the block is in the kernel's memory; returns `None` otherwise.
 fn resident(
     file: &File,
     offset: u64,
@@ -74,7 +74,8 @@ fn resident(
     }
 }
 
-/// Returns the bytes of a data block that the LSM crate decodes. The crate has assertions about damaged headers.
+/// Returns the bytes of a data block that `decode` reads through the LSM crate. The crate panics on some damaged
+/// headers; a panic is returned as an error.
 fn decoded_by_crate(decode: impl FnOnce() -> lsm_tree::Result<Block>) -> Result<Bytes, BlockError> {
     match caught(decode).map_err(BlockError::Damaged)? {
         Ok(block) if block.header.block_type == BlockType::Data => Ok(block.data.into()),
@@ -84,8 +85,8 @@ fn decoded_by_crate(decode: impl FnOnce() -> lsm_tree::Result<Block>) -> Result<
     }
 }
 
-/// Verifies and decompresses the bytes of a compressed data block. Allocates at most [`MAX_LZ4_EXPANSION`] times their
-/// number, whatever the header says.
+/// Verifies and decompresses the bytes of a compressed data block. Allocates at most [`MAX_LZ4_EXPANSION`] times as
+/// many bytes as `bytes` has, even if a damaged header names a larger size.
 #[cfg(feature = "lz4")]
 fn decompressed(bytes: &[u8]) -> Result<Bytes, BlockError> {
     use lsm_tree::{coding::Decode as _, table::block::Header};
@@ -113,7 +114,7 @@ fn decompressed(bytes: &[u8]) -> Result<Bytes, BlockError> {
     }
 }
 
-/// Fails: opening a compressed table has failed before, because this build has no decoder.
+/// Always fails, because this build has no LZ4 decoder. It is never reached: opening a compressed table fails earlier.
 #[cfg(not(feature = "lz4"))]
 fn decompressed(_: &[u8]) -> Result<Bytes, BlockError> {
     Err(BlockError::Damaged("this build can't decompress it".to_owned()))
@@ -134,7 +135,7 @@ mod tests {
         bytes
     }
 
-    /// Returns compressed data under a header whose checksums are right.
+    /// Returns a block with these data and valid checksums, whose header claims a decompressed size of `block_bytes`.
     fn claiming(block_bytes: u32, data: &[u8]) -> Vec<u8> {
         let header = Header {
             block_type: BlockType::Data,

@@ -1,15 +1,15 @@
 //! A cache of table blocks in memory.
 //!
-//! Owns: the choice of blocks of the open tables that stay in memory, bounded in bytes. Reading a cached block
-//! costs a load from an array: no hash, no lock, no counter that readers share.
-//! Does not own: reading blocks from files.
+//! Owns: the choice of the blocks of open tables that stay in memory, bounded in bytes. Reading a cached block costs
+//! one load from an array, and no hash, lock or shared counter. Does not own: reading blocks from files.
 //!
-//! Each table has a slot for each block. All cached blocks are in one queue, oldest first. When the bytes exceed the
-//! bound, the oldest block is evicted, unless the block was read again since it was last at the front; in this case it
-//! moves to the back of the queue. So a walk over much data does not evict blocks that are read repeatedly.
+//! Each table has a slot for each of its blocks. All cached blocks are in one queue, oldest first. When the bytes
+//! exceed the bound, the block at the front is evicted. If it was read again since it entered the queue or was last
+//! spared, it moves to the back of the queue instead (it is *spared*). So a scan of much data does not evict blocks
+//! that are read repeatedly.
 //!
-//! The blocks of a dropped table leave their slots at once. Their entries stay in the queue, which is long, until they
-//! reach its front or are most of it, so that the thread that drops a table does not hold up others.
+//! The blocks of a dropped table leave their slots at once. Their entries stay in the long queue until they reach its
+//! front, or until most entries of the queue belong to dropped tables. So dropping a table takes little time.
 //!
 //! Invariants, with the queue locked: a slot contains a block only if the slot's table and block number are in the
 //! queue; the entries whose slots are empty are those of dropped tables, and `dead` counts them; `bytes` is at least
@@ -24,11 +24,11 @@ use arc_swap::{ArcSwapOption, Guard};
 
 use super::block::DataBlock;
 
-/// Maximum number of blocks that one insertion keeps in the cache because they were read again. A larger number makes
-/// evictions more accurate, and the longest insertion longer.
+/// Maximum number of blocks that one insertion spares because they were read again. With a larger number, evictions hit
+/// unused blocks more accurately, but the slowest insertion takes longer.
 const MAX_SPARED: usize = 32;
 
-/// Number of bytes of the cache that reading ahead leaves free, for blocks that readers load.
+/// Number of bytes of the cache that reading ahead leaves free for blocks that readers load.
 pub(super) const ROOM_LEFT_BYTES: u64 = 1 << 20;
 
 /// A cache of table blocks with bounded size; see the [module](self).
@@ -41,7 +41,7 @@ pub(super) struct BlockCache {
 struct Queue {
     entries: VecDeque<(Arc<Slots>, u32)>,
     bytes: u64,
-    /// Number of entries of dropped tables.
+    /// Number of entries in the queue that belong to dropped tables.
     dead: usize,
 }
 
@@ -104,7 +104,8 @@ impl BlockCache {
 
     /// Removes all blocks of a table from the cache. Called when the table is about to be dropped.
     pub(super) fn forget(&self, slots: &Arc<Slots>) {
-        // An eviction can empty a slot at the same time; only one of the two gets the block.
+        // An eviction may empty a slot at the same time. Each block is counted only by the one that takes it from the
+        // slot.
         let held = slots.0.iter().filter(|slot| slot.load().is_some()).filter_map(|slot| slot.swap(None));
         let (blocks, bytes) = held.fold((0, 0), |(blocks, bytes), block| (blocks + 1, bytes + block.memory_bytes()));
         if blocks == 0 {

@@ -1,8 +1,8 @@
 //! Configuration of the LSM crate.
 //!
-//! Owns: the form of the tables that the crate writes: their blocks, filters and compression on each level. Does not
-//! own: reading tables. A reader takes the form of a table from the table itself, so a directory may have tables that
-//! were written with other options.
+//! Owns: the properties of the tables that the crate writes: their blocks, filters and compression on each level. Does
+//! not own: reading tables. A reader takes these properties from the table itself, so tables written with different
+//! options can be in one directory.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,14 +16,15 @@ use crate::{backend::BackendError, lsm::TableCompression};
 
 /// Size in bytes at which the crate begins a new data block.
 pub(super) const BLOCK_BYTES: u32 = 16 * 1024;
-/// Bits of the bloom filters for each key, by level from level 0 on; the last level has most keys, and a tree with
-/// little data has no others below level 0. A read of a missing key asks each run, and the many runs of level 0 have
-/// few keys, so more bits there cost little memory. With six runs on level 0 and three levels below it, 1.6 % of such
-/// reads read a block in vain.
+/// Bits for each key in the bloom filters, by level, level 0 first. The last level has most keys, so it gets the fewest
+/// bits; a small tree has only level 0 and the last level. A read of a missing key checks every run. Level 0 has many
+/// runs with few keys, so more bits there cost little memory. With six runs on level 0 and three levels below it, 1.6 %
+/// of the reads of missing keys read a block for nothing.
 const FILTER_BITS_PER_KEY: [f32; 7] = [18.0, 12.0, 12.0, 12.0, 12.0, 12.0, 10.0];
 const CRATE_CACHE_BYTES: u64 = 1 << 20;
 
-/// Returns the configuration of the crate for the tables in `dir`, whose levels below level 0 have this compression.
+/// Returns the LSM crate's configuration for the tables in `dir`. Tables below level 0 are compressed with
+/// `below_level_0`.
 pub(super) fn config(dir: &Path, below_level_0: CompressionType) -> Config {
     let filter = |bits| FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(bits));
     Config::new(dir, SequenceNumberCounter::default(), SequenceNumberCounter::default())
@@ -36,17 +37,20 @@ pub(super) fn config(dir: &Path, below_level_0: CompressionType) -> Config {
         .index_block_compression_policy(CompressionPolicy::all(CompressionType::None))
         .filter_policy(FilterPolicy::new(FILTER_BITS_PER_KEY.map(filter)))
         .filter_block_partitioning_policy(PartitioningPolicy::all(false))
-        // Tables have their own index and filter; the crate needs its copies only while it opens a table.
+        // Our own table handles have the index and filter in memory; the crate needs its copies only while it opens a
+        // table.
         .filter_block_pinning_policy(PinningPolicy::all(false))
         .index_block_pinning_policy(PinningPolicy::all(false))
         .index_block_partitioning_policy(PartitioningPolicy::all(false))
 }
 
-/// Returns the compression of data blocks on each level. Each flush passes through level 0 and waits for its table, so
-/// tables there are not compressed. Those on level 1 are, although compactions of level 0 rewrite them often: the crate
-/// counts the first level below level 0 that has tables as level 1, and fills levels from the last one up, so tables of
-/// level 1 become those of deeper levels without being written again. So do tables that overlap no others. A compaction
-/// of all tables writes to the last level.
+/// Returns the compression of data blocks on each level.
+///
+/// Tables on level 0 are not compressed, because each flush waits until its table is written. Tables on level 1 are
+/// compressed, although compactions of level 0 rewrite them often, because they can become tables of deeper levels
+/// without being written again. This happens in two ways. The crate counts the first level below level 0 that has
+/// tables as level 1, and fills levels from the last one up, so a table's level number can grow. A table that overlaps
+/// no other is moved down as it is. A compaction of all tables writes to the last level.
 fn compression_by_level(below_level_0: CompressionType) -> CompressionPolicy {
     CompressionPolicy::new([CompressionType::None, below_level_0])
 }
@@ -117,7 +121,7 @@ mod tests {
         store.flush(memtable.changes(), Applied::default()).unwrap();
     }
 
-    /// Returns the compression of the tables of each level that has any, level 0 first.
+    /// Returns the compressions of the tables on each level that has tables, level 0 first.
     fn compressions(store: &TableStore) -> Vec<Vec<CompressionType>> {
         let set = store.newest();
         let mut tables = set.tables().map(|table| table.compression());
@@ -127,7 +131,7 @@ mod tests {
         levels
     }
 
-    /// Checks all pairs by key and, if all tables are one run, by a scan; and the checksums of the tables.
+    /// Checks all pairs by key and, if there is only one run, by a scan. Also checks the checksums of the tables.
     fn check(store: &TableStore, map: &Map) {
         let set = store.newest();
         for (key, value) in map {

@@ -3,9 +3,10 @@
 //! Owns: [`RunCursor`], which finds the first pair within bounds and moves from pair to pair, one block at a time.
 //! Keys and values are borrowed from the block. Does not own: merging runs, or hiding deletes.
 //!
-//! A scan that has read [`BLOCKS_BEFORE_AHEAD`] blocks from files one after the other is expected to go on. If its
-//! thread may wait for the disk, the kernel then reads the next blocks in advance. The kernel does this by itself for a
-//! single reader that moves forward; readers of one table share its file, and disturb each other in that.
+//! After a scan has read [`BLOCKS_BEFORE_AHEAD`] consecutive blocks from files, it is expected to continue. If its
+//! thread may wait for the disk, it then asks the kernel to read the next blocks in advance. The kernel does this by
+//! itself only for a single forward reader of a file. Here several readers share the file of a table, which defeats its
+//! detection.
 //!
 //! Invariant: the tables of a run ascend and don't overlap, and a table contains each key once.
 
@@ -20,8 +21,8 @@ use crate::{
     span::SpanOf,
 };
 
-/// A position in a sorted run of tables. Until [`advance`](Cursor::advance) returns false, the cursor is positioned on
-/// a pair. `T` are the tables and `K` the bounds of the scan, either borrowed or shared.
+/// A position in a sorted run of tables. The cursor is positioned on a pair until [`advance`](Cursor::advance) returns
+/// false. `T` is the list of tables and `K` the type of the scan's bounds; each is either borrowed or shared.
 #[derive(Clone)]
 pub struct RunCursor<T, K> {
     tables: T,
@@ -34,13 +35,13 @@ pub struct RunCursor<T, K> {
     left: std::ops::Range<usize>,
     /// True if the bounds of the scan end within the current block, so that no further block is needed.
     is_last: bool,
-    /// Number of blocks since the last one that was in the cache.
+    /// Number of consecutive blocks, up to the current one, that were not in the cache.
     loaded: usize,
-    /// Number of further blocks of the table that the kernel was asked to read.
+    /// Number of further blocks of the table that the kernel was already asked to read.
     ahead: usize,
 }
 
-/// Number of consecutive blocks from files after which a scan reads ahead.
+/// Number of consecutive blocks that a scan reads from files before it reads ahead.
 const BLOCKS_BEFORE_AHEAD: usize = 4;
 
 /// A cursor that borrows the tables and the bounds.
@@ -86,14 +87,14 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         self.number
     }
 
-    /// Returns the number of blocks from the current one on that the kernel was asked to read.
+    /// Returns the number of blocks, including the current one, that the kernel was asked to read.
     #[cfg(test)]
     pub(super) fn blocks_ahead(&self) -> usize {
         self.ahead
     }
 
-    /// Has the kernel read blocks from the current one on, if the scan has come far enough and they are not in the
-    /// cache.
+    /// Asks the kernel to read the current block and the next ones, if they are not in the cache and the scan has read
+    /// enough consecutive blocks.
     fn read_ahead(&mut self) {
         let table = &*self.tables.as_ref()[self.table];
         self.ahead = self.ahead.saturating_sub(1);
@@ -111,7 +112,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
     fn enter_block(&mut self) {
         let table = &*self.tables.as_ref()[self.table];
         let index = table.index();
-        // All keys of the block are greater than the last key of the previous block, and at most its own last key.
+        // All keys of the block are greater than the end key of the previous block, and at most the block's own end
+        // key.
         let cut_below = match self.number.checked_sub(1) {
             Some(before) => self.span.begins_after(index.end_key(before)) && self.span.lower() != Bound::Unbounded,
             None => self.span.begins_after(table.min_key()),
@@ -191,8 +193,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> Cursor for RunCursor<T, K> {
     }
 }
 
-/// Returns the block that contains the span's first pair, in the span's direction, or the block at which the search for
-/// this pair must begin. Returns `None` without reading a block if no table reaches into the span.
+/// Returns the table and the block at which a search for the span's first pair begins, in the span's direction. The
+/// pair is in this block or in a later one. Returns `None` without reading a block if no table overlaps the span.
 fn first_block<K: AsRef<[u8]>>(tables: &[Arc<Table>], span: &SpanOf<K>) -> Option<(usize, usize)> {
     match span.direction {
         Direction::Forward => {

@@ -4,9 +4,9 @@
 //! of a table, which the LSM crate does when no version uses it any more.
 //!
 //! If the file system reports free blocks to the disk (discard), deleting a large file in one step stalls the disk.
-//! While a file of 64 MiB is deleted, a sync of another file takes 10 to 19 ms; while the file is truncated by 1 MiB at
-//! a time, with pauses, such a sync takes 1 to 2 ms. A deleted file exists as long as it is open, so this module keeps
-//! a deleted file open until it is truncated.
+//! While a file of 64 MiB is deleted, a sync of another file takes 10 to 19 ms. If the file is truncated by 1 MiB at a
+//! time, with pauses, the other sync takes 1 to 2 ms. The kernel keeps the blocks of a deleted file while the file is
+//! open. So this module keeps deleted files open until they are truncated.
 //!
 //! Bound: at most [`MAX_WAITING`] deleted tables wait to be truncated; the disk blocks of further tables are released
 //! immediately. When the process ends, the disk blocks of waiting tables are also released immediately.
@@ -28,8 +28,8 @@ use thalweg_disk::{PacedJob, PacedWork, Pacer};
 
 /// Number of bytes by which a deleted file is truncated in one step.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Maximum usual pause after each truncation of a deleted file. The thread usually pauses for as long as the truncation
-/// took, so that the disk can serve other requests.
+/// Maximum pause after each truncation of a deleted file, unless the pacer extends it. The pause is as long as the
+/// truncation took, so that the disk can serve other requests.
 const MAX_REST: Duration = Duration::from_millis(5);
 /// Maximum number of deleted tables that wait to be truncated.
 const MAX_WAITING: usize = 256;
@@ -39,8 +39,8 @@ const MAX_WAITING: usize = 256;
 pub(super) struct Discarding(SyncSender<File>);
 
 impl Discarding {
-    /// Starts the thread that truncates deleted files. The thread ends when all senders and tables are dropped and the
-    /// waiting files are truncated. The pauses of the thread are those that `pacer` decides.
+    /// Starts the thread that truncates deleted files. The thread ends when all senders and tables are dropped and no
+    /// file waits. `pacer` decides the length of the thread's pauses.
     pub(super) fn start(pacer: &Arc<Pacer>) -> io::Result<Self> {
         let (send, files) = sync_channel(MAX_WAITING);
         let pacer = Arc::clone(pacer);
@@ -51,7 +51,7 @@ impl Discarding {
 
 fn run(files: &Receiver<File>, pacer: &Pacer) {
     for file in files {
-        // If truncating fails, the rest of the file is released when it is closed.
+        // If truncating fails, the remaining blocks are released when the file is closed.
         let _ = truncate_stepwise(&file, pacer, |pause| pacer.rest(PacedWork::Discard, pause));
     }
 }
@@ -62,7 +62,7 @@ fn truncate_stepwise(file: &File, pacer: &Pacer, mut rest: impl FnMut(Duration))
         len -= PIECE_BYTES;
         let piece = pacer.begin(PacedJob { work: PacedWork::Discard, left_bytes: len, deadline: None });
         file.set_len(len)?;
-        // A truncation says nothing about the rate at which the disk writes.
+        // The piece counts 0 written bytes, because a truncation says nothing about the disk's write rate.
         rest(piece.finish(0, |took| took.min(MAX_REST)));
     }
     Ok(())

@@ -1,8 +1,8 @@
 //! A table's bloom filter, read in place.
 //!
-//! Owns: the check whether a table may contain a key. A read of a missing key checks a filter of every run, and a read
-//! of a present key checks a filter of every newer run. So the cost is kept to a few processor cycles per probe of a
-//! bit: the header is read once, and the division by the number of bits is a multiplication. Does not own: building
+//! Owns: the check if a table may contain a key. A read of a missing key checks a filter of every run, and a read of a
+//! present key checks a filter of every newer run. So each probe of a bit must take only a few processor cycles: the
+//! header is decoded once, and a multiplication replaces the division by the number of bits. Does not own: building
 //! filters; the LSM crate does that.
 //!
 //! ```text
@@ -21,8 +21,8 @@ const HASH: u8 = 0;
 pub(super) struct Filter {
     array: Bytes,
     bits: u64,
-    /// The largest number whose product with `bits` is below 2^64. It replaces a division by `bits` with a
-    /// multiplication.
+    /// The largest number whose product with `bits` is below 2^64. A multiplication by this number replaces a division
+    /// by `bits`.
     reciprocal: u64,
     probes: u64,
 }
@@ -54,9 +54,9 @@ impl Filter {
         true
     }
 
-    /// Checks only the first two bits for this hash, without a branch between the two checks. A caller can check
-    /// several filters this way and wait for their memory once. Returns false only if the table certainly contains no
-    /// key with this hash.
+    /// Checks only the first two bits for this hash, without a branch between the two checks. A caller can run this
+    /// check for several filters in a row, so that their cache misses overlap. Returns false only if the table
+    /// certainly contains no key with this hash.
     #[inline]
     pub(super) fn may_contain_at_first_sight(&self, hash: u64) -> bool {
         self.probes < 2 || self.bit(hash) & self.bit(hash.wrapping_add(second_hash(hash)))
@@ -68,8 +68,7 @@ impl Filter {
         self.array[(bit / 8) as usize] & (0x80 >> (bit % 8)) != 0
     }
 
-    /// Returns `value % bits`, by an estimate of the quotient. The estimate is never too large, and at most two too
-    /// small.
+    /// Returns `value % bits`. Computes it from an estimate of the quotient that is exact, or too small by one or two.
     #[inline]
     fn remainder(&self, value: u64) -> u64 {
         let quotient = ((u128::from(value) * u128::from(self.reciprocal)) >> 64) as u64;

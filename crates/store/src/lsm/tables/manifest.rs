@@ -1,22 +1,22 @@
-//! The files that name the current tables, before the LSM crate reads them.
+//! Preparation of the files that name the current tables, before the LSM crate reads them.
 //!
-//! Owns: the check of the list of tables, the durability of the name of that list, the removal of files that a kill has
-//! left unfinished, and the number of the version that a restart would find. Does not own: the lists, which the LSM
+//! Owns: checking the list of tables, making the name of the list durable, removing unfinished files of a killed
+//! process, and finding the number of the version that a restart would open. Does not own: the lists, which the LSM
 //! crate writes, or the tables.
 //!
 //! ```text
 //! current:  number of the version u64 | XXH3-128 of the file `v` + number | kind of the checksum u8, 0   little-endian
 //! ```
-//! The crate writes the checksum and does not check it. A flipped bit in the list can leave out a table, or give it
-//! another place: then the state differs from that of its log, and nothing says so.
+//! The crate writes the checksum but does not check it. A flipped bit in the list can remove a table from it or move a
+//! table to another level. The state then differs from the state of its log, without any error.
 //!
-//! The crate makes a list current by a rename to `current`, and syncs the directory afterwards. If the process is
-//! killed in between, or if that sync fails, the next open reads the new list from the memory of the kernel. The crate
-//! then removes the former list and the tables that only the former list has. A power loss could keep this removal and
-//! undo the rename, so that `current` names tables that are gone.
+//! The crate makes a list current by renaming a file to `current`, and syncs the directory afterwards. If the process
+//! is killed in between, or if the sync fails, the next open reads the new list from the kernel's memory. The crate
+//! then removes the former list and the tables that only the former list contains. A power loss could preserve this
+//! removal but undo the rename; `current` would then name tables that are gone.
 //!
-//! Invariant: when the LSM crate opens a directory, `current` and its name are on disk. So this module writes the file
-//! anew before: only a sync after a new change of the directory proves anything after a failed one.
+//! Invariant: when the LSM crate opens a directory, the file `current` and its name are on disk. For this, the module
+//! first writes the file anew: after a failed sync, a sync proves something only if the directory has changed since.
 
 use std::{fs, io, path::Path};
 
@@ -27,12 +27,12 @@ use super::private;
 use crate::{backend::BackendError, files::io_error};
 
 const CURRENT: &str = "current";
-/// Beginning of the names of unfinished files. The LSM crate adds random characters.
+/// Prefix of the names of unfinished files. The LSM crate appends random characters.
 const UNFINISHED: &str = ".tmp";
-/// Name under which `current` is written anew.
+/// Temporary name of the new copy of `current`.
 const TEMPORARY: &str = ".tmp-current";
 const CURRENT_BYTES: usize = 8 + 16 + 1;
-/// Kind of the checksum; the crate knows no other one.
+/// Kind of the checksum; the crate knows no other kind.
 const XXH3: u8 = 0;
 
 /// Reads a file; `None` if it is missing.
@@ -44,7 +44,7 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, BackendError> {
     }
 }
 
-/// Returns the number of the version that the file `current` in `dir` names; `None` if it cannot be read.
+/// Returns the version number in the file `current` of `dir`; `None` if the file cannot be read.
 pub(super) fn current_version(dir: &Path) -> Option<u64> {
     let current = fs::read(dir.join(CURRENT)).ok()?;
     Some(number_in(&<[u8; CURRENT_BYTES]>::try_from(current).ok()?))
@@ -54,8 +54,8 @@ fn number_in(current: &[u8; CURRENT_BYTES]) -> u64 {
     u64::from_le_bytes(*current.first_chunk().expect("the file begins with 8 bytes"))
 }
 
-/// Prepares the directory `dir`, which is the root of `disk`, for the LSM crate: checks its list of tables, and makes
-/// the choice of that list durable. On a full disk, the choice survives a power loss only if no sync has failed before.
+/// Prepares the directory `dir`, which is the root of `disk`, for the LSM crate: checks the current list of tables, and
+/// makes the file `current` and its name durable. On a full disk, this is certain only if no earlier sync has failed.
 pub(super) fn prepare(dir: &Path, disk: &dyn Disk) -> Result<(), BackendError> {
     let io = || io_error("make the list of tables durable");
     let content = check(dir)?;
@@ -67,7 +67,7 @@ pub(super) fn prepare(dir: &Path, disk: &dyn Disk) -> Result<(), BackendError> {
     private::give_to_owner_of(&former, &current).map_err(io())
 }
 
-/// Removes files that a killed process has not finished. They take room, and nothing refers to them.
+/// Removes unfinished files of a killed process. They take disk space, and nothing refers to them.
 fn remove_unfinished(disk: &dyn Disk) -> io::Result<()> {
     for name in disk.list("")?.iter().filter(|name| name.starts_with(UNFINISHED)) {
         disk.remove_if_there(name)?;
@@ -75,8 +75,8 @@ fn remove_unfinished(disk: &dyn Disk) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the file `current` anew, with the same content, and syncs it and its name. Without room for another file, it
-/// only syncs: this makes the rename of a killed process durable, but not one whose sync has failed.
+/// Writes the file `current` anew with the same content, and syncs the file and its name. If there is no room for a new
+/// file, only syncs. That makes a killed process's rename durable, but not a rename that a failed sync has lost.
 fn make_durable(disk: &dyn Disk, content: &[u8; CURRENT_BYTES]) -> io::Result<()> {
     match write_anew(disk, content) {
         Err(error) if is_out_of_space(error.kind()) => {
@@ -96,8 +96,8 @@ fn write_anew(disk: &dyn Disk, content: &[u8; CURRENT_BYTES]) -> io::Result<()> 
     disk.rename(TEMPORARY, CURRENT)
 }
 
-/// Checks that the list of tables in `dir` is as it was written, and returns the content of the file that names it. A
-/// directory without one has no tables yet.
+/// Checks that the list of tables in `dir` is undamaged, and returns the content of the file `current` that names the
+/// list. Returns `None` if the file is missing: the directory has no tables yet.
 fn check(dir: &Path) -> Result<Option<[u8; CURRENT_BYTES]>, BackendError> {
     let corrupt = |what: &str| Err(BackendError::corrupt(dir.display(), what));
     let Some(current) = read(&dir.join(CURRENT))? else { return Ok(None) };
@@ -142,8 +142,8 @@ mod tests {
         file.sync_all().unwrap();
     }
 
-    /// Returns a directory in which the LSM crate has renamed `current` to the second list. It has not synced the
-    /// directory, or this sync has failed.
+    /// Returns a directory in which the LSM crate has made the second list current by a rename. The crate has not
+    /// synced the directory yet, or its sync has failed.
     fn half_switched(has_sync_failed: bool) -> SimDisk {
         let disk = SimDisk::new(1);
         put(&disk, "v1", b"list");

@@ -1,8 +1,8 @@
 //! Sorted tables on disk.
 //!
-//! Owns: all code that depends on the LSM crate. Other parts of the backend see [`TableStore`] (write, compact),
-//! [`TableSet`] (an immutable set of tables, point reads) and [`RunCursor`] (scans). To use another table format, only
-//! this module would have to be replaced.
+//! Owns: all code that depends on the LSM crate. Other parts of the backend use [`TableStore`] (write, compact),
+//! [`TableSet`] (an immutable set of tables, point reads) and [`RunCursor`] (scans). Another table format would require
+//! changes only in this module.
 
 mod block;
 mod block_file;

@@ -3,18 +3,17 @@
 //! Owns: [`PartialTables`]. Does not own: tables that are in use, or the tables that a killed process leaves behind,
 //! which the LSM crate removes at open.
 //!
-//! The LSM crate does not remove the files of a flush or compaction that ends with an error. On a full disk these files
-//! would take the room that the next attempt needs.
+//! The LSM crate does not remove the files of a flush or compaction that ends with an error. On a full disk, these
+//! files would take the room that the next attempt needs.
 //!
-//! The crate makes a version current by renaming the file `current`, and then syncs that file and the directory. If a
-//! sync fails, the version in memory is still the former one, but a restart may find the new one, whose tables must
-//! then be there. So files are removed only after the error of a full disk, and only if `current` names the version in
-//! memory. Otherwise the error is final: another attempt would write the list of the new version again, and a crash
-//! amid that would leave none.
+//! The crate makes a version current by renaming a file to `current`, and then syncs this file and the directory. If a
+//! sync fails, the crate continues with the former version in memory, but a restart may find the new version and needs
+//! its tables. So files are removed only after the error of a full disk, and only if `current` still names the version
+//! in memory. Every other error is final: another attempt would write the new version's list again, and a crash during
+//! this write would leave no valid list.
 //!
-//! Invariant: a file is removed only while no flush and no compaction runs, and only if its number was assigned since
-//! the first failure whose files are still there, and neither the version in memory nor that on the disk contains the
-//! table.
+//! Invariant: a file is removed only while no flush or compaction runs. Its number was assigned since the first failure
+//! whose files still exist. Neither the version in memory nor the version on the disk contains its table.
 
 use std::{
     collections::HashSet,
@@ -40,9 +39,9 @@ pub(super) struct PartialTables {
 /// Files that failed flushes and compactions may have left behind.
 #[derive(Debug, Default)]
 struct LeftoverTables {
-    /// Number of the first such table; `None` if there is none.
+    /// Lowest number of a table that may have been left behind; `None` if there is none.
     from: Option<u64>,
-    /// True after an error after which nothing is removed any more. The next open removes the files.
+    /// True after an error that forbids all further removals. The next open removes the files.
     is_final: bool,
 }
 
@@ -52,8 +51,8 @@ impl PartialTables {
         Self { dir: dir.to_owned(), writing: RwLock::new(()), left: Mutex::default() }
     }
 
-    /// Calls `write`, which writes tables. If it finds the disk full, removes the tables that it has left behind, or
-    /// marks them for the next call if another thread writes tables at the same time.
+    /// Calls `write`, which writes tables. If it finds the disk full, removes the tables that it has left behind. If
+    /// another thread writes tables at this time, the next call removes them instead.
     pub(super) fn discard_on_error<T>(
         &self,
         tree: &Tree,
@@ -80,7 +79,7 @@ impl PartialTables {
 
     fn discard(&self, tree: &Tree, left: &mut LeftoverTables) {
         let Some(first) = left.from.filter(|_| !left.is_final) else { return };
-        // While another thread writes tables, the versions in memory and on the disk can differ for a moment.
+        // While another thread writes tables, the versions in memory and on the disk can differ temporarily.
         let Ok(_alone) = self.writing.try_write() else { return };
         let version = tree.current_version();
         if manifest::current_version(&self.dir) != Some(version.id()) {
@@ -92,7 +91,7 @@ impl PartialTables {
         for file in files.flatten() {
             let number = file.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
             if number.is_some_and(|number| number >= first && !current.contains(&number)) {
-                // A file that stays is removed at the next open.
+                // If the removal fails, the next open removes the file.
                 let _ = fs::remove_file(file.path());
             }
         }
@@ -118,12 +117,12 @@ mod tests {
         }
 
         fn table(&self) -> PathBuf {
-            // A number that the crate has not assigned yet.
+            // Number 1000 is far above the numbers that the crate has assigned.
             self.0.path().join("tables").join("1000")
         }
 
-        /// Writes a table file and returns `error`, as a flush does that fails before the LSM crate has added the table
-        /// to its list.
+        /// Writes a table file and returns `error`, like a flush that fails before the LSM crate has added the table to
+        /// its list.
         fn fail(&self, error: BackendError, and: impl FnOnce()) -> BackendError {
             let write = || {
                 fs::write(self.table(), b"partial").unwrap();

@@ -1,12 +1,12 @@
 //! Permissions of the tree's files: only their owner may read them.
 //!
-//! Owns: the modes of the directories and of the files in them, the owner of a file that is replaced, and the refusal
-//! of symbolic links in place of files. The LSM crate
-//! creates directories and files with the default mode of the process, which usually lets all users read. A server
-//! narrows that default for its whole process, but an embedding program must not have its own changed. Does not own:
-//! files that exist at open, whose modes an operator may have chosen.
+//! Owns: the modes of the directories and of the files in them, the owner of a replaced file, and the refusal of
+//! symbolic links in place of files. The LSM crate creates directories and files with the process's default mode, which
+//! usually lets all users read. A server restricts this default for its whole process, but a program that embeds the
+//! database must keep its own default. Does not own: files that exist at open, because an operator may have chosen
+//! their modes.
 //!
-//! A new file has the default mode until the crate has written it completely. The directory protects it in that time.
+//! A new file has the default mode until the crate has completed it. Until then, the mode of its directory protects it.
 
 use std::{
     fs::{self, DirBuilder, Metadata, Permissions},
@@ -17,16 +17,16 @@ use std::{
 
 const DIR_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-/// Permission bits of the owner's group and of all others.
+/// Permission bits of the file's group and of all other users.
 const OTHERS: u32 = 0o077;
 
-/// Creates the directory of a tree and the one of its tables, if they are missing.
+/// Creates the directory of a tree and its directory of tables, if they are missing.
 pub(super) fn create(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIR_MODE).create(dir.join("tables"))
 }
 
-/// Checks that no file of the tree is a symbolic link, which the LSM crate would follow. The directory of the tables
-/// may be one, like each directory above it.
+/// Checks that no file of the tree is a symbolic link, because the LSM crate would follow it. The directory of tables
+/// and the directories above it may be symbolic links.
 pub(super) fn refuse_links(dir: &Path) -> io::Result<()> {
     let tables = dir.join("tables");
     for entry in fs::read_dir(dir)?.chain(fs::read_dir(&tables)?) {
@@ -39,7 +39,7 @@ pub(super) fn refuse_links(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets only the owner use a file.
+/// Removes the permissions of all users except the owner from a file.
 pub(super) fn restrict(path: &Path) -> io::Result<()> {
     match fs::set_permissions(path, Permissions::from_mode(FILE_MODE)) {
         // The crate has replaced the file in the meantime.
@@ -48,19 +48,20 @@ pub(super) fn restrict(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives a file that has replaced another one to the owner of the former file. So a command that the administrator runs
-/// on the directory of a stopped node does not lock out the user of the node.
+/// Gives a file that has replaced another file to the owner of the replaced file. An administrator may run a command on
+/// the directory of a stopped node; without this, the node's user could not open the new files.
 pub(super) fn give_to_owner_of(former: &Metadata, path: &Path) -> io::Result<()> {
     let now = fs::metadata(path)?;
     if (now.uid(), now.gid()) != (former.uid(), former.gid()) {
-        // Another user than the administrator may not do this. The file stays usable for that user.
+        // Only the administrator may change the owner. For other users this fails, and the file stays usable for its
+        // creator.
         let _ = chown(path, Some(former.uid()), Some(former.gid()));
     }
     Ok(())
 }
 
-/// Lets only the owner use the manifests of a tree, which are the files in its directory. There are few of them, and
-/// each flush and each compaction writes a new one.
+/// Removes the permissions of all users except the owner from a tree's manifests, which are the files in its directory.
+/// They are few, and each flush and each compaction writes a new one.
 pub(super) fn restrict_manifests(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;

@@ -67,7 +67,7 @@ impl TableSet {
         self.runs.is_empty()
     }
 
-    /// Returns true if no level has tables but the last one. Only a merge into that level drops deleted pairs.
+    /// Returns true if only the last level has tables. Then no merge is left that could drop deleted pairs.
     pub(super) fn is_merged(&self) -> bool {
         self.tables_per_level.split_last().is_none_or(|(_, above)| above.iter().all(|tables| *tables == 0))
     }
@@ -107,7 +107,7 @@ impl TableSet {
         self.runs[self.level_0_runs..].iter().flat_map(Run::tables)
     }
 
-    /// Returns the bytes of the tables on level 0 that are not on level 0 of the later set `after`.
+    /// Returns the total bytes of the tables on level 0 of this set that are not on level 0 of the later set `after`.
     pub(crate) fn level_0_bytes_missing_in(&self, after: &Self) -> u64 {
         let left: HashSet<u64> = after.level_0().map(|table| table.id()).collect();
         self.level_0().filter(|table| !left.contains(&table.id())).map(|table| table.file_bytes()).sum()
@@ -135,7 +135,7 @@ impl TableSet {
         self.tables().map(|table| table.deletion_count()).sum()
     }
 
-    /// Requests from the disk the block in which a key probably is, without waiting for it.
+    /// Asks the kernel to read the block that probably contains the key, without waiting for it.
     pub fn read_ahead(&self, key: &[u8]) {
         let hash = key_hash(key);
         let mut tables = self.runs.iter().filter_map(|run| run.table_for(key));
@@ -152,8 +152,8 @@ impl TableSet {
         }
         let hash = key_hash(key);
         if let [run] = &*self.runs {
-            // Most requested keys exist, and if their block is in memory, the other probes of the filter cost more
-            // than they save.
+            // Most requested keys exist. If the block is in memory, checking the other bits of the filter costs more
+            // than it saves.
             return match run.table_for(key) {
                 Some(table) if table.may_hold_at_first_sight(hash) => table.get(key, hash),
                 _ => Ok(None),

@@ -5,13 +5,13 @@
 //! come before a flush.
 //!
 //! Use of the LSM crate, with reasons:
-//! * The memtables, reads and snapshots of the crate are not used. A [`TableSet`] pins its tables, so all data that a
-//!   reader can see stays on disk without the crate tracking readers. So compactions may drop every hidden version,
-//!   and old manifests can be deleted immediately.
-//! * A flush writes each key once. All items of a flush have one seqno, and seqnos increase from flush to flush.
-//!   They start at 2^32, far above the private counters that the crate uses for its own manifests.
-//! * The applied position of a flush is one more item, under a key that sorts after all others. It becomes current
-//!   in the same manifest write as the data it describes, so the two always agree. Because it sorts last, only the
+//! * The memtables, reads and snapshots of the crate are not used. A [`TableSet`] keeps its tables open, so all data
+//!   that a reader can see stays on disk without the crate's knowledge of readers. So compactions may drop every hidden
+//!   version, and old manifests can be deleted immediately.
+//! * A flush writes each key once. All items of a flush have one seqno, and seqnos increase from flush to flush. They
+//!   start at 2^32, far above the private counters that the crate uses for its own manifests.
+//! * The applied position of a flush is one more item, under a key that sorts after all others. It becomes current in
+//!   the same manifest write as the data it describes, so the two always agree. Because the key sorts last, only the
 //!   last table of a level overlaps later flushes.
 //! * `clear` and `drop_range` are never called.
 
@@ -53,14 +53,14 @@ pub(crate) const RESERVED: &[u8] = &[0xff];
 /// Reserved key under which each flush stores the applied position.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
 
-/// Number of tables that replace one table of the usual size while space is returned to a full disk. With smaller
-/// tables, a merge of deletes with the data below them needs less room at a time.
+/// Divisor: while space is returned to a full disk, merges write tables of one part in this number of the usual size. A
+/// merge of deletes with small tables needs less free space at a time.
 const SLICES_PER_TABLE: u64 = 16;
 /// Minimum size in bytes of a table that a merge writes while space is returned to a full disk.
 const MIN_SLICE_BYTES: u64 = 1 << 20;
 /// Number of runs on level 0, each from one flush, at which a compaction into the next level starts.
 const LEVEL_0_FLUSHES: u8 = 4;
-/// Number in the metadata of a table that says that its data blocks are compressed with LZ4.
+/// Value in a table's metadata that marks LZ4-compressed data blocks.
 const LZ4_TAG: u8 = 1;
 
 /// Options of the LSM tree's tables on disk.
@@ -89,10 +89,11 @@ pub(crate) struct TableStore {
     /// Compression of tables that are written below level 0.
     compression: CompressionType,
     partial: PartialTables,
-    /// Numbers of the tables at the last attempt to return space to the disk, if that attempt freed nothing. The next
-    /// attempt is skipped while the tables are the same.
+    /// Numbers of the tables at the last attempt to return space to the disk, if the attempt freed nothing; else empty.
+    /// While the tables are still the same, further attempts are skipped.
     not_reclaimable: Mutex<Vec<u64>>,
-    /// The newest set of tables. Read without a lock, because callers hold the lock of the memtables.
+    /// The newest set of tables. Readable without a lock, because readers take it while they hold the lock of the
+    /// memtables.
     newest: ArcSwap<TableSet>,
     /// Lock that is held while a set is read from the LSM crate and its new files are opened, so that an older set
     /// never replaces a newer one.
@@ -100,7 +101,7 @@ pub(crate) struct TableStore {
     next_seqno: AtomicU64,
 }
 
-/// Origin of a table: found at open, or written since.
+/// Origin of a table: found at open, or written later.
 #[derive(Clone, Copy)]
 enum Origin {
     /// The table existed when the store was opened.
@@ -202,12 +203,13 @@ impl TableStore {
         Ok(written_bytes)
     }
 
-    /// Calls `work`, which writes tables through the LSM crate. If it fails, removes the tables that it has left
+    /// Calls `work`, which writes tables through the LSM crate. If `work` fails, removes the tables that it has left
     /// behind.
     fn write<T>(&self, operation: &'static str, work: impl FnOnce() -> lsm_tree::Result<T>) -> Result<T, BackendError> {
         let written = self.partial.discard_on_error(&self.tree, || catch_panics(operation, work));
         if written.is_err() {
-            // The removed tables leave a gap in the numbers, over which the search for new tables must not stumble.
+            // Removed tables leave a gap in the table numbers. Without this call, the search for new tables could stop
+            // at the gap.
             self.growth.begin(self.tree.get_next_table_id());
         }
         written
@@ -221,9 +223,9 @@ impl TableStore {
         self.compacted_since(&before)
     }
 
-    /// Returns the bytes on level 0 that the most urgent compaction of this set will remove from there: all or none.
-    /// This repeats the choice of [`Leveled`], which does not tell it: the compaction of the level that exceeds its
-    /// size most, and first of all one into an empty level.
+    /// Returns the bytes that the most urgent compaction of this set will remove from level 0: all or none of them. The
+    /// choice of [`Leveled`] is computed again here, because the crate does not report it. [`Leveled`] prefers a
+    /// compaction into an empty level, and otherwise the level that exceeds its target size most.
     pub(crate) fn level_0_bytes_to_compact(&self, set: &TableSet) -> u64 {
         let (tables, bytes) = (set.tables_per_level(), set.bytes_per_level());
         let flushes = u64::from(LEVEL_0_FLUSHES);
@@ -233,7 +235,7 @@ impl TableStore {
         let target =
             |level: usize, first: usize| (self.table_bytes * flushes) as f64 * 10_f64.powi((level - first) as i32);
         let below = || (first..tables.len()).filter(|level| tables[*level] > 0);
-        // If all levels are full, the crate puts another one above them.
+        // If all levels exceed their target sizes, the crate adds a level above them.
         let grows = first > 1 && below().all(|level| bytes[level] as f64 > target(level, first));
         let first = if grows { first - 1 } else { first };
         let excess = |level: usize| bytes[level] as f64 / target(level, first);
@@ -245,7 +247,7 @@ impl TableStore {
         if below().any(|level| !is_last(level) && is_more_urgent(level)) { 0 } else { bytes[0] }
     }
 
-    /// Returns the number of bytes that flushes and compactions have written, also those in progress.
+    /// Returns the number of bytes that flushes and compactions have written, including those in progress.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.growth.written_bytes()
     }
@@ -254,7 +256,7 @@ impl TableStore {
     /// written; `None` if there was nothing to do.
     pub(crate) fn compact_all(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
-        // The tables of a first flush reach the last level without being written again; others may have other options.
+        // Tables can reach the last level without being written again, so they may still have another compression.
         let is_as_chosen = before.tables().all(|table| table.compression() == self.compression);
         if before.is_merged() && is_as_chosen { Ok(None) } else { self.merge_all(&before) }
     }
@@ -266,8 +268,8 @@ impl TableStore {
     }
 
     /// Makes one step of returning the space of deleted data to the disk. Merges all tables if the result fits into the
-    /// free space. Otherwise merges deletes with a small part of the data below them, in tables that are small enough
-    /// for that. Returns the number of bytes written; `None` if no step is possible or useful.
+    /// free space. Otherwise merges deletes with a small part of the data below them, and writes small tables. Returns
+    /// the number of bytes written; `None` if no step is possible or useful.
     pub(crate) fn reclaim(&self) -> Result<Option<u64>, BackendError> {
         let before = self.newest();
         let ids: Vec<u64> = before.tables().map(|table| table.id()).collect();
@@ -284,7 +286,7 @@ impl TableStore {
                 .and_then(|()| self.compacted_since(&before))
         };
         let merged = match merged {
-            // Other work may still find room, so the disk is not reported as full.
+            // The error is not returned, because other work may still find enough room.
             Err(error) if error.is_disk_full() => None,
             merged => merged?,
         };
@@ -306,7 +308,7 @@ impl TableStore {
             items += table.metadata.item_count;
             deletes += table.metadata.tombstone_count;
         }
-        // Each delete removes itself and, as a rule, one pair below it.
+        // Each delete removes itself and, usually, one pair below it.
         let left = items.saturating_sub(deletes.saturating_mul(2));
         (u128::from(bytes) * u128::from(left) / u128::from(items.max(1))) as u64
     }
@@ -315,7 +317,7 @@ impl TableStore {
     /// number of bytes that the compaction wrote; `None` if it changed no table.
     fn compacted_since(&self, before: &TableSet) -> Result<Option<u64>, BackendError> {
         let set = self.refresh(Origin::Written)?;
-        // A flush may have finished in the meantime; it only adds to level 0.
+        // A flush may have finished during the compaction. It only adds tables to level 0.
         let known: HashSet<u64> = before.tables().map(|table| table.id()).collect();
         let below: Vec<_> = set.tables_below_level_0().collect();
         let written_bytes =
@@ -325,13 +327,13 @@ impl TableStore {
         Ok((!same).then_some(written_bytes))
     }
 
-    /// Reads blocks of tables that were written since the store was opened into the cache, newest data first, while the
-    /// cache has room. Newly written data is likely to be read soon, and its pages are still in the kernel's memory.
-    /// Returns false only if `go_on` returned false and so ended the reading early.
+    /// Reads blocks into the cache while the cache has room: blocks of tables that were written since the open, newest
+    /// data first. New data is likely to be read soon, and its pages are still in the kernel's memory. Returns false if
+    /// `go_on` ended the reading early.
     pub(crate) fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         for table in self.newest().tables() {
             if !table.warm(go_on)? {
-                // The cache is full: from now on, reads decide which blocks stay.
+                // The cache is full. From now on, reads decide which blocks stay.
                 return Ok(go_on());
             }
         }
@@ -460,7 +462,8 @@ mod tests {
         drop(store);
     }
 
-    /// The LSM crate does not look at the checksum, and some flips leave a list that it takes.
+    /// Tests that the open checks the list's checksum. The LSM crate does not, and it accepts some lists with a flipped
+    /// bit.
     #[test]
     fn each_flipped_bit_in_the_list_of_tables_is_found_at_the_open() {
         let dir = tempfile::tempdir().unwrap();
@@ -548,7 +551,7 @@ mod tests {
             writer.apply(&batch).unwrap();
             store.flush(memtable.changes(), Applied::default()).unwrap();
             if round % 5 < 3 {
-                // Runs gather on level 0.
+                // Let runs accumulate on level 0.
                 continue;
             }
             loop {
@@ -632,7 +635,7 @@ mod tests {
         );
         let file = file.unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
-        // A file system in memory drops nothing, and the kernel may ignore the advice, also for a part of the file.
+        // A file system in memory drops no pages, and the kernel may ignore the advice for all or part of a file.
         let (offset, size) = store.newest().tables().next().unwrap().index().block_position(0);
         let is_dropped = thalweg_disk::read_resident(&file, size as usize, offset).unwrap().is_none();
         let begun = Budget::RESIDENT.perform(|| store.newest().get(b"k\0\0\0\x07").map(drop));
@@ -650,7 +653,7 @@ mod tests {
         let block_bytes = |number: usize| u64::from(tables[0].index().block_position(number).1);
         for direction in [Direction::Forward, Direction::Reverse] {
             let span = Span { lower: Bound::Unbounded, upper: Bound::Unbounded, direction, reads: Reads::Once };
-            // Visits whole blocks, and returns the number of blocks ahead after each.
+            // Visits this many blocks, and returns the number of blocks read ahead after each visit.
             let ahead = |blocks: usize| {
                 let Ok(Some(mut cursor)) = RunCursor::open(tables, span) else { return Vec::new() };
                 let mut ahead = vec![cursor.blocks_ahead()];

@@ -45,11 +45,11 @@ use crate::{
     span::Reads,
 };
 
-/// Maximum length in bytes of a value that is copied out of its block. Longer values share the block's memory. Shorter
-/// values are copied, so that a caller that keeps many small values does not keep a block alive for each of them.
+/// Maximum length in bytes of a value that is copied out of its block. Longer values share the block's memory. Without
+/// the copy, a caller that keeps a few small values would keep their whole blocks in memory.
 const MAX_COPIED_BYTES: usize = 1024;
-/// Number of bytes of blocks that a long scan has the kernel read in advance. A scan that ends early has read up to
-/// this many bytes for nothing.
+/// Number of bytes that a long scan asks the kernel to read in advance. A scan that ends early wastes at most this
+/// many.
 pub(super) const READ_AHEAD_BYTES: u64 = 256 * 1024;
 /// Number of bytes that a verification reads at a time.
 const VERIFY_PIECE_BYTES: usize = 256 * 1024;
@@ -142,7 +142,7 @@ impl Table {
         self.inner.metadata.item_count
     }
 
-    /// Returns the compression of the data blocks.
+    /// Returns the compression of the table's data blocks.
     pub(super) fn compression(&self) -> CompressionType {
         self.inner.metadata.data_block_compression
     }
@@ -179,7 +179,8 @@ impl Table {
         self.filter.as_ref().is_none_or(|filter| filter.may_contain(hash))
     }
 
-    /// Returns the entry of a key in this table. Checks the bloom filter only if this can save a read of the file.
+    /// Returns the entry of a key in this table; `None` if the table has none. Skips the bloom filter if the key's
+    /// block is in the cache.
     #[inline]
     pub(super) fn get(&self, key: &[u8], hash: u64) -> Result<Option<TableEntry>, BackendError> {
         let Some(number) = self.index.first_ending_at_or_after(key) else { return Ok(None) };
@@ -204,8 +205,8 @@ impl Table {
         }
     }
 
-    /// Reads blocks of the table into the cache, from where the last call ended, while the cache has room and `go_on`
-    /// returns true. Returns true if no blocks are left to read.
+    /// Reads further blocks of the table into the cache while the cache has room and `go_on` returns true. Continues
+    /// where the last call ended. Returns true if no blocks are left to read.
     pub(super) fn warm(&self, go_on: &dyn Fn() -> bool) -> Result<bool, BackendError> {
         loop {
             let number = self.warmed.load(Relaxed);
@@ -222,16 +223,16 @@ impl Table {
         }
     }
 
-    /// Returns the number of bytes that the block with this number probably has in memory.
+    /// Returns the number of bytes of memory that the block with this number will probably take.
     fn expected_bytes(&self, number: usize) -> u64 {
         let (_, size) = self.index.block_position(number);
-        // A compressed block says only in the file how large it is.
+        // For a compressed block, only the block's header in the file has the decompressed size.
         let is_compressed = self.compression() != CompressionType::None;
         u64::from(if is_compressed { size.max(BLOCK_BYTES) } else { size })
     }
 
-    /// Reads the whole file of the table and compares it with the checksum that the LSM crate has stored for it in its
-    /// manifest. Adds the amounts to `verified`, and calls `step` after each piece. Returns `Break` if `step` does.
+    /// Reads the whole table file and compares it with the checksum in the LSM crate's manifest. Adds the numbers of
+    /// rows and bytes to `verified`, and calls `step` after each piece. Returns `Break` if `step` does.
     pub fn verify(
         &self,
         verified: &mut VerifiedRows,
@@ -260,8 +261,8 @@ impl Table {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Asks the kernel to read blocks of the table into memory while the caller goes on: about [`READ_AHEAD_BYTES`]
-    /// from the block with this number on, in the direction of a scan. Returns the number of blocks.
+    /// Asks the kernel to read about [`READ_AHEAD_BYTES`] of blocks into memory, beginning with the block of this
+    /// number, in the direction of a scan. Does not wait. Returns the number of blocks.
     pub(super) fn read_ahead(&self, number: usize, direction: Direction) -> usize {
         let (mut first, mut last) = (number, number);
         let mut bytes = u64::from(self.index.block_position(number).1);
@@ -277,19 +278,19 @@ impl Table {
         let (begin, _) = self.index.block_position(first);
         let (last_begin, last_bytes) = self.index.block_position(last);
         let len = NonZeroU64::new(last_begin + u64::from(last_bytes) - begin);
-        // Without the advice, the scan waits for each block.
+        // If the kernel ignores the advice, the scan waits for each block.
         let _ = fadvise(self.file.get(), begin, len, Advice::WillNeed);
         last - first + 1
     }
 
-    /// Asks the kernel to read the block of a key into memory while the caller goes on, unless the cache has the block.
+    /// Asks the kernel to read the block of a key into memory, unless the block is in the cache. Does not wait.
     pub(super) fn read_ahead_of(&self, key: &[u8]) {
         let Some(number) = self.index.first_ending_at_or_after(key) else { return };
         if self.holds(number) {
             return;
         }
         let (begin, len) = self.index.block_position(number);
-        // Without the advice, the read of the key waits for the block alone.
+        // If the kernel ignores the advice, only the later read of this key waits longer.
         if fadvise(self.file.get(), begin, NonZeroU64::new(len.into()), Advice::WillNeed).is_ok() {
             budget::note_read_ahead();
         }
@@ -307,8 +308,8 @@ impl Table {
         self
     }
 
-    /// Reads a block of the table from the file and puts it into the cache. Fails without reading if the [budget] of
-    /// the thread's read forbids waiting for the disk, and the kernel does not have the block in memory.
+    /// Reads a block of the table from the file and puts it into the cache. If the [budget] of the thread's read
+    /// forbids waiting for the disk, and the block is not in the kernel's memory, this fails without reading.
     #[cold]
     fn load_block(&self, number: usize) -> Result<Arc<DataBlock>, BackendError> {
         let block = self.read_block(number)?;
@@ -439,8 +440,7 @@ impl BlockIndex {
         (place.offset, place.size)
     }
 
-    /// Returns the number of the only block that can contain `key`. It is also the first block that can contain later
-    /// keys.
+    /// Returns the number of the first block whose last key is at or after `key`. Only this block can contain `key`.
     #[inline]
     pub(super) fn first_ending_at_or_after(&self, key: &[u8]) -> Option<usize> {
         self.first_where(key, |end| end >= key)
@@ -463,12 +463,11 @@ impl BlockIndex {
         }
     }
 
-    /// Returns the number of the first block whose end key satisfies `reached`. The result of `reached` must depend
-    /// only on the comparison of the end key with `key`, and must be true for all blocks after the first one for which
-    /// it is true.
+    /// Returns the number of the first block whose end key satisfies `reached`. `reached` may depend only on the order
+    /// of the end key and `key`. It must be true for all blocks after the first for which it is true.
     #[inline]
     fn first_where(&self, key: &[u8], reached: impl Fn(&[u8]) -> bool) -> Option<usize> {
-        // Blocks with a lesser head end before the key, blocks with a greater one after it.
+        // A block with a smaller head ends before the key. A block with a greater head ends after it.
         let head = self.head(key);
         let first = self.heads.partition_point(|end| *end < head);
         let alike = match self.heads.get(first) {
@@ -488,7 +487,8 @@ impl BlockIndex {
     }
 }
 
-/// Removes a variable-length number from the beginning of `bytes`, and returns it; `None` if it does not end.
+/// Removes a variable-length number from the beginning of `bytes`, and returns it; `None` if the number is not
+/// complete.
 fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..u64::BITS).step_by(7) {
@@ -502,7 +502,7 @@ fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Returns the first eight bytes of a slice as a number with the same order as the bytes.
+/// Returns the first eight bytes of a slice as a number that has the order of the bytes.
 #[inline]
 fn head(bytes: &[u8]) -> u64 {
     if let Some(whole) = bytes.first_chunk::<8>() {

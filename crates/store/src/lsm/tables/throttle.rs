@@ -1,16 +1,19 @@
 //! Throttling of flushes and compactions while clients write.
 //!
 //! Owns: [`Throttle`], which tracks writes and the backlog, and [`WorkThrottle`], with which one flush or compaction
-//! decides whether to slow itself down. Does not own: stalling writers, the written data, or the length of a pause,
-//! which the [`Pacer`] decides.
+//! decides if it slows itself down. Does not own: stalling writers, the written data, or the length of a pause, which
+//! the [`Pacer`] decides.
 //!
 //! While clients write, a flush or compaction that is *calm* (not urgent) writes its data to disk in small pieces, with
-//! pauses between them. With consecutive pieces of 1 MiB, the fsyncs of a log alone had a 99.9th percentile of 4.0 to
-//! 4.5 ms; with pieces of 128 KiB and pauses, 0.7 to 0.8 ms. *Urgent* work runs at full speed: a flush or compaction is
-//! urgent while a caller waits for it; a flush also while a second memtable waits; a compaction also from
-//! [`URGENT_LEVEL_0_RUNS`] runs on level 0 until fewer than [`CALM_LEVEL_0_RUNS`] are left. All of these conditions
-//! become true before writers are slowed down. Work that would miss its deadline runs at full speed, too: a deadline is
-//! the time in which clients, at their present rate, use up the [`WriteRoom`] that the work has to enlarge.
+//! pauses between them. With pieces of 1 MiB and no pauses, the fsyncs of a log had a 99.9th percentile of 4.0 to 4.5
+//! ms. With pieces of 128 KiB and pauses, it was 0.7 to 0.8 ms.
+//!
+//! *Urgent* work runs at full speed. All flushes and compactions are urgent while a caller waits for them. A flush is
+//! also urgent while a second memtable waits. Compactions are also urgent from [`URGENT_LEVEL_0_RUNS`] runs on level 0
+//! until fewer than [`CALM_LEVEL_0_RUNS`] are left. All of these conditions become true before writers are slowed down.
+//!
+//! Work that would miss its deadline runs at full speed, too. The deadline is the time at which clients, at their
+//! present rate, will have used up the [`WriteRoom`] that the work enlarges.
 
 use std::{
     sync::{
@@ -22,15 +25,15 @@ use std::{
 
 use thalweg_disk::{PacedJob, PacedWork, Pacer, Permit, WriteMeter};
 
-/// Maximum usual pause of a throttled flush or compaction after writing a piece. If the disk takes longer for a piece,
-/// a longer pause would gain nothing.
+/// Maximum pause of a throttled flush or compaction after a piece, unless the pacer extends it. Even if the disk takes
+/// longer for a piece, a longer pause would gain nothing.
 const MAX_REST: Duration = Duration::from_millis(5);
-/// Time after the last write of a client during which clients count as still writing.
+/// Clients count as writing until this time has passed since their last write.
 const ACTIVE: Duration = Duration::from_millis(100);
 /// Number of runs on level 0 from which compactions are urgent and are not throttled.
 pub(super) const URGENT_LEVEL_0_RUNS: usize = 7;
-/// Number of runs on level 0 below which urgent compactions have caught up. Without the gap to the number above,
-/// compactions of a long load would be throttled each time that they have just begun to catch up.
+/// Urgent compactions have caught up when level 0 has fewer runs than this. The gap to the number above avoids that
+/// compactions are throttled again during a long load as soon as they begin to catch up.
 const CALM_LEVEL_0_RUNS: usize = 4;
 
 /// Kind of work that a background thread of the LSM tree does.
@@ -51,31 +54,31 @@ impl WorkKind {
     }
 }
 
-/// Bytes that clients can write until they wait for background work. All zero if not known.
+/// Number of bytes that clients can write until they must wait for background work. All fields are 0 if not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WriteRoom {
     /// Bytes of the memtables that wait for a flush, including the memtable that is being flushed.
     pub sealed_bytes: u64,
-    /// Bytes that fit into the memtables; then writers wait for a flush.
+    /// Bytes that still fit into memtables. Beyond them, writers wait for a flush.
     pub memtable_bytes: u64,
-    /// Bytes that fit below the number of runs on level 0 at which writers are slowed down.
+    /// Bytes that clients can write before level 0 reaches the number of runs at which writers are slowed down.
     pub level_0_bytes: u64,
 }
 
-/// Numbers of memtables and runs from which the [`WriteRoom`] follows.
+/// Numbers of memtables and runs from which the [`WriteRoom`] is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunCounts {
-    /// Number of memtables that wait for a flush, and the largest number of them.
+    /// Number of memtables that wait for a flush. `max_sealed` is the maximum.
     pub sealed: usize,
     pub max_sealed: usize,
-    /// Number of sorted runs on level 0, and the number at which writers are slowed down.
+    /// Number of sorted runs on level 0. `slow_runs` is the number at which writers are slowed down.
     pub level_0_runs: usize,
     pub slow_runs: usize,
 }
 
 impl WriteRoom {
-    /// Returns the room of writers whose memtables become runs of `run_bytes` bytes each. The memtable in use has
-    /// `active_bytes` bytes.
+    /// Computes the room. Each memtable becomes a run of `run_bytes` bytes; the active memtable has `active_bytes`
+    /// bytes.
     pub(crate) fn of(counts: RunCounts, run_bytes: u64, active_bytes: u64) -> Self {
         let RunCounts { sealed, max_sealed, level_0_runs, slow_runs } = counts;
         let active_room = run_bytes.saturating_sub(active_bytes);
@@ -83,7 +86,7 @@ impl WriteRoom {
         Self {
             sealed_bytes: sealed as u64 * run_bytes,
             memtable_bytes: room(max_sealed.saturating_sub(sealed)),
-            // The memtable in use is the last run below the limit.
+            // The active memtable becomes the last run below the limit.
             level_0_bytes: room(slow_runs.saturating_sub(level_0_runs + sealed + 1)),
         }
     }
@@ -119,16 +122,16 @@ impl Backlog {
 /// urgent until a backlog is reported.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// Number of bytes of clients' writes so far. Each write counts as one byte at least.
+    /// Number of bytes that clients have written so far. Each write counts at least one byte.
     writes: AtomicU64,
-    /// True from the time at which level 0 had [`URGENT_LEVEL_0_RUNS`] runs until it has fewer than
+    /// True from the moment at which level 0 reaches [`URGENT_LEVEL_0_RUNS`] runs until it has fewer than
     /// [`CALM_LEVEL_0_RUNS`].
     is_behind: AtomicBool,
     flush_is_calm: AtomicBool,
     compaction_is_calm: AtomicBool,
     /// Free disk space in bytes that compactions must leave for flushes.
     flush_bytes: AtomicU64,
-    /// Total microseconds for which flushes have paused between pieces, and the same for compactions.
+    /// Total microseconds of pauses between pieces: of flushes here, of compactions in the next field.
     flush_rest_micros: AtomicU64,
     compaction_rest_micros: AtomicU64,
     /// Bytes that the compaction in progress will probably write; 0 if not known.
@@ -138,17 +141,17 @@ pub(crate) struct Throttle {
     pacer: Arc<Pacer>,
 }
 
-/// Room and rate of the writers, from which the deadlines of flushes and compactions follow.
+/// Room and rate of the writers, from which the deadlines of flushes and compactions are computed.
 #[derive(Debug, Default)]
 struct Deadlines {
-    /// Room at the last report, and the value of [`Throttle::writes`] then.
+    /// Room at the last report. `writes` is the value of [`Throttle::writes`] at that time.
     room: WriteRoom,
     writes: u64,
     meter: WriteMeter,
 }
 
 impl Throttle {
-    /// Creates a throttle whose pauses this pacer decides.
+    /// Creates a throttle. `pacer` decides the length of its pauses.
     pub(crate) fn new(pacer: Arc<Pacer>) -> Self {
         Self { pacer, ..Self::default() }
     }
@@ -158,20 +161,20 @@ impl Throttle {
         &self.pacer
     }
 
-    /// Counts a write of a client with this number of bytes. The caller holds the lock of the memtables' writer, so no
-    /// two threads count at a time, and a plain store does.
+    /// Counts a client's write of this number of bytes. The caller holds the lock of the memtables' writer, so no other
+    /// thread counts at the same time. That is why a load and a store suffice.
     #[inline]
     pub(crate) fn count_write(&self, bytes: usize) {
         let bytes = bytes.max(1) as u64;
         self.writes.store(self.writes.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
     }
 
-    /// Notes how many bytes the compaction that begins now will probably write; 0 if this is not known.
+    /// Records how many bytes the compaction that begins now will probably write; 0 if this is not known.
     pub(crate) fn expect_compaction(&self, bytes: u64) {
         self.compaction_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Stores the current backlog, which decides whether work is urgent.
+    /// Stores the current backlog, and decides from it if work is urgent.
     pub(crate) fn report(&self, backlog: Backlog) {
         let was_behind = self.is_behind.load(Ordering::Relaxed);
         let is_behind = backlog.level_0_runs >= if was_behind { CALM_LEVEL_0_RUNS } else { URGENT_LEVEL_0_RUNS };
@@ -184,7 +187,8 @@ impl Throttle {
         (deadlines.room, deadlines.writes) = (backlog.room, self.writes.load(Ordering::Relaxed));
     }
 
-    /// Describes a flush or compaction that has written `done_bytes` bytes so far.
+    /// Describes a flush or compaction to the pacer: the bytes left to write, and its deadline. `done_bytes` are
+    /// already written.
     fn job(&self, chore: WorkKind, done_bytes: u64) -> PacedJob {
         let mut deadlines = self.deadlines.lock().unwrap_or_else(PoisonError::into_inner);
         let (all_bytes, room_bytes) = match chore {
@@ -238,7 +242,7 @@ impl Throttle {
 pub(crate) struct WorkThrottle {
     pace: Arc<Throttle>,
     chore: WorkKind,
-    /// Bytes of client writes at the last check. The next field is the time of the last check that found new writes.
+    /// Bytes of client writes at the last check. `written` is the time of the last check that found new writes.
     writes: u64,
     written: Option<Instant>,
     /// Bytes that this flush or compaction has written.
@@ -272,8 +276,8 @@ impl WorkThrottle {
         self.pace.pacer.begin(self.job())
     }
 
-    /// Ends a piece of `bytes` bytes that the disk has received, and pauses so that other threads can use the disk:
-    /// usually for as long as the piece took.
+    /// Ends a piece: the disk has received `bytes` bytes. Then pauses, usually for as long as the piece took, so that
+    /// other threads can use the disk.
     pub(super) fn pause_after(&self, piece: Permit<'_>, bytes: u64) {
         let rest = piece.finish(bytes, |took| took.min(MAX_REST));
         self.pace.pacer.rest(self.chore.paced(), rest);

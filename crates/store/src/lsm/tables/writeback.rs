@@ -13,9 +13,9 @@
 //! on the disk. Otherwise the kernel has to look for pages to evict, in the thread that needs a page: with 512 MiB, the
 //! compaction thread spent 8 % of its time on that (`docs/performance-notes.md`).
 //!
-//! The crate does not report which file it writes. But the crate numbers files consecutively, so a file with the next
-//! number is a table being written; the first thread that sees the file handles it. Correctness does not depend on this
-//! guess, or on the result of a piece: the final sync reports every failure again.
+//! The crate does not report which file it writes. But it numbers files consecutively, so a file with the next number
+//! is a table being written; the first thread that sees the file handles it. This is a guess, but correctness does not
+//! depend on it: the crate's final sync still writes everything and reports every failure.
 
 use std::{
     fs::File,
@@ -51,9 +51,10 @@ pub(super) struct WritebackTracker(Arc<Shared>);
 struct Shared {
     tables: PathBuf,
     pace: Arc<Throttle>,
-    /// Returns the free bytes of the disk with the tables.
+    /// Function that returns the free bytes of the disk with the tables.
     free_bytes: fn(&Path) -> io::Result<u64>,
-    /// Number of the next table file to be written. Files with lower numbers are complete, or a thread handles them.
+    /// Number of the next table file to be written. Files with lower numbers are complete or already handled by a
+    /// thread.
     next: AtomicU64,
     /// Number of bytes passed to the LSM crate by all flushes and compactions, rounded down to pieces.
     written_bytes: AtomicU64,
@@ -70,7 +71,7 @@ impl WritebackTracker {
         Self(Arc::new(Shared { tables, pace, free_bytes, next, written_bytes, keeps_pages }))
     }
 
-    /// Decides whether the pages that flushes and compactions write from now on stay in the kernel's memory.
+    /// Sets if the pages that flushes and compactions write from now on stay in the kernel's memory.
     pub(super) fn keep_pages(&self, keep: bool) {
         self.0.keeps_pages.store(keep, Ordering::Relaxed);
     }
@@ -86,7 +87,7 @@ impl WritebackTracker {
         free.saturating_sub(self.0.pace.kept_free_bytes())
     }
 
-    /// Returns the number of bytes that flushes and compactions have written, also those in progress.
+    /// Returns the number of bytes that flushes and compactions have written, including those in progress.
     pub(super) fn written_bytes(&self) -> u64 {
         self.0.written_bytes.load(Ordering::Relaxed)
     }
@@ -98,7 +99,7 @@ impl WritebackTracker {
     }
 }
 
-/// Handle with which one flush or compaction writes its tables back to the disk in pieces; see [`WritebackTracker`].
+/// Handle of one flush or compaction that writes its table files to the disk in pieces; see [`WritebackTracker`].
 #[derive(Debug)]
 pub(super) struct Writeback {
     shared: Arc<Shared>,
@@ -117,7 +118,7 @@ struct Table {
     len: u64,
     /// Number of bytes from the start of the file that are on the disk.
     written_out: u64,
-    /// Number of bytes from the start of the file that are on the disk or on the way there.
+    /// Number of bytes from the start of the file that are on the disk or being written to it.
     begun: u64,
 }
 
@@ -229,14 +230,14 @@ impl Table {
         self.written_out = end;
         self.begun = self.begun.max(end);
         if !keeps_pages {
-            // Without the advice, the kernel finds these pages itself when it needs their memory.
+            // If the kernel ignores the advice, it evicts these pages itself when it needs their memory.
             let _ = fadvise(&self.file, at, NonZeroU64::new(len), Advice::DontNeed);
         }
         Ok(())
     }
 }
 
-/// Creates compaction filters, which keep all items and count the bytes that compactions write.
+/// Creates compaction filters. They keep all items, and only count the bytes that compactions write.
 impl Factory for WritebackTracker {
     fn name(&self) -> &'static str {
         "write out"

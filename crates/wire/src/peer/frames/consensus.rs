@@ -1,4 +1,4 @@
-//! Frames of consensus: entries, votes, the transfer of the leadership, and the entry for which a read waits.
+//! Frames of consensus: entries, votes, the transfer of the leadership, and read barriers.
 
 use thalweg_types::{
     Index, NodeId, SpaceTime, Term,
@@ -6,7 +6,7 @@ use thalweg_types::{
 };
 
 structure! {
-    /// Term and index of an entry.
+    /// Term and index of a log entry.
     EntryId as "entry id" {
         /// Term of the entry.
         term: Term,
@@ -20,9 +20,9 @@ structure! {
     PeerVote as "vote" {
         /// Term of the vote.
         term: Term,
-        /// Node that the vote is for.
+        /// Node that gets the vote.
         node: NodeId,
-        /// True if a quorum has granted it, so the node leads in the term.
+        /// True if a quorum has granted the vote, so that the node leads in this term.
         committed: bool,
     }
 }
@@ -46,8 +46,8 @@ structure! {
         id: EntryId,
         /// Kind of the entry.
         kind: EntryKind,
-        /// Space time of commands, and of the first entry of the log; 0 for other entries, whose time is that of the
-        /// entry before.
+        /// Space time of commands and of the log's first entry. 0 for other entries; they have the time of the entry
+        /// before them.
         time: SpaceTime,
         /// Payload of the entry's record.
         payload: &'a [u8],
@@ -55,15 +55,15 @@ structure! {
 }
 
 structure! {
-    /// Entries of the log from the leader, or none as a heartbeat.
+    /// Log entries from the leader, or none for a heartbeat.
     Append<'a> as "append" {
         /// Vote of the leader.
         vote: PeerVote,
-        /// Number of the last ping of the receiver that the sender has received; see [`Ping`](super::Ping).
+        /// Number of the receiver's last ping that the sender has received; see [`Ping`](super::Ping).
         heard: u64,
-        /// Entry before the first one.
+        /// Entry directly before the entries of this frame; none at the beginning of the log.
         previous: Option<EntryId>,
-        /// Last committed entry.
+        /// Last committed entry; none if the leader knows none.
         committed: Option<EntryId>,
         /// Entries, with consecutive indexes.
         entries: List<'a, LogEntry<'a>>,
@@ -75,11 +75,11 @@ choices! {
     AppendResult as "append result" {
         /// The receiver has written all entries to disk.
         Success = 0 "success",
-        /// The receiver has written the entries up to `last`.
+        /// The receiver has written only the entries up to `last` to disk.
         Partial = 1 "partial",
-        /// The receiver has another entry, or none, in place of `previous`.
+        /// At the index of `previous`, the receiver has a different entry or none.
         Conflict = 2 "conflict",
-        /// The receiver knows a higher vote.
+        /// The receiver knows a higher vote than the leader's.
         HigherVote = 3 "higher vote",
     }
 }
@@ -89,36 +89,38 @@ structure! {
     Appended as "appended" {
         /// Result of the append.
         result: AppendResult,
-        /// Last entry that was written; only after a partial success.
+        /// Last entry that was written to disk; only in a partial success.
         last: Option<EntryId>,
-        /// Higher vote; only with that result.
+        /// The higher vote that the receiver knows; only in the result `HigherVote`.
         vote: Option<PeerVote>,
     }
 }
 
 structure! {
-    /// Append without entries of a leader whose entries are all committed. The vote is the committed one of the sender
-    /// in `term`. Only for nodes of version 3 or later; the reply is [`Appended`].
+    /// Heartbeat in a short form, from a leader whose entries are all committed. It stands for an [`Append`] without
+    /// entries with the sender's committed vote in `term`. Only for nodes of version 3 or later. The reply is
+    /// [`Appended`].
     Heartbeat as "heartbeat" {
         /// Term in which the sender leads.
         term: Term as Varint,
-        /// Number of the last sign of life of the receiver that the sender has received; see [`Ping`](super::Ping).
+        /// Number of the receiver's last sign of life that the sender has received; see [`Ping`](super::Ping).
         heard: u64 as Varint,
-        /// Term of the last entry that the receiver has, which is committed.
+        /// Term of the receiver's last entry, which is committed.
         last_term: Term as Varint,
-        /// Index of that entry.
+        /// Index of the receiver's last entry.
         last_index: Index as Varint,
     }
 }
 
 structure! {
-    /// Request for a vote.
+    /// Asks the receiver for its vote.
     AskVote as "ask vote" {
-        /// Vote of the candidate for itself.
+        /// Vote of the candidate for itself in the new term.
         vote: PeerVote,
-        /// Last entry of the candidate.
+        /// Last entry in the candidate's log; none if the log is empty.
         last: Option<EntryId>,
-        /// True if the leader has asked the candidate to take over, so voters need not wait for the leader's lease.
+        /// True if the leader has asked the candidate to take over. Voters then need not wait for the end of the
+        /// leader's lease.
         transfer: bool,
     }
 }
@@ -126,21 +128,21 @@ structure! {
 structure! {
     /// Reply to [`AskVote`].
     Voted as "voted" {
-        /// Vote that the node holds now.
+        /// Vote that the replying node holds now.
         vote: PeerVote,
         /// True if the vote was granted.
         granted: bool,
-        /// Last entry of the voter.
+        /// Last entry in the replying node's log; none if the log is empty.
         last: Option<EntryId>,
     }
 }
 
 structure! {
-    /// Question whether the node would grant a vote, without effect on the node.
+    /// Asks if the receiver would grant a vote. The receiver's state does not change.
     AskPreVote as "ask pre-vote" {
-        /// Vote that the node would ask for.
+        /// Vote that the sender would ask for.
         vote: PeerVote,
-        /// Last entry of the node.
+        /// Last entry in the sender's log; none if the log is empty.
         last: Option<EntryId>,
     }
 }
@@ -148,23 +150,23 @@ structure! {
 structure! {
     /// Reply to [`AskPreVote`].
     PreVoted as "pre-voted" {
-        /// Vote that the node holds.
+        /// Vote that the replying node holds.
         vote: PeerVote,
-        /// True if the vote would be granted.
+        /// True if the replying node would grant the vote.
         granted: bool,
-        /// Last entry of the node.
+        /// Last entry in the replying node's log; none if the log is empty.
         last: Option<EntryId>,
     }
 }
 
 structure! {
-    /// Request of the leader that the receiver takes over.
+    /// The leader asks the receiver to take over the leadership.
     Transfer as "transfer" {
         /// Vote of the leader.
         vote: PeerVote,
-        /// Node that takes over.
+        /// Node that must take over.
         to: NodeId,
-        /// Last entry of the leader, which the receiver must have.
+        /// Last entry in the leader's log. The receiver must have it.
         last: Option<EntryId>,
     }
 }
@@ -178,9 +180,9 @@ structure! {
 }
 
 structure! {
-    /// Question of a follower: up to which entry it must have applied the log before the reads that wait there.
+    /// Asked by a follower before a read: up to which entry must the follower have applied the log?
     ReadBarrier as "read barrier" {
-        /// Time in milliseconds after which the leader gives up the change.
+        /// Longest time that the leader may take, in milliseconds.
         timeout_millis: u32,
     }
 }
@@ -188,7 +190,7 @@ structure! {
 structure! {
     /// Reply to [`ReadBarrier`].
     Barrier as "barrier" {
-        /// Entry up to which the follower must have applied the log.
+        /// Index of the entry up to which the follower must have applied the log before the read.
         index: Index,
     }
 }

@@ -1,12 +1,12 @@
 //! All frames between nodes: their numbers and their contents.
 //!
-//! Owns: [`PeerKind`] and the bodies of the frames after the handshake, which the modules below declare by subject. Does
-//! not own: the conversion to and from openraft's types (crate `cluster`).
+//! Owns: [`PeerKind`] and the bodies of the frames after the handshake, which the modules below declare by subject.
+//! Does not own: the conversion to and from openraft's types (crate `cluster`).
 //!
-//! Kinds below 16 belong to the handshake. Of the others, even numbers are requests and odd ones are replies. Each
-//! request gets one reply: the kind after its own, or [`Failed`]. A [`Heartbeat`] gets [`Appended`], and
-//! [`AskRequests`] gets [`EntryRequests`]. A [`Sign`], [`Facts`], and the frames of the channel for subjects get none.
-//! Kinds are below 64, because a short head has 6 bits for them.
+//! Kinds below 16 belong to the handshake. Of the other kinds, even numbers are requests and odd numbers are replies.
+//! Each request gets one reply: of the next kind after its own, or [`Failed`]. There are these exceptions: the reply to
+//! a [`Heartbeat`] is [`Appended`], and the reply to [`AskRequests`] is [`EntryRequests`]. [`Sign`], [`Facts`], and the
+//! frames of the channel for subjects get no reply. Kinds are below 64, because a short header has 6 bits for them.
 
 mod consensus;
 mod requests;
@@ -72,7 +72,7 @@ macro_rules! kinds {
                 definition(self)
             }
 
-            /// Decodes a body of this kind, and encodes it again. For tests of the format.
+            /// Decodes a body of this kind and encodes it again. For tests of the format.
             pub fn decode_and_encode(self, body: &[u8]) -> Result<Vec<u8>, Malformed> {
                 let mut out = Vec::new();
                 match self {
@@ -100,39 +100,39 @@ kinds! {
     Proof = 3,
     /// End of the handshake.
     Welcome<'a> = 4,
-    /// End of the connection before the end of the handshake.
+    /// Rejects the connection during the handshake.
     Rejected<'a> = 5,
-    /// The accepting node accepts the hello, and a TLS session begins.
+    /// Accepts the hello; a TLS session begins.
     BeginTls = 6,
-    /// Entries of the log.
+    /// Log entries from the leader.
     Append<'a> = 16,
     /// Reply to `Append`.
     Appended = 17,
-    /// Request for a vote.
+    /// Asks the receiver for its vote.
     AskVote = 18,
     /// Reply to `AskVote` and `AskPreVote`.
     Voted = 19,
-    /// Question whether the node would grant a vote.
+    /// Asks if the receiver would grant a vote.
     AskPreVote = 20,
     /// Reply to `AskPreVote`.
     PreVoted = 21,
-    /// Request to take over the leadership.
+    /// Asks the receiver to take over the leadership.
     Transfer = 22,
     /// Reply to `Transfer`.
     Transferred = 23,
-    /// Sign of life.
+    /// Sign of life with a reply.
     Ping = 24,
     /// Reply to `Ping`.
     Pong = 25,
-    /// Question of a follower: up to which entry it must have applied the log before a read.
+    /// Asked by a follower before a read: up to which entry must the follower have applied the log?
     ReadBarrier = 26,
     /// Reply to `ReadBarrier`.
     Barrier = 27,
-    /// Question about a node.
+    /// Asks for the description of the receiving node.
     Describe = 28,
     /// Reply to `Describe`.
     Description<'a> = 29,
-    /// Question for the digest of a state.
+    /// Asks for a digest of the receiver's state.
     AskDigest = 30,
     /// Reply to `AskDigest`.
     Digest<'a> = 31,
@@ -144,23 +144,23 @@ kinds! {
     SnapshotChunk<'a> = 34,
     /// Reply to `SnapshotChunk`.
     ChunkStored = 35,
-    /// Ends a snapshot, which the receiver installs.
+    /// Ends a snapshot; the receiver installs it.
     EndSnapshot = 36,
     /// Reply to `EndSnapshot`.
     SnapshotInstalled = 37,
-    /// Request for a chunk of a snapshot.
+    /// Asks for a chunk of a snapshot of the receiver's state.
     AskChunk = 38,
     /// Reply to `AskChunk`.
     Chunk<'a> = 39,
-    /// Commands that a follower forwards.
+    /// Commands that a follower forwards to the leader.
     Propose<'a> = 40,
     /// Reply to `Propose`.
     Proposed = 41,
-    /// Change of the members that a node forwards to the leader.
+    /// Membership change that a node forwards to the leader.
     Manage<'a> = 42,
     /// Reply to `Manage`.
     Managed = 43,
-    /// Question for running hashes.
+    /// Asks for the receiver's running hashes.
     AskMarks = 44,
     /// Reply to `AskMarks`.
     Marks<'a> = 45,
@@ -168,7 +168,7 @@ kinds! {
     Interest<'a> = 46,
     /// Reply to `AskRequests`.
     EntryRequests<'a> = 47,
-    /// Batch of messages to a subject; it gets no reply.
+    /// Batch of messages of one subject; it gets no reply.
     SubjectBatch<'a> = 48,
     /// Sign of life without facts; it gets no reply.
     Sign = 50,
@@ -176,21 +176,21 @@ kinds! {
     Facts = 52,
     /// Heartbeat of a leader whose entries are all committed.
     Heartbeat = 54,
-    /// Question whether the node would give its state to a member that repairs its own.
+    /// Asks if the receiver would give its state to a member that repairs its own.
     AskSource = 56,
     /// Reply to `AskSource`.
     Source = 57,
-    /// Question whether the node has ever voted, and whether it has entries.
+    /// Asks if the receiver has ever voted, and if it has entries.
     AskHistory = 58,
     /// Reply to `AskHistory`.
     History = 59,
-    /// Question for the versions of the state machine.
+    /// Asks which versions of the state machine the receiver supports.
     AskVersions = 60,
     /// Reply to `AskVersions`.
     Versions = 61,
-    /// Question for the names of the requests in recent entries.
+    /// Asks the leader for the names of the requests in recent entries.
     AskRequests = 62,
-    /// Reply to any request: it had no effect, or its effect is unknown.
+    /// Reply to a failed request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,
 }
 

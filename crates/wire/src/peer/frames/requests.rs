@@ -1,4 +1,4 @@
-//! Requests that a node forwards to the leader, the names of requests, and the reply to a request that has failed.
+//! Requests that a node forwards to the leader, questions for the names of requests, and the reply to a failed request.
 
 use thalweg_types::{
     Action, Index, NodeId,
@@ -6,29 +6,29 @@ use thalweg_types::{
 };
 
 structure! {
-    /// Commands that a follower forwards to the leader, as one entry.
+    /// Commands that a follower forwards to the leader, for one log entry.
     Propose<'a> as "propose" {
         /// Longest time that the leader may take, in milliseconds.
         timeout_millis: u32,
-        /// True if the commands free space, so the leader accepts them on a full disk.
+        /// True if the commands free space. The leader then accepts them even on a full disk.
         reclaims: bool,
-        /// Id of the client's request, for logs; empty if there is none.
+        /// Id of the client's request, for log lines; empty if there is none.
         request: &'a str,
-        /// Payload of the entry.
+        /// Payload of the log entry.
         payload: RemainingBytes<'a>,
     }
 }
 
 structure! {
-    /// Reply to [`Propose`]: the entry is committed.
+    /// Reply to [`Propose`]: the log entry is committed.
     Proposed as "proposed" {
-        /// Index of the entry. The follower finds the outcomes of the commands when it applies the entry.
+        /// Index of the entry. The follower learns the outcomes of the commands when it applies this entry.
         index: Index,
     }
 }
 
 choices! {
-    /// Kind of a change of the members.
+    /// Kind of a membership change.
     ManageKind as "manage kind" {
         /// Adds the node as a learner.
         Join = 0 "join",
@@ -36,25 +36,25 @@ choices! {
         Promote = 1 "promote",
         /// Removes a node.
         Remove = 2 "remove",
-        /// Removes a node, whether or not the others are a majority of the voters that answer.
+        /// Removes a node even if the remaining voters that answer are no majority.
         ForceRemove = 3 "force remove",
-        /// Hands the leadership to the node, or to the voter that lacks the fewest entries if the node is 0.
+        /// Transfers the leadership to the node. If the node is 0, to the voter that lacks the fewest entries.
         Transfer = 4 "transfer",
-        /// Adds the node as a learner, which the leader makes a voter only on request.
+        /// Adds the node as a learner. The leader makes it a voter only on request.
         JoinAsLearner = 5 "join as learner",
     }
 }
 
 structure! {
-    /// Change of the members that a node forwards to the leader.
+    /// Membership change that a node forwards to the leader.
     Manage<'a> as "manage" {
         /// Kind of the change.
         kind: ManageKind,
-        /// Node that the change is about.
+        /// Node that is added, promoted or removed, or that gets the leadership.
         node: NodeId,
-        /// Name of a node that joins.
+        /// Name of the joining node; empty for other changes.
         name: &'a str,
-        /// Address of a node that joins.
+        /// Address of the joining node; empty for other changes.
         address: &'a str,
         /// Longest time that the leader may take, in milliseconds.
         timeout_millis: u32,
@@ -62,27 +62,28 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Manage`]: the change is committed.
+    /// Reply to [`Manage`]: the membership change is committed.
     Managed as "managed" {
-        /// Node that the change was about; for a transfer, the new leader.
+        /// Node that was changed; after a transfer, the new leader.
         node: NodeId,
     }
 }
 
 structure! {
-    /// Question of a member, which logs the names of requests, for those in recent entries of the leader.
+    /// Asks the leader for the names of the requests in recent entries. A member asks this while it logs these names.
     AskRequests as "ask requests" {
-        /// Number of the last names that the member has; 0 if it has none of this leader in its term.
+        /// Number of the last name that the member has received. 0 if it has received none from this leader in its
+        /// present term.
         after: u64,
     }
 }
 
 structure! {
-    /// An entry and the names of its requests.
+    /// A committed log entry and the names of its requests.
     NamedEntry<'a> as "named entry" {
-        /// Index of the entry, which is committed.
+        /// Index of the entry.
         index: Index,
-        /// Names of the requests, for log lines, joined by `, `.
+        /// Names of the requests for log lines, joined by `, `.
         requests: &'a str,
     }
 }
@@ -90,25 +91,25 @@ structure! {
 structure! {
     /// Reply to [`AskRequests`].
     EntryRequests<'a> as "entry requests" {
-        /// Number of the names of the first entry. The others have the next numbers.
+        /// Number of the first of these entries in the leader's list of names. The others have the next numbers.
         first: u64,
-        /// Entries with names, in the order in which the leader has noted them.
+        /// Entries with names, in the order in which the leader has recorded them.
         entries: List<'a, NamedEntry<'a>>,
     }
 }
 
 structure! {
-    /// Reply to a request that had no effect, or whose effect is unknown.
+    /// Reply to a failed request: it had no effect, or its effect is unknown.
     Failed<'a> as "failed" {
-        /// Class of the error: the sender of the request retries, changes it, or stops.
+        /// Class of the error: the sender of the request should retry it, change it, or stop.
         class: Action,
         /// Code of the error.
         code: &'a str,
-        /// Error, for people.
+        /// Description of the error for people.
         text: &'a str,
-        /// Node that leads, if the receiver does not and knows it.
+        /// The leader, if the replying node knows it and does not lead itself.
         leader: Option<NodeId>,
-        /// Address of that node; empty if it is not known.
+        /// Address of the leader; empty if it is not known.
         address: &'a str,
     }
 }

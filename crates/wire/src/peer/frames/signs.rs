@@ -1,4 +1,4 @@
-//! Frames about nodes: signs of life, with facts about the sender, and descriptions.
+//! Frames about nodes: signs of life with facts about the sender, and descriptions.
 
 use thalweg_types::{
     Index, SpaceTime,
@@ -6,53 +6,54 @@ use thalweg_types::{
 };
 
 structure! {
-    /// A sign of life. Every node sends it to every other node, which replies.
+    /// A sign of life with a reply. Every node sends signs of life to every other node.
     ///
-    /// `heard` shows the receiver whether the sender hears it. A node ignores appends from a leader that has not heard
-    /// it for one lease: such a leader keeps its followers quiet and commits nothing.
+    /// `heard` shows the receiver if the sender receives the receiver's signs. A node ignores appends from a leader
+    /// that has not received its signs for one lease: such a leader would keep its followers quiet but commit nothing.
     Ping as "ping" {
-        /// Number of the ping, which rises by one with each.
+        /// Number of this ping. It rises by one with each sign of life from the sender to the receiver.
         number: u64,
-        /// Number of the last ping of the receiver that the sender has received; 0 for none.
+        /// Number of the receiver's last sign of life that the sender has received; 0 for none.
         heard: u64,
     }
 }
 
 structure! {
-    /// Reply to [`Ping`]: how far the node is.
+    /// Reply to [`Ping`], with facts about the replying node.
     Pong as "pong" {
-        /// Number of the ping.
+        /// Number of the ping that this replies to.
         number: u64,
-        /// Index of the last entry in the node's log.
+        /// Index of the last entry in the replying node's log.
         last: Index,
-        /// Index of the last entry that the node has applied.
+        /// Index of the last entry that the replying node has applied.
         applied: Index,
-        /// Free bytes on the disk that the node may use for data.
+        /// Free bytes on the disk that the replying node may use for data.
         free_bytes: u64,
-        /// Wall clock of the node.
+        /// Wall-clock time of the replying node.
         wall: SpaceTime,
     }
 }
 
 structure! {
-    /// Sign of life, to which [`Ping`] and its rules apply, but without a reply: the receiver's own signs show that it
-    /// hears the sender. The facts about the sender are those that it has last stated on this connection. Only for
-    /// nodes of version 3 or later.
+    /// A sign of life without a reply. The rules of [`Ping`] apply. The receiver's own signs show that it receives the
+    /// sender's. The facts about the sender are unchanged since it last stated them on this connection. Only for nodes
+    /// of version 3 or later.
     Sign as "sign of life" {
-        /// Number of the sign among the pings, signs and facts that the sender has sent to the receiver, which rises by
-        /// one.
+        /// Number of this sign. It rises by one with each sign of life (ping, sign or facts) from the sender to the
+        /// receiver.
         number: u64 as Varint,
-        /// Number of the last one of the receiver that the sender has received; 0 for none.
+        /// Number of the receiver's last sign of life that the sender has received; 0 for none.
         heard: u64 as Varint,
     }
 }
 
 structure! {
-    /// Sign of life with facts about the sender: the first one of a connection, and again when the facts have changed.
+    /// A sign of life with facts about the sender. It is sent first on a connection, and again after the facts have
+    /// changed.
     Facts as "facts" {
-        /// Number, as in [`Sign`].
+        /// Number of this sign, as in [`Sign`].
         number: u64 as Varint,
-        /// Number of the last sign heard, as in [`Sign`].
+        /// Number of the receiver's last sign of life that the sender has received, as in [`Sign`].
         heard: u64 as Varint,
         /// Index of the last entry in the sender's log.
         last: Index as Varint,
@@ -60,15 +61,16 @@ structure! {
         applied: Index as Varint,
         /// True if the sender's disk is too full for new data.
         lacks_room: bool,
-        /// Wall clock of the sender. The receiver continues it until the next facts.
+        /// Wall-clock time of the sender. Until the next facts, the receiver adds the elapsed time to it.
         wall: SpaceTime as Varint,
-        /// Number that changes with the sender's [`Description`]: the receiver asks for it only after a change.
+        /// Number of the sender's [`Description`], which changes with it. The receiver asks for the description only
+        /// after a change.
         about: u32,
     }
 }
 
 structure! {
-    /// Requests the description of the receiving node, which the sender shows to users.
+    /// Asks for the description of the receiving node, which the asking node shows to users.
     Describe as "describe" {}
 }
 
@@ -81,11 +83,11 @@ structure! {
         zone: &'a str,
         /// Version of the node's software.
         software: &'a str,
-        /// Address of HTTP; empty if it is not known.
+        /// Address at which the node serves HTTP; empty if it is not known.
         http: &'a str,
-        /// Address of the native protocol; empty if it is not served.
+        /// Address at which the node serves the native protocol; empty if it does not.
         native: &'a str,
-        /// Address for Redis clients; empty if they are not served.
+        /// Address at which the node serves Redis clients; empty if it does not.
         resp: &'a str,
     }
 }

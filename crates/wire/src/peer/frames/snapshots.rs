@@ -1,4 +1,4 @@
-//! Frames of snapshots, which a leader sends or a member that repairs its state asks for.
+//! Frames of snapshots. A leader sends a snapshot to a follower, or a member that repairs its state asks for one.
 
 use thalweg_types::{
     Index,
@@ -8,17 +8,17 @@ use thalweg_types::{
 use super::consensus::{EntryId, PeerVote};
 
 structure! {
-    /// Begins a snapshot, or continues one.
+    /// Begins a snapshot, or continues an interrupted one.
     BeginSnapshot<'a> as "begin snapshot" {
         /// Vote of the leader.
         vote: PeerVote,
-        /// Last entry in the snapshot.
+        /// Last log entry that the snapshot includes.
         last: EntryId,
-        /// Entry of the membership in the snapshot.
+        /// Entry that made the membership in the snapshot; if none, the receiver uses `last`.
         membership_at: Option<EntryId>,
         /// Membership in the snapshot, as in `docs/formats/membership.md`.
         membership: &'a [u8],
-        /// Number that identifies the snapshot at its sender.
+        /// Number that the sender has given to this snapshot.
         snapshot: u64,
     }
 }
@@ -28,7 +28,7 @@ structure! {
     SnapshotBegun as "snapshot begun" {
         /// Number of the first chunk that the receiver does not have.
         next: u64,
-        /// Higher vote; if there is one, the receiver takes no snapshot from the sender.
+        /// Higher vote that the receiver knows. If there is one, the receiver rejects the snapshot.
         higher: Option<PeerVote>,
     }
 }
@@ -36,9 +36,9 @@ structure! {
 structure! {
     /// One chunk of a snapshot, in the format of `docs/formats/snapshot.md`.
     SnapshotChunk<'a> as "snapshot chunk" {
-        /// Number that identifies the snapshot at its sender.
+        /// Number that the sender has given to this snapshot.
         snapshot: u64,
-        /// Number of the chunk.
+        /// Number of the chunk within the snapshot, from 0.
         number: u64,
         /// Bytes of the chunk.
         bytes: RemainingBytes<'a>,
@@ -54,19 +54,19 @@ structure! {
 }
 
 structure! {
-    /// Ends a snapshot.
+    /// Ends a snapshot. The receiver then installs it.
     EndSnapshot as "end snapshot" {
         /// Vote of the leader.
         vote: PeerVote,
-        /// Number that identifies the snapshot at its sender.
+        /// Number that the sender has given to this snapshot.
         snapshot: u64,
-        /// Number of chunks.
+        /// Number of chunks in the snapshot.
         chunks: u64,
     }
 }
 
 structure! {
-    /// Reply to [`EndSnapshot`]: the snapshot is the receiver's state now, on disk.
+    /// Reply to [`EndSnapshot`]: the snapshot is now the receiver's state, and is on its disk.
     SnapshotInstalled as "snapshot installed" {
         /// Vote that the receiver holds.
         vote: PeerVote,
@@ -74,14 +74,15 @@ structure! {
 }
 
 structure! {
-    /// Request for a chunk of a snapshot of the receiver's state. A member that repairs its state does not run
-    /// consensus, so no leader sends it a snapshot.
+    /// Asks for a chunk of a snapshot of the receiver's state. A member that repairs its state uses this: its consensus
+    /// does not run, so no leader sends it a snapshot.
     AskChunk as "ask chunk" {
-        /// Number that identifies the snapshot at the receiver; 0 for a snapshot that the receiver chooses.
+        /// Number that the receiver has given to the snapshot; 0 lets the receiver choose a snapshot.
         snapshot: u64,
-        /// Number of the chunk.
+        /// Number of the chunk within the snapshot, from 0.
         number: u64,
-        /// Last entry whose effects the snapshot must contain, unless the receiver has not applied that entry.
+        /// Last entry whose effects the snapshot must include. If the receiver has not applied this entry, the snapshot
+        /// includes less.
         least: Index,
     }
 }
@@ -89,7 +90,8 @@ structure! {
 structure! {
     /// Reply to [`AskChunk`].
     Chunk<'a> as "chunk" {
-        /// Number that identifies the snapshot. If it is another one than that in the request, that snapshot has ended.
+        /// Number that the replying node has given to its snapshot. If it differs from the number in the request, the
+        /// requested snapshot no longer exists.
         snapshot: u64,
         /// Bytes of the chunk; empty after the last one.
         bytes: RemainingBytes<'a>,
@@ -97,7 +99,7 @@ structure! {
 }
 
 structure! {
-    /// Asks if the receiver can serve its state to a member that is repairing itself, over `ask chunk`.
+    /// Asks if the receiver can give its state, with `ask chunk`, to a member that repairs itself.
     AskSource as "ask source" {}
 }
 

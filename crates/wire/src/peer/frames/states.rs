@@ -6,11 +6,11 @@ use thalweg_types::{
 };
 
 structure! {
-    /// Question for the digest of the state after an entry that requests one.
+    /// Asks for the digest of the receiver's state after an entry that requests a digest.
     AskDigest as "ask digest" {
         /// Index of the entry.
         index: Index,
-        /// Longest time for which the node may wait until the digest is computed, in milliseconds.
+        /// Longest time in milliseconds for which the receiver may wait until it has computed the digest.
         timeout_millis: u32,
     }
 }
@@ -28,41 +28,41 @@ structure! {
     HashMark as "hash mark" {
         /// Index of the entry.
         index: Index,
-        /// Hash over the outcomes and writes of all entries up to it.
+        /// Running hash: covers the outcomes and writes of all entries up to this entry.
         hash: u64,
     }
 }
 
 structure! {
-    /// Question for the running hashes that the node keeps.
+    /// Asks for the running hashes that the receiver still has.
     AskMarks as "ask marks" {}
 }
 
 structure! {
     /// Reply to [`AskMarks`].
     Marks<'a> as "marks" {
-        /// Hashes, with rising indexes.
+        /// Running hashes in ascending order of their indexes.
         marks: List<'a, HashMark>,
     }
 }
 
 structure! {
-    /// Asked by an empty node before it founds a cluster: has the receiver voted or written entries in its space?
+    /// Asked by an empty node before it founds a cluster: has the receiver ever voted or written entries in its space?
     AskHistory as "ask history" {}
 }
 
 structure! {
-    /// Reply to [`AskHistory`]. Only a node with neither takes part in founding a cluster.
+    /// Reply to [`AskHistory`]. A node takes part in founding a cluster only if both fields are false.
     History as "history" {
         /// True if the node has ever voted, or acknowledged a leader.
         has_voted: bool,
-        /// True if the node has entries, or had some that it has purged.
+        /// True if the node has entries, or has purged some.
         has_entries: bool,
     }
 }
 
 structure! {
-    /// Asks which versions of the state machine the receiver supports, before one is activated.
+    /// Asks which versions of the state machine the receiver supports. Asked before a new version is activated.
     AskVersions as "ask versions" {}
 }
 

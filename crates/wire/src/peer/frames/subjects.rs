@@ -3,37 +3,38 @@
 use thalweg_types::codec::{List, RemainingBytes, ShortBytes, structure};
 
 structure! {
-    /// A filter of a node: a pattern of its clients' subscriptions, or a queue group with a pattern.
+    /// A filter of a node: a pattern to which its clients subscribe, or a queue group with its pattern.
     SubjectFilter<'a> as "subject filter" {
         /// Pattern of the subscriptions.
         pattern: ShortBytes<'a>,
         /// Name of the queue group; empty if the subscriptions have none.
         group: ShortBytes<'a>,
-        /// Number of members of the group, at most 32, or 1 without a group; 0 for a filter that has ended.
+        /// Number of members of the queue group on this node, at most 32; 1 without a group. 0 removes the filter.
         members: u32,
     }
 }
 
 structure! {
-    /// Filters of the sender, which wants the messages that match them.
+    /// Filters of the sender. The receiver sends it all messages that match one of them.
     Interest<'a> as "interest" {
-        /// True if these are all filters of the sender, which replace those that the receiver has.
+        /// True if these are all filters of the sender; they replace those that the receiver has. False if they are
+        /// changes.
         whole: bool,
-        /// Version of the filters to which these changes apply; the receiver has it from the frame before.
+        /// Version of the sender's filters before these changes. The receiver must have this version.
         from: u64,
-        /// Version of the filters afterwards.
+        /// Version of the sender's filters after these changes.
         version: u64,
-        /// Filters, each at most once.
+        /// All filters, or only the changed ones; each at most once.
         filters: List<'a, SubjectFilter<'a>>,
     }
 }
 
 structure! {
-    /// A batch that a client of the sender has published, for the clients of the receiver.
+    /// A batch that a client of the sending node has published, for clients of the receiving node.
     SubjectBatch<'a> as "subject batch" {
-        /// Queue groups for which the sender has chosen a member of the receiver.
+        /// Queue groups for which the sending node has chosen a member on the receiving node.
         groups: List<'a, ShortBytes<'a>>,
-        /// The batch, as in `docs/formats/wire.md`.
+        /// The encoded batch, as in `docs/formats/wire.md`.
         batch: RemainingBytes<'a>,
     }
 }
