@@ -1,5 +1,6 @@
-//! Runs operations of the engine whose instructions valgrind counts. Counts do not depend on other load of the machine,
-//! so two commits can be compared on a busy one. Only the calling thread's work inside [`counted`] is collected.
+//! Runs operations of the engine under valgrind, which counts their instructions. The counts do not depend on other
+//! load of the machine, so two commits can be compared on a busy machine. Only the work of the calling thread inside
+//! [`counted`] is counted.
 //!
 //! ```text
 //! cargo build --release -p thalweg-engine --example counted_work
@@ -7,8 +8,8 @@
 //!     target/release/examples/counted_work sequential-get
 //! ```
 //!
-//! Durability is `interval`, the backend the LSM with the defaults, the directory fresh. Keys have 14 bytes,
-//! values 100.
+//! Durability is `interval`, the backend the LSM with the defaults, the directory fresh. Keys have 14 bytes, values
+//! 100.
 
 #![allow(clippy::print_stdout)]
 
@@ -18,7 +19,7 @@ use thalweg_engine::{Database, Keyspace, Options, ScanRange};
 use thalweg_types::{Durability, command::CommitBuilder};
 
 const OPERATIONS: u64 = 20_000;
-/// Pairs of a batch, and of a range.
+/// Number of pairs in a batch, and in a range.
 const PAIRS: u64 = 100;
 const NAMES: &str = "sequential-put, random-put, batch-100, sequential-get, random-get or range-100";
 
@@ -30,7 +31,7 @@ fn main() {
     let database = Database::open(dir.path(), options).expect("opens");
     let keyspace = database.keyspace("counted").expect("is created");
     let sequential: Vec<String> = (0..OPERATIONS).map(key).collect();
-    // A permutation: the multiplier is odd and no multiple of five, so it has no factor in common with 20,000.
+    // The order is a permutation: the multiplier is odd and not divisible by five, so it shares no factor with 20,000.
     let random: Vec<String> = (0..OPERATIONS).map(|number| key(number * 7_919 % OPERATIONS)).collect();
     let value = [7; 100];
     let put = |key: &String| drop(keyspace.put(key.as_bytes(), &value).expect("is put"));
@@ -62,7 +63,7 @@ fn key(number: u64) -> String {
     format!("key_{number:010}")
 }
 
-/// The part that is collected. The name of this function is in the command above.
+/// Runs the code whose instructions valgrind counts. The command above contains the name of this function.
 #[inline(never)]
 fn counted<T>(items: &[T], operation: impl FnMut(&T)) {
     items.iter().for_each(operation);

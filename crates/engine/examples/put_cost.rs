@@ -1,7 +1,7 @@
 //! Measures the cost of sequential puts in nanoseconds per put, for use with a profiler. Each round makes 50,000 puts
 //! into a fresh database. The first case puts new keys in order, without reading. The second case puts 2,500 keys in
-//! turn into a keyspace with a history of 10 revisions: such a put reads the value that it replaces, keeps it as a
-//! version, and from the tenth put on removes the oldest version.
+//! turn into a keyspace with a history of 10 revisions. Such a put reads the value that it replaces and keeps this
+//! value as a version. From the tenth put of a key on, it also removes the oldest version.
 //!
 //! `cargo run --release -p thalweg-engine --example put_cost -- [none|os|interval|disk]`
 
@@ -35,7 +35,7 @@ fn main() {
     }
 }
 
-/// Returns nanoseconds per put in a fresh directory, for `keys` keys in turn.
+/// Returns the nanoseconds per put of `puts` puts to `keys` keys in turn, in a fresh directory.
 fn round(durability: Durability, puts: u64, config: &KeyspaceConfig, keys: u64) -> u64 {
     let dir = std::env::temp_dir().join(format!("put-cost-{}", std::process::id()));
     let options = Options { durability, ..Options::default() };

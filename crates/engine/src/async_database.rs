@@ -36,11 +36,11 @@ use crate::{
 };
 
 /// A database for callers that must not block. For reads, use the database that [`blocking`](Self::blocking) returns;
-/// they mostly come from memory or the page cache. Call point reads inline, and long scans on a blocking thread.
+/// its reads mostly come from memory or the page cache. Call point reads inline, and long scans on a blocking thread.
 #[derive(Clone, Debug)]
 pub struct AsyncDatabase {
     db: Database,
-    /// Origin of the commands that are proposed.
+    /// Client, request and requirements that each proposed command carries.
     origin: Origin,
 }
 
@@ -58,15 +58,15 @@ impl AsyncDatabase {
     }
 
     /// Returns this database for a client, usually a connection. The node measures how expensive the client's commands
-    /// are: expensive commands of several clients take turns, and cheap commands of others do not wait for all of them.
-    /// Commands of one client are committed in the order in which they were proposed.
+    /// are. Expensive commands of several clients take turns, so that other clients' cheap commands wait for few of
+    /// them. Commands of one client are committed in the order in which they were proposed.
     #[must_use]
     pub fn for_client(&self, client: &Arc<Client>) -> Self {
         Self { db: self.db.clone(), origin: Origin { client: Some(Arc::clone(client)), ..Origin::default() } }
     }
 
-    /// Returns this database like [`for_client`](Self::for_client), for commands of this origin. If a member of a
-    /// cluster forwards them, the name of the request appears in the leader's log lines.
+    /// Returns this database like [`for_client`](Self::for_client), for commands with this origin. If a member of a
+    /// cluster forwards such a command, the name of the request in `origin` appears in the leader's log lines.
     #[must_use]
     pub fn for_origin(&self, origin: &Origin) -> Self {
         Self { db: self.db.clone(), origin: origin.clone() }
@@ -177,7 +177,7 @@ impl AsyncDatabase {
         async move { ack(proposed?.await?) }
     }
 
-    /// Raises a stream's log start offset to `before`: the records below are gone.
+    /// Raises a stream's log start offset to `before`. The records below this offset are gone.
     pub fn trim_stream(
         &self,
         stream: StreamId,
@@ -255,8 +255,7 @@ impl AsyncDatabase {
     }
 }
 
-/// Registration of a future in the table of waiters for a stream. Dropping the future drops this, which removes the
-/// waiter.
+/// Registration of a future in the table of waiters for a stream. It removes the waiter when the future is dropped.
 pub(crate) struct Registration {
     db: Database,
     stream: StreamId,

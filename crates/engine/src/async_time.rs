@@ -34,8 +34,8 @@ impl AsyncDatabase {
         async move { proposed?.await }
     }
 
-    /// Changes a key's deadline if the condition `expect` holds. The key's value, revision and lease stay. `None`
-    /// means that the key does not exist.
+    /// Changes a key's deadline if the condition `expect` holds. The key's value, revision and lease stay. The future
+    /// resolves to `None` if the key does not exist.
     pub fn touch(
         &self,
         keyspace: &Keyspace,

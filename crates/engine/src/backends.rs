@@ -1,7 +1,7 @@
 //! Opening the state with any of the backends (LSM, memory, redb, SQLite).
 //!
 //! Owns: the options and the location with which each backend is opened, and removing or setting aside state
-//! directories. Does not own: the names of the directories (`state_dir`), the note which backend is current
+//! directories. Does not own: the names of the directories (`state_dir`), the record of the current backend
 //! (`identity`), or the steps of a migration (`migrate`).
 //!
 //! Each backend has its own directories below `state/default/`, so a migration can fill the new backend's directory
@@ -31,9 +31,9 @@ use crate::{
     state_dir::{PARENT, StateDir},
 };
 
-/// Minimum and maximum size of tables. In between, tables are as large as memtables: levels 0 and 1 are full at four of
-/// them, so a compaction of level 0 rewrites about as much of level 1 as it adds. With smaller tables, large states
-/// need many files.
+/// Minimum and maximum size of tables. Between these limits, tables are as large as memtables. Levels 0 and 1 are full
+/// at four tables, so a compaction of level 0 rewrites about as much of level 1 as it adds. Smaller tables would mean
+/// many files.
 const MIN_TABLE_BYTES: u64 = 16 << 20;
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
@@ -45,14 +45,14 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
 /// Removes all state directories except the current directory of the identity's backend. Such directories are the
 /// remains of a migration or an install that was interrupted before or after its switch.
 ///
-/// The files that name the current state are written again first. A kill, or a failed sync, may have left a switch that
-/// is only in the page cache, and a power loss must not undo it after the former state is gone. Syncing the directory
-/// would not suffice: after a failed sync, the next one succeeds without writing the name.
+/// The files that name the current state are written again first. After a kill or a failed sync, the switch to this
+/// state may exist only in the page cache. A power loss must not undo the switch once the former state is gone. Syncing
+/// the directory is not enough: after a failed sync, the next sync succeeds without writing the name.
 pub(crate) fn remove_all_but(place: BackendLocation<'_>, identity: &Identity, current: StateDir) -> io::Result<()> {
     let all = BackendKind::ALL.into_iter().flat_map(|kind| current.possible().map(move |dir| (kind, dir)));
     let others = all.filter(|other| *other != (identity.backend, current));
     let there = others.filter(|(kind, dir)| place.has(&dir.path(*kind)));
-    // An install that has not switched. The file on the disk names the current directory or an earlier one.
+    // Directories of an install that has not switched. The file on disk names the current directory or an earlier one.
     let (unfinished, former): (Vec<_>, Vec<_>) =
         there.partition(|(kind, dir)| *kind == identity.backend && *dir > current);
     unfinished.into_iter().try_for_each(|(kind, dir)| place.remove(&dir.path(kind)))?;
@@ -60,7 +60,7 @@ pub(crate) fn remove_all_but(place: BackendLocation<'_>, identity: &Identity, cu
         return Ok(());
     }
     match current.write_again(place.disk).and_then(|()| identity.write(place.disk)) {
-        // A directory on a full disk must open. A later open removes the former state.
+        // A directory on a full disk must open, so the former state stays. A later open removes it.
         Err(error) if is_out_of_space(error.kind()) => return place.disk.sync_dir(""),
         written => written?,
     }
@@ -81,8 +81,8 @@ pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
     }
 }
 
-/// Renames the state directory of a backend, so that the backend starts with an empty state. Keeps a directory that was
-/// set aside before, because the present one is then only a part of a state.
+/// Renames the state directory of a backend, so that the backend starts with an empty state. If a directory was set
+/// aside before, keeps that one and removes the present directory, which then holds only a part of a state.
 pub(crate) fn set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::Result<()> {
     let root = disk.os_path().ok_or(io::ErrorKind::Unsupported)?;
     let (state, aside) = (root.join(StateDir::FIRST.path(kind)), root.join(aside_dir(kind)));
@@ -101,17 +101,17 @@ pub(crate) fn remove_set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::R
 }
 
 /// Removes the old state of a rebuild that was interrupted, after an open has completed the new one by replay. The new
-/// state is persisted first. If that fails, as on a full disk, the old one stays until a later open.
+/// state is persisted first. If that fails, for example on a full disk, the old state stays until a later open.
 pub(crate) fn finish_rebuild(disk: &Arc<dyn Disk>, state: &dyn Backend) {
-    // A rebuild needs a real disk.
+    // A rebuild only happens on a real disk.
     if disk.os_path().is_none() {
         return;
     }
     let place = BackendLocation::on(disk);
-    // A migration may have followed the rebuild.
+    // A migration may have followed the rebuild, so the directories of all backends are checked.
     let kinds: Vec<_> = BackendKind::ALL.into_iter().filter(|kind| place.has(&aside_dir(*kind))).collect();
     if !kinds.is_empty() && state.flush().is_ok() {
-        // A directory that cannot be removed only takes space.
+        // If the removal fails, the directory only takes space.
         kinds.into_iter().for_each(|kind| _ = remove_set_aside(disk, kind));
     }
 }
@@ -127,7 +127,7 @@ pub(crate) struct BackendLocation<'a> {
     /// Directory in the operating system for backends that do their own I/O; `None` for the directory of the disk.
     pub(crate) os_dir: Option<&'a Path>,
     pub(crate) background: Background,
-    /// Scheduler of background work on the disk, which the log has; `None` for a backend without a log beside it.
+    /// Scheduler of background work on the disk, shared with the log; `None` for a backend without a log.
     pub(crate) pacer: Option<&'a Arc<Pacer>>,
 }
 
@@ -214,8 +214,9 @@ impl<'a> BackendLocation<'a> {
         }
     }
 
-    /// Returns the newest state directory if it shows that an install has ended, although no file names the current
-    /// directory: directory 1 alone, or a later one. `None` on a simulated disk, whose directories cannot be listed.
+    /// Returns the newest state directory if its number shows that an install has ended: 2 or higher, or 1 without
+    /// directory 0. Used when no file names the current directory. `None` on a simulated disk, which cannot list
+    /// directories.
     pub(crate) fn installed(&self, kind: BackendKind) -> io::Result<Option<StateDir>> {
         let Some(root) = self.os_dir.or_else(|| self.disk.os_path()) else { return Ok(None) };
         let names = match fs::read_dir(root.join(PARENT)) {
@@ -282,14 +283,14 @@ mod tests {
         disk
     }
 
-    /// Does that part of an open which removes the states that are not in use.
+    /// Removes the states that are not in use, as an open does.
     fn sweep(disk: &SimDisk) -> io::Result<()> {
         let disk = as_disk(disk);
         let (identity, current) = (Identity::read(&disk)?.expect("written"), StateDir::read(&disk)?);
         remove_all_but(BackendLocation::on(&disk), &identity, current)
     }
 
-    /// Checks that the state which the files name exists. Returns its place.
+    /// Checks that the state that the files name exists. Returns its backend and directory.
     fn check(disk: &SimDisk, context: &str) -> (BackendKind, StateDir) {
         let disk = as_disk(disk);
         let (kind, current) = (Identity::read(&disk).unwrap().unwrap().backend, StateDir::read(&disk).unwrap());

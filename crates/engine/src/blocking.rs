@@ -1,4 +1,4 @@
-//! Waiting for a future on a thread that may block.
+//! Waits for futures on threads that may block.
 
 use std::{
     future::Future,

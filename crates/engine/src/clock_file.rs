@@ -1,18 +1,18 @@
-//! The latest time of the space that readers were shown, in a small file.
+//! A small file with a bound of the space times that reads have used.
 //!
 //! Owns: the file `CLOCK`, and the check of the wall clock at an open. Does not own: the clock of the space
-//! (`thalweg_replica::SpaceClock`), which says when a time must be noted.
+//! (`thalweg_replica::SpaceClock`), which decides when a time is noted.
 //!
 //! ```text
 //! CLOCK := "THWGCLK1" | time u64 | crc u32        little-endian; the CRC-32C covers the bytes before it
 //! ```
-//! Log entries carry the time of the space, but reads leave no entry. The file therefore notes a time that is at least
-//! that of every read, so that a key or lease that a reader found ended stays ended when the process is killed and the
+//! Log entries carry the time of the space, but reads leave no entry. The file therefore holds a time that is at least
+//! that of every read. So a key or lease that a reader found expired stays expired if the process is killed and the
 //! wall clock is set back. The file is written in place, within one sector, and not synced each time: it survives a
 //! kill, but a power loss can lose the times that were written since a round of maintenance last removed expired keys.
 //!
-//! The file also shows when the directory was last in use. A wall clock that is far ahead of that is more often wrong
-//! than right, and the time of the space never goes back, so the open is refused until a person has decided.
+//! The file also shows when the directory was last in use. A wall clock far ahead of that time is more often wrong than
+//! right, and the time of the space never goes back. So the open fails until an operator has decided.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -25,7 +25,6 @@ const PATH: &str = "CLOCK";
 const MAGIC: &[u8; 8] = b"THWGCLK1";
 const ENCODED_BYTES: usize = 20;
 
-/// The open file `CLOCK`.
 #[derive(Debug)]
 pub(crate) struct ClockFile {
     file: Arc<dyn File>,
@@ -66,7 +65,7 @@ impl ClockFile {
 
 impl TimeKeeper for ClockFile {
     fn note(&self, time: SpaceTime) {
-        // A time that cannot be noted can at worst go back, and only together with the wall clock.
+        // An error is ignored: at worst the time goes back, and only if the wall clock is set back too.
         let _ = self.file.write_all_at(&encode(time), 0);
     }
 }
@@ -87,13 +86,13 @@ fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<SpaceTime> {
     (*crc == crc32c(checked).to_le_bytes()).then_some(time)
 }
 
-/// Returns by how much the wall clock is ahead of the last use of the directory, if that is more than `max`.
+/// Returns the time by which the wall clock is ahead of the last use of the directory; `None` if it is at most `max`.
 pub(crate) fn jump(wall: SpaceTime, last: SpaceTime, max: Duration) -> Option<Duration> {
     let jump = Duration::from_micros(wall.0.saturating_sub(last.0));
     (!max.is_zero() && jump > max).then_some(jump)
 }
 
-/// Formats a span of at least hours in whole days, rounded up, or in hours if it is less than two days.
+/// Formats a span of at least hours for a message: in whole days, rounded up, or in hours below two days.
 pub(crate) fn shown_span(span: Duration) -> String {
     const HOUR: u64 = 3600;
     let hours = span.as_secs().div_ceil(HOUR);

@@ -1,12 +1,12 @@
 //! Encoded commands of clients: the receiver has checked their bytes, and the engine proposes the bytes unchanged.
 //!
-//! Owns: proposing such bytes, and handles by id, since such commands refer to objects by id. Does not own the check:
-//! if a command does not decode, the state machine rejects it when it is applied. That does no damage, but the command
-//! has used a log entry by then. This module checks only the version of the state machine that a command needs: a
-//! command of an unknown version would stop the node once it is in the log, so no client may bring one there.
+//! Owns: proposing such bytes, and handles by id, because such commands refer to objects by id. Does not own: the check
+//! that a command decodes. The state machine rejects a malformed command when it is applied; that does no damage, but
+//! uses a log entry. This module only checks the version of the state machine that a command needs. Once in the log, a
+//! command of an unknown version would stop the node.
 //!
-//! A command is copied once, into its frame, because it outlives the caller's buffer. The log takes its bytes from
-//! this frame or, if other commands join the same entry, from the assembled entry.
+//! A command is copied once, into its frame, because it outlives the caller's buffer. The log takes its bytes from this
+//! frame or, if other commands join the same entry, from the assembled entry.
 
 use std::{
     future::Future,
@@ -32,8 +32,8 @@ use crate::{
     stream::Stream,
 };
 
-/// Result of a command that was carried out: the durability level reached, and the outcome; `None` at level `none`,
-/// where the outcome is unknown.
+/// Result of a command that was carried out: the durability level reached, and the outcome. The outcome is `None` at
+/// level `none`, which acknowledges a command before its outcome is known.
 pub type CommandResult = (Durability, Option<Outcome>);
 
 /// Future of a proposed command, which resolves to the command's result. Dropping the future does not undo the
@@ -100,7 +100,7 @@ impl AsyncDatabase {
     }
 
     /// Commits all queued commands like [`commit_queued`](Self::commit_queued), but on the calling thread if no other
-    /// thread is committing. This blocks for an fsync. For executors that have nothing else to do in the meantime.
+    /// thread is committing. The call blocks for an fsync. It is meant for executors without other work.
     pub fn commit_queued_here(&self) {
         self.blocking().inner.open.replica.commit_queued_here();
     }

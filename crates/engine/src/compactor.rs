@@ -6,8 +6,9 @@
 //! Compaction of one stream (a pass) consists of bounded steps, several in each maintenance round. It first reads the
 //! *dirty* stretch, the records appended since the last pass, and notes the newest offset of each key. Then it goes
 //! through the stream from its start to the end of that stretch and replaces batches by their remaining records. Each
-//! replacement is a move, which is local to the node and void if the state has changed since it was read (see
-//! `thalweg_state::segments`). A pass can therefore be abandoned at any point, and its completed steps stay valid.
+//! replacement is a move: a log record of this node alone, without effect if the state has changed since the batch was
+//! read (see `thalweg_state::segments`). A pass can therefore be abandoned at any point, and its completed steps stay
+//! valid.
 //!
 //! ```text
 //!   start          cleaned                    end            next
@@ -18,11 +19,11 @@
 //! it has gone through everything below the tombstone, so records that the tombstone deleted never reappear. If the
 //! remaining records of a batch do not fit into a record of this node's log, the batch stays unchanged: the pass
 //! continues after this batch, drops no tombstones from there on, and does not raise `cleaned`. Memory: the keys of one
-//! dirty stretch, at most `compaction_key_bytes` of the options and those of one batch; more keys end the stretch
-//! earlier.
+//! dirty stretch, up to the option `compaction_key_bytes` plus the keys of one batch. At this limit the stretch ends
+//! early.
 //!
-//! A stream is due when its dirty stretch is at least as large as its clean part. Each byte that is kept is then
-//! rewritten O(log n) times instead of once for every segment.
+//! A stream is due when its dirty stretch is at least as large as its clean part. So each remaining byte is rewritten
+//! O(log n) times instead of once for every segment.
 
 use std::collections::HashMap;
 
@@ -103,13 +104,13 @@ impl Compactor {
                 self.pass = self.next_due(inner)?;
             }
             let Some(mut pass) = self.pass.take() else { return Ok(()) };
-            // Any failure abandons the pass: the next pass begins where the last complete one ended.
+            // An error abandons the pass. The next pass begins where the last complete pass ended.
             match pass.step(inner, &mut budget, done)? {
                 StepResult::Continue => self.pass = Some(pass),
                 StepResult::Done => {
                     budget = budget.saturating_sub(STEP_COST);
                     if pass.skipped {
-                        // Another pass would get no further.
+                        // Another pass would stop at the same batch.
                         self.looked_at.insert(pass.stream, pass.active);
                     }
                 }
@@ -144,8 +145,8 @@ impl Compactor {
     }
 }
 
-/// Returns the offset up to which a stream should be compacted; `None` if the records appended since its last
-/// compaction are too few.
+/// Returns the offset up to which a stream should be compacted: the beginning of the active segment, or the end of the
+/// stream. `None` if that pass would rewrite more old bytes than new ones.
 fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -> Result<Option<Offset>, WriteError> {
     let CompactionCandidate { stream, cleaned, next, .. } = *candidate;
     let (mut at, mut end, mut dirty, mut tail) = (cleaned, None, 0, 0);
@@ -177,8 +178,8 @@ fn batches_at(
     found.map_err(|error| failed(&error))
 }
 
-/// Function that receives a record of a stream: its offset, its time, its bytes including the length field, and the
-/// decoded record, or `None` if it does not decode.
+/// Function that gets each record of a batch: its offset, time and bytes with the length field, and the decoded record;
+/// `None` if this version cannot decode it.
 type Visit<'v> = dyn FnMut(Offset, SpaceTime, &[u8], Option<Record<'_>>) + 'v;
 
 /// Calls `visit` for each record of a stream's batch.
@@ -221,7 +222,7 @@ impl Pass {
         if at >= self.end {
             return self.next_phase(inner, &now);
         }
-        // The remains of many batches fit into a segment, even if each remaining record needs a run of its own.
+        // Reads no more than what surely fits into a segment, even if each remaining record becomes a run of its own.
         let most = COMPACTION_BYTES.min(u64::from(inner.options.segment_bytes) / 4);
         let stretch = batches_at(inner, self.stream, at, self.end, most)?;
         let Some(last) = stretch.batches.last() else { return Ok(StepResult::Done) };

@@ -1,6 +1,6 @@
 //! Locks, elections and semaphores in a keyspace: [`thalweg_recipes`] over an open database.
 //!
-//! Owns the translation of the recipes' operations into commits, reads and watches of a database. Does not own the
+//! Owns: the translation of the recipes' operations into commits, reads and watches of a database. Does not own: the
 //! logic of the recipes.
 
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Database {
     /// keyspace that holds nothing else, and another one for each kind: a lock and a semaphore with the same name
     /// share a queue.
     pub fn coordination(&self, keyspace: &str) -> Result<Coordination, WriteError> {
-        // Decisions must be known and durable: a lock that a power loss removes does not exclude other holders.
+        // Decisions must be known and durable: a lock that a power loss removes excludes no other holder.
         let db = self.with_durability(self.durability().max(thalweg_types::Durability::Disk));
         Ok(Coordination { keyspace: db.keyspace(keyspace)? })
     }

@@ -1,20 +1,20 @@
 //! Cursor of a scan: an opaque position after one page of results, from which the next page continues.
 //!
-//! Owns the bytes of a cursor and the rules for its use. In a keyspace with history a cursor contains the revision of
-//! the first page and the time at which that page was read. All pages then form one consistent view, whatever is
-//! written in between, until the history no longer reaches back to that revision; from then on the answer is
-//! [`ReadError::Compacted`]. In a keyspace without history a cursor is only a position. Each page is then a view of
-//! its own, as new as the page. No key appears twice, and each key that is present throughout appears once, with a
-//! value that it had at one of the pages; writes to keys that the scan has passed may or may not appear. A cursor
-//! holds no state on the node: it costs nothing, survives restarts, and does not time out.
+//! Owns: the bytes of a cursor and the rules for its use. In a keyspace with history, a cursor contains the revision of
+//! the first page and the time of its read. So all pages show one consistent view, whatever is written in between. Once
+//! the history no longer reaches back to this revision, reads return [`ReadError::Compacted`]. In a keyspace without
+//! history, a cursor is only a position, and each page shows the contents at its own read. No key appears twice, and
+//! each key that is present throughout appears once, with a value that it had at one of the pages; writes to keys that
+//! the scan has passed may or may not appear. A cursor holds no state on the node: it costs nothing, survives restarts,
+//! and does not time out.
 //!
 //! ```text
 //! cursor := 1 | flags u8 | keyspace u32 | bounds u32 | (revision u64 | time u64) | last key | crc u32
 //! ```
 //! All integers are little-endian. Flags: bit 0 descending, bit 1 revision and time follow. `bounds` is the CRC-32C of
-//! the range's prefix and bounds: a cursor continues only the scan that returned it. `crc` is the CRC-32C of
-//! everything before it. A client may store cursors anywhere, so bytes that are not a cursor of this version are an
-//! error, never a panic.
+//! the range's prefix and bounds: a cursor continues only the scan that returned it. `crc` is the CRC-32C of everything
+//! before it. A client may store cursors anywhere, so bytes that are not a cursor of this version are an error, never a
+//! panic.
 
 use std::ops::Bound;
 
@@ -29,8 +29,7 @@ const VERSION: u8 = 1;
 const DESCENDING: u8 = 1;
 const AT_REVISION: u8 = 2;
 
-/// The moment that all pages of a scan show: the revision, and the time by which they hide expired keys; time 0 hides
-/// none.
+/// Moment that all pages of a scan show. `time` is the time by which they hide expired keys; time 0 hides none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScanPoint {
     pub(crate) revision: Revision,
@@ -78,7 +77,7 @@ impl ScanCursor {
         out
     }
 
-    /// Decodes a cursor from bytes. Bytes that are not a cursor of this version are an error.
+    /// Decodes a cursor. Returns an error if the bytes are not a cursor of this version.
     pub fn decode(bytes: &[u8]) -> Result<Self, ReadError> {
         let (body, crc) = bytes.split_last_chunk::<4>().ok_or(NOT_A_CURSOR)?;
         if bytes.len() > MAX_CURSOR_BYTES || crc_fast::crc32_iscsi(body) != u32::from_le_bytes(*crc) {
@@ -117,7 +116,7 @@ impl ScanCursor {
                 what: "it belongs to a scan with another prefix, other bounds or another order",
             });
         }
-        // A key outside of the range cannot be the end of a page.
+        // A key outside of the range cannot be the last key of a page.
         if !range.may_hold(&self.last) {
             return Err(NOT_A_CURSOR);
         }

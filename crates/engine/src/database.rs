@@ -1,12 +1,12 @@
 //! The database handle that applications hold.
 //!
-//! Owns: `Database` with the calls that concern all of it (open, close, sync, flush, compact, maintenance, scrub), and
-//! its health. Does not own: the data that handles share (`inner`), the steps of opening (`open`), or the calls about
-//! keyspaces, streams, groups and transactions, which their modules add.
+//! Owns: `Database` with the calls about the whole database (open, close, sync, flush, compact, maintenance, scrub),
+//! and its health. Does not own: the data that handles share (`inner`), the steps of opening (`open`), or the calls
+//! about keyspaces, streams, groups and transactions, which their modules add.
 //!
 //! A [`Database`] is a pointer to the open database plus the default durability level of its writes. Handles of
-//! keyspaces and streams consist of such a pointer and an id. The layers below do all work; this module turns a call
-//! into a command, and an outcome into an ack or an error.
+//! keyspaces and streams consist of such a pointer and an id. The layers below do the work. This module turns a call
+//! into a command, and the command's outcome into an ack or an error.
 
 use std::{
     fmt,
@@ -75,8 +75,9 @@ pub enum Health {
 /// the next open replays the log. A [`close`](Self::close) makes the next open fast.
 #[derive(Clone)]
 pub struct Database {
-    /// Maintenance thread. Dropped before `inner`: the drop waits for the thread, which holds `inner` during a round.
-    /// So the drop of the last handle releases the directory, instead of the thread doing so some time later.
+    /// Maintenance thread. Declared before `inner`, so it is dropped first: its drop waits for the thread, which uses
+    /// `inner` during a round. So dropping the last handle releases the directory, and the thread does not keep it in
+    /// use any longer.
     background: Arc<Background>,
     pub(crate) inner: Arc<Inner>,
     pub(crate) level: Durability,
@@ -113,7 +114,8 @@ impl Database {
     pub(crate) fn start(open: Opened, options: Options) -> Self {
         let level = raised(options.durability, &open.replica);
         let interval = options.maintenance_interval;
-        // A replayed command may have left a view that no caller of this process has requested.
+        // A replayed command may have left a view of the state for a digest. No caller of this process has requested
+        // it.
         open.machine.drop_digest_view();
         let digests = Digests::new(open.machine.applied().lsn);
         let (log, backend) = (open.log.clone(), open.backend.clone());
@@ -149,7 +151,7 @@ impl Database {
     }
 
     /// Closes the database: commits queued writes, persists the state, and marks all of the log as durable. Later
-    /// writes fail with `Closed`, also those of other handles. Reads continue until the last handle is dropped.
+    /// writes of all handles fail with `Closed`. Reads continue until the last handle is dropped.
     pub fn close(&self) -> Result<(), WriteError> {
         let inner = &self.inner;
         if inner.closed.swap(true, Ordering::SeqCst) {
@@ -158,15 +160,15 @@ impl Database {
         self.background.stop();
         inner.scrub.stop();
         // Reads have hidden expired keys. Without an entry after those deadlines, a wall clock that is set back before
-        // the next open would show the keys again. A full disk or a failed log may reject that entry, which is
-        // ignored. Reads of a member use only times of entries.
+        // the next open would show the keys again. A full disk or a failed log may reject this entry; the error is
+        // ignored. A member needs no such entry, because its reads only use times of entries.
         if let Replica::Alone(alone) = &inner.open.replica {
             let _ = block_on(inner.note_passed_deadlines(alone.term()));
         }
         inner.open.replica.close();
         inner.open.tails.close();
         inner.open.watches.close();
-        // Do both: a state that cannot be flushed only makes the next open slower.
+        // Both steps run even if the first fails: a state that was not flushed only makes the next open slower.
         let flushed = inner.open.backend.flush();
         inner.note_last_use();
         inner.open.log.close()?;
@@ -199,9 +201,9 @@ impl Database {
         self.inner.propose_for_ack(self.level, Purpose::Data, encode)
     }
 
-    /// Returns the durability of the results of all reads that have ended: `Disk` if everything that they may have
-    /// seen is on disk, else `Os`. On a member of a cluster it is always `Quorum`, because a member applies only what a
-    /// majority has on disk. Call it after the read whose durability matters.
+    /// Returns the durability of the results of all reads that have ended: `Disk` if everything that they may have seen
+    /// is on disk, else `Os`. On a member of a cluster it is always `Quorum`, because a member applies only what a
+    /// majority has on disk. Call this after the read whose durability matters.
     #[must_use]
     pub fn visible_durability(&self) -> Durability {
         let open = &self.inner.open;
@@ -223,7 +225,7 @@ impl Database {
         Ok(())
     }
 
-    /// Persists the state and removes overwritten and deleted data, as far as the backend can do so on request. The LSM
+    /// Persists the state, and removes overwritten and deleted data if the backend can do so on request. The LSM
     /// backend merges all its tables into one run; the other backends only flush. Reads and writes continue.
     pub fn compact(&self) -> Result<(), WriteError> {
         self.inner.open.backend.compact()?;
@@ -238,34 +240,35 @@ impl Database {
         self.background.run_round(&self.inner)
     }
 
-    /// Runs one round of maintenance as a future, which waits where [`maintain`](Self::maintain) blocks for consensus.
-    /// Does nothing while another round is in progress.
+    /// Runs one round of maintenance as a future. It waits for consensus asynchronously, unlike
+    /// [`maintain`](Self::maintain). Does nothing while another round is in progress.
     pub async fn maintain_async(&self) -> Result<Maintenance, WriteError> {
         self.background.run_round_async(&self.inner).await
     }
 
     /// Does pending background work on the caller's thread, if the database was opened in stepped mode: prepares and
-    /// syncs log segments, persists memtables, compacts tables, and dispatches changes to watches. Returns true if it
-    /// did some. Proposals and maintenance are separate: consensus takes the proposals, and
+    /// syncs log segments, persists memtables, compacts tables, and dispatches changes to watches. Returns true if
+    /// there was work. Proposals and maintenance are separate: consensus takes the proposals, and
     /// [`maintain_async`](Self::maintain_async) runs a round of maintenance.
     pub fn step(&self) -> bool {
         let open = &self.inner.open;
         if open.mode == Mode::Threaded {
             return false;
         }
-        // Each part has its turn, whether or not another one has done something.
+        // Every part does its work in each step, even if another part has already done some.
         let did = [open.log.step(), open.backend.step(), open.watches.step()];
         did.contains(&true)
     }
 
     /// Reads all stored data on the caller's thread, as the scrub does in the background, and verifies it. Returns the
-    /// statistics of all scrubs, with any damage.
+    /// statistics of all scrubs, including any damage found.
     pub fn scrub(&self) -> ScrubStats {
         self.inner.scrub.run();
         self.scrub_stats()
     }
 
-    /// Returns the statistics of all scrubs so far, with any damage, also of the state by a snapshot.
+    /// Returns the statistics of all scrubs so far, including any damage found, also damage that a snapshot of the
+    /// state has met.
     #[must_use]
     pub fn scrub_stats(&self) -> ScrubStats {
         let mut stats = self.inner.scrub.stats();
@@ -277,7 +280,7 @@ impl Database {
         stats
     }
 
-    /// Returns the database's ability to accept writes, and the reason if it does not.
+    /// Returns the database's ability to accept writes, with the reason if it accepts none.
     #[must_use]
     pub fn health(&self) -> Health {
         let inner = &self.inner;

@@ -1,11 +1,12 @@
-//! Results by which replicas of a space are compared: digests of the state, and running hashes at some entries.
+//! Results by which replicas of a space are compared: digests of the whole state, and running hashes after some
+//! entries.
 //!
-//! Owns: the last results, and the ids of digest commands. Does not own: the computation of either.
+//! Owns: the last results, and the ids of digest commands. Does not own: the computation of digests or hashes.
 //!
-//! A running hash covers every entry, so it shows immediately that two replicas have applied an entry differently. It
-//! does not show damage of rows that were written long ago, which only a digest of the whole state does.
+//! A running hash covers every entry, so it shows immediately that two replicas have applied an entry differently. Only
+//! a digest of the whole state also shows damage to rows that were written long ago.
 //!
-//! An install forgets the results of the former state. If that state was wrong, the node would otherwise stop serving
+//! An install drops the results of the former state. Otherwise, if that state was wrong, the node would stop serving
 //! because of a state that it no longer has.
 //!
 //! Bounds: [`MAX_REPORTS`] digests, [`MAX_HASHES`] running hashes.
@@ -21,12 +22,10 @@ use std::{
 use thalweg_state::digest::StateDigest;
 use thalweg_types::{Index, Lsn};
 
-/// Number of digests that are kept.
 const MAX_REPORTS: usize = 4;
-/// Number of running hashes that are kept.
 const MAX_HASHES: usize = 64;
-/// Running hashes are kept of the entries whose index is a multiple of this number, so replicas keep those of the same
-/// entries.
+/// Interval of the entries whose running hashes are kept: those with a multiple of this number as index. So all
+/// replicas keep the hashes of the same entries.
 pub(crate) const HASH_INTERVAL: u64 = 1024;
 
 /// The last state digests of a database, and the id for the next digest command.
@@ -46,15 +45,15 @@ impl Digests {
         Self { next_id: AtomicU64::new(applied.0), reports: Mutex::default(), is_computing: AtomicBool::new(false) }
     }
 
-    /// Keeps a digest if `is_current` returns true: no install has replaced the state that it belongs to. This is
-    /// decided under the lock that [`forget`](Self::forget) takes after a replacement.
+    /// Keeps a digest if `is_current` returns true, which means that no install has replaced the digest's state. The
+    /// check runs under the lock that [`forget`](Self::forget) takes after a replacement.
     pub(crate) fn keep(&self, report: DigestReport, is_current: impl FnOnce() -> bool) -> Arc<DigestReport> {
         let report = Arc::new(report);
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_current() {
             return report;
         }
-        // Two digests may be computed concurrently, and end in any order.
+        // Two digests may be computed concurrently, and their computations may end in any order.
         let at = reports.partition_point(|known| known.state.applied.index <= report.state.applied.index);
         reports.insert(at, Arc::clone(&report));
         if reports.len() > MAX_REPORTS {
@@ -82,7 +81,7 @@ impl Digests {
     }
 }
 
-/// A digest of the state, with the log position that it belongs to.
+/// A digest of the state, with the log position of that state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestReport {
     /// Id of the digest command; `None` if the digest was computed without a command.
@@ -109,7 +108,7 @@ impl HashMarks {
     pub(crate) fn add(&self, mark: HashMark) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if marks.back().is_some_and(|last| last.index >= mark.index) {
-            // A state that was replaced by a snapshot can be behind the last hash.
+            // After an install, the state can be behind the last hash.
             marks.clear();
         }
         if marks.len() == MAX_HASHES {

@@ -71,7 +71,7 @@ pub struct Lifetime {
     pub revision: Revision,
     /// Deadline of the key itself, in space time; `None` if the key has none.
     pub deadline: Option<SpaceTime>,
-    /// Lease that the key is attached to; `None` if there is none.
+    /// Lease that the key is attached to; `None` if it is attached to none.
     pub lease: Option<LeaseId>,
     /// Time until the deadline or the end of the lease, whichever is earlier; `None` if the key has neither.
     pub remaining: Option<Duration>,
@@ -98,7 +98,7 @@ impl Keyspace {
         self.put_with(key, value, &PutOptions::lasting(ttl))
     }
 
-    /// Changes a key's deadline without rewriting its value. The key's revision and lease stay. `None` means that the
+    /// Changes a key's deadline without rewriting its value. The key's revision and lease stay. Returns `None` if the
     /// key does not exist. [`Deadline::Never`] removes the deadline.
     pub fn touch(&self, key: &[u8], deadline: Deadline) -> Result<Option<Ack>, WriteError> {
         self.touch_if(key, deadline, Expect::Present)
@@ -121,7 +121,7 @@ impl Keyspace {
 }
 
 impl Database {
-    /// Returns the time until a value with this expiry ends; `None` if it never ends, and zero if it has ended.
+    /// Returns the time until a value with this expiry expires; `None` if it never expires, and zero if it has expired.
     pub fn remaining(&self, expiry: &Expiry) -> Result<Option<Duration>, ReadError> {
         if *expiry == Expiry::NEVER {
             return Ok(None);

@@ -1,11 +1,11 @@
-//! The gate that decides whether the rows of a command are looked up before it is proposed.
+//! The gate that decides if the rows of a command are looked up before the command is proposed.
 //!
 //! Owns: the gate. Does not own: the lookups (`row_fetch`).
 //!
-//! The gate is open while reads of files are likely: at first, if the state has files, and whenever the applying thread
-//! or a fetch has read from a file. After [`OPEN_COMMANDS`] commands whose rows were all in memory it closes. So data
-//! that fits into memory costs two atomic loads a command, and the first cold command after a long time is read while
-//! it is applied.
+//! Looking rows up early keeps reads of files off the applying thread. The gate is open while such reads are likely:
+//! after the open of a state with files, and after the applying thread or a lookup has read a file. It closes after
+//! [`OPEN_COMMANDS`] commands whose rows were all in memory. So a closed gate costs two atomic loads a command. The
+//! first command that needs a file again reads it while the command is applied.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -14,12 +14,12 @@ use thalweg_state::machine::Machine;
 /// Number of commands whose rows were all in memory, after which the gate closes.
 pub(crate) const OPEN_COMMANDS: u32 = 4096;
 
-/// Decides whether the rows of commands are looked up before they are proposed.
+/// Gate that decides if the rows of commands are looked up before the commands are proposed.
 #[derive(Debug)]
 pub(crate) struct FetchGate {
-    /// Number of reads of files by the applying thread, as the gate has seen it last.
+    /// Number of reads of files by the applying thread when the gate was last checked.
     pub(crate) seen: AtomicU64,
-    /// Number of further commands for which the gate is open.
+    /// Number of commands until the gate closes; 0 while it is closed.
     pub(crate) left: AtomicU32,
 }
 
@@ -44,7 +44,7 @@ impl FetchGate {
         if has_read_files {
             self.left.store(OPEN_COMMANDS, Relaxed);
         } else {
-            // An error means that the gate is closed already.
+            // An error means that the gate is already closed.
             let _ = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         }
     }

@@ -1,9 +1,9 @@
 //! Consumer groups: the handle with its operations fetch, ack, nack, extend, seek, describe, configure and delete.
 //!
-//! Owns: the handle and its blocking calls. The submodules own the result of a fetch (`delivery`), the lookups before
-//! a fetch (`fetch`), pushed deliveries (`push`), and moving dead letters to their stream (`dead`). Does not own the
-//! choice of the records that a fetch delivers: the state machine chooses them, so that the choice is the same on
-//! every replica.
+//! Owns: the handle and its blocking calls. The submodules own the result of a fetch (`delivery`), the lookups before a
+//! fetch (`fetch`), pushed deliveries (`push`), and moving dead letters to their stream (`dead`). Does not own: the
+//! choice of the records that a fetch delivers. The state machine makes this choice, so it is the same on every
+//! replica.
 
 mod asynchronous;
 mod dead;
@@ -57,7 +57,7 @@ pub struct Extended {
     pub durability: Durability,
     /// New ack deadline of the attempts, in space time.
     pub deadline: SpaceTime,
-    /// Attempts that were not extended, because they hold no records any more.
+    /// Delivery attempts that were not extended because they hold no records any more.
     pub lapsed: Vec<Attempt>,
 }
 
@@ -206,8 +206,8 @@ impl Group {
         settled(self.propose(Purpose::Reclaim, |out| encode_ack(out, self.id, settlements))?)
     }
 
-    /// Returns delivered records to the group, to be redelivered as `again` says. `reason` is stored with records that
-    /// become dead letters.
+    /// Returns delivered records to the group. `again` determines when the group redelivers them. `reason` is stored
+    /// with records that become dead letters.
     pub fn nack(
         &self,
         settlements: &[Settlement],
@@ -217,13 +217,13 @@ impl Group {
         settled(self.propose(Purpose::Reclaim, |out| encode_nack(out, self.id, again, reason, settlements))?)
     }
 
-    /// Moves the ack deadlines of attempts to `by` after now, which may be later or earlier than before.
+    /// Sets the ack deadlines of attempts to the time `by` from now, which may be later or earlier than before.
     pub fn extend(&self, attempts: &[Attempt], by: Duration) -> Result<Extended, GroupError> {
         extended(self.propose(Purpose::Reclaim, |out| encode_extend(out, self.id, by, attempts))?)
     }
 
-    /// Moves the group's cursor, whatever was delivered or settled. All attempts in progress lose their records.
-    /// Returns the new cursor.
+    /// Moves the group's cursor regardless of earlier deliveries and settlements. All attempts in progress lose their
+    /// records. Returns the new cursor.
     pub fn seek(&self, to: GroupStart) -> Result<Offset, GroupError> {
         let offset = self.stream().resolve(to)?;
         let encode = |out: &mut Vec<u8>| {
@@ -253,8 +253,8 @@ impl Group {
         Ok(open.machine.held_attempts(self.id, open.replica.now(), attempts)?)
     }
 
-    /// Reports whether a fetch would deliver records now, or otherwise the time until a pending record can be
-    /// redelivered. New or returned records can make a fetch deliver earlier.
+    /// Reports if a fetch would deliver records now, and otherwise the time until a pending record can be redelivered.
+    /// Appended or returned records can make a fetch deliver earlier.
     pub fn ready(&self) -> Result<Ready, GroupError> {
         let now = self.db.inner.open.replica.now();
         match self.due()? {
@@ -266,7 +266,7 @@ impl Group {
         }
     }
 
-    /// Returns the time at which a fetch would deliver records, unless records are appended or returned before.
+    /// Returns the time at which a fetch would deliver records if no records are appended or returned before.
     fn due(&self) -> Result<DeliveryDue, GroupError> {
         let open = &self.db.inner.open;
         match open.machine.group_ready(self.id, open.replica.now()).map_err(ReadError::from)? {
@@ -291,7 +291,7 @@ impl Group {
 pub enum Ready {
     /// A fetch would deliver records now.
     Now,
-    /// A fetch may deliver records after this time from now; `None` if no deadline will make records available.
+    /// A fetch may deliver records after this time; `None` if no time makes records available.
     In(Option<Duration>),
 }
 

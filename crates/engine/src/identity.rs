@@ -1,6 +1,6 @@
 //! Identity of a data directory: the file `IDENTITY`, and the part that the directory takes in a cluster.
 //!
-//! Owns: the format of the file, and the decision which directory may found a cluster, join one, or be opened alone.
+//! Owns: the format of the file, and the rules by which a directory may found a cluster, join one, or be opened alone.
 //! Does not own: the membership of the space, which is in the log.
 //!
 //! ```text
@@ -11,17 +11,17 @@
 //!                                  origin founded          founded, joining or joined
 //!                                  crc 154d…               see `text_file`
 //! ```
-//! Version 1 is a directory that was never in a cluster. It founds its own log the first time it is opened, so its
-//! entries and those of another such directory differ under equal terms and indexes. Only a directory that never had a
-//! log of its own may therefore join a cluster.
+//! Version 1 is the file of a directory that was never in a cluster. Each such directory begins a log of its own when
+//! it is first opened. The entries of two such directories differ although they have equal terms and indexes. Only a
+//! directory that never had a log of its own may therefore join a cluster.
 //!
 //! ```text
 //! (no file) ── open ──► version 1 ── Found ──► founded
 //! (no file) ── Join ──► joining ── its log is not empty ──► joined
 //! ```
 //! Invariants: the file is the first one of a directory and is replaced atomically, so a directory without it contains
-//! no data of Thalweg. The log of a founded or joined directory is not empty: if it is, it was lost, and with it votes
-//! and acknowledged entries, so the node must not take part again under its id.
+//! no data of Thalweg. The log of a founded or joined directory is not empty. An empty log was lost, with votes and
+//! acknowledged entries, so the node must not take part again under its id.
 
 use std::{io, path::Path, sync::Arc};
 
@@ -35,15 +35,15 @@ const FILE: TextFile = TextFile { path: "IDENTITY", temporary: "IDENTITY.tmp", m
 /// Way in which a directory is opened as a member of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberIdentity {
-    /// The directory is the first member of a new cluster, whose id is drawn. A directory that was in use alone keeps
-    /// its contents. A directory that has founded a cluster before opens as a member of that cluster.
+    /// The directory becomes the first member of a new cluster with a random id. A directory that was in use alone
+    /// keeps its contents. A directory that has founded a cluster before opens as a member of that cluster.
     Found,
     /// The directory is new, and joins a cluster. A directory that has joined this cluster before opens as it is.
     Join {
         /// Id of the cluster.
         cluster: ClusterId,
     },
-    /// The directory is a member already.
+    /// The directory is already a member of a cluster.
     Existing,
 }
 
@@ -52,11 +52,12 @@ pub enum MemberIdentity {
 pub(crate) enum OpenRole {
     /// The node is alone.
     Alone,
-    /// The node is a member. `Found` uses the id of a new cluster.
+    /// The node is a member of a cluster. The second value is the id of a new cluster, used for
+    /// [`MemberIdentity::Found`].
     Member(MemberIdentity, ClusterId),
 }
 
-/// Origin of a directory's entries.
+/// Source of the entries in a directory's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The directory wrote the first entries of the cluster.
@@ -79,19 +80,17 @@ impl Origin {
     }
 }
 
-/// Cluster that a directory belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
     pub(crate) id: ClusterId,
     pub(crate) origin: Origin,
 }
 
-/// Contents of the identity file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) node: NodeId,
     pub(crate) backend: BackendKind,
-    /// `None` if the directory was never in a cluster.
+    /// Cluster of the directory; `None` if it was never in a cluster.
     pub(crate) cluster: Option<Cluster>,
 }
 
@@ -99,7 +98,7 @@ impl Identity {
     /// Returns the identity of a new directory.
     pub(crate) fn new(node: NodeId, backend: BackendKind, role: OpenRole) -> Self {
         let cluster = match role {
-            // A founder gets its cluster once its log is founded.
+            // A directory that founds a cluster gets the cluster's id once its log is written.
             OpenRole::Alone | OpenRole::Member(MemberIdentity::Found | MemberIdentity::Existing, _) => None,
             OpenRole::Member(MemberIdentity::Join { cluster }, _) => {
                 Some(Cluster { id: cluster, origin: Origin::Joining })
@@ -125,8 +124,8 @@ impl Identity {
         }
     }
 
-    /// Checks the identity against the log. Returns the identity that must be written before the log is used, if it
-    /// has changed.
+    /// Checks the identity against the log. Returns the new identity if it has changed; the caller must write it before
+    /// it uses the log.
     pub(crate) fn check_log(&self, path: &Path, role: OpenRole, is_empty: bool) -> Result<Option<Self>, OpenError> {
         let Some(cluster) = self.cluster else { return Ok(None) };
         match (cluster.origin, is_empty) {
@@ -141,7 +140,7 @@ impl Identity {
         }
     }
 
-    /// Returns this identity in a cluster.
+    /// Returns a copy of this identity that belongs to a cluster.
     pub(crate) fn with_cluster(&self, id: ClusterId, origin: Origin) -> Self {
         Self { cluster: Some(Cluster { id, origin }), ..*self }
     }
@@ -182,7 +181,6 @@ impl Identity {
         FILE.read(&**disk, Self::decode)
     }
 
-    /// Writes the identity file atomically.
     pub(crate) fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         FILE.replace(&**disk, &self.encode())
     }

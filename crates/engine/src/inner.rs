@@ -39,7 +39,8 @@ use crate::{
 /// Data of an open database that all its handles share.
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// Scrub of the log and the state. It ends before the directory is released, because it is dropped first.
+    /// Scrub of the log and the state. It is declared first, so it is dropped, and ends, before the directory is
+    /// released.
     pub(crate) scrub: Scrub,
     pub(crate) open: Opened,
     pub(crate) options: Options,
@@ -47,21 +48,21 @@ pub(crate) struct Inner {
     /// Pins of open snapshots, which keep log segments from being freed.
     pub(crate) snapshots: Arc<Pins>,
     pub(crate) snapshot_counters: Arc<Counters>,
-    /// Place for an install of a snapshot.
+    /// Permit for the one install of a snapshot that may run at a time.
     pub(crate) installs: Arc<InstallPermit>,
     /// Number of state views taken for Redis commands since the database was opened.
     pub(crate) redis_views: AtomicU64,
-    /// Gate of the reads of rows before commands are proposed.
+    /// Gate that decides if rows are looked up before commands are proposed.
     pub(crate) fetch_gate: FetchGate,
     /// Message of the error in the last round of maintenance; `None` if that round succeeded.
     pub(crate) maintenance_error: Mutex<Option<String>>,
     pub(crate) digests: Digests,
-    /// Entry from which on a live follower needs the log; the highest number if none does.
+    /// Index of the first entry that a live follower still needs from the log; `u64::MAX` if none does.
     pub(crate) follower_floor: AtomicU64,
-    /// Gravest reason so far why this member has stopped serving.
+    /// Most serious reason so far for which this member has stopped serving.
     pub(crate) stopped: OnceLock<Mutex<String>>,
     pub(crate) closed: AtomicBool,
-    /// True once the last handle of the database is dropped. Then only threads that are about to end use it.
+    /// True once the last handle of the database is dropped. Only threads that are about to end use the data then.
     pub(crate) is_released: AtomicBool,
 }
 
@@ -70,7 +71,7 @@ impl Inner {
         self.open.disk.free_bytes().unwrap_or(u64::MAX)
     }
 
-    /// Returns true if the database rejects new data for lack of space, or will when the segment in use is full.
+    /// Returns true if the database rejects new data for lack of space, or will do so when the segment in use is full.
     pub(crate) fn is_disk_full(&self) -> bool {
         self.open.log.short_bytes() > 0
     }
@@ -95,7 +96,7 @@ impl Inner {
         Some(reason.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// Stores the error of a round of maintenance, or its success, for [`Stats`].
+    /// Records the error of a round of maintenance for [`Stats`]; `None` records a success.
     pub(crate) fn record_maintenance(&self, error: Option<&WriteError>) {
         *self.maintenance_error.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
     }
@@ -125,7 +126,7 @@ impl Inner {
         })
     }
 
-    /// Proposes a framed command. If it has to wait in the queue, the lengths of its values are looked up first.
+    /// Proposes a framed command. If the command has to wait in the queue, its values' lengths are looked up first.
     #[inline]
     fn propose_then<T>(
         &self,
@@ -161,7 +162,7 @@ impl Inner {
         Ok(self.open.replica.propose_async_from(origin, command, level, purpose, Wake::Now)?.await?)
     }
 
-    /// Proposes a command like [`propose`](Self::propose). For commands whose successful outcome is an [`Ack`].
+    /// Proposes a command whose successful outcome is an [`Ack`]; see [`propose`](Self::propose).
     #[inline]
     pub(crate) fn propose_for_ack<E>(
         &self,
@@ -190,8 +191,8 @@ impl Inner {
         Ok(ack)
     }
 
-    /// Reads the bytes of a value that stays in the log. If their segment is gone, the node has moved the bytes before
-    /// it freed the segment, so the pointer is looked up again. If the key's revision has changed in the meantime, the
+    /// Reads the bytes of a value that stays in the log. If the segment is gone, the node has moved the bytes before it
+    /// freed the segment; then the new pointer is looked up in the state. If the key has a newer revision by then, the
     /// value is read from the key's history, if it is kept there.
     pub(crate) fn resolve(
         &self,
@@ -244,7 +245,7 @@ impl Drop for Inner {
     }
 }
 
-/// Bytes of a thread's command buffer above which the buffer shrinks after a call.
+/// Size in bytes above which a thread's command buffer is released after a call.
 const MAX_KEPT_COMMAND_BYTES: usize = 256 * 1024;
 
 thread_local! {

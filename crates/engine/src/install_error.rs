@@ -41,7 +41,7 @@ pub enum InstallError {
     /// The contents of the snapshot are damaged, although the checksums of its chunks are right.
     #[error("the snapshot is damaged: {0}; take a new one")]
     Damaged(SnapshotReadError),
-    /// The snapshot is an increment, or of a format without the group's membership.
+    /// The snapshot is an increment, or has a format that lacks the membership of the space.
     #[error("the snapshot can't be installed: it is {what}; take a full snapshot with the present version")]
     Unsuitable {
         /// Description of the snapshot.
@@ -55,7 +55,7 @@ pub enum InstallError {
         /// Index of the last entry that the database has applied.
         applied: Index,
     },
-    /// The node's log has an entry after the snapshot. Only consensus can find out whether it follows the snapshot.
+    /// The node's log has an entry after the snapshot. Only consensus can decide if this entry continues the snapshot.
     #[error(
         "the snapshot ends at entry {snapshot}, and the log has entry {entry}: take a new snapshot after a few writes"
     )]
@@ -65,7 +65,7 @@ pub enum InstallError {
         /// Index of the first entry after the snapshot in the log.
         entry: Index,
     },
-    /// The last chunk of the snapshot has not been given.
+    /// The caller has not passed the last chunk of the snapshot yet.
     #[error("the snapshot is incomplete: chunk {next} is missing")]
     Incomplete {
         /// Number of the chunk that the install needs next.

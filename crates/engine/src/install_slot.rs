@@ -1,10 +1,10 @@
-//! The one install that a database can have in progress, and the state directory that is current.
+//! Permission for the one install that may be in progress, and the current state directory.
 //!
 //! Owns: [`InstallPermit`] and [`InstallGuard`]. Does not own: the work of an install.
 //!
-//! While an install is in progress, nothing in the state points to the records that it has appended to the log, so a
-//! walk over their segments would find them dead. The hold excludes these segments from walks and from freeing.
-//! Segments that were sealed before the install have no such records, and are walked and freed as usual.
+//! While an install is in progress, no row of the state points to the log records that the install has appended. A walk
+//! over their segments would therefore find no live bytes. The guard excludes these segments from walks and from
+//! freeing. Segments that were sealed before the install have no such records, so they are walked and freed as usual.
 
 use std::{
     io,
@@ -32,13 +32,13 @@ pub(crate) struct InstallPermit {
 struct SlotState {
     current: StateDir,
     is_taken: bool,
-    /// Message of a failed switch, after which no install may begin before the next open.
+    /// Error of a failed switch. With it, no install may begin before the next open.
     failed: Option<String>,
 }
 
 const NONE: u64 = u64::MAX;
 
-/// Keeps the segments of an install from being freed, and other installs from beginning, until it is dropped.
+/// Guard of an install. Until it is dropped, other installs cannot begin, and the install's segments are not freed.
 #[derive(Debug)]
 pub(crate) struct InstallGuard(Arc<InstallPermit>);
 
@@ -53,8 +53,7 @@ impl InstallPermit {
         segment.next > Lsn(self.from.load(Ordering::Acquire))
     }
 
-    /// Claims the slot for an install. `end` returns the end of the log; the install appends its records there or
-    /// later.
+    /// Begins an install. `end` returns the present end of the log, after which the install appends its records.
     pub(crate) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<InstallGuard, InstallError> {
         let mut state = self.lock();
         if let Some(reason) = &state.failed {
@@ -74,7 +73,6 @@ impl InstallPermit {
 }
 
 impl InstallGuard {
-    /// Returns the current state directory.
     pub(crate) fn current(&self) -> StateDir {
         self.0.lock().current
     }
@@ -84,7 +82,7 @@ impl InstallGuard {
         self.0.lock().current = to;
     }
 
-    /// Keeps the segments for as long as the database is open, because the next open may find the new state.
+    /// Keeps the install's segments until the database is closed, because the next open may use the new state.
     pub(crate) fn keep(self, reason: &io::Error) -> InstallError {
         let reason = reason.to_string();
         self.0.lock().failed = Some(reason.clone());

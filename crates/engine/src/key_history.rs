@@ -1,7 +1,7 @@
 //! Keyspaces with history: reads at a revision, and the versions of a key.
 //!
-//! Owns the methods of the handles, which read large values from the log where the state has only their positions.
-//! Does not own the rules for reading the past (see [`thalweg_state::history`]), nor cursors (`cursor`).
+//! Owns: the methods of the handles. They read large values from the log, where the state has only their positions.
+//! Does not own: the rules for reading the past (see [`thalweg_state::history`]), or cursors (`cursor`).
 
 use std::ops::ControlFlow;
 
@@ -37,14 +37,14 @@ pub struct KeyVersion {
 pub struct KeyVersions {
     /// The versions in the page, newest first.
     pub versions: Vec<KeyVersion>,
-    /// Argument `before` of the call that returns the next page; `None` if there are no older versions.
+    /// Value of the argument `before` for the call that returns the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
-    /// Oldest revision since which all versions of the key are kept.
+    /// Oldest revision from which on all versions of the key are kept.
     pub oldest: Revision,
 }
 
-/// Time passed by reads at an explicit revision, which hide no value by time: an expired key is present up to the
-/// revision of the entry that removed it.
+/// Time passed by reads at an explicit revision. It hides no value: an expired key is present up to the revision of the
+/// entry that removed it.
 const AS_OF_THE_REVISION: SpaceTime = SpaceTime(0);
 
 impl Keyspace {
@@ -54,7 +54,7 @@ impl Keyspace {
     /// An expired key counts as present up to the revision of the entry that removed it, about a second after the
     /// deadline.
     pub fn get_at(&self, key: &[u8], revision: Revision) -> Result<Option<Entry>, ReadError> {
-        // A version that is pruned concurrently may be freed too. A newer view then shows that it is gone.
+        // A version that is pruned concurrently may be freed too. A newer view then shows that the version is gone.
         loop {
             let snapshot = self.database().inner.open.machine.read_view();
             let Some(stored) = self.past(&snapshot, ScanPoint { revision, time: AS_OF_THE_REVISION })?.get(key)? else {
@@ -142,7 +142,7 @@ impl Keyspace {
         match value {
             None => visit(ScanItem { key, value: b"", revision, expiry }),
             Some(StoredRef::Inline(value)) => visit(ScanItem { key, value, revision, expiry }),
-            // Scans skip collections.
+            // Scans skip keys that refer to Redis collections.
             Some(StoredRef::Collection(_)) => ControlFlow::Continue(()),
             Some(StoredRef::Blob(blob)) => match self.database().inner.resolve(self.id(), key, revision, blob) {
                 Ok(value) => visit(ScanItem { key, value: &value, revision, expiry }),

@@ -35,16 +35,16 @@ use crate::{
     watches::error::WatchError,
 };
 
-/// Number of pairs that [`KeyspaceIter`] reads first. Many ranges end before, and a caller that stops early has not
-/// paid for many more pairs than it took.
+/// Number of pairs that [`KeyspaceIter`] reads first. Many ranges are shorter, and a caller that stops early has not
+/// paid for many unused pairs.
 const FIRST_PAGE_ITEMS: usize = 128;
-/// Factor by which the number of pairs grows from page to page, since each page searches its first key anew.
+/// Factor by which pages grow, because each page searches its first key anew.
 const PAGE_GROWTH: usize = 4;
 /// Maximum number of pairs that [`KeyspaceIter`] reads ahead.
 const MAX_PAGE_ITEMS: usize = 1024;
 /// Number of bytes after which [`KeyspaceIter`] stops reading ahead.
 const PAGE_BYTES: usize = 256 * 1024;
-/// Expected bytes of a pair, before a scan has seen one.
+/// Assumed size in bytes of a pair until a scan has seen one.
 const LIKELY_PAIR_BYTES: usize = 128;
 
 /// The value of a key, with its revision and expiry.
@@ -69,7 +69,7 @@ pub struct Head {
     pub expiry: Expiry,
 }
 
-/// Describes a keyspace by its row in the state.
+/// Builds the public description of a keyspace from its row in the state.
 pub(crate) fn described(id: KeyspaceId, row: &KeyspaceRow) -> KeyspaceInfo {
     KeyspaceInfo { id, created: row.created, config: row.config, name: row.name.to_string() }
 }
@@ -206,7 +206,7 @@ impl Keyspace {
                 StoredValue::Inline(value) => value,
                 StoredValue::Collection(collection) => return Err(holds(&collection)),
                 StoredValue::Blob(blob) => match inner.resolve(self.id, key, revision, blob) {
-                    // The value was overwritten between the lookup and the read: look up the present one.
+                    // The value was overwritten between the lookup and the read, so look up the present value.
                     Err(ReadError::ViewExpired) => continue,
                     read => read?,
                 },
@@ -215,7 +215,7 @@ impl Keyspace {
         }
     }
 
-    /// Returns a key's metadata without reading a value that stays in the log.
+    /// Returns a key's metadata. A value that is stored in the log is not read.
     pub fn head(&self, key: &[u8]) -> Result<Option<Head>, ReadError> {
         let stored = self.db.inner.open.machine.get(self.id, key)?;
         let Some(stored) = stored else { return Ok(None) };
@@ -262,7 +262,7 @@ impl Keyspace {
         KeyspaceIter::new(self, snapshot, range, None, None)
     }
 
-    /// Iterates like [`iter`](Self::iter), but over the contents that the keyspace had at a revision; see
+    /// Iterates like [`iter`](Self::iter), but over the contents of the keyspace at a past revision; see
     /// [`get_at`](Self::get_at).
     pub fn iter_at(&self, range: ScanRange, revision: Revision) -> Result<KeyspaceIter, ReadError> {
         let snapshot = self.db.inner.open.machine.read_view();
@@ -292,31 +292,31 @@ pub struct KeyspaceIter {
     snapshot: ReadView,
     /// Range that the caller requested.
     range: ScanRange,
-    /// Last key that was read into a page, after which the next page or the cursor begins; `None` at the beginning of
-    /// the range.
+    /// Last key that was read into a page; the next page or cursor begins after it. `None` at the beginning of the
+    /// range.
     last: Option<Vec<u8>>,
     /// Past revision that the iterator shows; `None` for the newest revision of the view.
     at: Option<ScanPoint>,
     /// Number of pairs until the limit of the range; 0 also at the end of the range.
     left: u64,
     page: Page,
-    /// Number of pairs of the next page, and the expected bytes of each.
+    /// Number of pairs in the next page; `pair_bytes` is the expected size of each.
     page_items: usize,
     pair_bytes: usize,
-    /// Source of the pairs that are lent. Its position is after `last`.
+    /// Backend cursor that lends its pairs. It is positioned after `last`.
     cursor: LendingCursor,
-    /// The last value that the cursor found in the log.
+    /// Value that the cursor last read from the log.
     lent: Bytes,
     failed: bool,
 }
 
-/// Cursor of an iterator that lends its pairs.
+/// State of the backend cursor of an iterator that lends its pairs.
 #[derive(Clone, Debug)]
 enum LendingCursor {
-    /// The next pair is the first one after the last page.
+    /// No cursor is open. The next pair is the first one after the last page.
     Closed,
     Open(Box<RangeCursor>),
-    /// The backend has no cursors, or the iterator shows the past: pairs are lent from pages.
+    /// No cursor can be used, because the backend has none or the iterator shows the past. Pairs are lent from pages.
     Unavailable,
 }
 
@@ -362,15 +362,15 @@ impl KeyspaceIter {
         Ok(ScanCursor::new(self.keyspace.id, &self.range, at, last))
     }
 
-    /// Returns the next pairs: at most `max_items` pairs with slightly more than `max_bytes` bytes at most; empty at
-    /// the end of the range. Pairs that the iterator has read ahead for [`next`](Iterator::next) are not among them.
-    /// The pairs share memory, as those of the iterator do.
+    /// Returns the next pairs: at most `max_items`, until they have `max_bytes` bytes or slightly more; empty at the
+    /// end of the range. Skips pairs that the iterator has already read ahead for [`next`](Iterator::next). The pairs
+    /// share memory, as those of the iterator do.
     pub fn next_page(&mut self, max_items: usize, max_bytes: usize) -> Result<Vec<(Bytes, Entry)>, ReadError> {
         Ok(self.read_page(max_items, max_bytes)?.map(entry).collect())
     }
 
-    /// Returns the length of the value of the next pair, which is not read; `None` at the end of the range, and for a
-    /// scan of the past. The value may have been replaced since the iterator began.
+    /// Returns the length in bytes of the next pair's value without reading it; `None` at the end of the range, and for
+    /// a scan of the past. The value may have been replaced since the iterator began.
     pub fn next_value_bytes(&self) -> Result<Option<u64>, ReadError> {
         if self.at.is_some() {
             return Ok(None);
@@ -384,8 +384,8 @@ impl KeyspaceIter {
     }
 
     /// Returns the next pair, borrowed until the next call; `None` at the end of the range. Returns the same pairs as
-    /// [`next`](Iterator::next), but faster: it counts no references, and with the LSM backend it neither copies pairs
-    /// nor reads ahead.
+    /// [`next`](Iterator::next), but is faster: pairs have no reference counts, and with the LSM backend they are
+    /// neither copied nor read ahead.
     ///
     /// ```
     /// # use thalweg_engine::{Database, Keyspace, ReadError, ScanRange};
@@ -470,7 +470,7 @@ impl KeyspaceIter {
         Ok(())
     }
 
-    /// Closes the cursor, so that the next page begins after the pair that was lent last.
+    /// Closes the cursor. The next page begins after the last pair that was lent.
     fn close_cursor(&mut self) {
         if let LendingCursor::Open(cursor) = &self.cursor {
             if let Some(key) = cursor.key() {
@@ -533,7 +533,7 @@ impl KeyspaceIter {
             Some(at) => self.keyspace.scan_past(&self.snapshot, at, &range, visit)?,
             None => self.keyspace.scan_snapshot(&self.snapshot, &range, visit)?,
         }
-        // A scan that nothing has ended early has met the end of the range. Another one would only search for it again.
+        // A page that ended early by no limit has reached the end of the range, so a further search is not needed.
         let is_at_end = pairs.len() < items && !is_cut && !budget::is_spent();
         self.left = if is_at_end { 0 } else { self.left - pairs.len() as u64 };
         if self.left > 0

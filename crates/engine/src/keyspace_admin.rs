@@ -45,29 +45,30 @@ impl Database {
     }
 }
 
-/// Deletes of many keys (by prefix, of all keys, or of a keyspace) whose rows wait to be removed in the background. All
-/// of this costs a few microseconds at most.
+/// Deletes of many keys (by prefix, of all keys, or of a keyspace) whose rows wait to be removed in the background.
+/// Each method takes a few microseconds at most.
 impl Database {
-    /// Returns the part of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) that waiting deletes use.
+    /// Returns the number of units of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) that waiting
+    /// deletes use.
     #[must_use]
     pub fn waiting_delete_units(&self) -> usize {
         self.inner.open.machine.clear_units()
     }
 
-    /// Returns true if rows of the keyspace wait to be removed, of any delete.
+    /// Returns true if rows of the keyspace that any delete has hidden still wait to be removed.
     #[must_use]
     pub fn has_waiting_deletes(&self, keyspace: KeyspaceId) -> bool {
         self.inner.open.machine.has_clears_of(keyspace)
     }
 
-    /// Returns true if rows of the keyspace wait to be removed that the command with this revision has deleted. The
-    /// keyspace may have been dropped.
+    /// Returns true if rows of the keyspace that the command with this revision has deleted still wait to be removed.
+    /// The keyspace may have been dropped.
     #[must_use]
     pub fn is_delete_waiting(&self, keyspace: KeyspaceId, revision: Revision) -> bool {
         self.inner.open.machine.has_clear_at(keyspace, revision)
     }
 
-    /// Returns the revision of the last delete of all keys of the keyspace, if rows of it wait to be removed.
+    /// Returns the revision of the last delete of all keys of the keyspace; `None` if all its rows are already removed.
     #[must_use]
     pub fn emptied_at(&self, keyspace: KeyspaceId) -> Option<Revision> {
         self.inner.open.machine.emptied_at(keyspace)
@@ -140,10 +141,10 @@ impl Keyspace {
         })
     }
 
-    /// Returns the number of keys and bytes in the keyspace. It is exact if the keyspace counts exactly, or has at
-    /// most `max_keys` keys, which are then read one by one. Otherwise the first `max_keys` keys are read, and the
-    /// others are estimated from the share of the key range that the read keys cover. The estimate is good for evenly
-    /// spread keys, and a guess for others.
+    /// Returns the number of keys and bytes in the keyspace. The result is exact if the keyspace keeps exact counts, or
+    /// if it has at most `max_keys` keys; those are read one by one. Otherwise the first `max_keys` keys are read, and
+    /// the others are estimated from the share of the key range that the read keys cover. The estimate is good for
+    /// evenly spread keys, and a guess for others.
     pub fn stats(&self, max_keys: usize) -> Result<KeyspaceCounts, ReadError> {
         let machine = &self.database().inner.open.machine;
         let sweeping = machine.has_clears_of(self.id());
@@ -208,9 +209,8 @@ fn last_key(snapshot: &ReadView, keyspace: KeyspaceId) -> Result<Vec<u8>, ReadEr
     Ok(last)
 }
 
-/// Returns the share (above 0, at most 1) of the way from the key `first` to the key `end` that lies before the key
-/// `last`. Keys are interpreted as fractions in base 256, beginning with the first byte in which `first` and `end`
-/// differ.
+/// Returns the share of the key range from `first` to `end` that lies before `last`: above 0, at most 1. Keys are
+/// interpreted as fractions in base 256, beginning with the first byte in which `first` and `end` differ.
 fn share_scanned(first: &[u8], last: &[u8], end: &[u8]) -> f64 {
     const DIGITS: usize = 6;
     let common = first.iter().zip(end).take_while(|(a, b)| a == b).count();

@@ -121,7 +121,7 @@ impl Leases {
     }
 }
 
-/// Returns the durability level for a command about leases: `none` becomes `os`, because a lease with an unknown id or
+/// Returns the durability level for a command about leases: at least `os`, because a lease with an unknown id or
 /// deadline is useless.
 fn level(db: &Database) -> Durability {
     db.durability().max(Durability::Os)

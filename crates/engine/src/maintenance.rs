@@ -1,17 +1,17 @@
 //! Maintenance in the background: expiry, retention, removal of index entries, dead letters of consumer groups,
 //! flushing the state, moving live bytes, freeing log segments.
 //!
-//! Owns the thread and the order of the steps in a round. The layers below report the work that is due. Changes of
-//! replicated rows are proposed as commands like any client's, so replicas and replay agree on them; in a cluster only
-//! the leader proposes them, and only for the term in which it has looked for the work: another leader, with another
-//! clock, looks again. Changes that concern only this node (positions of bytes, index entries, the readable part
-//! of the log) are records of its own log.
+//! Owns: the thread and the order of the steps in a round. The layers below report the work that is due. Changes of
+//! replicated rows are proposed as commands, like those of clients, so replicas and replay agree on them. In a cluster
+//! only the leader proposes them, and only in the term in which it has looked for the work. The next leader has another
+//! clock, and looks for the work again. Changes that concern only this node (positions of bytes, index entries, the
+//! readable part of the log) are records of its own log.
 //!
-//! A round is a future, so that a simulation can run it without a thread. Elsewhere a thread blocks for it. On a node
-//! alone it is always ready: each command is committed on the thread that runs the round.
+//! A round is a future, so that a simulation can run it without a thread. Elsewhere a thread blocks for the future. On
+//! a node alone the future is ready at once: each command is committed on the thread that runs the round.
 //!
-//! Reads of a cluster's members hide ended keys by the time of the last applied entry. The leader therefore looks at
-//! the next deadline more often than once in a round, and proposes an entry once the deadline has passed.
+//! In a cluster, reads hide expired keys by the time of the last applied entry. The leader therefore looks at the next
+//! deadline more often than once in a round, and proposes an entry once the deadline has passed.
 //!
 //! A log segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
 //! walk found no pointer into it in the state (see [`crate::mover`]).
@@ -66,17 +66,17 @@ const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 /// second.
 const PRUNES_PER_ROUND: u32 = 100;
 
-/// Number of rounds after which maintenance notes that the directory is in use: about half an hour. Otherwise a node
-/// that is killed after days without a write would seem to have been off for days.
+/// Number of rounds (about half an hour) after which maintenance notes that the directory is in use. Otherwise, if a
+/// node is killed after days without a write, its next open would assume that it was off for days.
 const ROUNDS_PER_NOTE: u32 = 1800;
-/// Number of rounds on a full disk between two flushes that free no log segment. A flush costs a small table, but only
-/// flushed deletes return space.
+/// Number of rounds on a full disk between two flushes that free no log segment. A flush writes a small table, but the
+/// backend returns the space of deletes only after a flush.
 const FULL_ROUNDS_PER_FLUSH: u32 = 10;
 /// Interval in which the leader of a cluster looks for passed deadlines. Members can show a key after its deadline, for
 /// at most this interval plus the time of a commit. Each check reads one row.
 const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Number of maintenance rounds after which maintenance drops a view of the state that was kept for a digest and that
-/// no caller has taken.
+/// Number of maintenance rounds after which maintenance drops a view of the state that was kept for a digest, if no
+/// caller has taken the view.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
 /// Number of maintenance rounds after which a member computes the digest of a kept view that no caller has taken.
 const MEMBER_DIGEST_ROUNDS: u32 = 1;
@@ -96,7 +96,7 @@ struct Rounds {
     stale: StaleCursor,
     /// Time since which nothing was written.
     quiet: Quiet,
-    /// Id of the digest whose view is kept, and the number of rounds that have found this view.
+    /// Id of the digest command whose view is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
     /// Number of rounds so far.
     count: u32,
@@ -110,7 +110,7 @@ struct FirstError(Option<WriteError>);
 
 impl FirstError {
     /// Returns the result of a maintenance step. If the step failed, stores the error unless there is an earlier one,
-    /// and returns the default result. A step that ends with the leadership of this node has not failed: the next
+    /// and returns the default result. A step that ends because this node no longer leads has not failed: the next
     /// leader performs it.
     fn default_on_error<T: Default>(&mut self, step: Result<T, WriteError>) -> T {
         step.unwrap_or_else(|error| {
@@ -135,7 +135,7 @@ impl Inner {
         done.reclaimed_entries = first.default_on_error(self.reclaim(&mut rounds.reclaimed));
         first.default_on_error(self.use_old_digest_view(&mut rounds.digest));
         first.default_on_error(rounds.compactor.round(self, &mut done));
-        // A full disk may reject the flush. The following steps free space, so they still run.
+        // A full disk may reject the flush. The next steps free space, so they run even if the flush fails.
         first.default_on_error(self.flush_and_release(rounds.mover.waits_for_state(), &mut rounds.full));
         first.default_on_error(self.rest_if_quiet(&mut rounds.quiet));
         first.default_on_error(rounds.mover.round(self, &mut done));
@@ -153,7 +153,8 @@ impl Inner {
         self.open.replica.leadership().led_term()
     }
 
-    /// Proposes the changes of replicated rows that are due. This node has led in `term` before it looks for them.
+    /// Proposes the changes of replicated rows that are due. The caller has determined `term`, in which this node
+    /// leads, before this call looks for the changes.
     async fn change_rows(&self, term: Term, rounds: &mut Rounds, done: &mut Maintenance, first: &mut FirstError) {
         done.expired_keys = first.default_on_error(self.expire(term).await);
         done.stale_rows = first.default_on_error(self.forget_stale(term, &mut rounds.stale).await);
@@ -165,8 +166,8 @@ impl Inner {
         first.default_on_error(self.move_dead_letters(term, &mut done.dead_letters).await);
     }
 
-    /// Removes expired keys and leases, which are hidden already, and frees their bytes. The removal is a log entry
-    /// with a time after their deadlines. When the node is opened again, its clock continues from the time of the last
+    /// Removes expired keys and leases, which reads already hide, and frees their bytes. The time of the removal's log
+    /// entry is after their deadlines. When the node is opened again, its clock continues from the time of the last
     /// entry, so expired keys do not reappear.
     async fn expire(&self, term: Term) -> Result<u64, WriteError> {
         if !self.is_expiry_due()? {
@@ -187,8 +188,8 @@ impl Inner {
         Ok(expired)
     }
 
-    /// Appends an entry whose time is after every deadline that has passed, if there is such a deadline. After a
-    /// restart space time continues from the time of the last entry, so it cannot go back behind these deadlines.
+    /// If a deadline has passed, appends an entry whose time is after all passed deadlines. After a restart, space time
+    /// continues from the time of the last entry, so it cannot go back before these deadlines.
     ///
     /// A follower proposes nothing, and a member that leads needs no such entry before it is closed.
     pub(crate) async fn note_passed_deadlines(&self, term: Term) -> Result<(), WriteError> {
@@ -198,15 +199,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Returns true if this node must propose an entry after each deadline, because reads use the time of the last
-    /// applied entry.
+    /// Returns true if this node leads a cluster that has keys with deadlines. It then proposes an entry after each
+    /// deadline, because reads use the time of the last applied entry.
     fn proposes_time(&self) -> bool {
         let replica = &self.open.replica;
         replica.member().is_some() && replica.leads() && self.open.machine.has_deadlines()
     }
 
-    /// Proposes an entry whose time is after a deadline that has passed, if this node leads a cluster. Reads of all
-    /// members hide the ended key from then on.
+    /// Proposes an entry with a time after the passed deadlines, if this node leads a cluster. Once the entry is
+    /// applied, reads of all members hide the expired keys.
     pub(crate) async fn propose_time(&self) -> Result<(), WriteError> {
         match self.led_term().filter(|_| self.proposes_time()) {
             Some(term) => self.note_passed_deadlines(term).await,
@@ -216,12 +217,12 @@ impl Inner {
 
     /// Writes the present time of the space to the file that shows when the directory was last in use.
     pub(crate) fn note_last_use(&self) {
-        // Reads of a member use no time that is not in the log.
+        // Reads of a member only use times of log entries.
         let time = match self.open.replica.member() {
             Some(_) => self.open.machine.applied().time,
             None => self.open.replica.now(),
         };
-        // The file is only compared with at the next open; a disk that cannot take it reports itself elsewhere.
+        // An error is ignored: the file only matters at the next open, and other writes report a failed disk.
         let _ = self.open.clock_file.save(&self.open.disk, time);
     }
 
@@ -247,8 +248,8 @@ impl Inner {
         Ok(rows.len() as u64)
     }
 
-    /// Trims streams as their retention requires. Checks a limited number of streams per round and continues after
-    /// these in the next round. Each of `n` streams with a retention is checked every `n / RETENTION_PER_ROUND`
+    /// Trims streams as their retention requires. Checks a limited number of streams per round, and continues with the
+    /// next stream in the next round. Each of `n` streams with a retention is checked every `n / RETENTION_PER_ROUND`
     /// rounds, and at most once per round.
     async fn enforce_retention(&self, term: Term, swept: &mut Option<StreamId>) -> Result<u64, WriteError> {
         let now = self.open.replica.now();
@@ -300,7 +301,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes the rows of deleted consumer groups, and records of groups that were trimmed from their streams.
+    /// Removes the rows of deleted consumer groups, and rows of groups about records that were trimmed from their
+    /// streams.
     async fn reclaim_groups(&self, term: Term) -> Result<(), WriteError> {
         for group in self.open.machine.groups_to_reclaim(RECLAIMS_PER_ROUND as usize)? {
             self.remove_all(term, |out| encode_reclaim_group(out, group, RECLAIMED_PER_COMMAND)).await?;
@@ -350,9 +352,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Looks at the view of the state that a digest command has kept, if no caller has taken it for some rounds. On a
-    /// member another member has requested it, so its digest is computed. On a node alone the caller that requested it
-    /// no longer waits, so the view is dropped.
+    /// Handles a view of the state that a digest command has kept and that no caller has taken for some rounds. On a
+    /// member, another member has requested the digest, so it is computed. On a node alone, the caller that requested
+    /// the digest no longer waits, so the view is dropped.
     fn use_old_digest_view(self: &Arc<Self>, found: &mut Option<(u64, u32)>) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         *found = machine.kept_digest_view().map(|id| match *found {
@@ -404,9 +406,9 @@ impl Inner {
     /// Persists the state if replay would become long, and then releases the part of the log that the persisted state
     /// no longer needs.
     ///
-    /// On a full disk the state is flushed as soon as that frees a segment, and from time to time, so that the backend
-    /// finds the deletes whose space it can return. Nothing else would free space, because the writes that would
-    /// trigger the next flush are rejected.
+    /// On a full disk, the state is flushed whenever a flush frees a segment. It is also flushed from time to time, so
+    /// that the backend can return the space of deletes. Without these flushes no space would be freed, because the
+    /// writes that usually trigger a flush are rejected.
     fn flush_and_release(&self, frees_segments: bool, full_rounds: &mut u32) -> Result<(), WriteError> {
         let backend = &self.open.backend;
         let behind = self.replay_bytes();
@@ -427,7 +429,7 @@ impl Inner {
         Ok(persisted?)
     }
 
-    /// Passes to the log how much disk space the state needs, so that the log leaves it free.
+    /// Tells the log how much disk space the state needs. The log leaves this space free.
     pub(crate) fn note_state_space(&self) {
         let backend = &self.open.backend;
         self.open.log.set_state_space(StateSpace {
@@ -438,7 +440,7 @@ impl Inner {
     }
 }
 
-/// Returns the number of rows from the first on that have at most `max_bytes` together; at least one.
+/// Returns how many of the first rows have at most `max_bytes` together; at least 1.
 fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
     let sums = rows.iter().scan(0, |sum, row| {
         *sum += row.len() + size_of::<u32>();
@@ -506,7 +508,7 @@ impl Background {
         self.signal.1.notify_all();
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(handle) = handle {
-            // A panicking round has already reported its panic; there is nothing to undo.
+            // A panic of the round was already printed, and nothing has to be undone.
             let _ = handle.join();
         }
     }
@@ -519,7 +521,7 @@ struct TakenRounds<'a> {
 }
 
 impl<'a> TakenRounds<'a> {
-    /// Takes the state; `None` if another round is in progress.
+    /// Takes the state out of its lock; `None` if another round is in progress.
     fn take(slot: &'a Mutex<Option<Rounds>>) -> Option<Self> {
         let rounds = slot.try_lock().ok()?.take()?;
         Some(Self { slot, rounds })
@@ -538,7 +540,7 @@ fn run_round(inner: &Arc<Inner>, rounds: &Mutex<Option<Rounds>>) -> Result<Maint
     block_on(inner.maintain(rounds.get_or_insert_default()))
 }
 
-/// The handles of a database share the maintenance thread, so this is the end of the last handle.
+/// The handles of a database share this value, so it is dropped with the last handle.
 impl Drop for Background {
     fn drop(&mut self) {
         self.stop();

@@ -24,8 +24,8 @@ pub struct Maintenance {
     pub moved_bytes: u64,
     /// Number of log segments freed.
     pub freed_segments: u64,
-    /// Number of log segments in which a walk found live data although the state counted none. This is an error in the
-    /// count; its only cost is the walk that found the data.
+    /// Number of log segments in which a walk found live data although the state counted none. The count was wrong; the
+    /// only cost is the walk.
     pub undercounted_segments: u64,
     /// Number of log segments with a record that cannot be read because the disk has damaged it; each segment counts
     /// once. Such a segment is kept, and others are freed; `thalweg log verify` shows the position of the damage.

@@ -27,14 +27,14 @@ use crate::{
     repair_note::RepairNote,
 };
 
-/// Parts of a member's database on which consensus works.
+/// Parts of a member's database that consensus uses.
 #[derive(Clone, Debug)]
 pub struct MemberParts {
-    /// Log of the node, with the entries of the group.
+    /// Log of the node, which contains the entries of the space.
     pub log: Log,
     /// State of the space on this node.
     pub machine: Arc<Machine>,
-    /// The space's part that belongs to this node: proposals and applying.
+    /// This node's part of the space: the proposals and the application of entries.
     pub member: Member,
 }
 
@@ -54,7 +54,7 @@ pub struct SteppedOptions<'a> {
 }
 
 impl Database {
-    /// Returns true if there is a data directory at `path` that was never a member of a cluster. It may be open.
+    /// Returns true if `path` has a data directory that was never a member of a cluster. The directory may be open.
     ///
     /// # Errors
     /// Its identity cannot be read.
@@ -113,7 +113,7 @@ impl Database {
 
     /// Opens a data directory without any thread of its own, alone or as a member. The caller does the background work
     /// with [`step`](Self::step) and [`maintain_async`](Self::maintain_async). Calls that block for an fsync perform it
-    /// on the caller's thread. For simulations. No part starts a thread but the scrub, which runs on request.
+    /// on the caller's thread. Meant for simulations. Only a scrub, which runs on request, starts a thread.
     ///
     /// # Errors
     /// Those of [`open`](Self::open) and [`open_member`](Self::open_member).
@@ -146,8 +146,8 @@ impl Database {
         let _ = self.inner.open.witness.set(observer);
     }
 
-    /// Keeps the log from an entry on while its size is within `history_bytes`, whatever its age, because a live
-    /// follower still needs it. `None` keeps nothing for followers. A node alone has no followers.
+    /// Keeps the log from entry `floor` on, because a live follower still needs it. The log is kept regardless of its
+    /// age while its size is within `history_bytes`. `None` keeps nothing for followers. A node alone has no followers.
     pub fn set_follower_floor(&self, floor: Option<Index>) {
         let floor = floor.unwrap_or(Index(u64::MAX));
         self.inner.follower_floor.store(floor.0, Ordering::Release);
@@ -163,8 +163,8 @@ impl Database {
         }
     }
 
-    /// Stops serving like [`stop_serving`](Self::stop_serving). If the database has stopped before, this reason replaces
-    /// the former one: it is graver, or more is known.
+    /// Stops serving like [`stop_serving`](Self::stop_serving), but with a reason that replaces an earlier one because
+    /// it is more serious or more specific.
     pub fn stop_serving_for_graver(&self, reason: impl Into<String>) {
         let reason = reason.into();
         match self.inner.stopped.get() {
@@ -184,7 +184,7 @@ impl Database {
     /// Replaces the note about repairs that this member made without an operator. The default removes it.
     ///
     /// # Errors
-    /// The file cannot be written. The former note or the new one is in force.
+    /// The file cannot be written. Either the former note or the new one is in force then.
     pub fn note_repair(&self, note: &RepairNote) -> io::Result<()> {
         note.write(&self.inner.open.disk)
     }
@@ -210,13 +210,13 @@ fn drawn_from(seed: u64) -> ClusterId {
 }
 
 impl Inner {
-    /// Passes the log the LSN from which a live follower needs records. The LSN is that of the last mark before them,
-    /// so the log keeps up to some hundred records more.
+    /// Tells the log the LSN from which a live follower needs records: the position of the last mark (a stored log
+    /// position) before them. So the log keeps up to some hundred records more than needed.
     pub(crate) fn keep_for_followers(&self) {
         let floor = Index(self.follower_floor.load(Ordering::Acquire));
         let from = (floor < Index::MAX).then(|| match self.open.machine.history_mark_before(floor) {
             Ok(Some(mark)) => mark.lsn,
-            // Without a mark the position is unknown: keep as much as there is.
+            // Without a mark the position is unknown, so the whole log is kept.
             Ok(None) | Err(_) => Lsn::ZERO,
         });
         self.open.log.keep_from(from);
@@ -227,7 +227,7 @@ impl Inner {
         self.follower_floor.load(Ordering::Acquire) < Index::MAX.0
     }
 
-    /// Notes in the identity that the directory has received records, as soon as they survive a power loss.
+    /// Writes to the identity file that the directory has received records, once these records survive a power loss.
     pub(crate) fn note_joined(&self) -> Result<(), WriteError> {
         let mut identity = self.open.identity.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(cluster) = identity.cluster.filter(|cluster| cluster.origin == Origin::Joining) else { return Ok(()) };

@@ -8,9 +8,9 @@
 //! IDENTITY: old   copy into state/default/NEW -> flush -> open again, compare with the old
 //! IDENTITY: new   remove state/default/OLD
 //! ```
-//! Invariant: the identity names a backend whose state is complete. The identity is replaced in one rename, after the
-//! new state is on disk and compared. A migration that ends before the rename leaves the old state unchanged, and the
-//! next open or migration removes its remains.
+//! Invariant: the identity always names a backend whose state is complete. The identity is replaced in one rename,
+//! after the new state is on disk and compared. A migration that ends before the rename leaves the old state unchanged,
+//! and the next open or migration removes its remains.
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -123,7 +123,7 @@ impl Classified for MigrateError {
     }
 }
 
-/// Barrier for the copied state, which never has to sync the log: the log was synced before the old state was
+/// Log barrier of the copied state. It never has to sync the log, because the log was synced before the old state was
 /// persisted, and the copy contains no later entries.
 struct PersistedBefore;
 
@@ -203,7 +203,7 @@ fn copy(
     applied: Option<Applied>,
     tell: &mut dyn FnMut(u64),
 ) -> Result<(), MigrateError> {
-    // A state without a persisted position is empty, and so is a new one.
+    // A state without a persisted position is empty, so nothing is copied.
     let Some(applied) = applied else { return Ok(()) };
     let mut batch = WriteBatch::new();
     let (mut pairs, mut batches) = (0, 0);
@@ -214,7 +214,7 @@ fn copy(
         let Some(last) = last else { break };
         batches += 1;
         pairs += batch.len() as u64;
-        // Backends distinguish states by this position. It claims no entry of the log before all pairs are there.
+        // Backends tell states apart by this position. Until all pairs are copied, it claims no position of the log.
         let unfinished = Applied { index: Index(batches), ..Applied::default() };
         new.apply(&batch, unfinished)?;
         tell(pairs);

@@ -4,18 +4,17 @@
 //! freeable and their files (`thalweg-log`), the counts of live bytes (`segments` of the state), the position up to
 //! which the state is persisted (the backend), or the time of a round (`maintenance`).
 //!
-//! The log reports freeable segments: those that the state has released and that lie below the history floor. On a
-//! full disk it also reports the oldest segments above the floor, as many as are needed until the log takes new data
-//! again. Stream batches and large values may still point into these segments. The state counts both, but a count only
-//! decides which segments are walked first: a segment is freed after a walk over its records has found nothing live in
-//! it (`walk.rs`). If only little of a segment is live, its live bytes are copied forward (to the end of the log), and
-//! the segment is freed once the state has persisted past the copies. After a crash the same segments are walked
-//! again.
+//! The log reports freeable segments: those that the state has released and that lie below the history floor. On a full
+//! disk it also reports the oldest segments above the floor, as many as are needed until the log takes new data again.
+//! Stream batches and large values may still point into these segments. The state counts both, but a count only decides
+//! which segments are walked first: a segment is freed after a walk over its records has found nothing live in it
+//! (`walk.rs`). If only little of a segment is live, its live bytes are copied forward (to the end of the log), and the
+//! segment is freed once the state has persisted past the copies. After a crash the same segments are walked again.
 //!
-//! A walk reads the segment once: 20 ms for 64 MiB of large records in the page cache, 0.2 s for small ones. Freeing
-//! needs such a read anyway, to find the last entry of the segments at the start of the log. A walk that found nothing
-//! live is remembered while the segment is freeable; after other walks the segment is left alone for a while
-//! (`segment_history.rs`).
+//! A walk reads the segment once. A segment of 64 MiB in the page cache takes 20 ms with large records, and 0.2 s with
+//! small ones. Freeing needs such a read anyway, to find the last entry of the segments at the start of the log. If a
+//! walk has found nothing live, its result is kept while the segment is freeable. After other walks, the segment is not
+//! walked again for a while (`segment_history.rs`).
 //!
 //! A round frees the segments known to be free, then walks other segments, then frees those that the walks found free.
 //! Segments in which the state counts live bytes take turns over the rounds, so that live segments do not delay dead
@@ -59,14 +58,13 @@ const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
 /// Maximum number of segments that one round walks (reads record by record) although the state counts live bytes in
 /// them. Such walks are limited because they write copies.
 const COUNTED_WALKS_PER_ROUND: usize = 4;
-/// Number of lookups in the state after which a round reads no further segment in which the state counts live bytes.
-/// Lookups take much longer than reading the segment.
+/// Number of state lookups after which a round begins no further walk of a segment in which the state counts live
+/// bytes. Lookups take much longer than reading the segment.
 const COUNTED_LOOKUPS_PER_ROUND: u64 = 100_000;
-/// Number of bytes after which a round walks (reads record by record) no further segment. Segments in which the state
-/// counts no live bytes can usually be deleted after one walk, and disk space must be freed as fast as writers use it,
-/// so the bound is high; a round runs every second.
-/// This bound and [`LOOKUPS_PER_ROUND`] limit the time for which a round delays other maintenance: to a few seconds
-/// after gigabytes became free, and 0.2 s for a segment of 64 MiB.
+/// Number of walked bytes after which a round begins no further walk. The bound is high, because disk space must be
+/// freed as fast as writers use it, and a round runs only every second. This bound and [`LOOKUPS_PER_ROUND`] limit the
+/// time by which a round delays other maintenance: a few seconds after gigabytes became free, and 0.2 s for a segment
+/// of 64 MiB.
 const WALKED_BYTES_PER_ROUND: u64 = 1 << 30;
 /// Number of state lookups after which a round begins no further walk of any kind. See [`WALKED_BYTES_PER_ROUND`].
 const LOOKUPS_PER_ROUND: u64 = 1_000_000;
@@ -74,8 +72,7 @@ const LOOKUPS_PER_ROUND: u64 = 1_000_000;
 /// overwritten just before they could be moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
-/// Reclaims space in the log. Remembers the results of walks (checks of which records of a segment are
-/// live), so that a segment is not walked in every round.
+/// Reclaims space in the log. Keeps the results of walks, so that a segment is not walked in every round.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     segments: HashMap<Generation, SegmentHistory>,
@@ -87,15 +84,16 @@ pub(crate) struct Mover {
     last_of_history: LastWalked,
 }
 
-/// Segment that was walked last, of those in which the state counts live bytes. The next walks continue after it.
-/// `None` to start with the oldest.
+/// Last segment that was walked although the state counts live bytes in it. The next walks continue after this segment;
+/// `None` starts with the oldest one.
 type LastWalked = Option<Generation>;
 
 /// Log segments that may be freed once no row of the state points into them, oldest first.
 struct Candidates {
-    /// Segments that are not needed for history, so that only live bytes keep them.
+    /// Segments below the history floor, which only live bytes keep.
     past: Vec<SegmentInfo>,
-    /// Segments that only the history still needs. They are freed too while the disk is full; otherwise this is empty.
+    /// Segments that only the history still needs. They are candidates while the disk is full; otherwise the list is
+    /// empty.
     kept: Vec<SegmentInfo>,
 }
 
@@ -107,7 +105,7 @@ impl Candidates {
         inner.keep_for_followers();
         let mut past = inner.open.log.freeable(now);
         let mut kept = if short_bytes > 0 { inner.open.log.kept_for_history(now) } else { Vec::new() };
-        // The state does not point to the bytes of an install in progress yet.
+        // The state does not point yet to the bytes of an install in progress.
         past.retain(|segment| !inner.installs.holds(segment));
         kept.retain(|segment| !inner.installs.holds(segment));
         Self { past, kept }
@@ -160,7 +158,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Reason why an attempt to copy all live bytes out of a segment ended early.
+/// Reason why the walks of a segment ended before all live bytes were copied out.
 enum WalkStop {
     Walk(WalkError),
     /// Live bytes could not be copied. Contains the error, or `None` if an earlier copy of this round failed.
@@ -176,8 +174,8 @@ impl From<WalkError> for WalkStop {
 /// Result of copying the live bytes of a segment forward.
 enum CopyResult {
     All,
-    /// Some copies had no effect: the bytes were overwritten in the meantime, or are still needed where they are. Only
-    /// another walk over the segment can show which.
+    /// Some copies had no effect: their bytes were overwritten in the meantime, or are still needed at the old
+    /// position. Only another walk over the segment can tell which.
     Partly,
     /// A copy is too large for a log record of this node.
     TooLarge,
@@ -201,8 +199,8 @@ impl Mover {
         round.failure.map_or(freed, Err)
     }
 
-    /// Frees segments in which walks have found nothing live: all that history does not need, and as many of the others
-    /// as a full disk requires.
+    /// Frees segments in which walks have found nothing live: all that history does not need. Of the segments that
+    /// history needs, frees only as many as a full disk requires.
     fn free_dead_segments(
         &mut self,
         round: &mut Round<'_>,
@@ -225,7 +223,7 @@ impl Mover {
     }
 
     /// Walks segments (reads them record by record) within the bounds of a round. Segments that history needs come
-    /// last, and only until the segments found free have the bytes that a full disk lacks.
+    /// last. They are walked only until the free segments have as many bytes as a full disk lacks.
     fn walk_segments(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
         for segment in walk_order(round, &candidates.past, self.last_counted) {
@@ -234,8 +232,8 @@ impl Mover {
             }
             free += usize::from(self.is_free(round.inner, segment));
         }
-        // On a full disk each round may walk all segments below the floor, so the walk of the history has its own
-        // budget.
+        // On a full disk, the walks of the segments below the floor may use up the budget. So walks of the history have
+        // their own budget.
         (round.counted, round.lookups) = (0, 0);
         self.last_of_history = self.last_of_history.filter(|_| !candidates.kept.is_empty());
         for segment in walk_order(round, &candidates.kept, self.last_of_history) {
@@ -249,7 +247,7 @@ impl Mover {
         }
     }
 
-    /// Walks a segment if that may bring the segment closer to being freed. Returns true if the segment was walked.
+    /// Walks a segment if a walk may help to free it. Returns true if the segment was walked.
     fn walk_segment(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
         let live = round.row(segment).unwrap_or_default();
         let walks = round.has_walk_budget(segment) && self.is_walk_worthwhile(round.log, segment, live);
@@ -263,8 +261,8 @@ impl Mover {
         walks
     }
 
-    /// Frees segments. Before that, makes durable all changes that made them free, and a log record with the last
-    /// entry that the log loses. If a snapshot begins in the meantime, the segments stay for now.
+    /// Frees segments. First makes durable all changes that made them free, and a log record with the last purged
+    /// entry. If a snapshot begins in the meantime, the segments stay for now.
     fn free(&mut self, inner: &Inner, segments: &[SegmentInfo], done: &mut Maintenance) -> Result<(), WriteError> {
         self.note_purged(inner, segments)?;
         inner.open.log.sync()?;
@@ -279,8 +277,8 @@ impl Mover {
     }
 
     /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
-    /// freed. This is the last entry below the position from which the log can then be read in order. Segments that
-    /// stay below that position, because of their live bytes, are not read in order either.
+    /// freed. It is the last entry below the position from which the log can then be read in order. Segments that stay
+    /// below this position because of their live bytes do not change it.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
@@ -300,7 +298,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Returns true if a segment could be freed as soon as the state is persisted.
+    /// Returns true if persisting the state may allow a segment to be freed.
     pub(crate) fn waits_for_state(&self) -> bool {
         self.segments.values().any(|walks| walks.free_from.is_some_and(|lsn| lsn > Lsn::ZERO))
     }
@@ -310,8 +308,8 @@ impl Mover {
         self.segments.get(&segment.generation).and_then(|walks| walks.free_from).is_some_and(|lsn| lsn <= persisted)
     }
 
-    /// Returns true if reading the segment record by record could let it be freed: it has few live stream bytes, and it
-    /// was never read for this purpose, or its counts or the log have changed since it last was.
+    /// Returns true if a walk over the segment could allow the segment to be freed. The segment must have few live
+    /// stream bytes, and must be new to the mover or due for another walk.
     fn is_walk_worthwhile(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
@@ -379,8 +377,8 @@ fn clear(
     Ok(None)
 }
 
-/// Copies live bytes forward, the largest copy first. If that copy is too large for a log record, the others are not
-/// made, because they could not free the segment.
+/// Copies live bytes forward, the largest first. If the largest copy is too large for a log record, no copy is made,
+/// because the other copies alone would not free the segment.
 fn copy_forward(
     inner: &Inner,
     live: &mut [LiveBytes],
@@ -402,13 +400,13 @@ fn copy_forward(
             Err(error) => return Err(error.into()),
         }
     }
-    // The copies are in the log. The source must survive a crash that loses them, so sync first.
+    // The copies are in the log, but a crash could still lose them. So the log is synced before the segment is freed.
     inner.open.log.sync()?;
     Ok(copied)
 }
 
-/// Returns segments in the order in which they are walked: the oldest first. But segments up to `last` in which the
-/// state counts live bytes have had their turn, so they come after all others.
+/// Returns segments in the order in which they are walked: the oldest first. Segments up to `last` in which the state
+/// counts live bytes have had their turn, so they come last.
 fn walk_order<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: LastWalked) -> Vec<&'s SegmentInfo> {
     let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
     let (later, mut order): (Vec<_>, Vec<_>) =
@@ -434,11 +432,11 @@ fn log_start_after_freeing(segments: &[SegmentInfo], going: &HashSet<Generation>
     start.unwrap_or_default()
 }
 
-/// Returns the live bytes of each segment as the state counts them. The row of a segment that was freed just before a
-/// crash may still exist; such a row is removed here.
+/// Returns the live bytes of each segment as the state counts them. Removes the rows of segments that no longer exist,
+/// for example those freed just before a crash.
 fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
-    // Read the rows first: a segment that the writer begins in between has no row here yet. In the other order it
-    // would have a row but no segment, and its row would be removed.
+    // The rows are read first: a segment that the log begins in between then has no row. In the other order, its row
+    // would be taken for that of a freed segment and removed.
     let rows = inner.open.machine.liveness().into_iter();
     let there: HashSet<_> = inner.open.log.segments().into_iter().map(|segment| segment.generation).collect();
     let (kept, gone): (BTreeMap<_, _>, BTreeMap<_, _>) = rows.partition(|(generation, _)| there.contains(generation));

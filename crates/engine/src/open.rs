@@ -1,8 +1,9 @@
 //! Opening a data directory: taking its lock, reading its identity, recovering its log, opening its state, and
 //! replaying the log.
 //!
-//! The order matters. The identity is durable before any other file is created, so a directory without one contains no
-//! data of Thalweg. The log is recovered before the state is read, and a state that is ahead of its log is rejected.
+//! The order matters. The identity is durable before any other file is created, so a directory without an identity
+//! contains no data of Thalweg. The log is recovered before the state is read, and a state that is ahead of its log is
+//! rejected.
 //!
 //! Owns: the order of these steps, the lock, and the report about the open. Does not own: the recovery of the log
 //! (`thalweg-log`), the identity and the roles in which a directory may be opened (`identity`), replay and the clock
@@ -53,7 +54,7 @@ pub(crate) const LOG_DIR: &str = "log";
 pub struct OpenReport {
     /// True if this open has created the directory.
     pub created: bool,
-    /// Id of the node, drawn when the directory was created.
+    /// Id of the node, chosen at random when the directory was created.
     pub node: NodeId,
     /// Cluster that the directory belongs to; `None` if it was never in one.
     pub cluster: Option<ClusterId>,
@@ -61,8 +62,8 @@ pub struct OpenReport {
     pub backend: BackendKind,
     /// True if the database was closed cleanly the last time.
     pub clean: bool,
-    /// Number of bytes cut from the end of the log, because their write was torn. They were never acknowledged as
-    /// durable.
+    /// Number of bytes cut from the end of the log because their write was torn. No acknowledgement had declared these
+    /// bytes durable.
     pub cut_bytes: u64,
     /// Number of log records replayed into the state.
     pub replayed_records: u64,
@@ -70,7 +71,7 @@ pub struct OpenReport {
     pub replayed_bytes: u64,
     /// Time that opening took.
     pub took: Duration,
-    /// Description, for people, of the data that `--repair` has given up; `None` if there was nothing to repair.
+    /// Description for operators of the data that `--repair` has given up; `None` if there was nothing to repair.
     pub repaired: Option<String>,
 }
 
@@ -88,10 +89,11 @@ pub(crate) struct Opened {
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Mutex<Identity>,
     pub(crate) hashes: Arc<HashMarks>,
-    /// Observer of the caller, on a member.
+    /// Observer that the caller has set, for a member.
     pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
     pub(crate) mode: Mode,
-    /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
+    /// Directory in the operating system for the files of backends that do their own I/O; `None` to use that of the
+    /// disk.
     pub(crate) os_dir: Option<PathBuf>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
@@ -116,8 +118,8 @@ pub(crate) fn random_cluster() -> ClusterId {
     ClusterId(u128::from(random_seed()) << 64 | u128::from(random_seed()))
 }
 
-/// Opens a data directory on the real disk, with the system's clocks and a random seed. For a member, `member` states
-/// if it founds or joins a cluster, and the id of the cluster that it founds.
+/// Opens a data directory on the real disk, with the system's clocks and a random seed. `member` is `None` for a node
+/// alone; otherwise it states how the node is a member, and the id of a cluster that it founds.
 pub(crate) fn real(
     path: &Path,
     options: &Options,
@@ -137,7 +139,7 @@ pub(crate) fn real(
 }
 
 /// Checks, before a caller writes to a directory, that it can be opened: it has no files of other programs and, for a
-/// member, no identity that rules out this role. The open checks both again.
+/// member, no identity that forbids the requested role. The open repeats both checks.
 pub fn check_directory(path: &Path, member: Option<(MemberIdentity, ClusterId)>) -> Result<(), OpenError> {
     check_foreign(path)?;
     let Some((member, cluster)) = member.filter(|_| path.join("IDENTITY").exists()) else { return Ok(()) };
@@ -161,8 +163,8 @@ fn check_foreign(path: &Path) -> Result<(), OpenError> {
     if found.is_empty() { Ok(()) } else { Err(OpenError::NotEmpty { path: path.to_owned(), found }) }
 }
 
-/// Names of files that a directory without an identity may have: those that an open creates before the identity, those
-/// of a directory whose identity was lost (the open then fails with a better error), and those of file systems.
+/// Names of files that a directory without an identity may have: files that an open creates before the identity, files
+/// of a directory whose identity was lost (for which the open has a better error), and files of file systems.
 const KNOWN_FILES: [&str; 14] = [
     LOCK,
     "CLOCK",
@@ -184,7 +186,7 @@ const KNOWN_FILES: [&str; 14] = [
 fn foreign_files(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    // Credentials that a killed process left unfinished.
+    // Files with credentials that a killed process has not finished.
     let is_unfinished = |name: &str| name.starts_with("CLUSTER.") && name.ends_with(".new");
     let is_known = |name: &String| KNOWN_FILES.contains(&name.as_str()) || is_unfinished(name);
     let mut found: Vec<_> = names.filter(|name| !is_known(name)).collect();
@@ -203,7 +205,8 @@ pub(crate) struct OpenEnvironment<'a> {
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) seed: u64,
     pub(crate) mode: Mode,
-    /// Directory in the operating system for the files of backends that do their own I/O, if the disk has none.
+    /// Directory in the operating system for the files of backends that do their own I/O; `None` to use that of the
+    /// disk.
     pub(crate) os_dir: Option<&'a Path>,
 }
 
@@ -217,7 +220,7 @@ pub(crate) fn on(
     let OpenEnvironment { disk, clock, seed, mode, os_dir } = environment;
     let started = clock.monotonic();
     let path = backends::shown_path(&disk);
-    // A simulation, which is stepped, decides about the sizes of its entries itself.
+    // In stepped mode, as in simulations, the caller limits the sizes of entries itself.
     if role != OpenRole::Alone && mode == Mode::Threaded && options.segment_bytes < MIN_MEMBER_SEGMENT_BYTES {
         return Err(OpenError::SmallSegments { got: options.segment_bytes });
     }
@@ -236,7 +239,7 @@ pub(crate) fn on(
     let identity = match identity.check_log(&path, role, log.end() == Lsn::ZERO)? {
         None => identity,
         Some(changed) => {
-            // After a power loss the log must not be empty although the file says that it is not.
+            // The log must be on disk before the file says that the log is not empty.
             log.sync().map_err(thalweg_replica::OpenError::from)?;
             changed.write(&disk).map_err(|error| io_error(&path, "writing the identity", &error))?;
             changed
@@ -298,7 +301,7 @@ pub(crate) fn on(
 }
 
 impl Opened {
-    /// Place in which backends of the database keep the state.
+    /// Returns the location of the backends' files.
     pub(crate) fn place(&self) -> BackendLocation<'_> {
         BackendLocation {
             disk: &self.disk,
@@ -346,9 +349,9 @@ pub(crate) fn read_identity(disk: &Arc<dyn Disk>, path: &Path) -> Result<Option<
     })
 }
 
-/// Reads which state directory is the current one. If the directory is missing, or the file that names it was lost,
-/// returns an error before anything is removed: another directory may then be the only complete state, and the backend
-/// would begin an empty one.
+/// Reads which state directory is the current one. Returns an error if this directory is missing, or if the file that
+/// names it was lost. Otherwise the backend would begin an empty state, and another directory with the only complete
+/// state could be removed.
 pub(crate) fn read_state_dir(
     place: BackendLocation<'_>,
     kind: BackendKind,
@@ -367,7 +370,7 @@ pub(crate) fn read_state_dir(
         let installed = place.installed(kind);
         let installed = installed.map_err(|error| io_error(path, "listing the state directories", &error))?;
         let Some(found) = installed else { return Ok(current) };
-        // A report on an open database can read the file just before the switch of its first install.
+        // A report on an open database can read the file just before the switch of the first install.
         return match read()? {
             StateDir::FIRST => Err(OpenError::InstalledMissing { path: path.to_owned(), dir: found.path(kind) }),
             switched => Ok(switched),

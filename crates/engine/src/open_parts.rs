@@ -16,12 +16,12 @@ use crate::error::OpenError;
 pub(crate) enum Mode {
     /// Threads of the database do the background work.
     Threaded,
-    /// The caller does the background work in steps; the database has no threads of its own. For simulations.
+    /// The caller does the background work in steps; the database has no threads of its own. Used by simulations.
     Stepped,
 }
 
 impl Mode {
-    /// Returns the same mode for the backend.
+    /// Converts the mode to that of a backend.
     pub(crate) const fn background(self) -> Background {
         match self {
             Self::Threaded => Background::Threads,
@@ -30,7 +30,7 @@ impl Mode {
     }
 }
 
-/// Reader of values that stay in the log, which the state machine uses while it applies entries.
+/// Reader of values that are stored in the log. The state machine uses it while it applies entries.
 #[derive(Debug)]
 pub(crate) struct LogBlobs(pub(crate) Log);
 

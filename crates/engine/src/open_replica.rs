@@ -8,7 +8,7 @@
 //!
 //! In two cases a member first opens its directory alone and closes it again. If the node founds a cluster, its log
 //! must be complete before its identity file names the cluster. If the node ran alone after its last entry, clients may
-//! have seen a key expire after the time of this entry, and the key must not appear again.
+//! have seen a key expire after the time of this entry. The opening must make sure that the key does not appear again.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -36,7 +36,7 @@ use crate::{
 
 /// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
 const HISTORY_ROWS: u32 = 1000;
-/// Number of expired keys that are removed when a directory that was in use alone is opened as a member.
+/// Number of expired keys that are removed when a directory that was used alone is opened as a member.
 const EXPIRED_KEYS: u32 = 1;
 
 /// Parts of a directory from which its space is opened.
@@ -103,15 +103,16 @@ impl SpaceParts<'_> {
             return Err(OpenError::LogMissing { path: self.path.clone() });
         }
         let last = machine.applied().time.max(clock_file.found().unwrap_or_default());
-        // A directory that was just created has nothing to compare with. One whose file is damaged has the time of its
-        // last entry.
+        // A directory that was just created has no earlier time. If its file is damaged, the time of its last entry
+        // counts.
         if last > SpaceTime::default()
             && let Some(jump) = clock_file::jump(clock.wall(), last, options.max_clock_jump)
         {
             return Err(OpenError::ClockJump { path: self.path.clone(), jump, max: options.max_clock_jump });
         }
         let clock_file = Arc::new(clock_file);
-        // Only a wall clock that was set back is behind by more than the notes are ahead.
+        // The noted time is at most [`NOTE_AHEAD`] ahead of the clock, so a larger lag means that the wall clock was
+        // set back.
         let went_back = clock.wall().plus(NOTE_AHEAD) < last;
         let anchor = if went_back { last } else { machine.applied().time };
         let space_clock = SpaceClock::anchor(clock.clone(), anchor).with_keeper(clock_file.clone());
@@ -124,7 +125,7 @@ impl SpaceParts<'_> {
         if founds {
             self.save_clock(&clock_file, solo.now())?;
         }
-        // Also when the previous open bridged the gap and ended before this step.
+        // The call is also needed if an earlier open bridged the gap and ended before this step.
         let purged = machine.purged()?.map_or(Index::ZERO, |purged| purged.index);
         if purged > machine.history_floor()?.index {
             forget_history(&solo, &self.log)?;
@@ -150,7 +151,7 @@ impl SpaceParts<'_> {
             let written = self.identity.write(self.disk);
             written.map_err(|error| io_error(&self.path, "writing the identity", &error))?;
         }
-        // A machine that was used alone reads the time of a clock.
+        // A state machine that was used alone takes the time from a clock, so a new one is created.
         let machine = self.machine()?;
         let clock_file = Arc::new(self.clock_file()?);
         self.save_clock(&clock_file, machine.applied().time)?;
@@ -166,9 +167,9 @@ impl SpaceParts<'_> {
         Ok(OpenedSpace { machine, replica, clock_file, identity, replayed: Replayed::default(), bridged: 0 })
     }
 
-    /// Checks that no other node decided about the entries that this node is about to apply. If the directory was never
-    /// in a cluster, or founded its cluster, the first membership in the log names this node. Replay then ends at a
-    /// membership that names other nodes too.
+    /// Checks that no other node has decided about the entries that this node is about to apply. In a directory that
+    /// was never in a cluster, or has founded its cluster, the first membership in the log names this node. Replay then
+    /// ends at a membership that also names other nodes.
     fn check_sole_voter(&self, machine: &Machine) -> Result<(), OpenError> {
         let Some(cluster) = self.identity.cluster else { return Ok(()) };
         let is_sole_voter = match machine.membership()? {
@@ -191,7 +192,7 @@ impl SpaceParts<'_> {
     }
 
     /// Opens the space alone and closes it again. If a deadline has passed, appends an entry with a later time. Returns
-    /// the time that the space has reached; `None` if other nodes vote too.
+    /// the time that the space has reached; `None` if other nodes vote.
     fn begin_alone(&self, progress: &mut Progress<'_>) -> Result<Option<SpaceTime>, OpenError> {
         let opened = match self.alone(progress) {
             Ok(opened) => opened,
@@ -223,8 +224,8 @@ impl SpaceParts<'_> {
 }
 
 /// Raises the history floor (the oldest position from which watches can read changes) above the gap that a repair has
-/// left between the log and the state. Watches that begin before the gap must fail, because the log has no changes
-/// from there. The floor rises at most to the applied position, which is above the gap.
+/// left between the log and the state. A watch that begins before the gap must fail, because the log lacks the changes
+/// in the gap. The floor rises at most to the applied position, which is above the gap.
 fn forget_history(solo: &Solo, log: &Log) -> Result<(), OpenError> {
     let everything = HistoryFloor { revision: Revision(u64::MAX), index: Index(u64::MAX) };
     let raise = MoveTarget::HistoryFloor { floor: everything, max: HISTORY_ROWS };

@@ -1,10 +1,10 @@
 //! Optimistic transactions: each reads from one consistent view, gathers writes, and commits if nothing that it has
 //! read has changed since it began.
 //!
-//! Owns the read set (keys with their revisions, including absent ones, and scanned ranges) and the writes gathered so
-//! far. A transaction holds no lock. If two transactions conflict, the first to commit wins; the other gets an error
-//! that names the conflicting key, and must begin again. A key that another client adds to a scanned range is a
-//! conflict like a changed key, so committed transactions are serializable.
+//! Owns: the read set and the writes gathered so far. The read set has the keys read (with their revisions, also for
+//! absent keys) and the ranges scanned. A transaction holds no lock. If two transactions conflict, the first to commit
+//! wins; the other gets an error that names the conflicting key, and must begin again. A new key in a scanned range is
+//! a conflict, like a changed key, so committed transactions are serializable.
 
 mod scan;
 
@@ -57,7 +57,7 @@ pub enum TransactionError {
         /// First key of the scanned range.
         start: Vec<u8>,
     },
-    /// The commit failed for another reason than a conflict.
+    /// The commit failed for a reason other than a conflict.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
@@ -95,7 +95,7 @@ pub struct Transaction {
     ranges: Vec<ReadRange>,
     /// New values of the keys that the commit will write; `None` deletes the key.
     writes: BTreeMap<Key, Option<Bytes>>,
-    /// Deadlines and leases of those written keys that get one.
+    /// Deadlines and leases of the written keys that have any.
     ends: BTreeMap<Key, (Deadline, Option<LeaseId>)>,
     appends: Vec<(StreamId, RecordBatch)>,
 }
@@ -131,8 +131,8 @@ impl AsyncDatabase {
 }
 
 impl Transaction {
-    /// Returns a key's value: the one that this transaction has set, or else the one that the key had when the
-    /// transaction began.
+    /// Returns a key's value: the value that this transaction has set, or else that at the beginning of the
+    /// transaction.
     pub fn get(&mut self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Bytes>, ReadError> {
         if let Some(written) = self.writes.get(&(keyspace.id(), key.to_vec())) {
             return Ok(written.clone());
@@ -176,8 +176,8 @@ impl Transaction {
         self.writes.insert((keyspace.id(), key.to_vec()), Some(value.into()));
     }
 
-    /// Notes that the commit of this transaction sets a key with a deadline, a lease or both; the value ends with the
-    /// earlier of them. The commit fails if the lease does not exist.
+    /// Notes that the commit of this transaction sets a key with a deadline, a lease or both. The value expires at the
+    /// earlier of the two. The commit fails if the lease does not exist.
     pub fn put_until(
         &mut self,
         keyspace: &Keyspace,
@@ -201,8 +201,8 @@ impl Transaction {
         self.appends.push((stream.id(), batch));
     }
 
-    /// Commits at the handle's durability level, if no key or range that the transaction has read has changed since it
-    /// began. A transaction without writes is checked too, and uses a revision.
+    /// Commits at the handle's durability level, if no key or range that the transaction has read has changed since the
+    /// transaction began. A transaction without writes is checked too, and also uses a revision.
     pub fn commit(self) -> Result<Ack, TransactionError> {
         let commit = self.as_commit()?;
         self.db.commit(&commit).map_err(|error| self.refused(error))
@@ -238,8 +238,8 @@ impl Transaction {
         }
     }
 
-    /// Converts the failed condition with this number to an error that names the changed key. The conditions are in
-    /// the order of the keys read, then of the ranges.
+    /// Converts a failed condition to an error that names the changed key. `condition` is the number of the condition:
+    /// first those of the keys read, then those of the ranges.
     fn conflict(&self, condition: u32, actual: Option<Revision>) -> TransactionError {
         match self.reads.iter().nth(condition as usize) {
             Some(((keyspace, key), read)) => {

@@ -21,7 +21,7 @@ pub enum BackendKind {
 }
 
 impl BackendKind {
-    /// All backends, whether or not this build contains them.
+    /// All backends, including those that this build does not contain.
     pub const ALL: [Self; 4] = [Self::Memory, Self::Lsm, Self::Redb, Self::Sqlite];
 
     /// Returns the backend's name in configurations and in the identity file.
@@ -87,14 +87,14 @@ pub struct Options {
     /// Action if the log has corrupt data that was declared durable.
     pub repair: Repair,
     /// Size of a log segment in bytes. With larger segments there are fewer files, and space is freed in larger pieces.
-    /// A write that does not fit into a segment is rejected, which cannot happen from
-    /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) on. A member of a cluster is not opened with
-    /// less.
+    /// A write that does not fit into a segment is rejected; segments of at least
+    /// [`MIN_MEMBER_SEGMENT_BYTES`](limits::MIN_MEMBER_SEGMENT_BYTES) hold every write. A member of a cluster needs
+    /// segments of that size.
     pub segment_bytes: u32,
-    /// Number of log segments prepared in advance. Each costs `segment_bytes` of disk space; with too few, a burst of
-    /// writes has to wait for new segments.
+    /// Number of log segments prepared in advance. Each takes `segment_bytes` of disk space. With too few segments, a
+    /// burst of writes has to wait for new ones.
     pub spare_segments: u32,
-    /// Longest time between a write at level `interval` and its fsync. A power loss may cost the writes of this time.
+    /// Longest time between a write at level `interval` and its fsync. A power loss may lose the writes of this time.
     pub sync_interval: Duration,
     /// Free disk space in bytes below which new data is rejected.
     pub reserve_bytes: u64,
@@ -111,13 +111,13 @@ pub struct Options {
     pub inline_value_bytes: usize,
     /// Size in bytes of the cache, in memory, of the state's blocks or pages. The memory backend has none.
     pub cache_bytes: u64,
-    /// Size in bytes of the memory that the system has for pages of files. While the state of the LSM backend is
-    /// larger, its newly written tables do not stay in that memory. Changes only speed.
+    /// Size in bytes of the operating system's page cache. While the state of the LSM backend is larger than this,
+    /// newly written tables do not stay in the page cache. Affects only speed.
     pub page_cache_bytes: u64,
     /// Size of the state's memtable in bytes; up to four memtables may be in memory. The memory backend has none.
     pub memtable_bytes: usize,
-    /// Compression of the tables of the LSM backend below level 0. A directory may be opened with another
-    /// choice each time; existing tables change when they are merged.
+    /// Compression of the tables of the LSM backend below level 0. Each open may choose another compression; existing
+    /// tables change when they are merged.
     pub table_compression: TableCompression,
     /// Determines when the LSM backend merges its tables: automatically, or only on
     /// [`Database::compact`](crate::Database::compact).
@@ -128,7 +128,8 @@ pub struct Options {
     /// Maximum number of bytes of changes that wait in memory for the watches of all clients. A watch whose changes
     /// have no room reads them from the log later.
     pub max_watch_queues_bytes: usize,
-    /// Number of bytes of keys that a compaction of a stream holds in memory. With fewer, it takes more passes.
+    /// Number of bytes of keys that a compaction of a stream holds in memory. With fewer bytes, a compaction takes more
+    /// passes.
     pub compaction_key_bytes: usize,
     /// Number of bytes of log after the persisted state above which the state is persisted again. A larger value makes
     /// opening after a crash slower, because more log is replayed.
@@ -137,15 +138,14 @@ pub struct Options {
     /// request.
     pub maintenance_interval: Duration,
     /// Maximum span by which the wall clock may be ahead of the last use of the directory at an open; beyond it, the
-    /// open fails with `ClockJump`. Zero disables the check: then a wrong clock ends leases and expires keys for good.
-    /// A smaller span finds smaller errors of the clock, but a directory that was not in use for longer must be
-    /// accepted.
+    /// open fails with `ClockJump`. Zero disables the check, so a wrong clock ends leases and expires keys for good. A
+    /// smaller span finds smaller errors of the clock, but then shorter downtimes also need the consent of an operator.
     pub max_clock_jump: Duration,
     /// Interval between scrubs, each of which reads all stored data and verifies it; with zero there are none. The
     /// first scrub begins at the latest ten minutes after the open.
     pub scrub_interval: Duration,
-    /// Maximum number of bytes per second that a scrub reads. A higher rate takes more of the disk from others; with a
-    /// lower one, the files of redb and SQLite can grow by what is written during a longer scrub.
+    /// Maximum number of bytes per second that a scrub reads. A higher rate leaves less of the disk to other work. A
+    /// lower rate makes a scrub longer, and the files of redb and SQLite can grow by the data written during a scrub.
     pub scrub_bytes_per_second: u64,
 }
 

@@ -9,14 +9,14 @@ thread_local! {
     static TAKES_ANY_INLINE_BYTES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Makes databases that are opened on this thread use an option that is below its minimum. The changes of an entry then
-/// depend on the option.
+/// Makes databases that are opened on this thread accept a value of an option below its minimum. The changes that an
+/// entry makes then depend on the option.
 #[cfg(feature = "plant")]
 pub fn take_any_inline_bytes(takes: bool) {
     TAKES_ANY_INLINE_BYTES.set(takes);
 }
 
-/// Returns the least length of a value that a state stores itself.
+/// Returns the minimum of the option `inline_value_bytes`.
 pub(crate) fn min_inline_value_bytes() -> usize {
     #[cfg(feature = "plant")]
     if TAKES_ANY_INLINE_BYTES.get() {

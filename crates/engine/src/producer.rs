@@ -1,16 +1,15 @@
 //! Idempotent producers: appends with sequence numbers, so that an append can safely be sent again.
 //!
-//! Owns the sequence numbers of one instance of a producer, and the batch whose outcome is unknown. Does not own the
-//! deduplication of appends: the state machine does this, also across restarts.
+//! Owns: the sequence numbers of one instance of a producer, and the batch whose outcome is unknown. Does not own: the
+//! deduplication of appends, which the state machine does, also across restarts.
 //!
-//! Invariant: a sequence number is used for one batch only. The number advances when an append is acknowledged. After
-//! an error that shows that the append had no effect, its number is free for another batch. After an error that leaves
-//! this open, the session keeps the batch and sends it again before anything else, so that the append happens exactly
-//! once.
+//! Invariant: a sequence number is used for one batch only. The number advances when an append is acknowledged. If an
+//! error shows that the append had no effect, its number is free for another batch. If an error leaves the outcome
+//! open, the session keeps the batch and sends it again before any other batch. So the append happens exactly once.
 //!
-//! If the batch is sent again and is refused before it is in the log, for example because there is no leader, this says
-//! nothing about the first time: the session keeps the batch. Only an answer of the state machine, which knows whether
-//! the append has happened, frees its number.
+//! If the repeated batch is refused before it is in the log, for example because there is no leader, the outcome of the
+//! first attempt stays open, and the session keeps the batch. Only an answer of the state machine, which knows the
+//! producer's last sequence number, frees the number of the batch.
 //!
 //! At level `none` an append has no answer, so a session appends at a level of at least `os`.
 
@@ -37,7 +36,7 @@ struct Session {
     id: Box<str>,
     epoch: u32,
     next: u64,
-    /// Batch, and its expected offset, of the append with the sequence `next` if its outcome is unknown; `None`
+    /// Expected offset and batch of the append with the sequence number `next`, if its outcome is unknown; `None`
     /// otherwise.
     unknown_outcome: Option<(ExpectedOffset, RecordBatch)>,
 }
@@ -48,7 +47,7 @@ impl Session {
         AppendConditions { expected, producer }
     }
 
-    /// Updates the session after the append with the sequence `next` was sent for the first time, with this outcome.
+    /// Updates the session after the first attempt of the append with the sequence number `next`.
     fn record_first(&mut self, outcome: &Result<Ack, WriteError>) {
         match outcome {
             Ok(_) => (self.next, self.unknown_outcome) = (self.next + 1, None),
@@ -57,8 +56,7 @@ impl Session {
         }
     }
 
-    /// Updates the session after the append with the sequence `next`, whose outcome was unknown, was sent again with
-    /// this outcome.
+    /// Updates the session after a repetition of the append with the sequence number `next`.
     fn record_repeated(&mut self, outcome: &Result<Ack, WriteError>) {
         match outcome {
             Err(error) if !error.is_refusal() => {}
@@ -66,7 +64,7 @@ impl Session {
         }
     }
 
-    /// Checks that a commit may contain an append with the sequence `next`.
+    /// Checks that no append with an unknown outcome uses the sequence number `next`.
     fn check_settled(&self) -> Result<(), WriteError> {
         if self.unknown_outcome.is_none() {
             return Ok(());
@@ -84,12 +82,12 @@ pub struct Producer {
 }
 
 impl Stream {
-    /// Opens a producer with this id. It gets a new epoch above all earlier ones of the id, so any other instance that
-    /// still uses the id is rejected (fenced) from now on. Its appends are numbered from 0.
+    /// Opens a producer with this id. The producer gets a new epoch above all earlier epochs of the id. So other
+    /// instances that still use the id are rejected (fenced) from now on. The new producer's appends are numbered from
+    /// 0.
     ///
-    /// If an earlier instance had an append whose outcome was unknown, this instance does not know of it. A caller
-    /// that needs such appends must read the end of the stream first, or keep the numbers itself (see
-    /// [`producer_at`](Self::producer_at)).
+    /// An append of an earlier instance whose outcome is unknown is not repeated. A caller that must repeat such an
+    /// append reads the end of the stream first, or stores the numbers itself (see [`producer_at`](Self::producer_at)).
     pub fn producer(&self, id: &str) -> Result<Producer, WriteError> {
         let db = self.database();
         let level = db.durability().max(Durability::Os);
@@ -99,7 +97,7 @@ impl Stream {
     }
 
     /// Creates a producer that continues with an epoch and a sequence number that the caller has stored. Its first
-    /// batch may be one that was sent before.
+    /// batch may repeat one that was sent before.
     #[must_use]
     pub fn producer_at(&self, id: &str, epoch: u32, next_sequence: u64) -> Producer {
         let session = Session { id: id.into(), epoch, next: next_sequence, unknown_outcome: None };
@@ -152,7 +150,7 @@ impl Producer {
         self.append_expecting(batch, ExpectedOffset::Any)
     }
 
-    /// Appends a batch if the stream's next offset is as `expected`, or if this same append has already happened.
+    /// Appends a batch if the stream's next offset is as `expected`. Also succeeds if this append has already happened.
     pub fn append_expecting(
         &mut self,
         batch: &RecordBatch,
@@ -169,7 +167,7 @@ impl Producer {
     }
 
     /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
-    /// After an error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still
+    /// After an error that does not come from the state machine, such as [`WriteError::NoLeader`], the outcome is still
     /// unknown.
     pub fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };
@@ -186,8 +184,8 @@ impl Producer {
         Self { stream: stream.with_durability(level), session: self.session }
     }
 
-    /// Adds an append with the next sequence number to a commit. Call [`committed`](Self::committed) when the commit
-    /// is acknowledged; until then the same number is used again.
+    /// Adds an append with the next sequence number to a commit. Call [`committed`](Self::committed) when the commit is
+    /// acknowledged; until then, further appends get the same number.
     ///
     /// # Errors
     /// [`WriteError::OutcomeUnknown`] while the outcome of an earlier append is unknown: call [`settle`](Self::settle)
@@ -202,8 +200,8 @@ impl Producer {
         Ok(commit.append_with(self.stream.id(), &self.session.conditions(expected.into()), batch)?)
     }
 
-    /// Advances the sequence number. Call this after a commit with an append of [`append_to`](Self::append_to) was
-    /// acknowledged.
+    /// Advances the sequence number. Call this after a commit that contains an append from
+    /// [`append_to`](Self::append_to) was acknowledged.
     pub fn committed(&mut self) {
         self.session.next += 1;
     }
@@ -219,8 +217,8 @@ pub struct AsyncProducer {
 }
 
 impl AsyncDatabase {
-    /// Opens a producer of a stream, see [`Stream::producer`]. Its appends use the durability `level`, but at least
-    /// `os`.
+    /// Opens a producer of a stream, see [`Stream::producer`]. Its appends use the durability `level`, or `os` if
+    /// `level` is lower.
     pub fn producer(
         &self,
         stream: StreamId,
@@ -258,7 +256,7 @@ impl AsyncProducer {
         expected: impl Into<ExpectedOffset>,
     ) -> Result<Ack, WriteError> {
         self.settle().await?;
-        // Store the append before sending it: this future may be dropped at the wait below.
+        // The append is stored before it is sent, because this future may be dropped at the wait below.
         let expected = expected.into();
         self.session.unknown_outcome = Some((expected, batch.clone()));
         let outcome = self.send(expected, batch).await;
@@ -267,7 +265,7 @@ impl AsyncProducer {
     }
 
     /// Sends the append whose outcome is unknown again, and returns its result; `None` if there is no such append.
-    /// After an error that is no answer of the state machine, such as [`WriteError::NoLeader`], its outcome is still
+    /// After an error that does not come from the state machine, such as [`WriteError::NoLeader`], the outcome is still
     /// unknown.
     pub async fn settle(&mut self) -> Result<Option<Ack>, WriteError> {
         let Some((expected, batch)) = &self.session.unknown_outcome else { return Ok(None) };

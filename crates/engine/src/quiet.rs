@@ -1,9 +1,8 @@
-//! A node to which nothing is written: what it holds on disk only for further writes goes back.
+//! Release of disk space on a node to which nothing is written.
 //!
-//! Owns: noticing that the log has not grown for a while, by the node's clock, and the two steps that follow. The state
-//! persists its newest changes, so that the log need not keep them for a replay; then the log gives its prepared
-//! segments back. Does not own: the conditions of the log ([`Log::rest`](thalweg_log::Log::rest)), or freeing segments
-//! (see [`crate::mover`]).
+//! Owns: the check that the log has not grown for a while, and the two steps that follow. The state persists its newest
+//! changes, so that the log need not keep them for a replay; then the log gives its prepared segments back. Does not
+//! own: the conditions of the log ([`Log::rest`](thalweg_log::Log::rest)), or freeing segments (see [`crate::mover`]).
 
 use std::time::Duration;
 
@@ -13,22 +12,21 @@ use crate::{error::WriteError, inner::Inner};
 
 /// Time without a log record after which the state persists its newest changes.
 const QUIET_BEFORE_FLUSH: Duration = Duration::from_secs(10);
-/// Share of the disk space of a node that its prepared segments must exceed, so that giving them back is worth while:
-/// one in this number.
+/// Divisor of the node's disk space. Prepared segments are given back if they take more than this part of the space.
 const REST_SHARE: u64 = 16;
 /// Time without a log record after which the log gives its prepared segments back.
 const QUIET_BEFORE_REST: Duration = Duration::from_secs(30);
-/// Share of a full memtable from which its changes are persisted: one in this number. A smaller share would make a node
-/// that is written to every now and then compact more.
+/// Divisor of a full memtable. If the changes in memory exceed this part of a memtable, they are persisted. A smaller
+/// part would cause more compaction on a node that is written to now and then.
 const FLUSH_SHARE: usize = 8;
-/// Share that is enough if the state has not been persisted in this way for [`RARE_FLUSH_INTERVAL`].
+/// Divisor like [`FLUSH_SHARE`], used if the last flush for quiet is at least [`RARE_FLUSH_INTERVAL`] ago.
 const RARE_FLUSH_SHARE: usize = 64;
 const RARE_FLUSH_INTERVAL: Duration = Duration::from_secs(600);
 
 /// State that is kept between maintenance rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
-    /// End of the log, and the monotonic time at which a round first found it there.
+    /// End of the log when the last round looked. `since` is the monotonic time at which a round first found this end.
     end: Lsn,
     since: Duration,
     /// Monotonic time at which the state was last persisted because the node was quiet.
@@ -36,7 +34,7 @@ pub(crate) struct Quiet {
 }
 
 impl Inner {
-    /// Gives back what only further writes need, if there were none for a while.
+    /// Persists the state and gives prepared segments back if nothing was written for a while.
     pub(crate) fn rest_if_quiet(&self, quiet: &mut Quiet) -> Result<(), WriteError> {
         let (now, end) = (self.open.clock.monotonic(), self.open.log.end());
         if end != quiet.end {

@@ -1,15 +1,15 @@
-//! Rows and values of several keys, requested from the disk before the first of them is read.
+//! Requests to the disk for the rows and values of several keys, before the first key is read.
 //!
 //! Owns: these requests. Does not own: the reads that follow, or the threads that wait for the disk.
 //!
-//! A thread that reads keys one after the other waits for each block alone, although a disk serves many reads at a time
-//! nearly as fast as one. So a caller that gets several keys first requests the blocks of all rows, and then, as the
-//! rows arrive, the bytes of the values that stay in the log.
+//! A thread that reads keys one after the other waits for each block in turn, although a disk serves many reads at a
+//! time nearly as fast as one. So a caller that gets several keys first requests the blocks of all rows, and then, as
+//! the rows arrive, the bytes of the values that stay in the log.
 //!
 //! Invariants:
 //! * Requests never affect a result. A row or value that leaves memory again is read from the disk.
-//! * Only threads that may wait for the disk request something: a read on another thread ends at the first row that is
-//!   not in memory, and begins again on such a thread.
+//! * Only threads that may wait for the disk make requests. A read on another thread ends at the first row that is not
+//!   in memory, and begins again on a thread that may wait.
 //! * At most [`MAX_KEYS_READ_AHEAD`] keys and [`MAX_BYTES_READ_AHEAD`] bytes of values are requested at a time.
 
 use thalweg_types::{
@@ -21,8 +21,8 @@ use thalweg_types::{
 use crate::{inner::Inner, keyspace::Keyspace};
 
 impl Inner {
-    /// Requests the rows and values of the first [`MAX_KEYS_READ_AHEAD`] keys from the disk, if the thread's read may
-    /// wait for the disk and there are several keys. Waits for the rows, but not for the values.
+    /// Requests the rows and values of the first [`MAX_KEYS_READ_AHEAD`] keys from the disk, if this thread may wait
+    /// for the disk and there are several keys. Waits for the rows, but not for the values.
     pub(crate) fn read_ahead<'k>(&self, keys: impl Iterator<Item = (KeyspaceId, &'k [u8])> + Clone) {
         if !budget::may_wait() || keys.clone().nth(1).is_none() {
             return;
@@ -32,7 +32,7 @@ impl Inner {
         keys.clone().for_each(|(keyspace, key)| view.read_ahead(keyspace, key));
         let mut bytes = 0;
         for (keyspace, key) in keys {
-            // Errors appear when the key is read.
+            // An error appears again when the key is read.
             let Ok(Some(blob)) = machine.fetch_row(keyspace, key, None) else { continue };
             bytes += u64::from(blob.len);
             if bytes > MAX_BYTES_READ_AHEAD {
@@ -44,7 +44,7 @@ impl Inner {
 
     /// Requests the rows and values of the first gets of a transaction whose conditions hold.
     pub(crate) fn read_transaction_ahead(&self, transaction: &Transaction<'_>) {
-        // Errors appear when the transaction is performed.
+        // An error appears again when the transaction is performed.
         let Ok([then, _]) = transaction.branches() else { return };
         self.read_ahead(then.filter_map(|operation| match operation {
             Ok(Write::Get { keyspace, key }) => Some((keyspace, key)),
@@ -54,8 +54,8 @@ impl Inner {
 }
 
 impl Keyspace {
-    /// Requests the values of the first [`MAX_KEYS_READ_AHEAD`] keys from the disk, so that the gets that follow do not
-    /// wait for one after the other. Does nothing on a thread whose reads must not wait for the disk.
+    /// Requests the values of the first [`MAX_KEYS_READ_AHEAD`] keys from the disk, so that the following gets do not
+    /// wait for each read in turn. Does nothing on a thread whose reads must not wait for the disk.
     pub fn read_ahead<'k>(&self, keys: impl Iterator<Item = &'k [u8]> + Clone) {
         self.database().inner.read_ahead(keys.map(|key| (self.id(), key)));
     }

@@ -20,17 +20,17 @@ use crate::{
     stream_growth::GrowthListener,
 };
 
-/// Maximum number of views that a read tries, if values are freed just before it reads them. Each view is newer than
-/// the one before.
+/// Maximum number of views that a read tries. A view fails if a value is freed just before it is read. Each view is
+/// newer than the one before.
 pub(crate) const VIEWS: usize = 16;
 
 impl Database {
-    /// Reads a keyspace as Redis commands see it. Everything that `read` reads in one call is from one consistent
-    /// view. If the bytes of a value in the log were freed in the meantime, `read` is called again with a newer view.
+    /// Reads a keyspace as Redis commands see it. Everything that `read` reads in one call is from one consistent view.
+    /// If the bytes of a value in the log were freed in the meantime, `read` is called again with a newer view.
     ///
     /// # Errors
-    /// [`ReadError::NoSuchKeyspace`] if there is no keyspace with this id (then `read` was not called), or the state or
-    /// the log cannot be read.
+    /// [`ReadError::NoSuchKeyspace`] if there is no keyspace with this id; `read` is not called then. An error if the
+    /// state or the log cannot be read.
     pub fn redis_read<T>(
         &self,
         keyspace: KeyspaceId,
@@ -75,14 +75,14 @@ impl Database {
         row.is_some_and(|row| row.config.history != KeyspaceHistory::default())
     }
 
-    /// Sets the receiver of the notification that Redis streams may have got entries. It replaces an earlier one. It is
-    /// called only while a caller [waits](Self::await_stream_growth).
+    /// Sets the receiver of the notification that Redis streams may have got entries. Replaces an earlier receiver. The
+    /// receiver is called only while a caller [waits](Self::await_stream_growth).
     pub fn listen_to_stream_growth(&self, listener: Arc<dyn GrowthListener>) {
         self.inner.open.growth.set_listener(listener);
     }
 
-    /// Registers a caller that waits for entries of Redis streams. The caller must look at its streams afterwards:
-    /// entries that were applied before cause no notification.
+    /// Registers a caller that waits for entries of Redis streams. Afterwards the caller must check its streams once,
+    /// because entries that were applied earlier cause no notification.
     #[must_use]
     pub fn await_stream_growth(&self) -> GrowthWaiter {
         self.inner.open.machine.await_stream_growth()

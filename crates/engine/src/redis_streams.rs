@@ -1,8 +1,8 @@
 //! Native streams as read-only keys of Redis clients.
 //!
 //! Owns: a [`Read`] whose keys are the names of streams, and whose parts (entries of a Redis stream) are the records,
-//! found by offset. Does not own the commands that read, the presentation of a record
-//! (`thalweg_redis::streams::native`), nor writes, which are appends and trims like any other.
+//! found by offset. Does not own: the commands that read, the presentation of a record
+//! (`thalweg_redis::streams::native`), or writes, which are ordinary appends and trims.
 //!
 //! Unlike other reads of Redis commands, these are not from one consistent view. Streams only grow at their end and
 //! shrink at their start, so a reader finds all records that the stream had when the reader looked it up, except for
@@ -30,7 +30,8 @@ use crate::{
 
 /// Number of records that a Redis command reads from a stream at a time.
 const PAGE_RECORDS: u64 = 256;
-/// Number of records that a Redis command reads first if it begins with the newest, because often only one is needed.
+/// Number of records that a Redis command reads first if it begins with the newest record, because often only one is
+/// needed.
 const FIRST_RECORDS: u64 = 4;
 /// Approximate number of bytes that a Redis command reads from a stream at a time.
 const PAGE_BYTES: u64 = 1024 * 1024;
@@ -93,13 +94,13 @@ impl RedisStreams<'_> {
     }
 
     fn key_info(info: &StreamInfo) -> KeyInfo {
-        // Both offsets only rise.
+        // Both offsets only rise, so their sum identifies the contents.
         let version = info.start.0 + info.next.0 + 1;
         KeyInfo { kind: Kind::Stream, deadline: None, version, len: 0 }
     }
 
-    /// Returns the half-open range of the offsets that exist now and whose Redis entry ids are from `first` to `last`;
-    /// `None` if there are none.
+    /// Returns the half-open range of existing offsets whose Redis entry ids are from `first` to `last`; `None` if
+    /// there are none.
     fn offsets(stream: &Stream, first: EntryId, last: EntryId) -> Result<Option<(Offset, Offset)>, StoreError> {
         let Some(info) = info(stream)? else { return Ok(None) };
         let from = stream.offset_of_id(first).map_err(failed)?.max(info.start);

@@ -10,8 +10,8 @@
 //! member 00f3c2a41b5d6e70 10.0.0.2:7072     one line for each member that can give its state
 //! crc 010d869c                              see `text_file`
 //! ```
-//! The file outlives the process: a node with a wrong state does not serve before it has another one, and a node whose
-//! state is wrong again after a repair does not repair it a second time without an operator.
+//! The file outlives the process. So a node with a wrong state does not serve before it has another state, also after a
+//! restart. If its state is wrong again after a repair, the node does not repair it a second time without an operator.
 //!
 //! Invariant: the file is replaced as a whole, and is on disk when a call returns.
 
@@ -28,10 +28,10 @@ const FIRST_LINE: &str = "thalweg repair 1\n";
 /// A member's record of the repairs of its own state: the last repair that it made, and the repair that is due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairNote {
-    /// Last entry of the snapshot with which the member has replaced its own state, without an operator. `None` if it
-    /// never did so, or if an operator has repaired it later.
+    /// Last entry of the snapshot with which the member has replaced its own state, without an operator. `None` if the
+    /// member never did this, or if an operator has repaired the member later.
     pub done: Option<Index>,
-    /// Repair that is due; the member does not serve before it is done.
+    /// Repair that is due; the member does not serve before this repair. `None` if none is due.
     pub due: Option<RepairDue>,
 }
 
@@ -40,21 +40,22 @@ pub struct RepairNote {
 pub struct RepairDue {
     /// Entry after which the state was found to be damaged, or to differ from that of a majority of the members.
     pub after: Index,
-    /// Members that can give their states, with their addresses for other nodes. Empty until the member has found a
-    /// majority that agrees with each other.
+    /// Members that can give their states, with their addresses for other nodes. Empty until the member knows a
+    /// majority whose states are equal.
     pub sources: Vec<(NodeId, String)>,
 }
 
 impl RepairNote {
     fn encode(&self) -> String {
         let mut text = FIRST_LINE.to_owned();
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         if let Some(done) = self.done {
             let _ = writeln!(text, "done {}", done.0);
         }
         if let Some(due) = &self.due {
             let _ = writeln!(text, "due {}", due.after.0);
-            // An address with white space would be another line or word, and no node can be reached there.
+            // An address with white space would break the format of the line. No node can be reached at such an
+            // address.
             let usable = due.sources.iter().filter(|(_, at)| !at.is_empty() && !at.contains(char::is_whitespace));
             usable.for_each(|(node, at)| _ = writeln!(text, "member {:016x} {at}", node.0));
         }
@@ -78,7 +79,7 @@ impl RepairNote {
         (note.encode() == text).then_some(note)
     }
 
-    /// Reads the note; the default if there is no file. Returns `InvalidData` for a damaged file.
+    /// Reads the note. Returns the default if there is no file, and `InvalidData` if the file is damaged.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Self> {
         Ok(FILE.read(&**disk, Self::decode)?.unwrap_or_default())
     }
@@ -152,7 +153,7 @@ mod tests {
             let read = FILE.read(flipped, RepairNote::decode);
             read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidData)
         });
-        // Consensus reports a damaged note; the open leaves it as it is.
+        // The open does not check the note; consensus reports a damaged one.
         put(&disk, "REPAIR", "thalweg repair 2\n");
         assert_eq!(open(&disk).repair_note().unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert_eq!(disk.cached_bytes("REPAIR").unwrap(), b"thalweg repair 2\n");

@@ -1,15 +1,15 @@
-//! Rows that a command will read when it is applied, read before it is proposed.
+//! Early reads of the rows that a command will read when it is applied.
 //!
-//! Owns: the list of these rows. Does not own: the gate that decides whether they are looked up (`fetch_gate`), and the
+//! Owns: the list of these rows. Does not own: the gate that decides if they are looked up (`fetch_gate`), or the
 //! threads that wait for the disk.
 //!
-//! Nobody commits while the thread that applies entries waits for the disk. So a caller that proposes a command first
-//! has its rows read, by [`Database::row_fetch`] and, if they are not in memory, by other threads with
-//! [`RowFetch::read`].
+//! No command is committed while the thread that applies entries waits for the disk. So before a caller proposes a
+//! command, it reads the command's rows with [`Database::row_fetch`]. If they are not in memory, other threads read
+//! them with [`RowFetch::read`].
 //!
 //! Invariants:
 //! * A fetch never affects an outcome. A row that leaves memory before the command is applied, or that another command
-//!   replaces, is read again from where it is then.
+//!   replaces, is read again when the command is applied.
 //! * A command causes at most [`MAX_ROWS`] lookups. The other rows of a larger command are read while it is applied, as
 //!   are the rows of ranges (scans, all fields of a hash, `unchanged` conditions), of leases, of streams and of
 //!   consumer groups.
@@ -37,7 +37,7 @@ const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");
 
-/// Writes whose rows are read by a [`RowFetch`].
+/// Write whose rows are read by a [`RowFetch`].
 #[derive(Clone, Copy, Debug)]
 pub enum RowsOf<'a> {
     /// An encoded command.
@@ -46,8 +46,8 @@ pub enum RowsOf<'a> {
     Commit(&'a CommitBuilder),
     /// A transaction.
     Transaction(&'a TransactionBuilder),
-    /// A put or a delete of a key without conditions or deadline. It reads the row of its key in keyspaces with
-    /// settings.
+    /// A put or a delete of a key without conditions or deadline. It reads the row of its key if the keyspace has
+    /// settings that require this.
     Write(KeyspaceId, &'a [u8]),
     /// Another write whose effect depends on the row of its key.
     Key(KeyspaceId, &'a [u8]),
@@ -64,7 +64,7 @@ enum ValueUse {
     Whole,
 }
 
-/// A row that a command reads, or the row of a key and that of one part of its Redis collection.
+/// A row that a command reads: the row of a key and, with a part, that of this part of the key's Redis collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row<K> {
     keyspace: KeyspaceId,
@@ -74,7 +74,7 @@ struct Row<K> {
 }
 
 impl<K: AsRef<[u8]>> Row<K> {
-    /// Reads the row. Errors are ignored, because the thread that applies the command meets and reports them.
+    /// Reads the row. Errors are ignored, because the thread that applies the command finds and reports them.
     fn read(&self, inner: &Inner) {
         if budget::charge(READ).is_break() {
             return;
@@ -102,8 +102,8 @@ pub struct RowFetch {
 
 impl Database {
     /// Reads the rows that writes will read when they are applied, within `budget`. Returns `None` if the rows were in
-    /// memory, or if the rows of recent commands were: the caller then proposes the writes. Otherwise the caller first
-    /// has the rows [read](RowFetch::read) by a thread that may wait for the disk.
+    /// memory, or are not looked up because those of recent commands were in memory. The caller then proposes the
+    /// writes. Otherwise a thread that may wait for the disk first [reads](RowFetch::read) the rows.
     #[must_use]
     pub fn row_fetch(&self, budget: Budget, of: RowsOf<'_>) -> Option<RowFetch> {
         if !self.inner.fetch_gate.is_open(&self.inner.open.machine) {
@@ -153,7 +153,7 @@ impl RowFetch {
         self.spent
     }
 
-    /// Divides the rows among several threads, so that the disk has several reads at a time.
+    /// Divides the rows among several fetches, so that several threads read from the disk at a time.
     #[must_use]
     pub fn split(mut self) -> Vec<Self> {
         let parts = self.rows.len().div_ceil(ROWS_PER_PART).clamp(1, MAX_PARTS);
@@ -167,8 +167,8 @@ impl RowFetch {
         split
     }
 
-    /// Reads the rows, within the budget of the calling thread if it has one. Errors are ignored: they appear when the
-    /// command is applied.
+    /// Reads the rows, within the budget of the calling thread if it has one. Errors are ignored, because they appear
+    /// again when the command is applied.
     pub fn read(&self) {
         for row in &self.rows {
             row.read(&self.db.inner);
@@ -179,10 +179,10 @@ impl RowFetch {
     }
 }
 
-/// Receiver of the rows that a command reads. The visit ends if it returns `Break`.
+/// Callback that gets each row that a command reads. If it returns `Break`, the visit ends.
 type Visit<'v, 'a> = dyn FnMut(Row<&'a [u8]>) -> ControlFlow<()> + 'v;
 
-/// Visits the first [`MAX_ROWS`] rows that writes read. Bytes that are no command have no rows.
+/// Visits the first [`MAX_ROWS`] rows that writes read. Bytes that do not decode as a command have no rows.
 fn visit<'a>(machine: &Machine, of: RowsOf<'a>, visit: &mut Visit<'_, 'a>) {
     let mut left = MAX_ROWS;
     let mut rows = Rows {
@@ -195,7 +195,7 @@ fn visit<'a>(machine: &Machine, of: RowsOf<'a>, visit: &mut Visit<'_, 'a>) {
     };
     let _ = match of {
         RowsOf::Command(command) => rows.of_command(command),
-        // The caller encodes these.
+        // The caller has encoded commits and transactions, so these do not occur here.
         RowsOf::Commit(_) | RowsOf::Transaction(_) => ControlFlow::Continue(()),
         RowsOf::Write(keyspace, key) => rows.replaced(keyspace, key),
         RowsOf::Key(keyspace, key) => rows.row(keyspace, key, ValueUse::None),
@@ -204,7 +204,7 @@ fn visit<'a>(machine: &Machine, of: RowsOf<'a>, visit: &mut Visit<'_, 'a>) {
 
 struct Rows<'r, 'v, 'a> {
     machine: &'r Machine,
-    /// The last keyspace that was looked up, with true if a write to it reads the row that it replaces.
+    /// The keyspace that was looked up last, and true if a write to it reads the row that it replaces.
     replaced: Option<(KeyspaceId, bool)>,
     visit: &'r mut Visit<'v, 'a>,
 }
@@ -300,7 +300,7 @@ fn parts_of<'a, 'k>(name: &str, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'
     fields.iter().step_by(step).copied()
 }
 
-/// Returns the use that a Redis command makes of the values of its keys.
+/// Returns how a Redis command uses the values of its keys.
 fn value_use(name: &str, args: &[&[u8]]) -> ValueUse {
     match name {
         "get" | "getset" | "getdel" | "getex" | "mget" | "getrange" | "substr" | "append" | "setrange" | "rename"
@@ -337,7 +337,7 @@ mod tests {
         (dir, db, keyspaces)
     }
 
-    /// Returns the rows of writes as keys, fields and uses of values.
+    /// Returns the rows of writes as texts of keys and fields, with the use of each value.
     fn rows(db: &Database, of: RowsOf<'_>) -> Vec<(String, ValueUse)> {
         let mut rows = Vec::new();
         visit(&db.inner.open.machine, of, &mut |row| {
@@ -423,7 +423,7 @@ mod tests {
         let mut encoded = Vec::new();
         commit.encode(&mut encoded);
         assert_eq!(rows(&db, RowsOf::Command(&encoded)).len(), MAX_ROWS);
-        // Without steps, the rows are left to other threads.
+        // A budget without steps leaves the rows to other threads.
         let sizes = |rows: usize| {
             let mut fetch = db.row_fetch_now(Budget::resident(1), RowsOf::Command(&encoded)).unwrap();
             assert_eq!(fetch.spent(), BudgetSpent::Steps);

@@ -1,7 +1,7 @@
 //! Runs of consecutive stream records, encoded as the log stores them, shared and not decoded.
 //!
-//! Owns: cutting a page of records to the limits of a receiver. A batch that is wanted completely is returned as it
-//! was read. Only a batch that is cut, at either end, is walked record by record, by the length fields of the records.
+//! Owns: cutting a page of records to the limits of a receiver. A batch that the receiver wants completely is returned
+//! as it was read. Only if a batch is cut at an end, its records are walked one by one, by their length fields.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl StreamPage {
                 continue;
             }
             let (count, end) = fitting(&batch, &bytes, room)?;
-            // Return at least one record, however large it is.
+            // Return at least one record, even if it is larger than the limit.
             let (count, end) =
                 if count == 0 && runs.is_empty() { (1, batch.skipped(&bytes, 1)?) } else { (count, end) };
             if count > 0 {
@@ -70,13 +70,13 @@ impl StreamPage {
     }
 }
 
-/// Returns a range of a batch's bytes. A range of less than half of the bytes is copied, so that a slow receiver of
-/// few records does not keep many bytes in memory.
+/// Returns a range of a batch's bytes. If the range is less than half of the batch, it is copied, so that a slow
+/// receiver of few records does not keep the whole batch in memory.
 fn part(bytes: &Bytes, range: Range<usize>) -> Bytes {
     if range.len() < bytes.len() / 2 { Bytes::copy_from_slice(&bytes[range]) } else { bytes.slice(range) }
 }
 
-/// Returns the number of records, from the first of a batch on, that fit into `room` bytes, and their size in bytes.
+/// Returns how many records from the beginning of a batch fit into `room` bytes, and their size in bytes.
 fn fitting(batch: &StreamBatch, bytes: &Bytes, room: u64) -> Result<(u32, usize), ReadError> {
     let (mut count, mut end) = (0, 0);
     let mut records = Records::new(bytes);

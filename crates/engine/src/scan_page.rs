@@ -16,7 +16,7 @@ const MAX_SHARED_BYTES: usize = 1024;
 /// Length in a [`Row`] that marks a value with its own memory, outside the buffer of the page.
 const LONG: u32 = u32::MAX;
 
-/// A pair of a page. Its key and value are the next bytes of the page's buffer.
+/// A pair of a page. The bytes of its key and value follow those of the previous pair in the page's buffer.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     key_len: u32,
@@ -34,7 +34,7 @@ pub(crate) struct PageBuilder {
 }
 
 impl PageBuilder {
-    /// Begins a page with room for this many pairs of this many bytes.
+    /// Begins a page with room for `pairs` pairs of `pair_bytes` bytes.
     pub(crate) fn with_room(pairs: usize, pair_bytes: usize) -> Self {
         let bytes = Vec::with_capacity(pairs.saturating_mul(pair_bytes.min(MAX_SHARED_BYTES)));
         Self { bytes, rows: Vec::with_capacity(pairs), long: Vec::new() }
@@ -91,7 +91,6 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Returns true if all pairs were returned.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.len() == 0
@@ -128,7 +127,7 @@ impl Page {
 
 /// Key, value, revision, and deadline and lease of a pair.
 pub(crate) type OwnedPair = (Bytes, Bytes, Revision, Expiry);
-/// The same as [`OwnedPair`], borrowed from the page.
+/// Pair like [`OwnedPair`], borrowed from the page.
 pub(crate) type LentPair<'a> = (&'a [u8], &'a [u8], Revision, Expiry);
 
 impl Iterator for Page {

@@ -20,15 +20,15 @@ pub enum Order {
 pub struct ScanRange {
     /// Prefix that all returned keys have (empty for all keys). The bounds apply in addition.
     pub prefix: Vec<u8>,
-    /// Lower bound of the returned keys, whatever the direction.
+    /// Lower bound of the returned keys, in both directions of the scan.
     pub start: Bound<Vec<u8>>,
-    /// Upper bound of the returned keys, whatever the direction.
+    /// Upper bound of the returned keys, in both directions of the scan.
     pub end: Bound<Vec<u8>>,
     /// Direction of the scan.
     pub order: Order,
     /// Maximum number of pairs that the scan returns; `None` for no maximum.
     pub limit: Option<u64>,
-    /// Choice whether the scan reads values.
+    /// Decides if the scan reads values.
     pub values: Values,
 }
 
@@ -81,7 +81,7 @@ fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// Choice whether a scan reads values.
+/// Decides if a scan reads values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Values {
     /// The scan returns each key with its value.

@@ -4,11 +4,11 @@
 //! of each backend.
 //!
 //! A round reads the sealed segments of the log, oldest first, and then the persisted state. It verifies all checksums,
-//! and of the state also that no row is missing. Damage is counted and described, but nothing is repaired: the reader
+//! and checks that no row of the state is missing. Damage is counted and described, but nothing is repaired: the reader
 //! of the damaged data gets an error, and `docs/guides/damage.md` explains what to do.
 //!
 //! While a round reads the state of a redb or SQLite backend, the database file cannot reuse the pages of overwritten
-//! rows, so it can grow by what is written meanwhile. A round does not begin on a full disk.
+//! rows, so the file can grow by the data written meanwhile. A round does not begin on a full disk.
 
 use std::{
     ops::ControlFlow,
@@ -36,16 +36,16 @@ pub struct ScrubStats {
     pub rounds: u64,
     /// Bytes that the round in progress has verified, or the last round if none is in progress.
     pub done_bytes: u64,
-    /// Approximate number of bytes that this round verifies in all.
+    /// Approximate number of bytes that the round in progress, or the last one, verifies in total.
     pub total_bytes: u64,
     /// Bytes verified by all rounds since the database was opened.
     pub bytes: u64,
-    /// Number of damaged log segments and states that all rounds have found. Damage counts again in each round. Damage
-    /// that ended a snapshot counts once.
+    /// Number of damaged log segments and states that all rounds have found. Each round counts the same damage again.
+    /// Damage that a snapshot has met counts once.
     pub damages: u64,
     /// Description of the damage that was found last; `None` if none was found.
     pub damage: Option<String>,
-    /// True if damage was found in the persisted state, or by a snapshot, and not by a round in the log alone.
+    /// True if a round or a snapshot has found damage in the persisted state, and not only in the log.
     pub is_state_damaged: bool,
 }
 
@@ -70,9 +70,9 @@ struct Shared {
 /// Speed of a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// The round leaves the disk to others, at the rate of the options.
+    /// The round reads at the rate in the options, to leave the disk to other work.
     Considerate,
-    /// A caller waits for the round.
+    /// The round reads at full speed, because a caller waits for it.
     Awaited,
 }
 
@@ -114,7 +114,7 @@ impl Scrub {
         *lock(&self.shared.stop) = true;
         self.shared.stopped.notify_all();
         if let Some(handle) = lock(&self.handle).take() {
-            // A panic was already reported; a scrub has nothing to undo.
+            // A panic of the thread was already printed, and nothing has to be undone.
             let _ = handle.join();
         }
     }
@@ -178,7 +178,6 @@ impl Shared {
         stats.rounds += u64::from(read_all);
     }
 
-    /// Verifies the records of a log segment.
     fn segment(
         &self,
         generation: thalweg_types::Generation,

@@ -1,6 +1,6 @@
 //! Disk space of a data directory, by the purpose of its bytes.
 //!
-//! Owns: the report, of an open database ([`Database::space`]) and of a directory at rest ([`space_at_rest`]). Does not
+//! Owns: the reports on an open database ([`Database::space`]) and on a closed directory ([`space_at_rest`]). Does not
 //! own: the rule by which the log keeps segments (`thalweg_log`), counting the payload (`thalweg_state`), and advice.
 //!
 //! Each block of each file counts once, so the parts add up to what the operating system reports for the directory. The
@@ -10,8 +10,9 @@
 //! | header | records                                | not written yet |
 //! |  rest  |  live: rows point to them  |   rest    |    prepared     |
 //! ```
-//! The rest counts for the purpose of the whole segment: a replay, history, or none. Bytes of overwritten values count
-//! as live until the mover has walked the segment, because a put does not read the row that it replaces.
+//! The rest of a segment is counted by the purpose for which the segment is kept: a replay, history, or none. Bytes of
+//! overwritten values count as live until the mover has walked the segment, because a put does not read the row that it
+//! replaces.
 
 mod files;
 
@@ -51,13 +52,13 @@ use crate::{
     state_dir::StateDir,
 };
 
-/// Bytes of state, on disk and in memory, up to which [`Count::IfQuick`] counts the payload. Reading them takes a
-/// second or two.
+/// Maximum size in bytes of a state, on disk and in memory, whose payload [`Count::IfQuick`] counts. Reading a state of
+/// this size takes a second or two.
 pub const QUICK_COUNT_BYTES: u64 = 1 << 30;
 /// Bytes at the beginning of a segment file before its first record.
 const SEGMENT_HEAD_BYTES: u64 = thalweg_log::SEGMENT_HEAD_BYTES as u64;
 
-/// Use of bytes in a data directory.
+/// Use of the bytes in a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpaceKind {
     /// Records of streams and large values in the log, to which the state points.
@@ -66,7 +67,7 @@ pub enum SpaceKind {
     LogReplay,
     /// Log records kept only for watches from a past revision, incremental backups and followers.
     LogHistory,
-    /// Log records that nothing needs, in segments that still have live ones or that are freed soon.
+    /// Log records that are no longer needed, in segments that have other live records or are freed soon.
     LogDead,
     /// Segments prepared for the writer, and the part of the newest segment that is not written yet.
     LogPrepared,
@@ -74,7 +75,7 @@ pub enum SpaceKind {
     State,
     /// Write-ahead log of SQLite, and its index.
     StateJournal,
-    /// Directories of a state that is not in use: of an interrupted migration, install or rebuild.
+    /// Directories of a state that is not in use, from an interrupted migration, install or rebuild.
     Leftovers,
     /// Identity, clock and lock files of the node, and the directories themselves.
     Node,
@@ -83,7 +84,7 @@ pub enum SpaceKind {
 }
 
 impl SpaceKind {
-    /// All kinds of files, in the order of reports.
+    /// All kinds, in the order of reports.
     pub const ALL: [Self; 10] = [
         Self::LogLive,
         Self::LogReplay,
@@ -120,7 +121,7 @@ impl SpaceKind {
 pub struct SpacePart {
     /// Number of files. A segment with blocks of several kinds counts once, for the kind of most of its blocks.
     pub files: u64,
-    /// Bytes of blocks on the disk.
+    /// Size in bytes of the blocks on the disk.
     pub bytes: u64,
 }
 
@@ -138,7 +139,7 @@ pub struct LevelSpace {
 pub struct SpaceReport {
     /// Backend that stores the state.
     pub backend: BackendKind,
-    /// Bytes of each kind, without kinds that the directory does not have.
+    /// Number of files and bytes of each kind that the directory has.
     pub parts: BTreeMap<SpaceKind, SpacePart>,
     /// Levels of the LSM backend, level 0 first; empty for other backends.
     pub levels: Vec<LevelSpace>,
@@ -147,21 +148,21 @@ pub struct SpaceReport {
     pub entries: u64,
     /// Number of entries that are deletions.
     pub deletions: u64,
-    /// Bytes within the files of redb or SQLite that the backend uses again before the files grow.
+    /// Bytes in the files of redb or SQLite that the backend reuses before the files grow.
     pub reusable_bytes: u64,
     /// Number of log segments with records.
     pub segments: u64,
-    /// Number of snapshots in progress. No segment is freed meanwhile.
+    /// Number of snapshots in progress. While there are any, no segment is freed.
     pub open_snapshots: u64,
-    /// Options that decide about the log's size: those of the open database, or those given for a directory at rest.
+    /// Options that determine the log's size: those of the open database, or those passed for a closed directory.
     pub options: SpaceOptions,
     /// Payload of the state; `None` if it was not counted.
     pub payload: Option<Payload>,
-    /// Bytes that counting the payload reads, approximately.
+    /// Approximate number of bytes that counting the payload reads.
     pub count_bytes: u64,
 }
 
-/// Options that decide about the size of a node's log.
+/// Options that determine the size of a node's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceOptions {
     /// Size of a segment in bytes.
@@ -185,7 +186,7 @@ impl SpaceOptions {
     }
 }
 
-/// Choice of whether a report on disk space counts the bytes of keys and values, for which it reads the whole state.
+/// Decides if a report on disk space counts the bytes of keys and values. Counting reads the whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
     /// The report counts them only if the state has at most [`QUICK_COUNT_BYTES`] on disk.
@@ -200,13 +201,13 @@ pub enum SpaceError {
     /// The directory could not be opened, or its files could not be listed.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The log at rest could not be read.
+    /// The log of the closed directory could not be read.
     #[error(transparent)]
     Log(#[from] OfflineError),
     /// The state could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The last handle of the database was dropped meanwhile.
+    /// The last handle of the database was dropped before the report was complete.
     #[error("the database is closed")]
     Closed,
     /// The operating system could not start a thread for the report.
@@ -265,7 +266,7 @@ impl Database {
         let work = move || {
             Priority::Low.take();
             let report = inner.space(count);
-            // The caller may open the directory again as soon as it has the result.
+            // The database is released first, because the caller may open the directory again when it has the result.
             drop(inner);
             done(report);
         };
@@ -292,8 +293,8 @@ impl Inner {
     }
 }
 
-/// Reports the disk space of the data directory at `path`, which must not be open. Changes no data. `options` are those
-/// with which the node is opened. Calls `progress` with the number of rows read so far.
+/// Reports the disk space of the data directory at `path`, which must not be open. Changes no data. `options` are the
+/// options with which the node usually opens the directory. Calls `progress` with the number of rows read so far.
 pub fn space_at_rest(
     path: impl AsRef<Path>,
     options: &Options,
@@ -310,14 +311,14 @@ pub fn space_at_rest(
     let identity = read_identity(&disk, path)?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })?;
     let kind = identity.backend;
     let state_dir = read_state_dir(BackendLocation::on(&disk), kind, path)?;
-    // Opening a backend can change the size of its files a little.
+    // Opening a backend can change the size of its files a little, so the files are listed first.
     let files = list(&disk, kind)?;
     let segments = match offline::stats(&*disk, LOG_DIR) {
         Ok(stats) => stats.segment_infos(),
         Err(OfflineError::NoLog { .. }) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    // A compaction would change what is being measured.
+    // A compaction would change the measured sizes.
     let read_only = Options { compaction: Compaction::WhenAsked, ..options.clone() };
     let backend = backends::open(&disk, kind, state_dir, Arc::new(NothingNew), &read_only)?;
     let view = backend.view();
@@ -367,7 +368,7 @@ fn counted(
     Ok(report)
 }
 
-/// Division of a segment file by kinds.
+/// Division of a segment file into kinds of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     /// Bytes of the header and of all records.
@@ -380,16 +381,15 @@ struct Share {
 }
 
 impl Share {
-    /// Divides the blocks of the segment file.
     fn divide(self, allocated_bytes: u64) -> [(SpaceKind, u64); 3] {
-        // The unwritten end of a sealed segment is gone until the segment is freed.
+        // The unwritten end of a sealed segment is not used again. Its blocks are free only once the segment is freed.
         let used = if self.is_active { self.used_bytes.min(allocated_bytes) } else { allocated_bytes };
         let live = self.live_bytes.min(used);
         [(SpaceKind::LogLive, live), (self.rest, used - live), (SpaceKind::LogPrepared, allocated_bytes - used)]
     }
 }
 
-/// Divisions of the segments with records, by the paths of their files.
+/// Divisions of the segments that have records, by the paths of their files.
 struct Shares(HashMap<String, Share>);
 
 impl Shares {
@@ -417,7 +417,7 @@ impl Shares {
     }
 }
 
-/// Figures from which a report is made.
+/// Figures from which a report is computed.
 struct Figures<'a> {
     kind: BackendKind,
     state_dir: StateDir,
@@ -459,12 +459,13 @@ impl Figures<'_> {
     }
 }
 
-/// Names of files at the root of a directory that the node creates. Names with an ending, such as that of an unfinished
-/// replacement, count too.
+/// Names of files at the root of a directory that the node creates. These names with a suffix, for example of an
+/// unfinished replacement, count too.
 const NODE_FILES: [&str; 9] =
     ["LOCK", "IDENTITY", "CLUSTER", "CLOCK", "INSTALLED", "REPAIR", "RESTORING", "native-certificate", "native-key"];
 
-/// Returns the kind of a file that is no segment with records. `state` is the path of the state directory in use.
+/// Returns the kind of a file that is not a log segment with records. `state` is the path of the current state
+/// directory.
 fn kind_of(file: &FoundFile, state: &str) -> SpaceKind {
     let path = file.path.as_str();
     let is_within = |dir: &str| path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));

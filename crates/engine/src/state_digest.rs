@@ -1,19 +1,19 @@
 //! Digests of the state, for comparing the replicas of a space.
 //!
-//! Owns: requesting a view of the state at an entry of the log, computing its digest, and keeping the last result.
-//! Does not own the digest itself: see `thalweg_state::digest`.
+//! Owns: requesting a view of the state at an entry of the log, computing its digest, and keeping the last result. Does
+//! not own: the digest function (`thalweg_state::digest`).
 //!
 //! The digest command goes through the log like any other command, so every replica keeps a view of the state at the
 //! same index. Computing the digest reads all rows of that view, on the caller's thread, while writes go on.
 //!
-//! On a member of a cluster, maintenance takes a view that no caller has taken for some rounds: another member has
-//! requested it, to compare the digests of all members.
+//! If no caller on a member of a cluster takes the view for some rounds, another member has requested the digest.
+//! Maintenance then computes the digest, so that the members can compare their digests.
 //!
 //! A digest that is computed in the background ends with an error once the last handle of the database is dropped, so
 //! that the directory can be opened again at once.
 //!
-//! Invariants: at most one view is kept until a caller takes it, that of the newest digest command; an older view that
-//! was not taken is dropped. The last few results are kept.
+//! Invariants: at most one view waits for a caller, that of the newest digest command; an older one is dropped. The
+//! last few results are kept.
 
 use std::{
     fmt,
@@ -50,8 +50,8 @@ pub enum DigestError {
     /// The digest command was not carried out.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The view of the state was dropped before the caller took it, because of a newer digest command or by
-    /// maintenance.
+    /// The view of the state was dropped before the caller took it, because of a newer digest command or because it was
+    /// not taken in time.
     #[error(
         "the view for this digest was dropped, because of a newer request or because it was not used in time: retry"
     )]
@@ -92,7 +92,7 @@ pub struct StateView {
     inner: Arc<Inner>,
     id: Option<u64>,
     view: Arc<dyn View>,
-    /// Number of times that another state had replaced the state before the view was taken.
+    /// Number of installs that had replaced the state before the view was taken.
     replacements: u64,
 }
 
@@ -142,7 +142,8 @@ impl StateView {
         Ok(self.keep(state))
     }
 
-    /// Keeps the digest for comparison with other members, unless an install has replaced the state meanwhile.
+    /// Keeps the digest for comparison with other members, unless an install has replaced the state since the view was
+    /// taken.
     fn keep(&self, state: StateDigest) -> Arc<DigestReport> {
         let report = DigestReport { id: self.id, state };
         self.inner.digests.keep(report, || self.inner.open.machine.replacements() == self.replacements)
@@ -159,7 +160,7 @@ impl Database {
         self.asked(committed, id)?.digest(&mut |_| {})
     }
 
-    /// Returns a view of the newest state, without writing a digest command. Use it for a directory without writers.
+    /// Returns a view of the newest state, without writing a digest command. Meant for a directory without writers.
     #[must_use]
     pub fn state_view(&self) -> StateView {
         let replacements = self.machine().replacements();
@@ -172,8 +173,8 @@ impl Database {
         self.inner.digests.last()
     }
 
-    /// Returns the digest of the state after the entry with this index, if it is one of the last few that were
-    /// computed since the database was opened. Members whose states are equal have equal digests at an index.
+    /// Returns the digest of the state after the entry with this index, if it is among the last few computed digests
+    /// since the open. Members whose states are equal have equal digests at an index.
     #[must_use]
     pub fn digest_at(&self, index: Index) -> Option<Arc<DigestReport>> {
         self.inner.digests.at(index)
@@ -217,8 +218,8 @@ impl AsyncDatabase {
         async move { proposed?.await?.outcome.map(refusal).transpose().map(drop) }
     }
 
-    /// Writes a digest command to the log, and returns a view of the state as of this command. Compute its digest on a
-    /// thread that may block.
+    /// Writes a digest command to the log, and returns a view of the state as of this command. The caller computes the
+    /// digest on a thread that may block.
     pub fn state_view(&self, level: Durability) -> impl Future<Output = Result<StateView, DigestError>> + Send + use<> {
         let db = self.blocking().clone();
         let id = db.next_digest_id();
@@ -281,7 +282,7 @@ mod tests {
 
     const BOUND: Duration = Duration::from_secs(120);
 
-    /// A view whose walk waits for the test.
+    /// A view whose reads wait until the test lets them continue.
     struct Waiting {
         view: Arc<dyn View>,
         walks: Mutex<Sender<()>>,
@@ -329,7 +330,7 @@ mod tests {
                 (Err(error), None) => assert_eq!(error.code(), "closed"),
                 (other, _) => panic!("dropped: {is_dropped}, {other:?}"),
             }
-            // Without waiting.
+            // The locks are free at once.
             drop((disk.lock("LOCK").unwrap(), disk.lock("log/LOCK").unwrap()));
         }
     }

@@ -1,4 +1,4 @@
-//! The directory that holds the state: a node that installs a snapshot fills a new one and switches to it.
+//! The directory that holds the state. A node that installs a snapshot fills a new directory and switches to it.
 //!
 //! Owns: the names of state directories, and the file `INSTALLED`, which names the current one. Does not own: the
 //! contents of the directories.
@@ -12,9 +12,10 @@
 //! atomically. Invariant: it names a directory whose state is complete and on disk. At most the directories before and
 //! after the current one exist in addition to it: the former state, and an unfinished install.
 //!
-//! A file that was lost must not count as one that was never written: the open would take the state of the last install
-//! for that of an unfinished one, and remove it. Without the file only directory 1 can exist beside directory 0, which
-//! is older than it. So directory 1 alone, and each later one, shows that the file was lost (`open::read_state_dir`).
+//! A lost file must be told apart from one that was never written. Otherwise the open would take the state of the last
+//! install for that of an unfinished install, and remove it. If the file was never written, directory 0 exists, and at
+//! most directory 1 of an unfinished install. So directory 1 alone, or a later one, shows that the file was lost
+//! (`open::read_state_dir`).
 
 use std::{io, sync::Arc};
 
@@ -37,7 +38,7 @@ pub(crate) struct StateDir(u64);
 pub(crate) enum SwitchError {
     /// The file could not be renamed, and still names the former directory. The switch can be repeated.
     NotSwitched(io::Error),
-    /// Only the next open shows which directory is the current one, so both must be kept.
+    /// The switch may or may not be on disk. Both directories must be kept until the next open.
     Unknown(io::Error),
 }
 
@@ -58,7 +59,7 @@ impl StateDir {
         }
     }
 
-    /// Returns the numbered directory of a backend with this name within [`PARENT`]; `None` for every other name.
+    /// Returns the state directory of a backend with this name within [`PARENT`]; `None` for names of other files.
     pub(crate) fn of_name(kind: BackendKind, name: &str) -> Option<Self> {
         let number: u64 = name.strip_prefix(kind.name())?.strip_prefix('.')?.parse().ok()?;
         Some(Self(number)).filter(|dir| number > 0 && dir.path(kind) == format!("{PARENT}/{name}"))
@@ -90,20 +91,20 @@ impl StateDir {
         TEXT.add_checksum(&**disk, |text| Self::decode(text).map(Self::encode))
     }
 
-    /// Writes the file again, which names this directory already. The file is on disk when the call returns, also after
-    /// an earlier sync of it has failed. Does nothing for the first directory, which has no file.
+    /// Writes the file again, which already names this directory. The file is on disk when the call returns, even if an
+    /// earlier sync of it has failed. Does nothing for the first directory, which has no file.
     pub(crate) fn write_again(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         if self == Self::FIRST { Ok(()) } else { TEXT.replace(&**disk, &self.encode()) }
     }
 
-    /// Makes this directory, whose state is on disk, the current one, also after a power loss.
+    /// Makes this directory the current one, also after a power loss. Its state must be on disk.
     #[cfg(test)]
     pub(crate) fn make_current(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         self.prepare(disk)?;
         self.switch_to_prepared(disk).map_err(|(SwitchError::NotSwitched(error) | SwitchError::Unknown(error))| error)
     }
 
-    /// Makes this directory, which was prepared last, the current one, also after a power loss.
+    /// Makes this directory the current one, also after a power loss. It must have been prepared last.
     pub(crate) fn switch_to_prepared(self, disk: &Arc<dyn Disk>) -> Result<(), SwitchError> {
         if let Err(error) = disk.rename(TEXT.temporary, TEXT.path) {
             match Self::read(disk) {
@@ -112,7 +113,7 @@ impl StateDir {
                 Err(_) => return Err(SwitchError::Unknown(error)),
             }
         }
-        // A failed fsync is not repeated: the next one can succeed although the rename is not on the disk.
+        // A failed fsync is not repeated, because the next one can succeed although the rename is not on disk.
         disk.sync_dir("").map_err(SwitchError::Unknown)
     }
 
@@ -123,9 +124,9 @@ impl StateDir {
 
     /// Does the part of the switch to this directory that needs disk space. The directory's state is on disk.
     pub(crate) fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
-        // A backend that does its own I/O has its directories elsewhere in a simulation.
+        // In a simulation, a backend that does its own I/O has its directories elsewhere, so `state` may not exist yet.
         disk.create_dir(PARENT)?;
-        // The name of the new directory and that of the default space. The sync of the switch covers `state`.
+        // Makes the names of the new directory and of the default space durable. The sync of the switch covers `state`.
         disk.sync_dir(PARENT)?;
         disk.sync_dir("state")?;
         TEXT.prepare(&**disk, &self.encode())
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// A flipped bit would name an earlier directory, and the open would remove the present one.
+    /// A flipped bit could make the file name an earlier directory, and the open would remove the present one.
     #[test]
     fn each_flipped_bit_of_the_file_is_found_and_the_file_of_an_early_build_is_read() {
         assert!(is_documented(&StateDir(3).encode()));

@@ -117,8 +117,8 @@ fn identity_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Identity, OpenError>
     read_identity(disk, path)?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })
 }
 
-/// Checks that this node may decide about the entries of its log alone. A rebuild replays the log as a node alone does,
-/// so it would end before the new state is complete if other nodes vote.
+/// Checks that this node is the only voter. A rebuild replays the log as a node alone does; with other voters the
+/// replay would end before the new state is complete.
 fn check_alone(log: &Log, path: &Path, identity: &Identity) -> Result<(), OpenError> {
     let Some(cluster) = identity.cluster else { return Ok(()) };
     if cluster.origin != Origin::Founded {
@@ -150,8 +150,8 @@ pub fn verify(
 }
 
 /// Replaces the state of the data directory at `path` with one that is computed from its log alone. The directory must
-/// not be open, and the log must reach back to its beginning. This loses nothing, because the state is a function of
-/// the log. The node must be the only voter of its space, because it replays its log alone.
+/// not be open, and the log must reach back to its beginning. No data is lost, because the state is a function of the
+/// log. The node must be the only voter of its space.
 pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt, StateFilesError> {
     let path = path.as_ref();
     let disk = disk_at(path)?;
@@ -164,7 +164,7 @@ pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt
         let (log, _) =
             Log::open(disk.clone(), LOG_DIR, options.log(), clock, random_seed()).map_err(OpenError::from)?;
         let first = log.segments().first().map_or(Lsn::ZERO, |segment| segment.first);
-        // The log does not lead to a state that was installed.
+        // A state that was installed cannot be computed from the log.
         let is_installed = read_state_dir(BackendLocation::on(&disk), backend, path)? != StateDir::FIRST;
         if is_installed || log.start() != Lsn::ZERO || first != Lsn::ZERO {
             return Err(StateFilesError::LogIncomplete { first: log.start() });

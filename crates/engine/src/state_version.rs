@@ -1,7 +1,7 @@
 //! Version of the state machine: reading it, and raising it.
 //!
-//! Does not own the meaning of a version, nor the treatment of commands that need another version: see
-//! `machine/upgrade.rs` of the state.
+//! Does not own: the meaning of a version, or the treatment of commands that need another version (`machine/upgrade.rs`
+//! of the state).
 
 use thalweg_log::Purpose;
 use thalweg_replica::Committed;
@@ -31,7 +31,7 @@ impl Database {
     }
 
     /// Raises the version of the state machine in force to at least `to`, and returns the version in force afterwards.
-    /// The version cannot be lowered again, and a node that does not support it stops: upgrade all nodes first.
+    /// The version cannot be lowered again. A node that does not support it stops, so upgrade all nodes first.
     pub fn raise_version(&self, to: u16) -> Result<u16, WriteError> {
         self.check_raise(to)?;
         raised(self.inner.propose(self.durability().max(Durability::Os), Purpose::Reclaim, |out| raise(out, to))?)

@@ -1,4 +1,4 @@
-//! Statistics of a database, for people and for metrics.
+//! Statistics of a database, for operators and for metrics.
 
 use std::sync::PoisonError;
 
@@ -40,12 +40,12 @@ pub struct Stats {
     pub entries: u64,
     /// Histogram of the number of commands per log entry, which is the size of commit groups.
     pub entry_commands: Log2Histogram,
-    /// Times of the stages of writes that wait for an fsync. A member of a cluster counts none.
+    /// Times of the stages of writes that wait for an fsync. Empty on a member of a cluster.
     pub write_stages: WriteStages,
-    /// Times of the stages of replicated writes. A node alone counts none.
+    /// Times of the stages of replicated writes. Empty on a node alone.
     pub replication_stages: ReplicationStages,
-    /// Number of reads of files by the thread that applies entries, including reads of bytes that the kernel had in
-    /// memory. Nobody commits during such a read.
+    /// Number of reads of files by the thread that applies entries, including reads from the page cache. No command is
+    /// committed during such a read.
     pub apply_file_reads: u64,
     /// Number of keyspaces.
     pub keyspaces: u64,
@@ -57,7 +57,7 @@ pub struct Stats {
     pub maintenance_error: Option<String>,
     /// Statistics of snapshots taken from the database.
     pub snapshots: SnapshotStats,
-    /// Number of rounds of maintenance in which no open snapshot kept the log from freeing segments.
+    /// Number of rounds of maintenance in which open snapshots did not keep the log from freeing segments.
     pub freeing_rounds: u64,
     /// Progress and results of the scrub.
     pub scrub: ScrubStats,
@@ -69,12 +69,13 @@ pub struct Stats {
 /// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogHolders {
-    /// Bytes of segments with records that the persisted state does not include, and of the one that is written to.
+    /// Bytes of segments with records that the persisted state does not include, and of the segment that is written to.
     pub replay_bytes: u64,
     /// Bytes of segments that only the history keeps: `history_bytes` and `history_age`, or a follower that is behind.
-    /// A full disk takes precedence over it.
+    /// On a full disk, such segments are freed anyway.
     pub history_bytes: u64,
-    /// Bytes of segments that are kept for the records and values in them, or have none and are freed next.
+    /// Bytes of segments that are kept for stream records and large values in them, and of segments that are freed
+    /// next.
     pub data_bytes: u64,
     /// True if a follower that is behind needs some of the history.
     pub is_kept_for_follower: bool,
@@ -89,7 +90,7 @@ impl Database {
         self.inner.stats()
     }
 
-    /// Returns what keeps the log as large as it is.
+    /// Returns the reasons for the size of the log, with the bytes that each keeps.
     #[must_use]
     pub fn log_holders(&self) -> LogHolders {
         let open = &self.inner.open;

@@ -1,7 +1,7 @@
 //! Objects of the state that take memory as long as they exist: streams, consumer groups, and leases.
 //!
-//! Owns: their present numbers. Does not own: a bound on them; a server has one, which it checks before it proposes a
-//! command that adds some. The outcome of a committed command does not depend on it.
+//! Owns: the present numbers of these objects. Does not own: a bound on the numbers. A server checks its own bound
+//! before it proposes a command that adds objects; the outcome of a committed command does not depend on that bound.
 
 use thalweg_state::groups::GroupCounters;
 use thalweg_types::{GroupId, StreamId};
@@ -38,8 +38,8 @@ impl From<GroupCounters> for GroupObjects {
 }
 
 impl Database {
-    /// Returns the numbers of the objects that take memory as long as they exist. Looks at each consumer group, which
-    /// takes about a millisecond for the maximum number of groups.
+    /// Returns the numbers of the objects that take memory as long as they exist. Reads the counters of each consumer
+    /// group; this takes about a millisecond for the maximum number of groups.
     pub fn stored_objects(&self) -> Result<StoredObjects, ReadError> {
         let (groups, _) = self.inner.open.machine.group_counters(usize::MAX)?;
         let groups = groups.into_iter().map(GroupObjects::from).collect();

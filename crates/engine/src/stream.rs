@@ -4,8 +4,9 @@
 //! moved or trimmed in the meantime. Does not own: the decoding of pages (`stream_page`), idempotent producers
 //! (`producer`), or consumer groups (`group`).
 //!
-//! Invariant: a read of at least one record returns an empty page only at the end of the stream. A batch that the log
-//! no longer has at a position that two lookups in a row have returned is lost, and the read ends with `Corrupt`.
+//! Invariant: a read of at least one record returns an empty page only at the end of the stream. If two lookups in a
+//! row return the same position of a batch and the log no longer has it, the batch is lost, and the read returns
+//! `Corrupt`.
 
 use std::{
     thread,
@@ -54,7 +55,7 @@ pub struct Stream {
     id: StreamId,
 }
 
-/// Steps of a binary search in the index of a stream, which has about twenty short lookups: 40 µs. They leave room for
+/// Steps charged for a binary search in the index of a stream: about twenty short lookups, 40 µs. They leave steps for
 /// reading a batch on a thread for cold reads.
 const OFFSET_SEARCH_STEPS: u64 = 4 * (SCAN + READ);
 const _: () = assert!(OFFSET_SEARCH_STEPS < COLD_READ / 2);
@@ -184,7 +185,7 @@ impl Stream {
         let open = &self.db.inner.open;
         let mut gone = None;
         loop {
-            // A binary search in the index.
+            // The search is a binary search in the index.
             if budget::charge(OFFSET_SEARCH_STEPS).is_break() {
                 return Err(ReadError::Io(BudgetSpent::Steps.to_string()));
             }
@@ -192,7 +193,7 @@ impl Stream {
             let found = found.map_err(|error| ReadError::of_stream(error, Offset::ZERO))?;
             let batches = match open.machine.batches_from(self.id, found, 1, u64::MAX) {
                 Ok(batches) => batches.batches,
-                // The stream was trimmed in the meantime: look again.
+                // The stream was trimmed during the search, so search again.
                 Err(StreamReadError::Trimmed { .. }) => continue,
                 Err(error) => return Err(ReadError::of_stream(error, found)),
             };
@@ -200,7 +201,7 @@ impl Stream {
             else {
                 return Ok(found);
             };
-            // The batch contains several appends: only its runs show the offset for the time.
+            // The batch contains several appends, so the offset for the time is only found in its runs.
             if budget::charge(read_bytes(batch.blob.len as usize)).is_break() {
                 return Err(ReadError::Io(BudgetSpent::Steps.to_string()));
             }
@@ -241,8 +242,8 @@ impl Stream {
         reached
     }
 
-    /// Returns the result of waiting for a record at `offset`: true if the stream has it, false if waiting is useless;
-    /// `None` if the caller must continue to wait.
+    /// Returns the result of waiting for a record at `offset`: true if the stream has the record, false if it will
+    /// never have it; `None` if the caller must continue to wait.
     pub(crate) fn reached(&self, offset: Offset) -> Option<bool> {
         let open = &self.db.inner.open;
         match open.machine.stream(self.id) {
@@ -252,7 +253,7 @@ impl Stream {
         }
     }
 
-    /// Raises the log start offset of the stream to `before`: the records below are gone.
+    /// Raises the log start offset of the stream to `before`. The records below this offset are gone.
     pub fn trim(&self, before: Offset) -> Result<Ack, WriteError> {
         self.propose(Purpose::Reclaim, |out| encode_trim_stream(out, self.id, before))
     }
@@ -286,12 +287,12 @@ impl Inner {
         max_bytes: u64,
     ) -> Result<StreamPage, ReadError> {
         let mut page = self.read_stream_page(id, from, max_records, max_bytes)?;
-        // The batches read may have no records left. A page without records would mean the end of the stream, so read
-        // on.
+        // Compaction may have left no records in the batches read. A page without records would mean the end of the
+        // stream, so reading continues.
         while page.batches.is_empty() && max_records > 0 && page.next < page.high_watermark {
             page = match self.read_stream_page(id, page.next, max_records, max_bytes) {
-                // The stream was trimmed within the gap. The reader has seen nothing of it, and continues at the
-                // start.
+                // The stream was trimmed within the gap. The reader has returned no record of the gap, and continues at
+                // the start.
                 Err(ReadError::Trimmed { start, .. }) => self.read_stream_page(id, start, max_records, max_bytes)?,
                 page => page?,
             };
@@ -309,9 +310,9 @@ impl Inner {
         let mut gone = None;
         loop {
             match self.read_stream_once(id, from, max_records, max_bytes, &mut gone) {
-                // A batch was moved or trimmed between the lookup and the read: look again. The loop ends, because a
-                // moved batch is found at its new position, a trimmed one returns `Trimmed`, and one that is found at
-                // its old position is lost.
+                // A batch was moved or trimmed between the lookup and the read, so look it up again. The loop ends: a
+                // moved batch is found at its new position, a trimmed one returns `Trimmed`, and one that is still
+                // found at its old position is lost.
                 Err(ReadError::ViewExpired) => {}
                 other => return other,
             }
@@ -364,7 +365,7 @@ impl Inner {
                 page.batches.push(cut);
             }
             if left > 0 {
-                // Records between here and the end of the batch, if any, are gone.
+                // Any records between this offset and the end of the batch are gone.
                 page.next = batch.end();
             }
         }
@@ -372,7 +373,6 @@ impl Inner {
     }
 }
 
-/// Returns an error if a batch has no records.
 pub(crate) fn check_batch(batch: &RecordBatch) -> Result<(), WriteError> {
     if batch.is_empty() { Err(WriteError::EmptyBatch) } else { Ok(()) }
 }

@@ -1,6 +1,7 @@
-//! Notification that Redis streams may have got entries, from whichever node the command came.
+//! Notification that Redis streams may have got entries, from commands of any node.
 //!
-//! Owns: the listener, and when it is called. Does not own: the notes about streams (`state`), nor the waiting clients.
+//! Owns: the listener, and the times at which it is called. Does not own: the notes about streams (`state`), or the
+//! waiting clients.
 
 use std::{
     fmt,
@@ -15,11 +16,11 @@ use thalweg_types::command::Outcome;
 /// Receiver of the notification that Redis streams may have got entries. It is called on the thread that applies
 /// entries.
 pub trait GrowthListener: fmt::Debug + Send + Sync {
-    /// Notes that the entries of these streams are visible to readers now.
+    /// Reports that new entries of these streams are visible to readers.
     fn have_grown(&self, streams: &GrownStreams);
 }
 
-/// The listener of a database, and the machine whose notes it gets.
+/// The listener of a database, and the state machine that notes the streams with new entries.
 #[derive(Debug)]
 pub(crate) struct StreamGrowth {
     machine: Arc<Machine>,
@@ -31,12 +32,11 @@ impl StreamGrowth {
         Self { machine, listener: Mutex::default() }
     }
 
-    /// Sets the listener in place of an earlier one.
     pub(crate) fn set_listener(&self, listener: Arc<dyn GrowthListener>) {
         *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
-    /// Passes the notes that are not taken yet to the listener.
+    /// Passes new notes about streams to the listener.
     pub(crate) fn notify(&self) {
         self.pass(&self.machine.take_grown_streams());
     }
@@ -55,7 +55,7 @@ impl StreamGrowth {
 impl Observer for StreamGrowth {
     fn applied(&self, outcomes: &[Outcome]) {
         self.notify();
-        // Readers that wait for a native stream which did not exist look for it again.
+        // Readers may wait for a native stream that did not exist, so they look for it again.
         if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Stream { created: true, .. })) {
             self.pass(&GrownStreams::Any);
         }

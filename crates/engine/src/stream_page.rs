@@ -12,13 +12,14 @@ use thalweg_types::{
 
 use crate::error::ReadError;
 
-/// Reads the encoded bytes of a batch from the log. A batch of which compaction left nothing has no bytes.
+/// Reads the encoded bytes of a batch from the log. Returns no bytes if compaction has dropped all records of the
+/// batch.
 pub(crate) fn read_batch(log: &thalweg_log::Log, batch: &BatchRef) -> Result<Bytes, thalweg_log::ReadError> {
     if batch.blob.len == 0 { Ok(Bytes::new()) } else { log.read_blob(&batch.blob) }
 }
 
-/// Splits a batch into parts that each were one append: an original batch is one part, and a sparse (compacted) batch
-/// has one part for each run of remaining records.
+/// Splits a batch into parts that were one append each. An original batch is one part. A sparse (compacted) batch has
+/// one part for each run of remaining records.
 pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>, ReadError> {
     if batch.form == BatchForm::Whole {
         let BatchRef { first, count, time, .. } = *batch;
@@ -37,7 +38,7 @@ pub(crate) fn parts(batch: &BatchRef, bytes: &Bytes) -> Result<Vec<StreamBatch>,
     found.ok_or_else(|| ReadError::Corrupt(format!("the sparse batch at offset {} does not decode", batch.first)))
 }
 
-/// Returns those records of a batch that begin at the offset `from`, at most `left` records.
+/// Returns the part of a batch that begins at the offset `from` and has at most `left` records.
 pub(crate) fn cut(batch: StreamBatch, from: Offset, left: u64) -> StreamBatch {
     let skip = u32::try_from(from.0.saturating_sub(batch.first.0)).unwrap_or(u32::MAX).min(batch.count);
     let count = (batch.count - skip).min(u32::try_from(left).unwrap_or(u32::MAX));
@@ -55,8 +56,8 @@ pub struct StreamPage {
     pub high_watermark: Offset,
 }
 
-/// Consecutive records of one append, which share a timestamp. `first` and `count` state which of them the reader
-/// requested.
+/// Consecutive records of one append, which share a timestamp. `first` and `count` describe the records that the reader
+/// wants.
 #[derive(Clone, Debug)]
 pub struct StreamBatch {
     /// Offset of the first record that the reader wants.
@@ -97,8 +98,8 @@ impl StreamBatch {
 }
 
 impl StreamPage {
-    /// Removes the records at offsets from `end` on. Needed because, in a stream with gaps, a number of records spans
-    /// more offsets than that number.
+    /// Removes the records at offsets from `end` on. Needed because in a stream with gaps, `n` records can span more
+    /// than `n` offsets.
     pub(crate) fn truncate(&mut self, end: Offset) {
         self.next = self.next.min(end);
         self.batches.retain_mut(|batch| {

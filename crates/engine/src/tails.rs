@@ -1,7 +1,7 @@
 //! Callers that wait for a stream to grow, or for one of its consumer groups to have records to deliver.
 //!
-//! Owns a table of waiting callers for each stream. If no caller waits, the applying thread pays one atomic load.
-//! Bound: one row for each waiting caller; callers bound their own number (the server by its admission).
+//! Owns: a table of waiting callers for each stream. If no caller waits, the applying thread pays one atomic load.
+//! Bound: the number of rows is that of the waiting callers, which the server limits by its admission.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -44,7 +44,7 @@ pub(crate) struct Tails {
     waiting: AtomicUsize,
     tickets: AtomicU64,
     closed: AtomicBool,
-    /// Waiting callers by their tickets. They are woken in this order, so that a simulation repeats its course.
+    /// Waiting callers by their tickets. They are woken in this order, so that a simulation is repeatable.
     by_stream: Mutex<HashMap<StreamId, BTreeMap<u64, Waiter>>>,
 }
 
@@ -63,8 +63,8 @@ impl Tails {
         self.tickets.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Registers a waiting caller. Replaces an earlier registration with the same ticket. The caller must look at the
-    /// stream again afterwards, because it may have changed before the registration.
+    /// Registers a waiting caller. Replaces an earlier registration with the same ticket. Afterwards the caller must
+    /// check the stream again, because the stream may have changed before the registration.
     pub(crate) fn register(&self, stream: StreamId, ticket: u64, waiter: Waiter) {
         let mut by_stream = self.lock();
         if by_stream.entry(stream).or_default().insert(ticket, waiter).is_none() {
@@ -138,7 +138,8 @@ impl Observer for Tails {
                         }
                     }
                 }
-                // A delete or a trim, which is rare and has no stream id: all waiters look at their streams.
+                // The outcome of a delete or a trim has no stream id. Both are rare, so all waiting callers look at
+                // their streams.
                 Outcome::Done => self.wake_all(),
                 _ => {}
             }

@@ -65,7 +65,7 @@ impl TextFile {
 
     /// Adds the checksum to a file that an early build wrote without one. `encode_again` decodes the file and encodes
     /// it in its present form; it returns `None` for a damaged file, which stays as it is. On a full disk the file
-    /// stays too, because a directory on a full disk must open.
+    /// stays as it is too, because a directory on a full disk must open.
     pub(crate) fn add_checksum(
         &self,
         disk: &dyn Disk,
@@ -158,7 +158,7 @@ pub(crate) mod tests {
             put(&disk, "FILE", bad);
             assert_eq!(read(&disk).unwrap_err().kind(), io::ErrorKind::InvalidData, "{bad:?}");
         }
-        // The checksum of other lines, without its line feed, and in capitals.
+        // A checksum of other lines, a line without a line feed, and a checksum in capital letters.
         let line = checksum_line("a\nb\n");
         for bad in [format!("a\nc\n{line}"), format!("a\nb\n{}", line.trim_end()), format!("a\nb\n{line}\n")] {
             put(&disk, "FILE", &bad);

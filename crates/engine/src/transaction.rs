@@ -1,8 +1,8 @@
 //! Transactions: conditions that choose between two lists of operations. Counters and deletes by prefix are
 //! transactions of one operation.
 //!
-//! Owns: `Database::transact` with its results, and the answers to transactions that only read, which are taken from
-//! one view instead of the log. Does not own: the evaluation of conditions and operations (`thalweg_state::apply`), or
+//! Owns: `Database::transact` with its results, and the answers to transactions that only read; these use one view of
+//! the state instead of the log. Does not own: the evaluation of conditions and operations (`thalweg_state::apply`), or
 //! transactions that gather their writes (`optimistic`).
 
 use std::cell::RefCell;
@@ -111,8 +111,8 @@ impl Database {
         transacted(committed)
     }
 
-    /// Answers a transaction that only reads from a view. Returns `None` if the state cannot be read. The caller then
-    /// proposes the transaction to the log, which returns a better error.
+    /// Answers a transaction that only reads, from one view of the state. Returns `None` if the state cannot be read.
+    /// The caller then proposes the transaction to the log, which returns a better error.
     fn answer(&self, transaction: &TransactionBuilder) -> Result<Option<TransactionAck>, WriteError> {
         let mut bytes = Vec::new();
         transaction.encode(&mut bytes)?;
@@ -126,7 +126,7 @@ impl Database {
 }
 
 impl Database {
-    /// Answers an encoded transaction that only reads from one consistent view, without the log, within a budget.
+    /// Answers an encoded transaction that only reads. Uses one consistent view instead of the log, within a budget.
     /// Returns the level that is [visible](Self::visible_durability), and the outcome. The inner error is the one that
     /// the transaction would get from the log.
     ///
@@ -140,7 +140,7 @@ impl Database {
         budget.perform(|| {
             self.inner.read_transaction_ahead(transaction);
             let outcome = self.transaction_outcome(transaction)?;
-            // Computed after the read, so that it covers everything that was read.
+            // The level is computed after the read, so that it covers everything that was read.
             let durability = self.visible_durability();
             Ok(transacted(Committed { durability, outcome: Some(outcome) }))
         })
@@ -160,7 +160,7 @@ impl Database {
             let read = read_transaction(&view, &has_keyspace, &resolve, transaction);
             match (read, failure.take()) {
                 (Ok(outcome), _) => return Ok(outcome),
-                // A value was freed just before it was read. A newer view shows the key's present value.
+                // A value was freed just before it was read, so try again: a newer view has the key's present value.
                 (Err(_), Some(ReadError::ViewExpired)) => {}
                 (Err(_), Some(error)) => return Err(error),
                 (Err(error), None) => return Err(error.into()),

@@ -9,12 +9,12 @@ pub(crate) fn is_unfinished(disk: &Arc<dyn Disk>) -> bool {
     disk.open(MARKER).is_ok()
 }
 
-/// Removes the marker that a restore leaves if it is killed after it has written the identity. If the identity were
-/// lost later, the marker would make another restore clear the directory.
+/// Removes the marker of a restore that was killed after it had written the identity. Otherwise, if the identity were
+/// lost later, the marker would let another restore clear the directory.
 pub(crate) fn forget_finished(disk: &Arc<dyn Disk>) {
-    // The name of the identity is on disk before the marker goes.
+    // The name of the identity must be on disk before the marker is removed.
     if is_unfinished(disk) && disk.sync_dir("").is_ok() {
-        // The next open removes a marker that stays.
+        // If the removal fails, the next open removes the marker.
         let _ = disk.remove(MARKER);
     }
 }

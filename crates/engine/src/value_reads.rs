@@ -1,16 +1,16 @@
-//! Lengths of the values that a command uses, looked up before it is proposed.
+//! Lengths of the values that a command uses, looked up before the command is proposed.
 //!
-//! Owns: the estimate, in steps, of the values that the gets of a transaction return, that touches write again, and that
-//! a history keeps. The bytes of a command do not show how long these values are. Without the estimate, each value that
-//! is returned counts as one of maximum size, so that only four transactions with a get share an entry; and a touch or a
-//! put counts too little if the state, not the log, has a long value of its key. Does not own the bound that the proposer
-//! computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! Owns: the estimate, in steps, of three sorts of values: those that the gets of a transaction return, that touches
+//! write again, and that a history keeps. The bytes of a command do not show the lengths of these values. Without the
+//! estimate, each returned value counts as one of maximum size, so only four transactions with a get share an entry. A
+//! touch or a put would count too little if its key has a long value that is stored in the state. Does not own: the
+//! bound that the proposer computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
-//! * An estimate never affects an outcome. A value that another client replaces by a larger one before the command is
-//!   applied makes the entry take longer.
-//! * A command causes at most [`MAX_LOOKUPS`] lookups. One that uses more values has no estimate: the state machine
-//!   charges commands of several writes for the values, and bounds their sum.
+//! * An estimate never affects an outcome. If another client replaces a value by a larger one before the command is
+//!   applied, the entry takes longer.
+//! * A command causes at most [`MAX_LOOKUPS`] lookups. A command that uses more values has no estimate. The state
+//!   machine charges commands with several writes for their values, and bounds the sum.
 
 use thalweg_state::machine::Machine;
 use thalweg_types::{
@@ -20,7 +20,6 @@ use thalweg_types::{
     steps::{READ, read_bytes, written_bytes},
 };
 
-/// Maximum number of lookups for a command.
 const MAX_LOOKUPS: usize = 64;
 
 /// Use that a command makes of the former value of a key.
@@ -44,7 +43,7 @@ pub(crate) fn of_framed(machine: &Machine, command: &Framed) -> Option<u64> {
 /// are looked up only if a keyspace of the space keeps former values.
 fn of_command(machine: &Machine, command: &[u8]) -> Option<u64> {
     let (command, keeps_history) = (unwrap(command).bytes, machine.keeps_history());
-    // By far the most frequent commands use no value.
+    // These commands use no value, and are by far the most frequent ones.
     if !keeps_history && BlindPut::decode(command).is_some() {
         return None;
     }
@@ -94,7 +93,7 @@ fn look_up<'a>(
     let steps = || {
         values.into_iter().flatten().try_fold(0, |steps, (keyspace, key, value_use)| {
             let stored = view.value_len(keyspace, key).ok()?.unwrap_or(0);
-            // A value that the command writes itself has at most the bytes of the command.
+            // A value that the command writes itself is at most as long as the command.
             let bytes = stored + command.len();
             Some(
                 steps

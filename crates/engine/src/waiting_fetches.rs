@@ -1,4 +1,4 @@
-//! The maximum number of fetches that wait for records.
+//! The bound on the number of fetches that wait for records.
 
 use std::sync::{
     Arc,
@@ -12,7 +12,7 @@ use thalweg_types::limits::MAX_WAITING_FETCHES;
 pub(crate) struct WaitingFetches(Arc<AtomicUsize>);
 
 impl WaitingFetches {
-    /// Counts a fetch that begins to wait; returns `None` if the maximum number waits already.
+    /// Counts a fetch that begins to wait. Returns `None` if the maximum number of fetches already waits.
     pub(crate) fn enter(&self) -> Option<WaitingFetch> {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         let waiting = WaitingFetch(self.clone());

@@ -1,18 +1,18 @@
 //! Watches: deliver every change of some keys from a revision on, past or future.
 //!
-//! Owns: the watches, and their transitions between history and live changes. A watch that begins in the past, or
-//! falls behind, reads the log itself (`reader`). A watch that has caught up gets live changes from the dispatcher
-//! thread through a bounded queue (`hub`, `queue`, `interval`). Writers never wait for a watch.
+//! Owns: the watches, and their transitions between history and live changes. A watch that begins in the past, or falls
+//! behind, reads the log itself (`reader`). A watch that has caught up gets live changes from the dispatcher thread
+//! through a bounded queue (`hub`, `queue`, `interval`). Writers never wait for a watch.
 //!
 //! ```text
 //!  log ──► reader of a watch that is behind ──┐
 //!   └────► dispatcher ──► index ──► queue ────┴──► watch: batches of whole commits, in order, none missing
 //! ```
-//! A watch goes from the log to its queue without a gap: it registers first and learns the revision from which on its
+//! A watch goes from the log to its queue without a gap: it first registers, and learns the revision from which its
 //! queue gets changes. It then reads the log up to that revision, and takes later changes from the queue. If the queue
-//! becomes full, it ends at some revision, and the watch reads the log from that revision on.
+//! becomes full, the queue ends at some revision, and the watch reads the log from that revision on.
 //!
-//! Between two calls, a watch that is behind holds a position: no bytes of the log, and no segment of it.
+//! Between two calls, a watch that is behind holds only a position. It keeps no bytes and no segment of the log.
 //!
 //! Invariant: a watch delivers the changes of its keys in the order of their revisions, all changes of a commit
 //! together, unless its caller permits parts of large commits ([`WatchLimits::part_bytes`]). [`Watch::position`] is
@@ -47,8 +47,8 @@ use crate::{
     },
 };
 
-/// Number of commits that a watch reads from the log at a time while it is behind, whether or not they change its
-/// keys. This and the limit on bytes bound the time of one call.
+/// Number of commits that a watch reads from the log at a time while it is behind, including commits without its keys.
+/// This and the limit on bytes bound the time of one call.
 const PAGE_COMMITS: usize = 16 * 1024;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
@@ -79,10 +79,10 @@ impl WatchKeys {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchBatch {
     /// Events in order. All events of a commit are in one batch, unless the caller permits
-    /// [parts](WatchLimits::part_bytes). Empty if none of the changes that were read is of an observed key.
+    /// [parts](WatchLimits::part_bytes). Empty if the changes that were read concern no observed key.
     pub events: Vec<WatchEvent>,
     /// Revision below which all changes have been delivered: a new watch from this revision on continues without a gap.
-    /// If the batch ends within a commit, this is the revision of that commit, and the new watch delivers all of it.
+    /// If the batch ends within a commit, this is the commit's revision, and the new watch delivers the whole commit.
     pub next: Revision,
 }
 
@@ -93,8 +93,8 @@ pub struct WatchLimits {
     pub events: usize,
     /// Maximum [memory](WatchEvent::memory) in bytes of the events of a batch with several commits.
     pub bytes: usize,
-    /// Memory in bytes of the events above which a single commit is delivered in several batches. Each of them holds at
-    /// least one event. `usize::MAX` keeps all commits whole.
+    /// Memory in bytes of the events above which a single commit is delivered in several batches. Each of these batches
+    /// has at least one event. `usize::MAX` keeps all commits whole.
     pub part_bytes: usize,
 }
 
@@ -115,9 +115,9 @@ pub struct Watch {
     /// Number of events of the commit `next` that were delivered in [parts](WatchLimits::part_bytes).
     delivered: usize,
     live: Option<WatchRegistration>,
-    /// Reader of the log, while the watch is behind live changes; `None` otherwise. It rests between two calls.
+    /// Reader of the log, while the watch is behind live changes; `None` otherwise. The reader rests between two calls.
     reader: Option<Reader>,
-    /// Position before the last batch, if that batch was read from the log.
+    /// Position before the last batch if that batch was read from the log; `None` otherwise.
     before: Option<PreviousPosition>,
     /// True if the last delivered event was the deletion of all keys, which also happens when the keyspace is dropped.
     cleared: bool,
@@ -158,7 +158,7 @@ impl Watch {
             }
             watch.live = Some(live);
         } else {
-            // Fail immediately if the log does not reach back that far.
+            // A revision that the log no longer has is an error at once.
             let mut reader = Reader::open(hub.source(), next)?;
             reader.rest();
             watch.reader = Some(reader);
@@ -182,7 +182,6 @@ impl Watch {
         }
     }
 
-    /// Returns the source of the next changes.
     fn source(&self) -> ChangeSource {
         match self.live.as_ref().map(WatchRegistration::joined) {
             Some(None) => ChangeSource::Joining,
@@ -193,8 +192,8 @@ impl Watch {
     }
 
     /// Returns the available events; `None` if all have been delivered. May read from disk only if the watch [is
-    /// behind](Self::is_behind). In that case it returns a batch after some time even if none of the changes read is
-    /// of an observed key. The batch is also empty if the watch has fallen behind since the last call of `is_behind`.
+    /// behind](Self::is_behind). In that case it returns an empty batch after some time if the changes read concern no
+    /// observed key. The batch is also empty if the watch has fallen behind since the last call of `is_behind`.
     ///
     /// # Errors
     /// [`WatchError::Compacted`] if the watch was so far behind that the log no longer has the changes. After an error
@@ -203,7 +202,7 @@ impl Watch {
         self.try_next_within(&WatchLimits::default())
     }
 
-    /// Returns the available events like [`try_next`](Self::try_next), within limits of the caller.
+    /// Returns the available events like [`try_next`](Self::try_next), within the given limits.
     ///
     /// # Errors
     /// The errors of [`try_next`](Self::try_next).
@@ -221,7 +220,7 @@ impl Watch {
                     let dispatched = hub.dispatched();
                     let TakenEvents { mut events, is_emptied, ended } = live.queue.take(limits.events, limits.bytes);
                     events.retain(|event| event.revision >= self.next);
-                    // A lost queue contains all earlier changes and none of the later ones.
+                    // A lost queue contained all changes before the end of the queue and none after it.
                     let reached = match ended {
                         None if is_emptied => dispatched.next(),
                         None | Some(QueueEnd::Failed(_)) => self.next,
@@ -233,7 +232,8 @@ impl Watch {
                         Some(QueueEnd::Failed(error)) if events.is_empty() => return Err(error),
                         Some(QueueEnd::Lost(_)) => {
                             self.live = None;
-                            // The queue was lost after the caller had chosen its thread, which must not read the log.
+                            // The queue was lost after the caller had chosen its thread. This thread must not read the
+                            // log.
                             if events.is_empty() && !may_read {
                                 return Ok(Some(WatchBatch { events, next: self.next }));
                             }
@@ -245,8 +245,7 @@ impl Watch {
                         return Ok(Some(WatchBatch { events, next: self.next }));
                     }
                     if self.live.is_some() && is_emptied {
-                        // A drop of the keyspace is reported as the deletion of all keys; the end of the watch
-                        // follows.
+                        // A drop of the keyspace first appears as the deletion of all keys. Then the watch ends.
                         if self.cleared || dispatched >= hub.source().machine.applied().revision {
                             self.check_keyspace()?;
                         }
@@ -254,7 +253,7 @@ impl Watch {
                     }
                 }
                 (Some(live), ChangeSource::Joining) => {
-                    // The dispatcher wakes the watch when it has joined.
+                    // The dispatcher wakes the watch once it has registered the watch.
                     return match live.queue.failure() {
                         Some(error) => Err(error),
                         None => Ok(None),
@@ -271,7 +270,7 @@ impl Watch {
     }
 
     /// Returns to the position before the last batch, if that batch was read from the log, so that the next call reads
-    /// it again. Meant for a caller that has no memory for the batch. A batch of live changes is not returned.
+    /// it again. Meant for a caller without memory for the batch. Has no effect on a batch of live changes.
     pub fn unread(&mut self) {
         if let Some(PreviousPosition { next, delivered, reader }) = self.before.take() {
             (self.next, self.delivered) = (next, delivered);
@@ -279,9 +278,9 @@ impl Watch {
         }
     }
 
-    /// Reads further changes from the log. At the end of the log it registers the watch with the dispatcher, and drops
-    /// the reader if that leaves no gap. If the keyspace was dropped in the meantime, its changes up to then are still
-    /// read, and the watch ends after them.
+    /// Reads further changes from the log. At the end of the log, registers the watch with the dispatcher, and drops
+    /// the reader if that leaves no gap. If the keyspace was dropped in the meantime, the watch still delivers its
+    /// changes up to the drop, and then ends.
     fn read_history(&mut self, limits: &WatchLimits) -> Result<WatchBatch, WatchError> {
         let hub = &self.db.inner.open.watches;
         let reader = match &mut self.reader {
@@ -355,8 +354,8 @@ impl Watch {
         })
     }
 
-    /// Returns the error that ends the watch after a failed read of the log. If the changes are gone and so is the
-    /// keyspace, the client cannot watch it from another revision.
+    /// Returns the error that ends the watch after a failed read of the log. If the keyspace is gone too, the error
+    /// says so, because the client cannot watch the keyspace from a later revision.
     fn explain(&self, error: WatchError) -> WatchError {
         match self.check_keyspace() {
             Err(dropped) if matches!(error, WatchError::Compacted { .. }) => dropped,
@@ -388,7 +387,7 @@ struct Page<'a> {
     keyspace: KeyspaceId,
     interval: &'a KeyInterval,
     limits: &'a WatchLimits,
-    /// Revision of a commit, and the number of its events that were delivered before.
+    /// Revision of a commit, and the number of its events that were already delivered.
     delivered: (Revision, usize),
     events: Vec<WatchEvent>,
     bytes: usize,

@@ -1,6 +1,6 @@
 //! Times of the appends that this node sends to followers.
 //!
-//! Owns: how the network reports them. Does not own: their histograms, which belong to the member.
+//! Owns: the calls by which the network reports these times. Does not own: the histograms, which belong to the member.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use thalweg_types::Index;
 
 use crate::reader::LogReader;
 
-/// Counts the times of the appends to followers. A clone counts for the same member.
+/// Recorder of the times of the appends to followers. Clones record into the histograms of the same member.
 #[derive(Clone, Debug)]
 pub struct AppendTimes {
     member: Member,
@@ -21,9 +21,9 @@ impl AppendTimes {
         Self { member, reader }
     }
 
-    /// Notes that an append whose last entry is `last` was passed to the connection to a follower. Returns the
-    /// monotonic time for [`acknowledged`](Self::acknowledged); `None` if the entry is not among the newest, as those
-    /// for a follower that catches up: the times of such appends are not counted.
+    /// Notes that an append whose last entry is `last` was passed to the connection to a follower. Returns the present
+    /// monotonic time, which the caller passes to [`acknowledged`](Self::acknowledged). Returns `None` if this node has
+    /// not written the entry recently; appends with old entries, for a follower that catches up, are not timed.
     #[must_use]
     pub fn sent(&self, last: Index) -> Option<Duration> {
         let written = self.reader.written(last)?;
@@ -32,7 +32,8 @@ impl AppendTimes {
         Some(now)
     }
 
-    /// Notes that a follower has acknowledged all entries of an append that was sent at this monotonic time.
+    /// Notes that a follower has acknowledged all entries of an append. `sent` is the monotonic time at which the
+    /// append was sent.
     pub fn acknowledged(&self, sent: Duration) {
         self.member.note_stage(ReplicationStage::Acknowledge, self.member.monotonic().saturating_sub(sent));
     }

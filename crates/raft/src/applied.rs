@@ -1,15 +1,14 @@
-//! The position up to which a node has applied its space's entries, for tasks that wait for it, and the outcomes of
-//! entries whose commands this node has forwarded.
+//! The position up to which a node has applied its space's entries, and outcomes that forwarded commands wait for.
 //!
-//! Owns: the waiters, and the outcomes that are kept for them. Does not own: the position itself, which belongs to the
-//! state.
+//! Owns: the tasks that wait for the position, and the outcomes that are kept for proposers of forwarded commands. Does
+//! not own: the position itself, which belongs to the state.
 //!
-//! While commands of this node are on their way to the leader, this node does not know the index of their entry. It
-//! knows the payload of the entry, so it keeps the outcomes of all entries with this payload: at most [`MAX_KEPT`] of
-//! them, with at most [`ConsensusOptions::max_outcome_bytes`], or one that is larger. The oldest ones make room for
-//! newer ones; their proposers then end with an unknown outcome, because their commands are committed and this node no
-//! longer knows the result. Entries of other nodes have their reads performed and their outcomes kept only if they
-//! consist of the same commands.
+//! While commands of this node are on their way to the leader, this node does not know the index of their entry, only
+//! the entry's payload. So it keeps the outcomes of each applied entry with this payload. It keeps at most [`MAX_KEPT`]
+//! entries' outcomes, with at most [`ConsensusOptions::max_outcome_bytes`], or one entry's that are larger. Beyond
+//! these bounds it drops the oldest outcomes. Their proposers then get the error that the outcome is unknown, although
+//! the commands are committed. For entries of other nodes, this node performs reads and keeps outcomes only if their
+//! payload equals one of its own.
 //!
 //! [`ConsensusOptions::max_outcome_bytes`]: crate::ConsensusOptions::max_outcome_bytes
 
@@ -31,23 +30,23 @@ use crate::types::{Response, Types};
 const MAX_KEPT: usize = 1024;
 
 struct State<Rt: AsyncRuntime> {
-    /// Last applied entry; `None` before the first one.
+    /// Index of the last applied entry; `None` before the first one.
     applied: Option<Index>,
-    /// Tasks that wait, by the index of the awaited entry and a number.
+    /// Tasks that wait, by the index of the entry that they wait for and a number that makes the key unique.
     waiting: BTreeMap<(Index, u64), OneshotSenderOf<Types<Rt>, ()>>,
     last: u64,
-    /// Outcomes of the latest entries with an awaited payload, each with its bytes.
+    /// Outcomes of the latest entries with an awaited payload, each with its size in bytes.
     kept: BTreeMap<Index, (Response, usize)>,
-    /// Bytes of all kept outcomes.
+    /// Total size of all kept outcomes in bytes.
     kept_bytes: usize,
-    /// Maximum of `kept_bytes`; one entry's outcomes may exceed it. The proposers take their outcomes a moment after
-    /// they are applied, so only a leader whose answers are late makes a node reach the bound.
+    /// Maximum of `kept_bytes`; one entry's outcomes may exceed it. A proposer takes its outcomes as soon as the leader
+    /// has answered, so the bound is only reached if the leader answers late.
     max_kept_bytes: usize,
-    /// Payloads of the entries whose outcomes are kept, and the number of proposers that await each.
+    /// Payloads of the entries whose outcomes are kept, each with the number of proposers that wait for it.
     awaited: BTreeMap<Bytes, usize>,
 }
 
-/// The applied position of a node; a clone refers to the same one.
+/// The applied position of a node. Clones refer to the same position.
 pub(crate) struct AppliedWatch<Rt: AsyncRuntime>(Rc<RefCell<State<Rt>>>);
 
 impl<Rt: AsyncRuntime> Clone for AppliedWatch<Rt> {
@@ -65,14 +64,14 @@ impl<Rt: AsyncRuntime> Drop for Waiting<'_, Rt> {
     }
 }
 
-/// Outcomes of the entries with a payload that were applied since this value was created.
+/// Access to the outcomes of entries with one payload that are applied while this value exists.
 pub(crate) struct KeptOutcomes<Rt: AsyncRuntime> {
     applied: AppliedWatch<Rt>,
     payload: Bytes,
 }
 
 impl<Rt: AsyncRuntime> KeptOutcomes<Rt> {
-    /// Takes the outcomes of an entry; `None` if they are not kept.
+    /// Takes the outcomes of the entry at `index`; `None` if they are not kept.
     pub(crate) fn take(&self, index: Index) -> Option<Response> {
         let mut state = self.applied.0.borrow_mut();
         let (response, bytes) = state.kept.remove(&index)?;
@@ -123,7 +122,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         let reached = std::mem::replace(&mut state.waiting, later);
         drop(state);
         for waiter in reached.into_values() {
-            // The waiter may have given up.
+            // The waiting task may have given up.
             let _ = waiter.send(());
         }
     }
@@ -135,14 +134,14 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         KeptOutcomes { applied: self.clone(), payload }
     }
 
-    /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now. The payload is
-    /// `None` if it is not in memory.
+    /// Returns true if a proposer of this node may take the outcomes of an entry that is applied now. `payload` is that
+    /// of the entry; `None` if it is not in memory.
     pub(crate) fn keeps_outcomes(&self, payload: Option<&[u8]>) -> bool {
         let state = self.0.borrow();
         payload.map_or(!state.awaited.is_empty(), |payload| state.awaited.contains_key(payload))
     }
 
-    /// Keeps the outcomes of an entry that is being applied.
+    /// Keeps the outcomes of an entry that has just been applied.
     pub(crate) fn note_outcomes(&self, index: Index, response: &Response) {
         let mut state = self.0.borrow_mut();
         if response.outcomes.is_empty() {
@@ -179,7 +178,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
     }
 }
 
-/// Returns the instant `after` from now.
+/// Returns the instant that lies `after` in the future.
 pub(crate) fn deadline<Rt: AsyncRuntime>(after: Duration) -> InstantOf<Types<Rt>> {
     Types::<Rt>::now() + after
 }

@@ -5,9 +5,9 @@
 //!
 //! Entries are applied on the consensus thread. An entry is in this node's log before openraft passes it here.
 //!
-//! Once openraft passes a snapshot to this module, it counts the snapshot's entries as applied, so an install that
-//! fails ends consensus. Before that, a switch that has changed nothing is tried again after each of [`SWITCH_PAUSES`].
-//! Nothing is applied meanwhile.
+//! When openraft passes a snapshot to this module, openraft already counts the snapshot's entries as applied. So a
+//! failed install ends consensus on this node. If a switch to the snapshot's state fails without a change, it is first
+//! repeated after each of [`SWITCH_PAUSES`]. No entry is applied in the meantime.
 
 use std::{fmt, io, rc::Rc, time::Duration};
 
@@ -37,7 +37,7 @@ const SWITCH_PAUSES: [Duration; 4] =
 /// openraft's handle of a space.
 pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
 
-/// Applies the committed entries of a space.
+/// openraft's state machine of a space: applies committed entries and installs snapshots.
 pub struct Applier<Rt: AsyncRuntime> {
     member: Member,
     reader: LogReader,
@@ -84,7 +84,7 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
         }))
     }
 
-    /// Applies a committed entry. `is_awaited` is true if consensus answers its proposer.
+    /// Applies a committed entry. `is_awaited` is true if consensus on this node answers the entry's proposer.
     fn apply_entry(&self, index: Index, is_awaited: bool) -> io::Result<Response> {
         let begun = is_awaited.then(|| self.member.monotonic());
         let cached = self.reader.cached(index);
@@ -101,7 +101,8 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
         Ok(response)
     }
 
-    /// Returns the times of an entry that has just been applied; `None` if its write is not among the newest ones.
+    /// Returns the times of an entry that has just been applied; `None` if this node has not written the entry
+    /// recently.
     fn times(&self, index: Index, apply_begun: Duration) -> Option<EntryTimes> {
         let written = self.reader.written(index)?;
         let applied = self.member.monotonic();
@@ -149,7 +150,7 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
         if let Some(last) = found {
             self.applied.raise(Index(last.index));
         }
-        // A node that has received no entry yet began with its own wall clock.
+        // A node that has received no entry yet took its time from its own wall clock.
         self.member.clock().received(self.member.machine().applied().time);
         Ok(())
     }
@@ -173,8 +174,8 @@ async fn switch<Rt: AsyncRuntime>(mut writer: Box<dyn SnapshotWriter>) -> io::Re
     }
 }
 
-/// The state as a snapshot for openraft. It contains only the position of the state, up to which openraft may then
-/// purge entries.
+/// The state as a snapshot for openraft. It contains only the state's position. openraft may then purge entries up to
+/// this position.
 #[derive(Debug)]
 pub struct SnapshotPoint(io::Result<Option<RaftSnapshot>>);
 

@@ -1,6 +1,6 @@
 //! Reads that wait for a round of heartbeats.
 //!
-//! Owns: their list. Does not own: the rounds (`reads`).
+//! Owns: the list of these reads. Does not own: the rounds (`reads`).
 
 use std::cell::{Cell, RefCell};
 

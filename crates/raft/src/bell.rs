@@ -10,7 +10,7 @@ use std::{
 use futures_util::task::AtomicWaker;
 use thalweg_replica::ProposalDriver;
 
-/// A bell with one listener. It stays rung until the listener has heard it.
+/// A bell with one listener. Once rung, it stays rung until the listener has noticed it.
 #[derive(Default)]
 pub(crate) struct Bell {
     is_rung: AtomicBool,
@@ -37,7 +37,7 @@ impl Bell {
                 return Poll::Ready(());
             }
             self.waker.register(context.waker());
-            // It may have rung before the waker was there.
+            // Another thread may have rung the bell before the waker was registered.
             if self.is_rung.swap(false, SeqCst) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

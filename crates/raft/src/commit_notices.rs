@@ -1,16 +1,17 @@
 //! Commit notices: appends without entries, by which a follower learns that earlier entries are committed.
 //!
-//! Owns: when a notice leaves. Does not own: the network that carries it.
+//! Owns: the time at which a notice is sent. Does not own: the network that carries it.
 //!
 //! openraft sends a notice to each follower after each commit, unless an entry follows immediately. A client that waits
-//! for each of its writes sends the next one a moment later. Without a delay, half of all messages, and of the wake-ups
-//! that they cost on both nodes, would be notices. A notice therefore waits for [`NoticeTimes::delay`], and is dropped
-//! if another append follows meanwhile, which has the same commit position or a later one. It does not wait if the
-//! follower has recently asked for something whose reply waits for a commit ([`FollowerRequests`]).
+//! for each of its writes sends the next one a moment later. Without a delay, half of all messages and half of the
+//! resulting wake-ups would come from notices. A notice therefore waits for [`NoticeTimes::delay`]. It is dropped if
+//! another append follows in this time, because that append carries the same commit position or a later one. A notice
+//! does not wait if the follower has recently asked for something whose reply waits for a commit
+//! ([`FollowerRequests`]).
 //!
-//! openraft counts entries as stored by the results of later appends too, so a dropped notice needs no result of its
-//! own. Each heartbeat has the commit position as well, so a follower that misses a notice learns of the commit with
-//! the next one.
+//! openraft expects no separate result for a dropped notice: the result of a later append serves as well. Each
+//! heartbeat has the commit position as well, so a follower that misses a notice learns of the commit with the next
+//! one.
 
 use std::{cell::Cell, fmt, rc::Rc, time::Duration};
 
@@ -27,18 +28,19 @@ use crate::types::Types;
 /// Times of the notices to a follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoticeTimes {
-    /// Longest time for which a notice waits. A longer one saves messages, and makes followers show a write later.
+    /// Longest time for which a notice waits. A longer delay saves messages, but readers of followers see a write
+    /// later.
     pub delay: Duration,
-    /// Time after a request of the follower in which notices to this follower are sent without delay.
+    /// Time after a request of the follower during which notices to this follower are sent without delay.
     pub at_once_for: Duration,
 }
 
 impl NoticeTimes {
-    /// Times of the product.
+    /// Times that the server uses.
     pub const DEFAULTS: Self = Self { delay: Duration::from_millis(1), at_once_for: Duration::from_secs(1) };
 }
 
-/// Rule for the appends of one stream to a follower.
+/// Rule for the delay of appends in one stream to a follower.
 #[derive(Clone, Copy, Debug)]
 struct NoticePolicy {
     times: NoticeTimes,
@@ -50,22 +52,23 @@ impl NoticePolicy {
         Self { times, has_sent_entries: false }
     }
 
-    /// Returns the time for which an append waits for another one. `since_request` is the time since the follower's
-    /// last request; `None` if it has sent none. Appends before the first one with entries do not wait: they determine
-    /// the last entry that the follower has. A heartbeat is such an append, too.
+    /// Returns the time for which an append waits for another append to replace it; zero if it is sent at once.
+    /// `since_request` is the time since the follower's last request; `None` if it has sent none. An append that
+    /// precedes the stream's first entries is sent at once: it probes for the last entry that the follower has, or is a
+    /// heartbeat.
     fn wait(self, is_notice: bool, since_request: Option<Duration>) -> Duration {
         let has_asked = since_request.is_some_and(|since| since < self.times.at_once_for);
         if is_notice && self.has_sent_entries && !has_asked { self.times.delay } else { Duration::ZERO }
     }
 
-    /// Notes that an append has left.
+    /// Returns the rule after an append was sent.
     const fn left(self, is_notice: bool) -> Self {
         Self { has_sent_entries: self.has_sent_entries || !is_notice, ..self }
     }
 }
 
-/// Time of the last request of a follower whose reply waits until the follower has applied an entry: a forwarded write,
-/// or a linearizable read. Clones share the time.
+/// Time of a follower's last request whose reply waits until the follower has applied an entry: a forwarded write or a
+/// linearizable read. Clones share the time.
 pub struct FollowerRequests<Rt: AsyncRuntime>(Rc<Cell<Option<InstantOf<Types<Rt>>>>>);
 
 impl<Rt: AsyncRuntime> Clone for FollowerRequests<Rt> {
@@ -143,7 +146,7 @@ mod tests {
     type Append = AppendEntriesRequest<Types<TokioRuntime>>;
     type Requests = FollowerRequests<TokioRuntime>;
 
-    /// Runs a test whose time passes only while no task can run.
+    /// Runs a test on a simulated clock that advances only while no task can run.
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test);
     }
@@ -207,8 +210,8 @@ mod tests {
                 (30, append(4, true)),
                 (30, append(5, false)),
             ];
-            // The first append looks for the follower's last entry. The notice at 20 ms has no successor in time, and
-            // the stream ends after the last one.
+            // The first append asks for the follower's last entry. No append replaces the notice at 20 ms in time, and
+            // the stream ends after the last append.
             let left = pass(Requests::default(), appends).await;
             assert_eq!(left, [(1, 0), (1, 0), (2, 10), (3, 21), (3, 30), (4, 30)]);
         });

@@ -1,7 +1,7 @@
 //! Consensus of one space on one node.
 //!
-//! Owns: openraft's handle, the tasks around it, and the requests of other nodes. Does not own: the network that
-//! carries them, the member's queue and state (`replica`).
+//! Owns: openraft's handle, the tasks around it, and the service of other nodes' requests. Does not own: the network
+//! that carries the requests, or the member's queue and state (`replica`).
 //!
 //! ```text
 //!  member ── batches ──> proposals ──> openraft ──> log store ──> log, followers
@@ -61,19 +61,19 @@ use crate::{
 /// Number of leases without an answer of a majority after which a leader accepts no proposals.
 const LOST_LEASES: u32 = 2;
 
-/// Parts of a node that consensus works with.
+/// Parts of a node that its consensus uses.
 pub struct ConsensusParts<Rt: AsyncRuntime, N> {
     /// The member of the space.
     pub member: Member,
-    /// Syncs of the node's log.
+    /// Queue of writes that wait for an fsync of the node's log.
     pub queue: Arc<SyncQueue<Rt>>,
-    /// Performs the queue's steps.
+    /// Thread or scheduler that performs the queue's fsyncs.
     pub driver: Arc<dyn SyncDriver>,
     /// Connections to the other members.
     pub network: N,
-    /// Snapshots of the state; without them, a follower that lacks purged entries stays behind.
+    /// Builder and installer of snapshots of the state. With `None`, a follower that lacks purged entries stays behind.
     pub snapshots: Option<Rc<dyn Snapshots>>,
-    /// Forwards requests to the leader; without it they are refused on a follower.
+    /// Carrier of requests to the leader. With `None`, a follower refuses requests that only the leader can serve.
     pub forwarder: Option<Rc<dyn Forwarder>>,
 }
 
@@ -83,17 +83,17 @@ impl<Rt: AsyncRuntime, N> fmt::Debug for ConsensusParts<Rt, N> {
     }
 }
 
-/// Records of its space that a node has ever written: a vote, or entries.
+/// Kinds of records that a node has ever written in its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// True if the node has ever voted, or acknowledged a leader.
+    /// True if the node has ever voted or acknowledged a leader.
     pub has_voted: bool,
-    /// True if the node has entries, or had some that it has purged.
+    /// True if the node has entries, or had entries that it has purged.
     pub has_entries: bool,
 }
 
 impl History {
-    /// Returns true if the node has written nothing: it may found a space with others.
+    /// Returns true if the node has written nothing. Such a node may found a space with others.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         !self.has_voted && !self.has_entries
@@ -112,37 +112,37 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub barriers: Barriers<Rt>,
     /// Commands that other nodes have forwarded and that are not written yet.
     pub forwarded: Turns,
-    /// Bytes of proposals whose outcome is not known.
+    /// Size in bytes of the proposals whose outcome is not known.
     pub in_flight_bytes: Cell<u64>,
-    /// Node to which batches go at present.
+    /// Node to which this node sends its batches at present.
     pub target: Cell<Target>,
-    /// Instant at which all promises to leaders that this node may have made before its restart have expired. Until
-    /// then it does not vote.
+    /// Instant at which every promise to a leader from before this node's restart has expired. Before this instant the
+    /// node does not vote.
     pub trusts_itself_at: InstantOf<Types<Rt>>,
     /// Term in which this node has begun to transfer its leadership. It serves no more lease reads in that term.
     pub transferred: Cell<Option<Term>>,
-    /// Suspensions of the machine, after which leases are void.
+    /// Suspensions of the machine. After a suspension, the lease from before it is void.
     pub suspensions: Suspensions<Rt>,
     /// True while a change of the membership runs.
     pub is_changing: Cell<bool>,
-    /// Term in which this node leads or has led, and since when.
+    /// Term in which this node leads or has led, and the instant at which this leadership began.
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
     pub facts: Facts<Rt>,
     pub elections: Elections<Rt>,
-    /// Names of the requests in recent entries.
+    /// Names of the client requests in recent entries.
     pub names: EntryNames,
     pub is_stopped: Cell<bool>,
-    /// Error of the log because of which this node has ended consensus.
+    /// Error of the log after which this node has ended consensus.
     pub ended_by: OnceCell<AppendError>,
-    /// True once openraft has ended. Its last metrics can still show this node as the leader.
+    /// True once openraft has ended. Its last metrics may still show this node as the leader.
     pub has_ended: Cell<bool>,
-    /// True while this node sends no heartbeats because its fsyncs hang. It takes no proposals then.
+    /// True while this node sends no heartbeats because its fsyncs hang. It takes no proposals in this state.
     pub is_silent: Cell<bool>,
-    /// Ends writes that wait for room in the log.
+    /// Flag that ends writes which wait for free space in the log.
     pub stops_writes: Rc<Cell<bool>>,
 }
 
-/// Consensus of one space on one node. A clone refers to the same one.
+/// Consensus of one space on one node. Clones refer to the same consensus.
 pub struct Consensus<Rt: AsyncRuntime>(pub(crate) Rc<Inner<Rt>>);
 
 impl<Rt: AsyncRuntime> Clone for Consensus<Rt> {
@@ -158,7 +158,8 @@ impl<Rt: AsyncRuntime> fmt::Debug for Consensus<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Starts consensus of a member. It takes part in its space immediately, with the vote and the entries in its log.
+    /// Starts consensus of a member. The node takes part in its space immediately, with the vote and the entries of its
+    /// log.
     pub async fn start<N>(parts: ConsensusParts<Rt, N>, options: ConsensusOptions) -> Result<Self, StartError>
     where
         N: RaftNetworkFactory<Types<Rt>>,
@@ -167,7 +168,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Self::start_with(parts, options, |store| store).await
     }
 
-    /// Starts consensus like [`start`](Self::start), with another view of the space's log, for tests.
+    /// Starts consensus like [`start`](Self::start), for tests. `view` can wrap the space's log before openraft gets
+    /// it.
     pub async fn start_with<N, S>(
         parts: ConsensusParts<Rt, N>,
         options: ConsensusOptions,
@@ -234,17 +236,17 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(consensus)
     }
 
-    /// Returns what this node has written in its space so far.
+    /// Returns the kinds of records that this node has written in its space so far.
     #[must_use]
     pub fn history(&self) -> History {
         let has_entries = self.0.reader.last().is_some() || self.applied().is_some();
         History { has_voted: self.0.reader.has_voted(), has_entries }
     }
 
-    /// Founds the space with its first members. Call it only on a node whose [`history`](Self::history) and those of
-    /// all other members are empty, and on only one node.
+    /// Founds the space with its first members. Must be called on one node only, and only if the
+    /// [`history`](Self::history) of every member is empty.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
-        // The log refuses a membership that breaks a limit, and consensus ends when its log fails.
+        // The log refuses a membership that exceeds a limit, and an error of the log ends consensus.
         Membership::new(vec![members.keys().copied().collect()], members.clone()).map_err(io::Error::other)?;
         let members: BTreeMap<u64, NodeInfo> = members.into_iter().map(|(node, info)| (node.0, info)).collect();
         self.0.raft.initialize(members).await.map_err(|error| io::Error::other(error.to_string()))
@@ -256,7 +258,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.is_stopped.set(true);
         self.0.stops_writes.set(true);
         self.0.bell.ring();
-        // The tasks of openraft have panicked if this fails; there is nothing left to stop.
+        // An error means that openraft's tasks have panicked. Then there is nothing left to stop.
         let _ = self.0.raft.shutdown().await;
         self.0.member.set_leadership(Leadership::Follower { leader: None, term: self.0.member.leadership().term() });
     }
@@ -267,14 +269,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if self.0.is_stopped.get() {
             return;
         }
-        // A second call would have the same error.
+        // The cell may already hold an error. Only the first one is kept.
         let _ = self.0.ended_by.set(error.clone());
         self.0.stops_writes.set(true);
-        // openraft has ended by itself if a write has met the failed log, too.
+        // openraft has already ended if one of its own writes has met the failed log.
         let _ = self.0.raft.shutdown().await;
     }
 
-    /// Returns the error with which consensus has ended on this node; `None` while it runs, and after
+    /// Returns the error after which consensus has ended on this node; `None` while consensus runs, and after
     /// [`stop`](Self::stop).
     #[must_use]
     pub fn failure(&self) -> Option<String> {
@@ -295,7 +297,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         &self.0.member
     }
 
-    /// Returns the names of the requests in recent entries, which this node keeps while it leads and they are wanted.
+    /// Returns the names of the client requests in recent entries. This node keeps names while it leads and a member
+    /// asks for them.
     #[must_use]
     pub fn names(&self) -> &EntryNames {
         &self.0.names
@@ -307,7 +310,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         &self.0.reader
     }
 
-    /// Returns the counters of the times of appends to followers, for the network.
+    /// Returns the recorder with which the network reports the times of appends to followers.
     #[must_use]
     pub fn append_times(&self) -> AppendTimes {
         AppendTimes::new(self.0.member.clone(), self.0.reader.clone())
@@ -325,18 +328,19 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.applied.get()
     }
 
-    /// Sets the space time of the first entry that this node will receive. Has no effect once it has entries.
+    /// Sets the space time of the first entry that this node will receive. Has no effect if the node already has
+    /// entries.
     pub fn set_first_time(&self, time: SpaceTime) {
         self.0.reader.set_first_time(time);
     }
 
-    /// Lets this node purge entries up to `index`, which it has applied and persisted.
+    /// Allows this node to purge entries up to `index`. The node must have applied and persisted them.
     pub fn purge_through(&self, index: Index) {
         self.0.member.want_purge(index);
     }
 
-    /// Notes that a leader's append shows this node to be far behind, or not. A node that is far behind rests between
-    /// two fsyncs.
+    /// Notes, after a leader's append, if this node is far behind its leader. While it is far behind, the node pauses
+    /// between two fsyncs.
     pub fn note_far_behind(&self, is_far_behind: bool) {
         self.0.queue.note_far_behind(is_far_behind);
     }
@@ -360,7 +364,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(answer)
     }
 
-    /// Serves a candidate's question whether this node would vote for it.
+    /// Serves a candidate's question if this node would vote for it.
     pub async fn pre_vote(
         &self,
         request: VoteRequest<Types<Rt>>,
@@ -382,7 +386,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Installs a snapshot that has been received completely, if its sender still leads. An error before the state is
-    /// switched (such as that of a full disk) only refuses the snapshot, and consensus continues.
+    /// replaced, for example on a full disk, only rejects the snapshot, and consensus continues.
     pub async fn install_snapshot(
         &self,
         leader: RaftVote,
@@ -395,8 +399,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.install_full_snapshot(leader, snapshot).await.map_err(|error| io::Error::other(error.to_string()))
     }
 
-    /// Returns true if this node must refuse its vote, because it may have promised it to a leader before a restart. A
-    /// transfer of leadership is exempt: the leader that transfers no longer relies on its lease.
+    /// Returns true if this node must refuse its vote because it may have promised this vote to a leader before a
+    /// restart. A request of a leadership transfer is exempt: the former leader no longer relies on its lease.
     fn must_not_vote(&self, request: &VoteRequest<Types<Rt>>) -> bool {
         Types::<Rt>::now() < self.0.trusts_itself_at && !request.leadership_transfer
     }
@@ -412,8 +416,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.runtime_config().elect(true);
     }
 
-    /// Tells the member which node leads. openraft keeps a leader that no majority answers. This function treats such a
-    /// leader as no leader. Does nothing once openraft has ended.
+    /// Reports the leader that openraft knows to the member. openraft keeps a leader that no majority answers; this
+    /// function reports such a leader as no leader. Does nothing once openraft has ended.
     pub(crate) fn update_leadership(&self) {
         if self.0.has_ended.get() {
             return;
@@ -424,7 +428,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             let term = Term(seen.vote.leader_id.term);
             if seen.state.is_leader() {
                 let is_followed = self.has_quorum(term, seen.membership_config.membership().voter_ids().count());
-                // Appends with entries would keep the followers from an election.
+                // Appends with entries would keep the followers from electing another leader.
                 if is_followed && !self.0.is_silent.get() {
                     Leadership::Leader { term }
                 } else {
@@ -443,8 +447,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if a majority has answered this leader recently, or if its leadership began too recently for such
-    /// an answer.
+    /// Returns true if a majority has answered this leader recently, or if its leadership began too recently for an
+    /// answer.
     fn has_quorum(&self, term: Term, voters: usize) -> bool {
         let now = Types::<Rt>::now();
         let (led_term, led_since) = self.0.led_since.get();
@@ -457,8 +461,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         voters == 1 || openraft::Instant::saturating_duration_since(&now, last) <= LOST_LEASES * self.0.options.lease()
     }
 
-    /// Tells the member which node leads, until consensus ends. Then the member rejects proposals, and shows the
-    /// reason.
+    /// Reports each change of the leader to the member until consensus ends. Then makes the member reject proposals
+    /// with the reason of the end.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {
@@ -475,7 +479,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns the error of consensus that has ended.
+    /// Returns the reason for which consensus has ended.
     pub(crate) fn stopped_reason(&self) -> String {
         self.failure().unwrap_or_else(|| "the node stops".to_owned())
     }
@@ -485,7 +489,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 }
 
-/// Returns true if this node may have acknowledged a leader before it was started.
+/// Returns true if this node may have acknowledged a leader before it was started and other nodes can vote. A sole
+/// voter has promised nothing.
 fn has_promised(member: &Member, reader: &LogReader) -> bool {
     let has_voted = reader.has_voted();
     let membership = reader.membership().map(|(_, membership)| membership).or_else(|| {

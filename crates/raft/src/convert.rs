@@ -1,6 +1,6 @@
 //! Conversion of openraft's types to and from the records of the log.
 //!
-//! Owns: which record an entry or a vote becomes. Does not own: the layout of memberships and votes
+//! Owns: the choice of the record for an entry or a vote. Does not own: the layout of memberships and votes
 //! (`replica::Membership`, `replica::Vote`; bytes: `docs/formats/membership.md`).
 //!
 //! | openraft | record |
@@ -34,7 +34,7 @@ pub fn raft_log_id(id: LogId) -> RaftLogId {
     RaftLogId { leader_id: CommittedLeaderId::new(id.term.0), index: id.index.0 }
 }
 
-/// Returns the log's form of an entry's id.
+/// Returns the log's form of an openraft entry id.
 #[must_use]
 pub fn log_id(id: &RaftLogId) -> LogId {
     LogId { term: Term(id.leader_id.term), index: Index(id.index) }
@@ -46,7 +46,7 @@ pub fn raft_vote(vote: Vote) -> RaftVote {
     RaftVote { leader_id: RaftLeaderId::new(vote.term.0, vote.node.0), committed: vote.committed }
 }
 
-/// Returns the log's form of a vote.
+/// Returns the log's form of an openraft vote.
 #[must_use]
 pub fn vote(vote: &RaftVote) -> Vote {
     Vote { term: Term(vote.leader_id.term), node: NodeId(vote.leader_id.voted_for), committed: vote.committed }
@@ -66,7 +66,7 @@ pub(crate) fn membership(membership: &RaftMembership) -> Result<Membership, Stor
     Ok(Membership::new(configs, members)?)
 }
 
-/// Returns kind and payload of an entry's record.
+/// Returns the kind and the payload of the log record for an entry.
 pub fn record_of(entry: &RaftEntry) -> Result<(RecordKind, Bytes), StoreError> {
     Ok(match &entry.payload {
         EntryPayload::Blank => (RecordKind::Blank, Bytes::new()),
@@ -75,15 +75,15 @@ pub fn record_of(entry: &RaftEntry) -> Result<(RecordKind, Bytes), StoreError> {
     })
 }
 
-/// Returns the entry of a record, which must have an index.
+/// Returns the openraft entry of a record. The record must have an index.
 pub(crate) fn entry_of(record: &LogRecord) -> Result<RaftEntry, StoreError> {
     let id = LogId { term: record.term, index: record.index };
     let entry = entry_of_parts(record.kind, id, record.time, record.payload.clone());
     entry.ok_or(StoreError::Malformed { lsn: record.lsn, what: "membership" })
 }
 
-/// Returns the entry with the parts of a record, as another node has sent them; `None` if the payload is no membership
-/// although the kind says so. The time counts for commands only.
+/// Builds an entry from the parts of a record that another node has sent. Returns `None` if `kind` says that the
+/// payload is a membership but the payload is not. `time` is only used for an entry with commands.
 #[must_use]
 pub fn entry_of_parts(kind: RecordKind, id: LogId, time: SpaceTime, payload: Bytes) -> Option<RaftEntry> {
     let payload = match kind {

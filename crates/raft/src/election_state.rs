@@ -1,7 +1,7 @@
 //! State of the elections that a node starts without waiting for an election timeout.
 //!
-//! Owns: what the node remembers of its requests, and the lengths of its pauses. Does not own: the requests
-//! (`elections`).
+//! Owns: the facts about the node's earlier requests for votes, and the lengths of its pauses. Does not own: the
+//! requests (`elections`).
 
 use std::{cell::Cell, ops::Range};
 
@@ -10,16 +10,17 @@ use thalweg_types::NodeId;
 
 use crate::types::Types;
 
-/// Pause between two requests for votes, in microseconds.
+/// Lengths of the pause between two requests for votes, in microseconds.
 pub(crate) const PAUSE_MICROS: Range<u64> = 10_000..40_000;
 
-/// Requests of one node for votes.
+/// State of one node's requests for votes.
 pub(crate) struct Elections<Rt: AsyncRuntime> {
-    /// True while a task asks for votes in place of a deaf leader, or waits for the end of this node's lease.
+    /// True while a task tries to replace a deaf leader: it waits until the lease that this node has given ends, or
+    /// asks for votes.
     pub is_replacing: Cell<bool>,
-    /// Time of the last pre-vote that this node has granted to another one.
+    /// Time at which this node last granted a pre-vote to another node; `None` if it never did.
     pub granted_at: Cell<Option<InstantOf<Types<Rt>>>>,
-    /// Time of the last split vote after which this node has asked again.
+    /// Time of the last split vote after which this node has asked again; `None` if there was none.
     pub split_at: Cell<Option<InstantOf<Types<Rt>>>>,
     /// Number of pauses so far.
     pauses: Cell<u64>,
@@ -37,8 +38,9 @@ impl<Rt: AsyncRuntime> Default for Elections<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Elections<Rt> {
-    /// Returns the length of the node's next pause, a pseudorandom number within [`PAUSE_MICROS`]. It follows from the
-    /// node's id and the number of pauses before, so that two nodes hardly ever ask at the same moment twice.
+    /// Returns the length of the node's next pause in microseconds, a pseudorandom number within [`PAUSE_MICROS`]. The
+    /// number follows from the node's id and its count of earlier pauses, so two nodes hardly ever ask at the same
+    /// moment twice.
     pub(crate) fn next_pause_micros(&self, node: NodeId) -> u64 {
         let number = self.pauses.get();
         self.pauses.set(number + 1);

@@ -1,26 +1,26 @@
-//! Elections that wait for no election timeout: in place of a leader that does not hear this node, and after split
-//! votes.
+//! Elections without an election timeout: they replace a leader that does not hear this node, or repeat a split vote.
 //!
-//! Owns: the time at which a node asks for votes in these cases. Does not own: the rule by which a leader is deaf
-//! ([`Hearing`](crate::Hearing)), and all other elections and their rules (openraft).
+//! Owns: the time at which a node asks for votes in these two cases. Does not own: the rule that decides if a leader is
+//! deaf ([`Hearing`](crate::Hearing)), or all other elections and their rules (openraft).
 //!
-//! **Deaf leader.** A follower whose leader falls silent waits for the end of the lease that it has given, and then for
-//! an election timeout, in case the leader was only slow. With a deaf leader, followers skip the election timeout: they
-//! have already waited that long for its answers before they began to ignore it. They ask for votes as soon as their
-//! own leases end:
+//! **Deaf leader.** A follower whose leader falls silent first waits for the end of the lease that it has given. Then
+//! it waits for an election timeout, because the leader may only be slow. If the leader is deaf, a follower skips the
+//! election timeout: it has already waited that long for the leader's answers before it began to ignore the leader. It
+//! asks for votes as soon as its own lease ends:
 //!
 //! ```text
 //! last append accepted ── lease ──> pre-vote, repeated after each pause ── election timeout ──> elections of openraft
 //! ```
 //! A pre-vote changes nothing on any node unless a majority would elect the asking node. Followers that the leader
-//! still hears refuse, because they keep renewing its lease. If the leader hears this node again, it renews this node's
-//! lease, and no election follows.
+//! still hears refuse, because the leader keeps renewing their leases. If the leader hears this node again, it renews
+//! this node's lease too, and no election follows.
 //!
-//! **Split votes.** A candidate that is asked for its vote in its own term knows that the votes are split. It asks
-//! again after a pause, but only once in an election timeout: over slow links the votes could be split again.
+//! **Split votes.** If a candidate receives a request for its vote in its own term, the votes are split. The candidate
+//! asks again after a pause, but only once in an election timeout, because over slow links the votes could be split
+//! again.
 //!
-//! The pauses differ between nodes, and a node that has just promised its vote to another one does not ask, because two
-//! nodes that ask at the same moment split the votes.
+//! Two nodes that ask at the same moment split the votes. So the pauses differ between nodes, and a node that has just
+//! promised its vote to another node does not ask.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ use crate::{
 };
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Notes that this node has ignored an append of a leader that does not hear it. As soon as the lease that this
-    /// node has given to that leader ends, it asks the other members for their votes.
+    /// Notes that this node has ignored an append of a leader that does not hear it. This node has given the leader a
+    /// lease, and asks the other members for their votes as soon as the lease ends.
     pub fn ignored_deaf(&self, leader: NodeId) {
         let vote = self.vote_of_this_node();
         let is_followed = vote.committed && vote.leader_id.voted_for == leader.0;
@@ -53,23 +53,23 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         });
     }
 
-    /// Asks for votes until this node has accepted another vote than `ignored`, at most for an election timeout.
+    /// Asks for votes until this node has accepted a vote other than `ignored`, at most for an election timeout.
     async fn replace_deaf(&self, ignored: &RaftVote) {
         let options = &self.0.options;
         let now = Types::<Rt>::now();
-        // The last append that this node has accepted can have come a heartbeat before this one.
+        // This node may have accepted its last append from the leader up to one heartbeat ago.
         let lease_ends = (now + (options.lease() - options.heartbeat)).max(self.0.trusts_itself_at);
         let given_up = lease_ends + options.heartbeat + options.max_election;
         Types::<Rt>::sleep_until(lease_ends).await;
         while self.vote_of_this_node() == *ignored && Types::<Rt>::now() < given_up && !self.0.is_stopped.get() {
-            // While the lease lasts, openraft asks nobody.
+            // While the lease lasts, openraft sends no requests for votes.
             self.ask_for_votes().await;
             self.pause().await;
         }
     }
 
-    /// Notes this node's answer to a candidate. If this node is a candidate of the same term, it asks again after a
-    /// pause.
+    /// Notes this node's answer to a candidate's request for its vote. If this node is a candidate of the same term,
+    /// the votes are split, and it asks again after a pause.
     pub(crate) fn note_vote(&self, wanted: &RaftVote, answer: &VoteResponse<Types<Rt>>) {
         let own = answer.vote;
         let stands = !own.committed && own.leader_id.voted_for == self.0.member.node().0;
@@ -90,15 +90,15 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         });
     }
 
-    /// Notes this node's answer to a node that may become a candidate.
+    /// Notes this node's answer to a pre-vote request.
     pub(crate) fn note_pre_vote(&self, answer: &VoteResponse<Types<Rt>>) {
         if answer.vote_granted {
             self.0.elections.granted_at.set(Some(Types::<Rt>::now()));
         }
     }
 
-    /// Asks all voters whether they would vote for this node, unless this node has just promised its vote to another
-    /// one. If a majority would, openraft holds the election.
+    /// Asks all voters in a pre-vote if they would vote for this node. If a majority agrees, openraft holds the
+    /// election. Asks nobody if this node has just promised its vote to another node.
     async fn ask_for_votes(&self) {
         let longest = Duration::from_micros(PAUSE_MICROS.end);
         let has_just_granted = self.0.elections.granted_at.get().is_some_and(|at| at + longest > Types::<Rt>::now());
@@ -113,7 +113,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Types::<Rt>::sleep(Duration::from_micros(micros)).await;
     }
 
-    /// Returns the vote of this node, as openraft has it in memory.
+    /// Returns this node's vote from openraft's memory.
     pub(crate) fn vote_of_this_node(&self) -> RaftVote {
         self.0.raft.server_metrics().borrow_watched().vote
     }

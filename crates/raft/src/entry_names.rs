@@ -1,13 +1,13 @@
-//! Names of the requests in recent entries, for the log lines of the members.
+//! Names of the client requests in recent entries, for the log lines of the members.
 //!
-//! Owns: the names that the leader keeps in memory, and their bound. Does not own: the names themselves, their way to
-//! other members, and the log lines (`cluster`).
+//! Owns: the names that the leader keeps in memory, and the bound of this memory. Does not own: how names are made, how
+//! they reach other members, or the log lines (`cluster`).
 //!
-//! Entries have no names, because the state must be a function of its entries, and every replica would store them. So
-//! the leader keeps them beside, numbered in the order in which they were noted. It keeps none unless a member wants
-//! them.
+//! An entry does not contain the names: the state must be a function of its entries, and every replica would store
+//! them. So the leader keeps the names in memory. It numbers them in the order in which it received them. It keeps none
+//! unless a member has asked for them.
 //!
-//! Invariants: a name that is kept belongs to an entry that is committed; the oldest names are dropped beyond
+//! Invariants: a kept name belongs to a committed entry; the leader drops the oldest names beyond
 //! [`MAX_ENTRY_NAME_BYTES`].
 
 use std::{
@@ -17,10 +17,10 @@ use std::{
 
 use thalweg_types::{Index, limits::MAX_ENTRY_NAME_BYTES};
 
-/// Memory in bytes of the names of an entry, in addition to the text.
+/// Memory in bytes that the names of one entry take in addition to the text.
 const ENTRY_BYTES: usize = 64;
 
-/// Names of the requests in recent entries. See the module's documentation.
+/// Names of the client requests in recent entries, with their numbers. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct EntryNames {
     is_wanted: Cell<bool>,
@@ -45,7 +45,7 @@ impl KeptNames {
 }
 
 impl EntryNames {
-    /// Begins to keep names, or ends it and drops those that are kept.
+    /// Begins to keep names if `is_wanted` is true. Otherwise drops the kept names and keeps none.
     pub fn want(&self, is_wanted: bool) {
         self.is_wanted.set(is_wanted);
         if !is_wanted {
@@ -56,7 +56,7 @@ impl EntryNames {
         }
     }
 
-    /// Keeps the names of the requests in a committed entry, if they are wanted. Empty names are not kept.
+    /// Keeps the names of the requests in a committed entry if names are wanted. An empty text is not kept.
     pub fn note(&self, index: Index, names: impl FnOnce() -> String) {
         if !self.is_wanted.get() {
             return;
@@ -73,9 +73,9 @@ impl EntryNames {
         }
     }
 
-    /// Returns the names after the one with the number `after`, with their entries, and the number of the first of
-    /// them. The numbers begin at 1. After a number that was not given yet, all names are returned: it is one of an
-    /// earlier run.
+    /// Returns the names with numbers above `after`, each with the index of its entry, and the number of the first
+    /// returned name. Numbers begin at 1. A number that this run has not assigned yet comes from an earlier run; then
+    /// the function returns all names.
     #[must_use]
     pub fn after(&self, after: u64) -> (u64, Vec<(Index, String)>) {
         let kept = self.kept.borrow();

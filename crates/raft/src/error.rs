@@ -1,8 +1,8 @@
 //! Errors of a space: of its log, its start, reads, and changes of its membership.
 //!
-//! Owns: the errors of a space's log (`StoreError`), its start (`StartError`), reads at a level (`BarrierError`) and
-//! changes of the membership (`ChangeError`), each with a stable code and the caller's next step. Does not own: errors
-//! of proposed commands, which are those of `thalweg_replica`.
+//! Owns: the errors of a space's log (`StoreError`), of its start (`StartError`), of reads (`BarrierError`) and of
+//! changes of the membership (`ChangeError`). Each has a stable code and names the caller's next step. Does not own:
+//! errors of proposed commands (`thalweg_replica`).
 
 use std::io;
 
@@ -35,7 +35,7 @@ pub enum StoreError {
     Malformed {
         /// LSN of the record.
         lsn: Lsn,
-        /// Meaning of the record.
+        /// Expected content of the record: vote or membership, for example.
         what: &'static str,
     },
     /// A membership exceeds the limits of the log's format.
@@ -44,7 +44,7 @@ pub enum StoreError {
     /// The state could not be read.
     #[error("cannot read the state: {0}")]
     State(String),
-    /// The space's syncs have ended, because the node stops.
+    /// The space's syncs have ended because the node stops.
     #[error("the log is closed")]
     Closed,
 }
@@ -86,10 +86,10 @@ classified!(StartError {
     Self::Raft(_) => "consensus_start", Stop;
 });
 
-/// Error of a read that must be as recent as its level says. Nothing was read.
+/// Error of a read that needs a certain freshness of the state. Nothing was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BarrierError {
-    /// This node does not lead the space, and cannot ask the leader.
+    /// This node does not lead the space, and has no way to ask the leader.
     #[error("this node does not lead the space")]
     NotLeader {
         /// Id and address of the leader, if this node knows it.
@@ -101,7 +101,7 @@ pub enum BarrierError {
     /// The leader could not confirm in time that a majority still follows it.
     #[error("the leader has no majority at the moment: retry later")]
     NoQuorum,
-    /// This node has not applied the entries that the read must see in time.
+    /// This node has not applied in time the entries that the read must see.
     #[error("this node is behind the entries that the read must see: retry later, or on another node")]
     Behind,
     /// Consensus has ended on this node.
@@ -126,7 +126,7 @@ pub enum ChangeError {
         /// Id and address of the leader, if this node knows it.
         leader: Option<(NodeId, String)>,
     },
-    /// Another change is not complete.
+    /// Another change of the membership is not complete.
     #[error("another change of the membership is in progress: wait for it")]
     InProgress,
     /// The node is not a member.
@@ -141,23 +141,23 @@ pub enum ChangeError {
     /// A node with this id was a member, and was removed. Ids are never used again.
     #[error("node {0} was removed from this cluster: it can only join with a new directory")]
     Removed(NodeId),
-    /// The learner lacks too many entries to vote.
+    /// The learner lacks too many entries to become a voter.
     #[error("node {node} lacks {entries} entries, more than {max}: wait until it has caught up")]
     Lags {
-        /// The learner.
+        /// Id of the learner.
         node: NodeId,
         /// Number of entries that the learner lacks.
         entries: u64,
         /// Maximum number of entries that a learner may lack to become a voter.
         max: u64,
     },
-    /// The member, which would become a voter or the leader, has not answered recently.
+    /// The member that would become a voter or the leader has not answered recently.
     #[error("node {0} has not answered for a while: start it, or check the network between it and the leader")]
     Silent(NodeId),
-    /// After the change, the voters that answer would be no majority.
+    /// The voters that answer would not be a majority after the change.
     #[error("after the change only {alive} of {voters} voters would answer, which is no majority: repair them first")]
     NoMajority {
-        /// Number of voters after the change that have answered recently.
+        /// Number of voters after the change that have recently answered.
         alive: usize,
         /// Number of voters after the change.
         voters: usize,
@@ -174,7 +174,7 @@ pub enum ChangeError {
     /// No other voter can take over the leadership.
     #[error("no other voter has all entries: retry later")]
     NoSuccessor,
-    /// The leader, to which this node has forwarded the change, has refused it.
+    /// This node has forwarded the change to the leader, and the leader has refused it.
     #[error("{0}")]
     Refused(String),
     /// The membership exceeds the limits of its format.

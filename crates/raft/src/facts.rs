@@ -1,8 +1,8 @@
 //! Facts that the members of a space report about their disks and wall clocks.
 //!
-//! Owns: the newest report of each member, the rule that decides when too few voters have room for new data, and the
-//! time that a majority of the clocks has reached. Does not own: what the leader does about it (`weighing`), and how
-//! reports travel (with the replies to pings).
+//! Owns: the newest report of each member, the rule that decides when too few voters have disk space for new data, and
+//! the computation of the time that a majority of the wall clocks has reached. Does not own: the leader's reaction
+//! (`weighing`), or the transport of reports (with the replies to pings).
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,7 +21,7 @@ use crate::types::Types;
 pub struct MemberFacts {
     /// True if the member's disk is too full for new data.
     pub lacks_room: bool,
-    /// Time of the member's wall clock.
+    /// Time of the member's wall clock when it made the report.
     pub wall: SpaceTime,
 }
 
@@ -31,9 +31,9 @@ type Reports<Rt> = BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>;
 /// The newest reports of the members, and the leader's conclusions from them.
 pub(crate) struct Facts<Rt: AsyncRuntime> {
     pub reports: RefCell<Reports<Rt>>,
-    /// Last term in which space time has caught up with the wall clocks.
+    /// Last term in which space time was raised to the wall clocks.
     pub caught_up_in: Cell<Term>,
-    /// Time by which space time is behind the wall clocks of a majority, while this node leads.
+    /// Lag of space time behind the wall clocks of a majority; `None` unless this node leads and knows the lag.
     pub behind: Cell<Option<Duration>>,
     pub passed_on_at: Cell<Option<InstantOf<Types<Rt>>>>,
 }
@@ -49,10 +49,10 @@ impl<Rt: AsyncRuntime> Default for Facts<Rt> {
     }
 }
 
-/// Room of a voter, as the leader knows it.
+/// Disk space of a voter for new data, as the leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DiskRoom {
-    /// The voter has room, or has never reported.
+    /// The voter has disk space, or has never reported.
     Has,
     /// The voter's disk is too full for new data.
     Lacks,
@@ -61,8 +61,8 @@ pub(crate) enum DiskRoom {
 }
 
 impl DiskRoom {
-    /// Returns the room of a voter, computed from its newest facts and their age. A voter whose facts are older than
-    /// `silent_after` is silent.
+    /// Returns the disk space of a voter. `newest` is the voter's last report and the report's age; `None` if it has
+    /// never reported. A report older than `silent_after` makes the voter silent.
     pub(crate) fn of(newest: Option<(MemberFacts, Duration)>, silent_after: Duration) -> Self {
         match newest {
             Some((_, age)) if age > silent_after => Self::Silent,
@@ -72,10 +72,10 @@ impl DiskRoom {
     }
 }
 
-/// Sets of voters, each of which must have a majority. There are two while the membership changes.
+/// Sets of voters. A decision needs a majority of each set. There are two sets while the membership changes.
 pub(crate) type VoterSets = Vec<BTreeSet<NodeId>>;
 
-/// Returns the voters that lack room, if the voters with room are not a majority.
+/// Returns the voters that lack disk space if the other voters are not a majority; `None` if a majority has space.
 pub(crate) fn without_room(sets: &VoterSets, room: impl Fn(NodeId) -> DiskRoom) -> Option<BTreeSet<NodeId>> {
     let full: BTreeSet<NodeId> =
         sets.iter().flatten().copied().filter(|voter| room(*voter) == DiskRoom::Lacks).collect();
@@ -87,7 +87,8 @@ pub(crate) fn without_room(sets: &VoterSets, room: impl Fn(NodeId) -> DiskRoom) 
     is_refused.then_some(full)
 }
 
-/// Returns the latest time that the clocks of a majority have reached; `None` if fewer are known.
+/// Returns the latest time that the wall clocks of a majority have reached; `None` if the clocks of fewer voters are
+/// known.
 pub(crate) fn reached_by_majority(sets: &VoterSets, wall: impl Fn(NodeId) -> Option<SpaceTime>) -> Option<SpaceTime> {
     let of_set = |voters: &BTreeSet<NodeId>| {
         let mut walls: Vec<SpaceTime> = voters.iter().filter_map(|voter| wall(*voter)).collect();
@@ -98,7 +99,7 @@ pub(crate) fn reached_by_majority(sets: &VoterSets, wall: impl Fn(NodeId) -> Opt
     sets.iter().map(of_set).collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
-/// Formats names for a message.
+/// Formats the names of nodes for a message.
 pub(crate) fn listed(nodes: &BTreeSet<NodeId>, infos: &BTreeMap<NodeId, NodeInfo>) -> String {
     let name = |node: &NodeId| match infos.get(node) {
         Some(info) if !info.name.is_empty() => info.name.clone(),

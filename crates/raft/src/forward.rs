@@ -1,6 +1,7 @@
 //! Requests that a follower passes to its leader.
 //!
-//! Owns: the trait. Does not own: how requests travel (the network), or how the leader serves them (`consensus`).
+//! Owns: the trait. Does not own: the transport of requests (the network), or their service on the leader
+//! (`consensus`).
 
 use std::{fmt, time::Duration};
 
@@ -14,10 +15,10 @@ use crate::error::BarrierError;
 
 /// Carries requests from this node to the leader.
 pub trait Forwarder: fmt::Debug + 'static {
-    /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower finds
-    /// the outcomes of the commands itself, when it applies the entry: they are the same on all nodes. If the
-    /// connection fails after the commands were sent, the error is [`ProposeError::OutcomeUnknown`]. `requests` names
-    /// the requests in the log lines of the leader; it may be empty.
+    /// Forwards the commands of one entry, and returns the index of the entry once it is committed. The follower
+    /// computes the outcomes of the commands itself when it applies the entry, because they are equal on all nodes. If
+    /// the connection fails after the commands were sent, the error is [`ProposeError::OutcomeUnknown`]. `requests` is
+    /// the text that names the client requests in the leader's log lines; it may be empty.
     fn propose(
         &self,
         leader: (NodeId, NodeInfo),
@@ -27,7 +28,7 @@ pub trait Forwarder: fmt::Debug + 'static {
         within: Duration,
     ) -> LocalBoxFuture<'static, Result<Index, ProposeError>>;
 
-    /// Asks the leader for the entry that a linearizable read must wait for.
+    /// Asks the leader for the index of the entry that a linearizable read on this node must wait for.
     fn read_index(
         &self,
         leader: (NodeId, NodeInfo),

@@ -1,13 +1,13 @@
-//! The rule against deaf leaders: a node ignores the appends of a leader that does not hear it.
+//! The rule against deaf leaders: a node ignores the appends of a leader that does not hear the node.
 //!
-//! Owns: what one node knows about one peer's hearing. Does not own: pings and frames (the network), and time.
+//! Owns: the facts about one peer's hearing on one node. Does not own: pings and frames (the network), and time.
 //!
-//! A leader whose messages arrive, but which receives none, keeps its followers quiet and commits nothing. Each node
-//! sends numbered pings, and each frame carries the number of the last ping that its sender has received from its
-//! recipient. A peer is deaf if a ping was sent to it longer ago than a given time, and it has heard neither that ping
-//! nor a later one.
+//! A leader that can send but not receive would keep its followers from an election and commit nothing. To detect this,
+//! each node sends numbered pings. Each frame carries the number of the last ping that the sender of the frame has
+//! received from its recipient. A peer is deaf if it has heard neither an old ping of this node nor a later one; a ping
+//! is old if it was sent longer ago than a given time.
 //!
-//! Numbers of pings only rise during the run of a node. A peer that restarts begins again, see
+//! The numbers of a node's pings only rise while the node runs. A peer that restarts begins again at 1, see
 //! [`Hearing::reconnected`].
 
 use std::{collections::VecDeque, time::Duration};
@@ -16,12 +16,12 @@ use std::{collections::VecDeque, time::Duration};
 /// hear this node.
 const MAX_UNHEARD: usize = 64;
 
-/// A node's knowledge of the hearing of one peer, over one connection.
+/// State of one connection from which a node decides if the peer hears it.
 #[derive(Debug)]
 pub struct Hearing {
-    /// Time after which a peer that has not heard a ping is deaf.
+    /// Age of an unheard ping at which the peer counts as deaf.
     deaf_after: Duration,
-    /// Numbers and times of the pings that the peer has not heard.
+    /// Numbers and monotonic send times of the pings that the peer has not heard.
     unheard: VecDeque<(u64, Duration)>,
     last_sent: u64,
     /// Number of the last ping received from the peer.
@@ -29,13 +29,13 @@ pub struct Hearing {
 }
 
 impl Hearing {
-    /// Creates the knowledge of a new connection: no ping has been sent.
+    /// Creates the state of a new connection on which no ping was sent yet.
     #[must_use]
     pub fn new(deaf_after: Duration) -> Self {
         Self { deaf_after, unheard: VecDeque::new(), last_sent: 0, received: 0 }
     }
 
-    /// Returns the number of the next ping to the peer, which is sent at `now`.
+    /// Records a ping that is sent to the peer at monotonic time `now`, and returns its number.
     pub fn ping(&mut self, now: Duration) -> u64 {
         self.last_sent += 1;
         if self.unheard.len() < MAX_UNHEARD {
@@ -44,19 +44,20 @@ impl Hearing {
         self.last_sent
     }
 
-    /// Resets the received pings after a reconnect, because a restarted peer numbers its pings from 1. This node's own
-    /// numbers continue: otherwise a peer that was only cut off would seem to have heard the next pings already.
+    /// Resets the received pings after a reconnect, because a restarted peer numbers its pings from 1. The numbers of
+    /// this node's own pings continue. If they restarted at 1, a peer that did not restart would seem to have heard the
+    /// next pings already.
     pub fn reconnected(&mut self) {
         self.unheard.clear();
         self.received = 0;
     }
 
-    /// Notes that a ping of the peer has arrived.
+    /// Notes that ping `number` of the peer has arrived.
     pub fn received(&mut self, number: u64) {
         self.received = self.received.max(number);
     }
 
-    /// Number of the last ping received from the peer, which every frame to it carries.
+    /// Returns the number of the last ping received from the peer. Every frame to the peer carries this number.
     #[must_use]
     pub fn echo(&self) -> u64 {
         self.received
@@ -67,7 +68,7 @@ impl Hearing {
         while self.unheard.pop_front_if(|(sent, _)| *sent <= number).is_some() {}
     }
 
-    /// Returns true if the peer has not heard this node for so long that its appends are ignored.
+    /// Returns true if the peer has not heard this node for so long that this node must ignore the peer's appends.
     #[must_use]
     pub fn is_deaf(&self, now: Duration) -> bool {
         self.unheard.front().is_some_and(|(_, sent_at)| now.saturating_sub(*sent_at) > self.deaf_after)

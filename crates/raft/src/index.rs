@@ -4,27 +4,27 @@
 //! index of each term, and the number of bytes of entries before each anchor. Does not own: the entries.
 //!
 //! Memory: 24 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records
-//! of the node's log, after [`ANCHOR_BYTES`], and in each new segment. So small entries take 3/32 byte each, and a GiB
-//! of large entries takes 384 KiB. A read starts at the last anchor before its first entry.
+//! of the node's log, after [`ANCHOR_BYTES`], and in each new segment. So a small entry takes 3/32 byte of memory, and
+//! a GiB of large entries takes 384 KiB. A read starts at the last anchor at or before its first entry.
 //!
-//! Invariants: `first <= next`; anchors and terms ascend; the first anchor and the first term cover `first`, if there
-//! are entries.
+//! Invariants: `first <= next`; anchors and terms ascend; if there are entries, the first anchor and the first term
+//! begin at or before `first`.
 
 use std::collections::VecDeque;
 
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, LogPosition, Lsn, Term};
 
-/// Number of records of the node's log between two anchors.
+/// Number of records of the node's log after which a new anchor is set.
 const ANCHOR_RECORDS: u64 = 256;
-/// Number of bytes of the node's log between two anchors.
+/// Number of bytes of the node's log after which a new anchor is set.
 const ANCHOR_BYTES: u32 = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     index: Index,
     lsn: Lsn,
-    /// Bytes of the entries before this one that this index has seen.
+    /// Payload bytes of the entries before this anchor, counted since this index began.
     bytes_before: u64,
 }
 
@@ -35,9 +35,9 @@ pub(crate) struct SparseIndex {
     /// Index after the last entry.
     next: Index,
     anchors: VecDeque<Anchor>,
-    /// Bytes of all entries up to the last one that this index has seen.
+    /// Payload bytes of all entries up to the last one, counted since this index began.
     bytes: u64,
-    /// First known index of each term.
+    /// First known index of each term, in ascending order.
     terms: VecDeque<(Index, Term)>,
     /// Position of the newest anchor's entry; `None` if the next entry must become an anchor.
     newest_at: Option<LogPosition>,
@@ -56,7 +56,7 @@ impl SparseIndex {
         self.first == self.next
     }
 
-    /// Begins the range of an empty index at `first`.
+    /// Makes `first` the first index of the empty range.
     pub(crate) fn begin_at(&mut self, first: Index) {
         debug_assert!(self.is_empty());
         (self.first, self.next) = (first, first);
@@ -90,7 +90,8 @@ impl SparseIndex {
         self.next = from.max(self.first);
         while self.anchors.pop_back_if(|anchor| anchor.index >= from).is_some() {}
         while self.terms.pop_back_if(|(first, _)| *first >= from).is_some() {}
-        // Void entries lie between the newest anchor and the next entry.
+        // The node's log has void entries between the newest anchor and the next entry, so the next entry becomes an
+        // anchor.
         self.newest_at = None;
     }
 
@@ -122,7 +123,7 @@ impl SparseIndex {
         Some(self.anchors.get(after.checked_sub(1)?)?.lsn)
     }
 
-    /// Returns the number of bytes of the payloads from an entry on. Between two anchors all entries count as equally
+    /// Returns the payload bytes of the entries from `index` on. Between two anchors all entries count as equally
     /// large.
     pub(crate) fn bytes_from(&self, index: Index) -> u64 {
         let index = index.max(self.first);
@@ -135,7 +136,7 @@ impl SparseIndex {
             self.anchors.get(after).map_or((self.next, self.bytes), |next| (next.index, next.bytes_before));
         let (entries, share) = (next.0 - anchor.index.0, next.0 - index.0);
         let between = u128::from(bytes - anchor.bytes_before) * u128::from(share) / u128::from(entries);
-        // The share is at most the whole, which is a u64.
+        // A part of the bytes is at most their sum, which fits in a u64.
         self.bytes - bytes + between as u64
     }
 
@@ -154,7 +155,7 @@ impl SparseIndex {
         self.term(index).map(|term| LogId { term, index })
     }
 
-    /// Returns the last entry of each term among the entries from `from` to below `to`. The newest term is left out,
+    /// Returns the last entry of each term, if its index is at least `from` and below `to`. The newest term is left out
     /// because it has not ended.
     pub(crate) fn term_ends(&self, from: Index, to: Index) -> impl Iterator<Item = LogId> {
         let neighbours = self.terms.iter().zip(self.terms.iter().skip(1));
@@ -162,7 +163,7 @@ impl SparseIndex {
         ends.filter(move |id| from <= id.index && id.index < to)
     }
 
-    /// Number of bytes that the index takes.
+    /// Returns the memory of the index in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.anchors.capacity() * size_of::<Anchor>() + self.terms.capacity() * size_of::<(Index, Term)>()
     }

@@ -1,7 +1,7 @@
 //! Consensus of the replicas of a space: openraft over the node's log.
 //!
 //! Owns: openraft's types for a space ([`Types`]), their conversion to and from log records, the log of one space
-//! ([`LogStore`]), and the syncs that all spaces of a node share ([`SyncQueue`]). Does not own: the bytes of the log
+//! ([`LogStore`]), and the fsyncs that all spaces of a node share ([`SyncQueue`]). Does not own: the bytes of the log
 //! (`log`), the meaning of entries (`state`), the layout of memberships and votes (`replica`), sockets, an async
 //! runtime. Everything is generic over openraft's `AsyncRuntime`, and all spaces of a node run on one thread.
 //!
@@ -13,10 +13,10 @@
 //!
 //! Invariants:
 //! - a callback reports success only after its entries, and all records before them in the log, were in an fsync that
-//!   returned success; a vote is returned as saved only then;
+//!   returned success; a vote counts as saved only after such an fsync;
 //! - entries and votes reach the log in the order in which openraft wrote them;
 //! - no reader gets an entry that a truncation has voided;
-//! - entries of a space have indexes without gaps from the one after the purged entry.
+//! - the entries of a space have consecutive indexes, beginning after the last purged entry.
 
 mod append_times;
 mod applied;

@@ -1,15 +1,15 @@
 //! Members of a space: their identity, their replication progress, and changes of the membership.
 //!
-//! Owns: the conditions under which a change is made. Does not own: the protocol of the change (openraft, by joint
-//! consensus).
+//! Owns: the conditions under which the membership may change. Does not own: the protocol of the change (openraft, by
+//! joint consensus).
 //!
-//! * A new member is a learner: it receives entries and does not count in any majority.
-//! * A learner becomes a voter when it answers and lacks few entries, and the voters that answer remain a majority.
-//! * A voter is removed if the remaining voters that answer are a majority, and if it does not lead.
+//! * A new member is a learner: it receives entries, but majorities are computed without it.
+//! * A learner becomes a voter if it answers, lacks few entries, and the voters that answer would still be a majority.
+//! * A voter is removed if it does not lead, and if the remaining voters that answer would be a majority.
 //! * Node ids are never used again: an id is a random number that a directory gets when it is created, and the state
 //!   remembers the ids of removed members.
-//! * A change is made only in the term in which the leader has checked its conditions.
-//! * One change is made at a time, also if a change is interrupted half-way: a new one first completes it.
+//! * The leader makes a change only in the term in which it has checked the conditions.
+//! * One change is made at a time. If a change was interrupted half-way, the next change first completes it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,28 +36,31 @@ use crate::{
     types::Types,
 };
 
-/// Maximum time of a change.
+/// Maximum time that a change may take.
 const MAX_CHANGE: Duration = Duration::from_secs(10);
 /// Time after its last answer for which a member counts as alive, as a multiple of the lease.
 const ALIVE_LEASES: u32 = 3;
 /// Interval at which a change of the membership checks which voters have answered.
 const ANSWER_POLL: Duration = Duration::from_millis(20);
 
-/// A member as the leader sees it.
+/// State of a member, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
     /// Name and address of the member.
     pub info: NodeInfo,
     /// True if the member is a voter.
     pub votes: bool,
-    /// Last entry of this leader's log that the member has stored; known to the leader only.
+    /// Last entry of this leader's log that the member has stored; `None` if this node does not lead or does not know
+    /// the entry.
     pub matched: Option<Index>,
-    /// Time since the member's last answer; known to the leader only, and `None` before the first answer.
+    /// Time since the member's last answer; `None` if this node does not lead, or if the member has not answered it
+    /// yet.
     pub last_answer: Option<Duration>,
 }
 
 impl MemberStatus {
-    /// Returns the description of this member after it has joined again with another one.
+    /// Returns the description that the member gets when it joins again with `info`. A member that once joined to stay
+    /// a learner keeps this property.
     fn rejoins_as(&self, info: &NodeInfo) -> NodeInfo {
         NodeInfo { stays_learner: self.info.stays_learner || info.stays_learner, ..info.clone() }
     }
@@ -76,21 +79,23 @@ pub struct ConsensusStatus {
     pub applied: Option<LogId>,
     /// Last entry that this node has purged.
     pub purged: Option<LogId>,
-    /// Log entry that contains the membership.
+    /// Log entry that contains the present membership.
     pub membership: Option<LogId>,
     /// True while the membership changes from one set of voters to another.
     pub is_changing: bool,
     /// All members of the space, by their ids.
     pub members: BTreeMap<NodeId, MemberStatus>,
-    /// Time since a majority last answered the leader; known to the leader only.
+    /// Time since a majority last answered this leader; `None` if this node does not lead or no majority has answered
+    /// it yet.
     pub last_quorum: Option<Duration>,
-    /// Bytes of proposals whose outcome is not known.
+    /// Size in bytes of this node's proposals whose outcome is not known.
     pub in_flight_bytes: u64,
-    /// Time by which space time is behind the wall clocks of a majority of the voters; known to the leader only.
+    /// Lag of space time behind the wall clocks of a majority of the voters; `None` if this node does not lead or does
+    /// not know it.
     pub time_behind: Option<Duration>,
 }
 
-/// Marks a change as running until it is dropped.
+/// Guard that marks a change of the membership as running until it is dropped.
 struct Changing<'a>(&'a std::cell::Cell<bool>);
 
 impl Drop for Changing<'_> {
@@ -140,7 +145,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns the size in bytes of the entries that this node has after an entry, see [`LogReader::bytes_after`].
+    /// Returns the size in bytes of the entries after `index` in this node's log, see [`LogReader::bytes_after`].
     ///
     /// [`LogReader::bytes_after`]: crate::LogReader::bytes_after
     #[must_use]
@@ -157,8 +162,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         })
     }
 
-    /// Adds a node as a learner, or confirms that the node is one. A node that joins again stays a learner if it joined
-    /// as one.
+    /// Adds a node as a learner, or succeeds if the node is a learner already. A node that first joined to stay a
+    /// learner keeps this property when it joins again.
     pub async fn add_learner(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         self.apply_earlier_changes().await?;
         let status = self.led()?;
@@ -176,7 +181,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(&status, ChangeMembers::AddNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
-    /// Changes the name and address of a member. Keeps the member's wish to stay a learner.
+    /// Changes the name and address of a member. A member that joined to stay a learner keeps this property.
     pub async fn set_info(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         let status = self.led()?;
         let known = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
@@ -191,8 +196,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(&status, ChangeMembers::SetNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
-    /// Makes a learner a voter, if it lacks few entries. [`ChangeError::AlreadyVotes`] means that the member is a voter
-    /// and that the change by which it became one is committed.
+    /// Makes a learner a voter if it lacks few entries. The error [`ChangeError::AlreadyVotes`] means that the member
+    /// is a voter and that its promotion is committed.
     pub async fn promote(&self, node: NodeId) -> Result<(), ChangeError> {
         let status = self.led()?;
         let learner = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
@@ -208,13 +213,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let mut after = voters(&status);
         after.insert(node);
         self.check_majority(&after).await?;
-        // A voter that is down makes the majority larger and is of no use for it.
+        // A new voter that is down would enlarge the majority without contributing to it.
         self.check_alive(node).await?;
         self.change(&status, ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
     }
 
-    /// Completes a change of the voters that has ended half-way, because its leader failed or its time was over: until
-    /// then, majorities of the former voters and of the new ones must agree. Does nothing while a change runs.
+    /// Completes a change of the voters that was interrupted half-way because its leader failed or its time was over.
+    /// Until it is completed, each decision needs a majority of the former voters and one of the new voters. Does
+    /// nothing while a change runs.
     pub async fn complete_change(&self) -> Result<(), ChangeError> {
         let status = self.led()?;
         let index = |id: Option<LogId>| id.map(|id| id.index);
@@ -222,12 +228,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if !status.is_changing || is_open || self.0.is_changing.get() {
             return Ok(());
         }
-        // Without a new voter, only the second half of the change is left.
+        // The call adds no voter, so only the second half of the interrupted change is left.
         self.change(&status, ChangeMembers::AddVoterIds(BTreeSet::new())).await
     }
 
-    /// Answers the promotion of a member that votes. An earlier request may not be complete, or may have ended
-    /// half-way.
+    /// Answers a request to promote a member that already votes. An earlier promotion of the member may still run, or
+    /// may have been interrupted half-way.
     async fn confirm_vote(&self, node: NodeId, status: &ConsensusStatus) -> Result<(), ChangeError> {
         let index = |id: Option<LogId>| id.map(|id| id.index);
         if !status.is_changing && index(status.membership) <= index(status.committed) {
@@ -239,7 +245,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(status, ChangeMembers::AddVoterIds(BTreeSet::from([node.0]))).await
     }
 
-    /// Returns true if a member is a voter once the current change is complete.
+    /// Returns true if a member will be a voter when the current change is complete.
     fn will_vote(&self, node: NodeId) -> bool {
         let metrics = self.0.raft.server_metrics();
         let seen = metrics.borrow_watched();
@@ -247,9 +253,10 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         configs.last().is_some_and(|voters| voters.contains(&node.0))
     }
 
-    /// Removes a member for good. [`ChangeError::Removed`] means that the node was a member and that its removal is
-    /// complete, so that a request can be repeated. Every node that has applied the removal says so, with a majority or
-    /// without. [`ChangeError::NotAMember`] needs a majority, because another leader may have added the node.
+    /// Removes a member for good. A caller can repeat the request: the error [`ChangeError::Removed`] means that the
+    /// node was a member and that its removal is complete. Every node that has applied the removal returns this error,
+    /// even without a majority. The error [`ChangeError::NotAMember`] needs a majority, because another leader may have
+    /// added the node.
     pub async fn remove(&self, node: NodeId, removal: Removal) -> Result<(), ChangeError> {
         if self.is_removed(node).map_err(|error| ChangeError::Stopped(error.to_string()))? {
             return Err(ChangeError::Removed(node));
@@ -274,8 +281,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns the error of the removal of a node that is no member: it was removed before, or its removal is not
-    /// complete, or it was never a member.
+    /// Returns the error for a request to remove a node that is not a member: the node was removed before, its removal
+    /// is not complete, or it was never a member.
     async fn why_no_member(&self, node: NodeId) -> ChangeError {
         if let Err(error) = self.apply_earlier_changes().await {
             return error;
@@ -287,22 +294,23 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let index = |id: Option<LogId>| id.map(|id| id.index);
         match self.is_removed(node) {
             Ok(true) => ChangeError::Removed(node),
-            // The last entry of its removal, or of another change, is not committed or not applied yet.
+            // The last entry of the node's removal, or of another change, is not committed or not applied yet.
             Ok(false) if index(status.membership) > index(status.applied) => ChangeError::InProgress,
             Ok(false) => ChangeError::NotAMember(node),
             Err(error) => ChangeError::Stopped(error.to_string()),
         }
     }
 
-    /// Returns true if a node was removed, as far as this node has applied the log. Its id is never used again.
+    /// Returns true if a node was removed, according to the entries that this node has applied. Its id is never used
+    /// again.
     pub fn is_removed(&self, node: NodeId) -> Result<bool, MachineError> {
         self.0.member.machine().is_removed(node)
     }
 
-    /// Transfers the leadership to the given voter, or otherwise to the voter that has most entries. Returns when
-    /// another node leads, or four leases after the beginning of the transfer. A leader that was just elected first
-    /// waits for an answer of such a voter. If the given node leads already, there is nothing to do, so that a
-    /// request can be repeated.
+    /// Transfers the leadership to voter `to`; with `None`, to the voter with most entries. Returns when another node
+    /// leads, or four leases after the beginning of the transfer. A leader that was just elected first waits for an
+    /// answer of a voter that may take over. Succeeds without a transfer if `to` leads already, so a caller can repeat
+    /// the request.
     pub async fn transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let here = self.0.member.node();
         if to == Some(here) {
@@ -330,8 +338,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Begins to transfer the leadership like [`begin_transfer`](Self::begin_transfer). A leader that was just elected
-    /// has not heard the others yet. If none of those that it has heard can take over, the rest get the time in which a
-    /// living member answers.
+    /// has not heard the other voters yet. If none of the voters that it has heard can take over, it waits for answers
+    /// of the others, for the time in which a living member answers.
     async fn begin_transfer_with_answers(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();
         loop {
@@ -346,8 +354,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if another voter, or that of `to`, has not yet told this leader which entries it has. A voter that
-    /// has and fell silent is not awaited.
+    /// Returns true if a voter that may take over has not yet told this leader which entries it has: voter `to`, or any
+    /// other voter if `to` is `None`. A voter that has answered before and then fell silent does not count.
     fn awaits_answer(&self, to: Option<NodeId>) -> bool {
         let here = self.0.member.node();
         let is_candidate = |node: NodeId| node != here && to.is_none_or(|to| to == node);
@@ -356,7 +364,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.status().members.iter().any(|(node, member)| is_candidate(*node) && is_unheard(member))
     }
 
-    /// Begins to transfer the leadership. From then on, this node serves no more lease reads in this term.
+    /// Begins to transfer the leadership. From now on, this node serves no more lease reads in this term.
     pub(crate) async fn begin_transfer(&self, to: Option<NodeId>) -> Result<NodeId, ChangeError> {
         let status = self.led()?;
         let here = self.0.member.node();
@@ -384,7 +392,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Begins to transfer the leadership of a node that sends no heartbeats, and therefore does not count as the
-    /// leader. Nobody answers it, so the reports of the voters show which of them live.
+    /// leader. The other nodes do not answer such a node, so it takes a voter as alive if the voter has recently
+    /// reported its facts.
     pub(crate) async fn begin_silent_transfer(&self) -> Result<NodeId, ChangeError> {
         let status = self.status();
         let here = self.0.member.node();
@@ -402,12 +411,12 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(to)
     }
 
-    /// Returns true if a member has reported its facts as recently as a living one answers.
+    /// Returns true if the last report of a member is recent enough for the member to count as alive.
     fn has_reported(&self, node: NodeId) -> bool {
         self.facts_of(node).is_some_and(|(_, age)| age <= ALIVE_LEASES * self.0.options.lease())
     }
 
-    /// Returns the status of the space, if this node leads it.
+    /// Returns the status of the space if this node leads it, and otherwise an error.
     fn led(&self) -> Result<ConsensusStatus, ChangeError> {
         match self.0.member.leadership() {
             Leadership::Leader { .. } => Ok(self.status()),
@@ -420,7 +429,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Checks that the voters that have answered recently are a majority of `after`. A leader that was just elected has
-    /// not heard the others yet, so they get the time in which a living member answers.
+    /// not heard the other voters yet. So it waits for their answers, for the time in which a living member answers.
     async fn check_majority(&self, after: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
         let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();
         loop {
@@ -437,7 +446,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Checks that a member has answered recently, like [`check_majority`](Self::check_majority).
+    /// Checks that a member has answered recently. Waits for an answer like [`check_majority`](Self::check_majority).
     async fn check_alive(&self, node: NodeId) -> Result<(), ChangeError> {
         let gives_up = Types::<Rt>::now() + ALIVE_LEASES * self.0.options.lease();
         while !self.led()?.members.get(&node).is_some_and(|member| self.is_alive(member)) {
@@ -449,8 +458,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(())
     }
 
-    /// Waits until this leader has applied all changes that were made before, because the state remembers who was
-    /// removed.
+    /// Waits until this leader has applied all earlier changes of the membership. Afterwards its state knows all
+    /// removed nodes.
     async fn apply_earlier_changes(&self) -> Result<(), ChangeError> {
         let status = self.led()?;
         match self.read_linearizable(MAX_CHANGE).await {
@@ -464,8 +473,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Changes the membership, if this node still leads in the term of `status`, by which the change was found to be
-    /// safe.
+    /// Changes the membership if this node still leads in the term of `status`. The caller has checked with `status`
+    /// that the change is safe.
     async fn change(&self, status: &ConsensusStatus, change: ChangeMembers<u64, NodeInfo>) -> Result<(), ChangeError> {
         let Some(term) = status.leadership.led_term() else { return Err(not_leader(&status.leadership)) };
         if self.0.is_changing.replace(true) {

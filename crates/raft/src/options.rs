@@ -14,22 +14,23 @@ pub struct ConsensusOptions {
     pub heartbeat: Duration,
     /// Shortest time without a leader after which a follower stands for election.
     pub min_election: Duration,
-    /// Longest time without a leader after which a follower stands for election. It is also the lease of a leader.
+    /// Longest time without a leader after which a follower stands for election. It is also the length of a leader's
+    /// lease.
     pub max_election: Duration,
-    /// Maximum bytes of entries that this node has proposed or forwarded and whose outcome it does not know. Beyond it,
-    /// commands wait in the queue. One entry may exceed it.
+    /// Maximum size in bytes of the entries that this node has proposed or forwarded without knowing their outcome yet.
+    /// At the limit, commands wait in the queue. One entry alone may exceed the limit.
     pub max_in_flight_bytes: u64,
-    /// Maximum bytes of the outcomes of forwarded commands that this node keeps until the leader's answers name their
-    /// entries. One entry's outcomes may exceed it.
+    /// Maximum size in bytes of the outcomes that this node keeps for forwarded commands. It keeps them until the
+    /// leader's answer says which entry contains the commands. The outcomes of one entry alone may exceed the limit.
     pub max_outcome_bytes: usize,
-    /// Age of the oldest write without an fsync at which a leader gives up its leadership.
+    /// Maximum age of the oldest write without an fsync. Beyond it, a leader gives up its leadership.
     pub max_sync_age: Duration,
-    /// Bytes of entries without an fsync at which a leader gives up its leadership.
+    /// Maximum size in bytes of the entries without an fsync. Beyond it, a leader gives up its leadership.
     pub max_unsynced_bytes: u64,
-    /// Time, at least two heartbeats, for which a new leader waits for the wall clocks of a majority. After that it
-    /// gives its time to entries without them.
+    /// Maximum time, at least two heartbeats, for which a new leader waits for reports of the wall clocks of a
+    /// majority. After this time it accepts commands without these reports.
     pub max_catch_up: Duration,
-    /// Number of entries that a learner may lack when it becomes a voter.
+    /// Maximum number of entries that a learner may lack to become a voter.
     pub max_promotion_lag: u64,
     /// Bounds of the space's memory.
     pub store: StoreOptions,
@@ -50,39 +51,39 @@ impl ConsensusOptions {
         store: StoreOptions::DEFAULTS,
     };
 
-    /// Time after a follower's acknowledgement in which it elects no other leader.
+    /// Time after a follower's acknowledgement of a leader during which the follower elects no other leader.
     #[must_use]
     pub const fn lease(&self) -> Duration {
         self.max_election
     }
 
-    /// Time after which a follower ignores a leader that has not answered one of its pings. The follower then still
-    /// waits for the end of its lease, so a silent leader is replaced after about the sum of both times.
+    /// Time after which a follower ignores a leader that has not answered one of its pings. The follower then waits for
+    /// the end of its lease. So such a leader is replaced after about the sum of both times.
     #[must_use]
     pub const fn deaf_after(&self) -> Duration {
         self.min_election
     }
 
-    /// Age of the last report at which a member counts as silent. Members report once in a heartbeat, so several
-    /// reports must be missing, however slow the heartbeat is.
+    /// Age of a member's last report at which the member counts as silent. Members report once in each heartbeat
+    /// interval. The age covers several intervals, so a single lost report does not count.
     #[must_use]
     pub fn silent_after(&self) -> Duration {
         Duration::from_secs(5).max(4 * self.heartbeat)
     }
 
-    /// Time after the beginning of a leadership in which every voter that lives has reported: members report once in a
-    /// heartbeat.
+    /// Time after the beginning of a leadership in which every living voter has reported. Members report once in each
+    /// heartbeat interval.
     pub(crate) fn hear_all_for(&self) -> Duration {
         2 * self.heartbeat
     }
 
-    /// Time after the beginning of a leadership at which the leader takes commands although no majority has reported.
+    /// Time after the beginning of a leadership at which the leader takes commands even if no majority has reported.
     pub(crate) fn catch_up_within(&self) -> Duration {
         self.max_catch_up.max(self.hear_all_for())
     }
 
-    /// Returns openraft's configuration. `may_elect` is false for a node that may have promised its vote to a leader
-    /// and does not know until when.
+    /// Returns openraft's configuration. `may_elect` is false for a restarted node that may have promised its vote to a
+    /// leader before the restart.
     pub(crate) fn config(&self, may_elect: bool) -> Result<Arc<Config>, StartError> {
         let millis = |time: Duration| time.as_millis() as u64;
         let config = Config {
@@ -94,13 +95,14 @@ impl ConsensusOptions {
             enable_pre_vote: Some(true),
             broadcast_submitted_on_append: Some(true),
             backoff: "50ms 100ms ..200ms".to_owned(),
-            // The node's maintenance decides which entries are purged, and the state can be sent as a snapshot at any
-            // time.
+            // The node's maintenance decides which entries are purged. The state can be sent as a snapshot at any time,
+            // so openraft need not build snapshots.
             snapshot_policy: SnapshotPolicy::Never,
             max_in_snapshot_log_to_keep: u64::MAX,
             enable_leader_restore: Some(false),
-            // A member on an older copy of its directory gets again what it has lost. Without this, the leader would
-            // repeat an append for ever that the member cannot take, and with debug assertions its consensus would end.
+            // A member that runs on an older copy of its directory must receive the lost entries again. Without this
+            // option, the leader would repeat an append that the member cannot take for ever, and with debug assertions
+            // the leader's consensus would end.
             allow_log_reversion: Some(true),
             ..Config::default()
         };

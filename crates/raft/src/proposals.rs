@@ -2,20 +2,22 @@
 //!
 //! Owns: the batches in flight, and the answers to their proposers. Does not own: the queue (`replica`).
 //!
-//! Several entries are in flight at a time, up to [`ConsensusOptions::max_in_flight_bytes`]. Beyond it, batches stay in
-//! the queue, which grows up to its own bound. A proposer is answered at its own deadline at the latest, and the other
-//! proposers of its batch keep waiting. The bytes of a batch count until consensus has decided.
+//! Several entries are in flight at a time, up to [`ConsensusOptions::max_in_flight_bytes`]. At this limit, further
+//! batches stay in the queue, which has its own bound. A proposer is answered at its own deadline at the latest; the
+//! other proposers of its batch keep waiting. The bytes of a batch count towards the limit until consensus has decided
+//! about it.
 //!
 //! While the background work of the leader's state is behind, the leader takes commands only after pauses
 //! ([`Member::pause_left`]), so that applying them does not hold up the consensus thread.
 //!
-//! An entry is written only in the term in which this node has checked its commands and its room, and takes its space
-//! time in that term. If openraft has another term by then, it refuses the entry unwritten. Commands that require the
-//! former term end with `not_leader` or `no_leader`; the others may go to another leader.
+//! Before it proposes an entry, this node checks the entry's commands and the free disk space, and stamps the entry
+//! with space time. The entry is written only in the term of these checks. If openraft has reached another term, it
+//! refuses the entry unwritten. Commands that require the former term end with `not_leader` or `no_leader`; the others
+//! may go to another leader.
 //!
 //! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election
-//! are no such acknowledgements, so a new leader leaves batches in the queue until the first majority has acknowledged
-//! it, and forwarded commands wait as well. They also wait until its time has caught up with the wall clocks
+//! do not count as acknowledgements. So a new leader leaves batches in the queue, and lets forwarded commands wait,
+//! until a majority has acknowledged it. It also waits until its space time has caught up with the wall clocks
 //! (`weighing`).
 //!
 //! | result of openraft | answer to the proposers |
@@ -26,12 +28,12 @@
 //! | nothing until the deadline, or stopped | `outcome_unknown` |
 //! | nothing for [`LAST_ANSWER`] after another node has become the leader | `outcome_unknown` |
 //!
-//! If this node or another one refuses a batch because it does not lead, nothing of the batch was written. The batch
-//! then goes to the leader that one of the two nodes knows at that time. This happens at most [`MAX_FORWARDS`] times,
-//! and not if later batches have overtaken the batch (`target`).
+//! A node that does not lead refuses a batch unwritten. The batch then goes to the leader that this node knows, or that
+//! the refusing node names. This happens at most [`MAX_FORWARDS`] times, and not if later batches have overtaken the
+//! batch (`target`).
 //!
-//! [`Member::pause_left`]: thalweg_replica::Member::pause_left
-//! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
+//! [`Member::pause_left`]: thalweg_replica::Member::pause_left [`ConsensusOptions::max_in_flight_bytes`]:
+//! crate::ConsensusOptions::max_in_flight_bytes
 
 use std::{
     future::{Future, pending},
@@ -64,19 +66,19 @@ use crate::{
     types::{Commands, Response, Types, detach},
 };
 
-/// Longest time for which a proposer waits for a leader that another node has replaced. The entry can be on a majority
-/// already; then the former leader learns from its successor that it is committed.
+/// Longest time for which a proposer waits for the answer of a leader after another node has become the leader. The
+/// entry may be on a majority already. Then the former leader learns from its successor that the entry is committed.
 const LAST_ANSWER: Duration = Duration::from_millis(500);
 /// Maximum number of nodes to which a batch is forwarded, one after the other.
 const MAX_FORWARDS: u32 = 3;
 
-/// Longest time between two looks at a pause, and the shortest.
+/// Longest time between two checks of a pause of this node; [`MIN_PAUSE_STEP`] is the shortest.
 const MAX_PAUSE_STEP: Duration = Duration::from_millis(20);
 const MIN_PAUSE_STEP: Duration = Duration::from_millis(1);
 
 type Decided<Rt> = OneshotReceiverOf<Types<Rt>, ClientWriteResult<Types<Rt>>>;
 
-/// Bytes of a proposal in flight, which are given back when it is dropped.
+/// Bytes of a proposal in flight. Dropping the value subtracts them from the total.
 struct InFlight<Rt: AsyncRuntime>(Consensus<Rt>, u64);
 
 impl<Rt: AsyncRuntime> InFlight<Rt> {
@@ -96,11 +98,11 @@ impl<Rt: AsyncRuntime> Drop for InFlight<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Takes batches as long as consensus runs.
+    /// Takes batches from the queue and submits them until consensus ends.
     pub(crate) async fn run_proposals(self) {
         let mut pause = Duration::ZERO;
         while !self.0.is_stopped.get() {
-            // Commands of an address that makes a pause are taken when it ends.
+            // The commands of an address that makes a pause are taken when the pause ends.
             let to_next = if pause.is_zero() { self.0.member.time_to_next() } else { Some(pause_step(pause)) };
             match to_next {
                 Some(pause) if !pause.is_zero() => _ = Types::<Rt>::timeout(pause, self.0.bell.heard()).await,
@@ -119,8 +121,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Proposes commands that another member has forwarded to this node. They are never forwarded again. Returns the
-    /// index of their entry once it is committed.
+    /// Proposes commands that another member has forwarded to this node. This node never forwards them again. Returns
+    /// the index of their entry once it is committed.
     pub async fn propose_forwarded(
         &self,
         payload: Bytes,
@@ -131,7 +133,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let gives_up = deadline::<Rt>(within);
         let leadership = member.leadership();
         let Some(term) = leadership.led_term() else { return Err(leadership.refusal()) };
-        // The log would refuse the entry, and consensus ends when its log does.
+        // The log would refuse a larger entry, and an error of the log ends consensus.
         let (bytes, max) = (payload.len() as u64, max_payload_bytes(member.log()));
         if bytes > max {
             return Err(ProposeError::TooLarge { bytes, max });
@@ -143,7 +145,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             member.check_room()?;
         }
         let in_flight = InFlight::new(self, payload.len());
-        // Commands that wait for the beginning of the leadership are written in the order of their arrival.
+        // Commands that wait for the beginning of the leadership are written in the order in which they arrived.
         let turn = self.0.forwarded.queue();
         let may_write = async {
             self.begin_of_leadership().await;
@@ -177,8 +179,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.caught_up().await;
     }
 
-    /// If this node has just been elected, waits until a majority has acknowledged it, or until it leads no more. A
-    /// leader whom no majority acknowledges does not count as one after a while (`update_leadership`).
+    /// Waits until a majority has acknowledged this node as the leader, if it has just been elected, or until it leads
+    /// no more. A leader that no majority acknowledges stops to count as the leader after a while
+    /// (`update_leadership`).
     async fn first_acknowledgement(&self) {
         let mut metrics = self.0.raft.data_metrics();
         while self.0.member.leads() && metrics.borrow_watched().last_quorum_acked.is_none() {
@@ -189,7 +192,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits while this node, as the leader, should take no commands.
+    /// Waits until this node, as the leader, may take commands again.
     async fn end_of_pause(&self) {
         loop {
             let pause = self.0.member.pause_left();
@@ -218,14 +221,15 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Notes a new batch for a node, and returns its run.
+    /// Notes that a new batch is sent to `node`, and returns the run of the batch.
     fn new_run(&self, node: NodeId) -> Run {
         let (run, target) = self.0.target.get().send(node);
         self.0.target.set(target);
         run
     }
 
-    /// Hands an entry to openraft, in the order of the calls. openraft refuses it unless this node leads in `term`.
+    /// Hands an entry to openraft. Entries are written in the order of the calls. openraft refuses an entry unless this
+    /// node leads in `term`.
     async fn write(&self, bytes: Bytes, term: Term) -> Result<Decided<Rt>, ProposeError> {
         let commands = Commands { time: self.0.member.clock().stamp(), bytes };
         let (responder, decided) = ProgressResponder::complete_only();
@@ -234,7 +238,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(decided)
     }
 
-    /// Proposes a batch of a run on this node, in the term in which its proposals were checked.
+    /// Proposes a batch on this node, in the term in which the batch's proposals were checked.
     async fn propose(&self, batch: Batch, run: Run) {
         let Some(term) = batch.term() else { return batch.fail(&ProposeError::NoLeader) };
         let in_flight = InFlight::new(self, batch.payload().len());
@@ -244,7 +248,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Answers a batch once openraft has decided, and proposers whose deadlines pass before that.
+    /// Starts a task that answers a batch once openraft has decided about it. The task answers proposers whose
+    /// deadlines pass earlier.
     fn answer(&self, mut batch: Batch, mut decided: Decided<Rt>, in_flight: InFlight<Rt>, run: Run) {
         let (consensus, here) = (self.clone(), self.0.member.node());
         let gives_up = deadline::<Rt>(self.0.member.time_left(&batch));
@@ -257,7 +262,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                     consensus.0.member.complete(batch, outcomes, steps, times);
                 }
                 Ok(Ok(Err(error))) => {
-                    // By now, later batches can have gone to the new leader.
+                    // By now, later batches may have been sent to the new leader.
                     let refusal = consensus.refusal_of(error);
                     consensus.submit_again(here, batch, (run, 0), &refusal).await;
                 }
@@ -270,8 +275,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         });
     }
 
-    /// Waits for an answer to a batch, which comes by its last deadline. Meanwhile, answers the proposers whose
-    /// deadlines pass.
+    /// Waits for an answer to a batch, which arrives at the last deadline of its proposers at the latest. Answers the
+    /// proposers whose deadlines pass in the meantime.
     async fn expiring<T>(&self, batch: &mut Batch, answer: impl Future<Output = T>) -> T {
         let mut answer = pin!(answer);
         while let Some(left) = self.0.member.time_to_expiry(batch) {
@@ -283,7 +288,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         answer.await
     }
 
-    /// Waits for the answer of a leader until `gives_up`, and only for a short time once another node leads.
+    /// Waits for a leader's answer until `gives_up`; if another node becomes the leader, only for a short time after
+    /// that.
     async fn answer_of<T>(
         &self,
         leader: NodeId,
@@ -307,7 +313,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits until this node learns that another node than `leader` has become the leader, in a later term than `term`.
+    /// Waits until this node learns that a node other than `leader` leads in a term later than `term`.
     pub(crate) async fn replaced(&self, leader: NodeId, term: Term) {
         let mut metrics = self.0.raft.server_metrics();
         loop {
@@ -320,15 +326,15 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 return;
             }
             if metrics.changed().await.is_err() {
-                // Consensus has ended, and the answer or the deadline ends the wait.
+                // Consensus has ended. The caller's wait ends by an answer or at its deadline.
                 pending::<()>().await;
             }
         }
     }
 
-    /// Forwards a batch that node `tried` has refused without writing it, if another leader is known and no later batch
-    /// would overtake it. `forwards` is the number of nodes that the batch was forwarded to since this node has refused
-    /// it.
+    /// Forwards a batch that node `tried` has refused unwritten. Fails the batch instead if no other leader is known,
+    /// if a later batch would be overtaken, or after [`MAX_FORWARDS`] forwards. `forwards` counts the nodes to which
+    /// the batch was forwarded since this node refused it itself.
     async fn submit_again(&self, tried: NodeId, batch: Batch, (run, forwards): (Run, u32), refusal: &ProposeError) {
         let named = match refusal {
             ProposeError::NotLeader { leader } => leader.clone(),
@@ -337,7 +343,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         };
         let here = self.0.member.node();
         let known = match self.0.member.leadership() {
-            // A wait for the time could change the order of batches, so those that meet it are refused.
+            // A wait until space time has caught up could change the order of batches. So a batch that would have to
+            // wait is refused.
             Leadership::Leader { term } => self.may_stamp(term).then(|| (here, NodeInfo::default())),
             Leadership::Follower { leader, .. } => leader,
         };
@@ -356,8 +363,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Forwards a batch of a run to the leader, if this node can. `forwards` is the number of nodes to which the batch
-    /// has been forwarded, including the one of this call.
+    /// Forwards a batch of a run to the leader if this node has a forwarder. `forwards` is the number of nodes to which
+    /// the batch has been forwarded, including the one of this call.
     fn forward(&self, leader: (NodeId, NodeInfo), mut batch: Batch, (run, forwards): (Run, u32)) {
         let Some(forwarder) = &self.0.forwarder else {
             return batch.fail(&ProposeError::NotLeader { leader: Some((leader.0, leader.1.address)) });
@@ -367,13 +374,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         let within = self.0.member.time_left(&batch);
         let tried = leader.0;
         let forwarded = forwarder.propose(leader, batch.payload().clone(), batch.purpose(), batch.requests(), within);
-        // The entry can be applied here before the leader's answer arrives.
+        // This node may apply the entry before the leader's answer arrives.
         let outcomes = self.0.applied.keep_outcomes(batch.payload().clone());
         let consensus = self.clone();
         detach::<Rt>(async move {
             let answered = async {
                 let answer = consensus.answer_of(tried, gives_up, forwarded).await;
-                // Answering after the entry is applied also lets the proposer read its own write on this node.
+                // Answering after this node has applied the entry also lets the proposer read its own write on this
+                // node.
                 let is_applied = match &answer {
                     Ok(Ok(index)) => consensus.0.applied.reached(*index, gives_up).await,
                     _ => false,
@@ -398,7 +406,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
 
     fn refusal_of(&self, error: ClientWriteError<Types<Rt>>) -> ProposeError {
         match error {
-            // This node itself may lead again, in a later term.
+            // The named leader may be this node itself, which leads again in a later term.
             ClientWriteError::ForwardToLeader(forward) => match leader_in(&forward) {
                 Some((node, info)) if node != self.0.member.node() => {
                     ProposeError::NotLeader { leader: Some((node, info.address)) }
@@ -414,24 +422,25 @@ fn pause_step(pause: Duration) -> Duration {
     pause.clamp(MIN_PAUSE_STEP, MAX_PAUSE_STEP)
 }
 
-/// Returns a decision when it comes. The bytes of the entry count until then, also if nobody waits for the decision any
-/// more: the call of a sender whose connection has ended is dropped, and its entry is still in the memory of this node.
+/// Passes on openraft's decision about an entry, and counts the entry's bytes until then. The bytes also count if the
+/// caller no longer waits, for example because the connection of the sender has ended: the entry is still in the memory
+/// of this node.
 fn counted_until_decided<Rt: AsyncRuntime>(decided: Decided<Rt>, in_flight: InFlight<Rt>) -> Decided<Rt> {
     let (sender, receiver) = Types::<Rt>::oneshot();
     detach::<Rt>(async move {
         let decision = decided.await;
         drop(in_flight);
         if let Ok(decision) = decision {
-            // The receiver may be gone.
+            // The receiver may have given up.
             let _ = sender.send(decision);
         }
     });
     receiver
 }
 
-/// Waits until openraft has decided about an entry whose proposers have given up.
+/// Waits until openraft has decided about an entry whose proposers have all given up.
 async fn await_decision<Rt: AsyncRuntime>(decided: Decided<Rt>, in_flight: InFlight<Rt>) {
-    // The decision has no recipient; only the bytes count.
+    // The decision has no recipient. The wait only keeps the entry's bytes counted.
     let _ = decided.await;
     drop(in_flight);
 }
@@ -441,7 +450,8 @@ fn not_applied_in_time() -> ProposeError {
     ProposeError::OutcomeUnknown { reason }
 }
 
-/// Error of a forwarded command whose entry reached this node in a snapshot, or long before the leader's answer.
+/// Returns the error for a forwarded command whose outcomes this node has not kept: it received the entry in a
+/// snapshot, or applied it long before the leader's answer.
 fn outcomes_missing() -> ProposeError {
     let reason = "the command is committed, but this node did not see its result".to_owned();
     ProposeError::OutcomeUnknown { reason }

@@ -1,12 +1,12 @@
-//! Old entries that were read for a follower before openraft asks for them.
+//! Old entries that a reader has read from the log before openraft asks for them.
 //!
-//! Owns: the entries of one reader that it has not returned yet, and the check that they are still valid. Does not own:
-//! reading them (see `reader`).
+//! Owns: the entries of one reader that were not returned yet, and the check that they are still valid. Does not own:
+//! the read itself (see `reader`).
 //!
-//! The log is read a MiB at a time and checked in whole batches. If each append were read on its own, most bytes of a
-//! log with large entries would be read and checked two to four times.
+//! The log is read in pieces of a MiB, and checked in whole batches. If each append to a follower were read on its own,
+//! most bytes of a log with large entries would be read and checked two to four times.
 //!
-//! Invariants: the entries have consecutive indexes; none is returned after a later truncation of the log.
+//! Invariants: the entries have consecutive indexes; no entry is returned after a later truncation of the log.
 
 use std::collections::VecDeque;
 
@@ -19,11 +19,11 @@ use crate::types::RaftEntry;
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
     entries: VecDeque<RaftEntry>,
-    /// Number of truncations of the log before the entries were read.
+    /// Number of truncations of the log when the entries were read.
     truncations: u64,
 }
 
-/// The clone of a reader has read nothing ahead.
+/// Cloning a reader does not clone its entries.
 impl Clone for ReadAhead {
     fn clone(&self) -> Self {
         Self::default()
@@ -31,7 +31,7 @@ impl Clone for ReadAhead {
 }
 
 impl ReadAhead {
-    /// Holds entries that were read when the log had been truncated this number of times.
+    /// Holds `entries`, which were read when the log had been truncated `truncations` times.
     pub(crate) fn new(entries: Vec<RaftEntry>, truncations: u64) -> Self {
         Self { entries: entries.into(), truncations }
     }
@@ -42,8 +42,8 @@ impl ReadAhead {
         is_next && self.truncations == truncations
     }
 
-    /// Removes the next entries below `to`: at least one, if there is one, and no more than `max_bytes` of payload
-    /// otherwise.
+    /// Removes and returns the next entries below `to`, up to `max_bytes` of payload. Returns the first entry even if
+    /// it is larger.
     pub(crate) fn take(&mut self, to: Index, max_bytes: usize) -> Vec<RaftEntry> {
         let (mut taken, mut bytes) = (Vec::new(), 0);
         while let Some(next) = self.entries.front() {
@@ -60,7 +60,7 @@ impl ReadAhead {
 fn payload_bytes(entry: &RaftEntry) -> usize {
     match &entry.payload {
         EntryPayload::Normal(commands) => commands.bytes.len(),
-        // Memberships have a few bytes, and blank entries none.
+        // A membership has only a few bytes, and a blank entry has none.
         _ => 0,
     }
 }

@@ -1,17 +1,17 @@
-//! Reading a space's entries.
+//! Reads of a space's entries.
 //!
 //! Owns: [`LogReader`], which openraft, the applier and replication all use. Does not own: the cache of the newest
 //! entries (see `tail`), the positions of the others (see `index`), and the entries that are read ahead (`read_ahead`).
 //!
-//! Reads of entries that are not cached read the file on the caller's thread, up to 1 MiB before the first entry. Those
-//! for a follower that lacks old entries are passed to another thread if the node has one
-//! ([`LogReader::read_old_entries_elsewhere`]), several appends at a time. That thread can have a low priority, so it
-//! takes no lock of the log and holds no handle of it, which would keep the directory of a stopped node locked: the
-//! caller's thread looks up the position before the read, and checks it afterwards.
+//! Entries that are not cached are read from the file on the caller's thread. Such a read begins up to 1 MiB before the
+//! first entry. If a follower lacks old entries, they are read for several appends at a time, on another thread if the
+//! node has one ([`LogReader::read_old_entries_elsewhere`]). That thread may have a low priority, so it takes no lock
+//! of the log. It also holds no handle of the log, because a handle would keep the directory of a stopped node locked.
+//! Instead, the caller's thread looks up the position before the read, and checks it afterwards.
 //!
-//! While openraft starts, it searches all entries that the state does not have yet for the newest two memberships, 64
-//! at a time, from the last one back. After a kill these can be a million entries. Readers therefore return only those
-//! with a membership until it has started.
+//! At its start, openraft searches the entries that the state has not applied for the newest two memberships, 64
+//! entries at a time, from the last entry back. After a kill there can be a million such entries. Until openraft has
+//! started, readers therefore return only entries with a membership.
 
 use std::{
     fmt::{self, Debug},
@@ -40,10 +40,11 @@ use crate::{
     written::Written,
 };
 
-/// Divisor of the largest read when a follower needs entries that are not cached. The copies of 1 MiB keep consensus,
-/// which runs on one thread, from anything else for a millisecond.
+/// Divisor of the largest read when a follower needs entries that are not cached. Copying 1 MiB would occupy the thread
+/// of consensus for a millisecond.
 const OLD_SHARE: usize = 4;
-/// Number of largest reads that another thread performs at a time. Their entries wait in memory for their appends.
+/// Number of largest reads that another thread performs at a time. The entries wait in memory until their appends are
+/// sent.
 const READS_AHEAD: usize = 2;
 
 /// A read of entries.
@@ -52,7 +53,7 @@ pub type EntryRead = Box<dyn FnOnce() -> Result<Vec<RaftEntry>, StoreError> + Se
 /// Function that runs a read on another thread.
 type RunElsewhere = Box<dyn Fn(EntryRead) -> LocalBoxFuture<'static, Result<Vec<RaftEntry>, StoreError>> + Send + Sync>;
 
-/// The way to another thread, once it is known.
+/// Function that runs a read on another thread, once it was set.
 #[derive(Default)]
 struct OtherThread(OnceLock<RunElsewhere>);
 
@@ -62,19 +63,19 @@ impl fmt::Debug for OtherThread {
     }
 }
 
-/// A read of the file that has not begun.
+/// A read of entries from the file that was prepared and has not begun.
 #[derive(Debug)]
 struct FileRead {
-    /// Records from a position at or before the first entry on.
+    /// Reader of the log's records. It begins at or before the first entry.
     records: Result<Records, ReadError>,
     valid: Valid,
     wanted: Range<Index>,
-    /// Number of truncations of the log before the read.
+    /// Number of truncations of the log when the read was prepared.
     truncations: u64,
 }
 
 impl FileRead {
-    /// Reads the records of the entries like [`LogReader::records`].
+    /// Performs the read. Returns the records of the entries, with the bounds of [`LogReader::records`].
     fn perform(self, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
         let Self { records, valid, wanted, .. } = self;
         let mut next = wanted.start;
@@ -101,22 +102,22 @@ impl FileRead {
     }
 }
 
-/// Place of the first entry of a read.
+/// Source of the records of a read.
 #[derive(Debug)]
 enum EntryPlace {
-    /// The records are in memory, or there are none.
+    /// The records, which were in memory; empty if there are none.
     Memory(Vec<LogRecord>),
     File(Box<FileRead>),
 }
 
-/// Reads the log of one space; cheap to clone, safe from many threads.
+/// Reader of the log of one space. Clones are cheap, and any thread may use one.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     pub(crate) log: Log,
     pub(crate) space: SpaceId,
     max_read_bytes: usize,
     space_log: Arc<Mutex<SpaceLog>>,
-    /// True while openraft starts.
+    /// True while openraft starts. Readers then return only entries with memberships.
     is_start: Arc<AtomicBool>,
     other_thread: Arc<OtherThread>,
     ahead: ReadAhead,
@@ -130,7 +131,8 @@ impl LogReader {
     }
 
     /// Makes all readers of this log pass their reads of old entries for followers to `run`, which runs them on another
-    /// thread. Only the first call has an effect. Without one, as in the simulation, the caller's thread reads.
+    /// thread. Only the first call has an effect. Without such a call, as in the simulation, the caller's thread reads
+    /// the entries itself.
     pub fn read_old_entries_elsewhere<F>(&self, run: F)
     where
         F: Fn(EntryRead) -> LocalBoxFuture<'static, Result<Vec<RaftEntry>, StoreError>> + Send + Sync + 'static,
@@ -144,19 +146,19 @@ impl LogReader {
         self.cached(index).is_none()
     }
 
-    /// Begins a start of openraft. Until [`end_start`](Self::end_start), all readers of this log return only the
-    /// entries with the newest two memberships when openraft reads more than one entry.
+    /// Marks the begin of openraft's start. Until [`end_start`](Self::end_start), a read of more than one entry returns
+    /// only the entries with the newest two memberships, on all readers of this log.
     pub fn begin_start(&self) {
         self.is_start.store(true, Relaxed);
     }
 
-    /// Ends what [`begin_start`](Self::begin_start) has begun.
+    /// Marks the end of openraft's start; see [`begin_start`](Self::begin_start).
     pub fn end_start(&self) {
         self.is_start.store(false, Relaxed);
     }
 
-    /// Returns the entries with memberships in a range of more than one entry, while openraft starts. `None` if all
-    /// entries of the range must be read.
+    /// Returns the entries with the newest two memberships in a range. Returns `None`, and the caller reads all
+    /// entries, if openraft does not start, if the range has only one entry, or if the memberships are not known.
     fn memberships_at_start(&self, from: Index, to: Index) -> Option<Result<Vec<RaftEntry>, StoreError>> {
         if !self.is_start.load(Relaxed) || to <= from.next() {
             return None;
@@ -167,7 +169,7 @@ impl LogReader {
     }
 
     pub(crate) fn space_log(&self) -> MutexGuard<'_, SpaceLog> {
-        // The space's state is changed only after the log's, in steps that do not panic.
+        // The memory is changed only after the log on disk, in steps that do not panic. So a poisoned lock can be used.
         self.space_log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,8 +185,9 @@ impl LogReader {
         self.space_log().last()
     }
 
-    /// Returns the size in bytes of the payloads after an entry, as far as the log has them. The sum is exact between
-    /// anchors of the index, which are at most 64 KiB apart, and counts entries in between as equally large.
+    /// Returns the payload bytes of the entries after `index` that the log contains. The result is exact if an anchor
+    /// of the index is at the next entry. Between two anchors, which are at most 64 KiB apart, all entries count as
+    /// equally large.
     #[must_use]
     pub fn bytes_after(&self, index: Index) -> u64 {
         self.space_log().index.bytes_from(index.next())
@@ -212,13 +215,13 @@ impl LogReader {
         self.space_log().tail.from(index)?.next().cloned()
     }
 
-    /// Returns the append with an entry, if it is among the newest that this node has written since it started.
+    /// Returns the times of the append that wrote an entry; `None` if this node has not written the entry recently.
     pub(crate) fn written(&self, index: Index) -> Option<Written> {
         self.space_log().written.of(index)
     }
 
-    /// Reads the records of the entries from `from` to below `to`, as far as the log contains them. Stops before
-    /// `max_bytes` of payload are exceeded, but after one entry at the earliest. Never returns a void entry.
+    /// Reads the records of the entries from `from` to below `to` that the log contains. Returns at most `max_bytes` of
+    /// payload, but at least one entry. Never returns a void entry.
     pub fn records(&self, from: Index, to: Index, max_bytes: usize) -> Result<Vec<LogRecord>, StoreError> {
         loop {
             let read = match self.place(from, to, max_bytes)? {
@@ -233,7 +236,7 @@ impl LogReader {
         }
     }
 
-    /// Returns the records of a read if they are in memory, and otherwise their place in the file.
+    /// Returns the records of a read if they are in memory, and otherwise a prepared read of the file.
     fn place(&self, from: Index, to: Index, max_bytes: usize) -> Result<EntryPlace, StoreError> {
         let space_log = self.space_log();
         let from = from.max(space_log.index.first());
@@ -248,7 +251,8 @@ impl LogReader {
         let anchor = space_log.index.seek(from).ok_or(StoreError::Missing(from))?;
         let (valid, truncations) = (Valid::of(&self.log, self.space), space_log.truncations);
         drop(space_log);
-        // The anchor's segment may have been freed, but not the one with the first entry after the purged one.
+        // The anchor's segment may have been freed. The segment with the first entry after the purged one is still
+        // there.
         let records = match self.log.records_from(anchor) {
             Err(ReadError::Compacted { oldest }) => self.log.records_from(oldest),
             records => records,
@@ -256,13 +260,15 @@ impl LogReader {
         Ok(EntryPlace::File(Box::new(FileRead { records, valid, wanted: from..to, truncations })))
     }
 
-    /// Returns false if the log was truncated or purged during a read from entry `from` on, so the result may be wrong.
+    /// Returns true if the log was neither truncated nor purged during a read that began at entry `from`. Otherwise the
+    /// result may be wrong.
     fn is_current(&self, from: Index, truncations: u64) -> bool {
         let space_log = self.space_log();
         space_log.truncations == truncations && space_log.index.first() <= from
     }
 
-    /// Reads entries from `from` on, as many as several appends need. Passes reads of the file to `run`.
+    /// Reads the entries for several appends, beginning at `from`. If they are not in memory, passes the read of the
+    /// file to `run`.
     async fn read_ahead(&self, from: Index, run: &RunElsewhere) -> Result<ReadAhead, StoreError> {
         let max_bytes = READS_AHEAD * self.max_read_bytes;
         loop {
@@ -285,9 +291,9 @@ impl LogReader {
         }
     }
 
-    /// Returns the space time of the space's first entry; `None` if it was purged or there is none. That entry is a
-    /// membership without an entry before it, so a follower cannot know its time, and the leader sends the time with
-    /// the entry.
+    /// Returns the space time of the space's first entry; `None` if it was purged or there is none. The first entry is
+    /// a membership, which takes the time of the entry before it. There is no entry before it, so the leader sends its
+    /// time to a follower with the entry.
     #[must_use]
     pub fn first_time(&self) -> Option<SpaceTime> {
         let is_here = {
@@ -297,7 +303,7 @@ impl LogReader {
         is_here.then(|| self.time_of(Index::ZERO).ok()).flatten()
     }
 
-    /// Sets the time that a space without entries gives to its first entry.
+    /// Sets the time of the first entry that a space without entries will get.
     pub(crate) fn set_first_time(&self, time: SpaceTime) {
         let mut space_log = self.space_log();
         if space_log.purged.is_none() && space_log.index.is_empty() {
@@ -329,7 +335,7 @@ fn take_bytes(records: impl Iterator<Item = LogRecord>, max_bytes: usize) -> Vec
     taken
 }
 
-/// Returns a range of indexes as its first index and the one after its last.
+/// Returns the first index of a range, and the index after its last one.
 fn bounds(range: &impl RangeBounds<u64>) -> (Index, Index) {
     let from = match range.start_bound() {
         Bound::Included(first) => *first,
@@ -344,7 +350,7 @@ fn bounds(range: &impl RangeBounds<u64>) -> (Index, Index) {
     (Index(from), Index(to))
 }
 
-/// Entries of a range, read piece by piece.
+/// Iterator over the entries of a range, which reads them piece by piece.
 struct Entries {
     reader: LogReader,
     from: Index,
@@ -396,7 +402,7 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
         let max_bytes = self.max_read_bytes / OLD_SHARE;
         let Some(run) = self.other_thread.0.get() else { return Ok(self.entries(from, to, max_bytes)?) };
         if !self.ahead.has(from, self.space_log().truncations) {
-            // The entries of the former read make room first.
+            // Releases the entries of the former read before the next read allocates memory.
             self.ahead = ReadAhead::default();
             self.ahead = self.read_ahead(from, run).await?;
         }
@@ -412,8 +418,8 @@ impl<Rt: AsyncRuntime> RaftLogReader<Types<Rt>> for LogReader {
     }
 
     async fn get_key_log_ids(&mut self, range: RangeInclusive<RaftLogId>) -> io::Result<Vec<RaftLogId>> {
-        // openraft needs the last entry of each term, as its own implementation returns and its test suite checks.
-        // openraft's documentation of this method still says the first entry of each term.
+        // Returns the last entry of each term. openraft's own implementation and its test suite agree with this; only
+        // the documentation of this method still says the first entry of each term.
         let (first, last) = (log_id(range.start()), log_id(range.end()));
         let space_log = self.space_log();
         Ok(space_log.index.term_ends(first.index, last.index).chain([last]).map(raft_log_id).collect())

@@ -1,4 +1,4 @@
-//! Reads that are as recent as their level says.
+//! Reads with a guaranteed freshness.
 //!
 //! Owns: the condition under which a read may use this node's state. Does not own: the read itself.
 //!
@@ -11,12 +11,13 @@
 //! On a follower, the leader performs the round, and the follower waits until it has applied the entry that the leader
 //! names.
 //!
-//! The lease is measured by a clock that stands still while the machine is suspended, and the others elect a leader
-//! meanwhile. So after a suspension a leader relies only on answers to requests that it has sent since (`suspensions`).
-//! A sole voter needs no answer: nobody is elected without its vote.
+//! The lease is measured by a clock that stands still while the machine is suspended. In that time the other nodes may
+//! elect a leader. So after a suspension, a leader relies only on answers to requests that it has sent since the
+//! suspension (`suspensions`). A sole voter needs no answer, because no other node is elected without its vote.
 //!
 //! A leader serves no more lease reads in a term in which it has begun to transfer its leadership, because a transfer
-//! makes followers forget their promises. For one lease after a restart a node makes no promises (`consensus`).
+//! lets followers vote although they have promised not to. For one lease after a restart, a node does not vote
+//! (`consensus`).
 
 use std::{pin::pin, time::Duration};
 
@@ -39,12 +40,12 @@ use crate::{
     types::{Types, detach},
 };
 
-/// Maximum time of one round.
+/// Maximum time of one round of heartbeats.
 const MAX_ROUND: Duration = Duration::from_secs(1);
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Returns once this node's state contains everything that was committed before the call. Returns the index of the
-    /// entry for which the call has waited.
+    /// Waits until this node's state contains everything that was committed before the call, at most `within`. Returns
+    /// the index of the last entry that the state must contain.
     pub async fn read_linearizable(&self, within: Duration) -> Result<Index, BarrierError> {
         let gives_up = deadline::<Rt>(within);
         let index = match Types::<Rt>::timeout_at(gives_up, self.barrier()).await {
@@ -54,8 +55,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if self.0.applied.reached(index, gives_up).await { Ok(index) } else { Err(BarrierError::Behind) }
     }
 
-    /// Like [`read_linearizable`](Self::read_linearizable), but a leader relies on its lease. Correct if the speeds of
-    /// the nodes' monotonic clocks differ by less than a quarter.
+    /// Waits like [`read_linearizable`](Self::read_linearizable), but a leader with a lease asks no other node. Correct
+    /// if the speeds of the nodes' monotonic clocks differ by less than a quarter.
     pub async fn read_lease(&self, within: Duration) -> Result<Index, BarrierError> {
         let gives_up = deadline::<Rt>(within);
         match Types::<Rt>::timeout_at(gives_up, self.leased_index()).await {
@@ -66,7 +67,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits until this node's state has reached a revision, as a client saw it in an earlier answer.
+    /// Waits until this node's state has reached a revision that a client has seen in an earlier answer, at most
+    /// `within`.
     pub async fn read_at_least(&self, revision: Revision, within: Duration) -> Result<(), BarrierError> {
         let gives_up = deadline::<Rt>(within);
         loop {
@@ -80,13 +82,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits until this node has applied an entry.
+    /// Waits until this node has applied entry `index`, at most `within`.
     pub async fn wait_applied(&self, index: Index, within: Duration) -> Result<(), BarrierError> {
         let reached = self.0.applied.reached(index, deadline::<Rt>(within)).await;
         if reached { Ok(()) } else { Err(BarrierError::Behind) }
     }
 
-    /// Serves a follower that asks up to which entry it must wait for a linearizable read.
+    /// Serves a follower that has a linearizable read: returns the index of the entry that the follower must apply
+    /// first.
     pub async fn serve_read_index(&self, within: Duration) -> Result<Index, BarrierError> {
         if !self.0.member.leads() {
             return Err(refusal(&self.0.member.leadership()));
@@ -97,7 +100,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits for a round of heartbeats that begins after the call.
+    /// Waits for a round of heartbeats that begins after the call. Returns the index of the entry that a read must wait
+    /// for.
     async fn barrier(&self) -> Result<Index, BarrierError> {
         let (sender, receiver) = Types::<Rt>::oneshot();
         self.0.barriers.waiting.borrow_mut().push(sender);
@@ -116,14 +120,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             }
             let index = self.round().await;
             for reader in waiting {
-                // The reader may have given up.
+                // The waiting read may have given up.
                 let _ = reader.send(index.clone());
             }
         }
     }
 
-    /// Asks a majority if the leader still leads. Ends as soon as this node knows that another node leads: a leader
-    /// that stops may answer no more.
+    /// Performs a round of heartbeats, which shows that a majority still follows this leader. Ends early if this node
+    /// learns that another node leads, because a leader that stops may not answer any more.
     async fn round(&self) -> Result<Index, BarrierError> {
         let leadership = self.0.member.leadership();
         let leader = match &leadership {
@@ -168,13 +172,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns the entry up to which a read by lease must wait; `None` if this node has no lease to rely on.
+    /// Returns the index of the entry that a read under the lease must wait for; `None` if this node has no valid
+    /// lease.
     async fn leased_index(&self) -> Option<Index> {
         let Leadership::Leader { term } = self.0.member.leadership() else { return None };
         if self.0.transferred.get() == Some(term) {
             return None;
         }
-        // openraft notes the time at which it has sent the request that was answered.
+        // openraft notes the time at which it sent the answered request.
         let answered = self.0.raft.data_metrics().borrow_watched().last_quorum_acked.as_ref().map(|sent| **sent);
         if self.0.suspensions.have_followed(answered, self.0.member.clock().suspended()) && !self.votes_alone() {
             return None;
@@ -184,14 +189,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.linearizer(option).await.ok()
     }
 
-    /// Returns true if this node is the only voter. No other node is elected without its vote, also while it is
-    /// suspended, and no other node answers it.
+    /// Returns true if this node is the only voter. Then no other node is elected without its vote, even while it is
+    /// suspended, and no answers of other nodes are needed.
     fn votes_alone(&self) -> bool {
         self.membership().is_ok_and(|membership| membership.sole_voter() == Some(self.0.member.node()))
     }
 }
 
-/// Returns the error of a read on a node that cannot ask the leader.
+/// Returns the error for a read on a node that cannot ask the leader.
 fn refusal(leadership: &Leadership) -> BarrierError {
     match leadership.refusal() {
         ProposeError::NotLeader { leader } => BarrierError::NotLeader { leader },

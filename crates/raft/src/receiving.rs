@@ -3,9 +3,10 @@
 //! Owns: the choice between the senders of snapshots, and the end of a snapshot whose sender is silent. Does not own:
 //! the content of chunks ([`SnapshotWriter`]), or how they travel (the network).
 //!
-//! A database has one install in progress at a time, and the install keeps segments of the log from being freed. A
-//! leader that fails in the middle of a transfer sends nothing more, so its snapshot must not block its successor: a
-//! leader of a term that is at least as new ends it. Without a successor that sends a snapshot, silence ends it.
+//! A database allows one install at a time, and an install in progress keeps segments of the log from being freed. A
+//! leader that fails in the middle of a transfer must not block its successor. So a snapshot from a leader of an equal
+//! or later term replaces the unfinished one. If no other snapshot begins, the unfinished one is dropped after its
+//! sender has been silent for a while.
 
 use std::{cell::RefCell, io};
 
@@ -16,10 +17,10 @@ use crate::{
     types::RaftVote,
 };
 
-/// A snapshot of one sender, as far as it has arrived.
+/// A snapshot that one sender has begun to transfer, with the chunks that have arrived.
 #[derive(Debug)]
 pub struct Reception {
-    /// Writer of the chunks.
+    /// Writer to which this node passes the chunks.
     pub writer: Box<dyn SnapshotWriter>,
     from: NodeId,
     vote: RaftVote,
@@ -27,16 +28,16 @@ pub struct Reception {
     idle_ticks: u32,
 }
 
-/// Reply to a sender that begins a snapshot.
+/// Reply to a sender that asks to begin a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// The sender continues with the chunk of this number.
+    /// The sender must continue with the chunk of this number.
     Next(u64),
-    /// A newer leader, which has this vote, sends a snapshot.
+    /// A newer leader with this vote already sends a snapshot, so the request is refused.
     Higher(RaftVote),
 }
 
-/// The snapshot that a node is receiving, if any.
+/// State of a node's reception of a snapshot.
 #[derive(Debug)]
 pub struct Receiving {
     /// Snapshot that is being received; `None` if there is none, and while a chunk is being written.
@@ -52,8 +53,8 @@ impl Receiving {
         Self { current: RefCell::default(), max_idle_ticks }
     }
 
-    /// Begins a snapshot of a leader with this vote, or continues it. Drops any other snapshot, unless a newer leader
-    /// sends it.
+    /// Begins or continues a snapshot from a leader with the given vote. Drops any other snapshot; if a newer leader
+    /// sends that one, refuses the request instead.
     pub async fn begin(
         &self,
         snapshots: &dyn Snapshots,
@@ -76,13 +77,15 @@ impl Receiving {
         Ok(Begun::Next(next))
     }
 
-    /// Takes a snapshot with this number that the sender has begun, to write its next chunk or to install it.
+    /// Takes out the snapshot that `from` has begun with number `nonce`, to write its next chunk or to install it.
+    /// Returns `None` if the node no longer receives it.
     pub fn take(&self, from: NodeId, nonce: u64) -> Option<Reception> {
         let is_this = |current: &mut Reception| current.from == from && current.writer.id().nonce == nonce;
         self.current.borrow_mut().take_if(is_this)
     }
 
-    /// Puts back a snapshot after a chunk was written. Drops it if a newer leader has begun one meanwhile.
+    /// Puts a snapshot back after a chunk was written. Drops it if a newer leader has begun another one in the
+    /// meantime.
     pub fn put_back(&self, reception: Reception) {
         let mut current = self.current.borrow_mut();
         let is_outdated = current.as_ref().is_some_and(|current| current.vote > reception.vote);
@@ -91,7 +94,7 @@ impl Receiving {
         }
     }
 
-    /// Counts one tick. Drops a snapshot whose sender has been silent for too long, and returns its sender.
+    /// Counts one tick. Drops the snapshot if its sender has been silent for too long; returns the sender in this case.
     pub fn tick(&self) -> Option<NodeId> {
         let mut current = self.current.borrow_mut();
         current.as_mut()?.idle_ticks += 1;
@@ -119,7 +122,7 @@ mod tests {
     const B: NodeId = NodeId(2);
     const MAX_IDLE_TICKS: u32 = 3;
 
-    /// Snapshots of a node that has one install in progress at most, as a database does.
+    /// Snapshots of a node that, like a database, allows only one install in progress.
     #[derive(Debug, Default)]
     struct OneInstall(Rc<()>);
 
@@ -232,7 +235,7 @@ mod tests {
         let node = Node::new();
         node.begin(A, 1, 11).unwrap();
         node.write_chunk(A, 11);
-        // The sender was elected again.
+        // The same sender was elected again, so it continues its snapshot.
         assert_eq!(node.begin(A, 3, 11).unwrap(), Begun::Next(1));
         assert!(node.receiving.take(A, 12).is_none());
         assert_eq!(node.begin(A, 3, 12).unwrap(), Begun::Next(0));

@@ -1,6 +1,7 @@
-//! Opening a space's log: one pass over the node's log finds all that the space needs.
+//! Opening of a space's log: one pass over the node's log collects all facts about the space.
 //!
-//! Owns: [`Base`], and where the pass begins. Does not own: the recovery of the node's log, which has ended before.
+//! Owns: [`Base`], and the position at which the pass begins. Does not own: the recovery of the node's log, which has
+//! ended before.
 
 use thalweg_log::{Log, LogRecord, RecordKind};
 use thalweg_replica::{Valid, Vote};
@@ -9,14 +10,14 @@ use thalweg_types::{Index, Lsn, SpaceId, SpaceTime};
 
 use crate::{error::StoreError, space_log::SpaceLog};
 
-/// Facts from log records that the state has already processed, which the log may therefore have freed.
+/// Facts from log records that the state has already processed. The log may have freed these records.
 ///
-/// The default is a state that has processed nothing: the log contains all records.
+/// The default belongs to a state that has processed nothing, so the log contains all records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Base {
-    /// Last vote.
+    /// Last vote of this node; `None` if it has not voted.
     pub vote: Option<Vote>,
-    /// Last purged entry.
+    /// Last purged entry; `None` if no entry was purged.
     pub purged: Option<LogId>,
     /// Last applied entry; `None` if the state has applied none.
     pub applied: Option<LogId>,
@@ -27,7 +28,7 @@ pub struct Base {
 }
 
 impl Base {
-    /// Reads the facts from the rows of the state (`docs/formats/state.md`).
+    /// Reads the facts from the stored state (rows: `docs/formats/state.md`).
     pub fn of(machine: &Machine) -> Result<Self, StoreError> {
         let unreadable = |error: &dyn std::fmt::Display| StoreError::State(error.to_string());
         let applied = machine.applied();
@@ -44,8 +45,8 @@ impl Base {
     }
 }
 
-/// Reads the log and returns the state of the space. Takes the memory of one read buffer, and reads from the segment
-/// that contains the first entry after the purged one.
+/// Reads the log and returns the facts about the space. Needs the memory of one read buffer. Reading begins at the
+/// segment that contains the first entry after the purged one.
 pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: usize) -> Result<SpaceLog, StoreError> {
     let mut space_log = SpaceLog::new(max_tail_bytes);
     space_log.vote = base.vote;
@@ -64,7 +65,7 @@ pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: us
     Ok(space_log)
 }
 
-/// Updates the state of the space by the contents of a record.
+/// Updates the facts about the space from a record.
 fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError> {
     let id = LogId { term: record.term, index: record.index };
     match record.kind {
@@ -77,7 +78,8 @@ fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError>
                 }
                 return Ok(());
             }
-            // Entries before the first one may have been freed; the record of their purge can follow.
+            // The log may have freed the entries before this one. The record of their purge can follow later in the
+            // log.
             if space_log.index.is_empty() && record.index > space_log.index.next() {
                 space_log.index.begin_at(record.index);
             }
@@ -92,15 +94,16 @@ fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError>
             space_log.purge(id, record.time);
             Ok(())
         }
-        // A truncation shows in the entries that it voids.
+        // A truncation has already made the caller skip the entries that it voids.
         RecordKind::Truncate | RecordKind::Move => Ok(()),
     }
 }
 
 /// Checks that the entries begin after the purged one.
 ///
-/// A single node can free a segment before the record of the purge is durable, so a power loss can take the record and
-/// leave the log without the entries. All of them were applied: then the applied entry counts as the purged one.
+/// A single node can free a segment before the record of the purge is durable. After a power loss, both the entries and
+/// the record can be missing. The state has applied all missing entries, so in this case its last applied entry counts
+/// as the purged one.
 fn check_start(space_log: &mut SpaceLog, base: &Base) -> Result<(), StoreError> {
     let expected = space_log.purged.map_or(Index::ZERO, |purged| purged.index.next());
     let found = space_log.index.first();
@@ -117,9 +120,9 @@ fn check_start(space_log: &mut SpaceLog, base: &Base) -> Result<(), StoreError> 
 /// Returns the LSN at which the pass over the log begins. All entries after the purged one, and all records that the
 /// state has not passed, are at or after this LSN.
 ///
-/// If a segment's first entry has an index of at most that of the first needed entry, no needed entry lies before the
-/// segment. This holds for a void entry too: the entries that took the void indexes come after it. So the newest such
-/// segment is found from the end, which reads little of each segment.
+/// If the index of a segment's first entry is at most that of the first needed entry, no needed entry lies before the
+/// segment. This also holds for a void first entry, because the entries that reuse void indexes come later. So the
+/// search goes from the newest segment back to the first one with this property, and reads little of each segment.
 fn first_lsn(log: &Log, space: SpaceId, base: &Base) -> Result<Lsn, StoreError> {
     let start = log.start();
     let Some(purged) = base.purged else { return Ok(start) };

@@ -1,11 +1,12 @@
-//! Snapshots of the state, as consensus needs them: read in chunks by the leader, received in chunks by a follower.
+//! Snapshots of the state for consensus: the leader reads them in chunks, and a follower receives them in chunks.
 //!
-//! Owns: the traits, and the handle that openraft passes on. Does not own: the content of chunks (`engine`), or how
-//! they travel (the network).
+//! Owns: the traits, and the handle that openraft passes on. Does not own: the content of chunks (`engine`), or their
+//! transport (the network).
 //!
-//! The leader's state is a snapshot at any time, so nothing is built in advance: openraft's snapshot is only a
-//! position, and the view is opened when the network begins to send. The follower's network writes the chunks to a
-//! [`SnapshotWriter`] and hands it to consensus, which lets it take effect if the sender still leads.
+//! A snapshot can be read from the leader's state at any time, so none is built in advance. openraft's snapshot is only
+//! a position; a view of the state is opened when the network begins to send. The follower's network writes the chunks
+//! to a [`SnapshotWriter`] and then hands the writer to consensus. Consensus installs the snapshot if the sender still
+//! leads.
 
 use std::{fmt, io, rc::Rc};
 
@@ -20,28 +21,28 @@ use thalweg_types::Index;
 pub struct SnapshotPosition {
     /// Last entry whose effects the snapshot contains.
     pub last: LogId,
-    /// Membership of the space at that entry, and the entry that contained it.
+    /// Membership of the space at that entry, with the id of the entry that contains the membership.
     pub membership: (LogId, Membership),
 }
 
-/// Builds and installs snapshots of one node's state. The methods run on the consensus thread; those that block for
-/// long do their work elsewhere and return a future.
+/// Builds and installs snapshots of one node's state. The methods are called on the consensus thread; long work runs on
+/// other threads, and the returned future waits for it.
 pub trait Snapshots: fmt::Debug + 'static {
-    /// Opens a snapshot for reading: of the present state, or one whose transfer was interrupted, if it contains the
-    /// entry `least`. openraft assumes that a follower with the snapshot has the entries up to `least`, and counts them
-    /// for the majority.
+    /// Opens a snapshot for reading: of the present state, or an earlier one whose transfer was interrupted and that
+    /// contains the entry `least`. A snapshot must contain this entry, because openraft counts a follower with the
+    /// snapshot as having the entries up to `least`.
     fn open(&self, least: Index) -> LocalBoxFuture<'_, io::Result<Box<dyn SnapshotReader>>>;
-    /// Begins to receive a snapshot, or continues one that an earlier call has begun to receive and that has the same
-    /// `id`.
+    /// Begins to receive the snapshot `id`. If an earlier call began to receive a snapshot with the same `id`,
+    /// continues it.
     fn receive<'a>(&'a self, id: &'a SnapshotId) -> LocalBoxFuture<'a, io::Result<Box<dyn SnapshotWriter>>>;
 }
 
-/// Identifies one snapshot of one node, so that a transfer that was interrupted continues.
+/// Identity of one snapshot of one node. An interrupted transfer continues if the identities are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotId {
     /// Position of the snapshot.
     pub position: SnapshotPosition,
-    /// Random number of this snapshot.
+    /// Random number that distinguishes snapshots with equal positions.
     pub nonce: u64,
 }
 
@@ -49,8 +50,8 @@ pub struct SnapshotId {
 pub trait SnapshotReader: fmt::Debug {
     /// Identity and position of the snapshot.
     fn id(&self) -> &SnapshotId;
-    /// Returns the chunk with this number, counted from 0; `None` after the last one. Chunks are read in order. The
-    /// first one that is read can have any number.
+    /// Returns the chunk with this number, counted from 0; `None` after the last one. The caller reads chunks in order,
+    /// and may begin with any number.
     fn chunk(&mut self, number: u64) -> LocalBoxFuture<'_, io::Result<Option<Bytes>>>;
 }
 
@@ -58,35 +59,36 @@ pub trait SnapshotReader: fmt::Debug {
 pub trait SnapshotWriter: fmt::Debug {
     /// Identity and position of the snapshot.
     fn id(&self) -> &SnapshotId;
-    /// Number of the next chunk, which is above 0 if a transfer continues.
+    /// Returns the number of the next chunk; above 0 if the transfer continues an earlier one.
     fn next(&self) -> u64;
-    /// Writes the next chunk next to the live state.
+    /// Writes the next chunk to disk, beside the live state.
     fn write(&mut self, chunk: Bytes) -> LocalBoxFuture<'_, io::Result<()>>;
-    /// Checks that the snapshot is complete, and makes it durable next to the live state. Every step that can fail for
-    /// lack of room belongs here: the sender gets the error, and sends a snapshot again later.
+    /// Checks that the snapshot is complete, and makes it durable beside the live state. Every step that needs disk
+    /// space belongs here: if it fails, the sender gets the error and sends a snapshot again later.
     fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
     /// Replaces the live state with the prepared one. A crash at any moment leaves the old state or the new one.
-    /// Afterwards the state's applied position is that of the snapshot. Consensus repeats an attempt that has changed
-    /// nothing. An error ends the consensus of this node, because openraft's bookkeeping is then ahead of the state.
+    /// Afterwards the state's applied position is that of the snapshot. Consensus repeats an attempt that returns
+    /// [`Switch::Failed`]. An error ends consensus on this node, because openraft's bookkeeping is then ahead of the
+    /// state.
     fn install(&mut self) -> LocalBoxFuture<'_, io::Result<Switch>>;
 }
 
 /// Result of one attempt to replace the live state.
 #[derive(Debug)]
 pub enum Switch {
-    /// The live state is that of the snapshot.
+    /// The live state is now that of the snapshot.
     Done,
     /// The attempt has failed and has changed nothing.
     Failed(io::Error),
 }
 
-/// The handle of a snapshot that openraft passes on.
+/// The handle of a snapshot that openraft passes between its callers.
 #[derive(Clone)]
 pub enum SnapshotHandle {
-    /// A snapshot to send: the network opens it with [`Snapshots::open`], and sends its position in place of
-    /// openraft's, which can be older and must not be newer.
+    /// A snapshot to send. The network opens it with [`Snapshots::open`] and sends the position of the opened snapshot.
+    /// This position may be later than the one that openraft knows, but not earlier.
     Send(Option<Rc<dyn Snapshots>>),
-    /// A snapshot that has been received.
+    /// A snapshot that has been received completely.
     Received(Rc<std::cell::RefCell<Option<Box<dyn SnapshotWriter>>>>),
 }
 

@@ -1,10 +1,10 @@
-//! State of one space's log, between openraft and the node's log.
+//! State of one space's log in memory, between openraft and the node's log.
 //!
-//! Owns: which entries the space has, its vote, its purged entry, its memberships, and the space time of its last
+//! Owns: the range of the space's entries, its vote, its purged entry, its memberships, and the space time of its last
 //! entry. Does not own: writing and reading (see `store`, `reader`).
 //!
-//! Invariant: `purged.index < first` of the index; a blank or a membership gets the time of the entry before it, so all
-//! nodes agree on it.
+//! Invariants: `purged.index < first` of the index. A blank or a membership gets the time of the entry before it, so it
+//! has the same time on all nodes.
 
 use thalweg_log::{LogRecord, RecordKind};
 use thalweg_replica::{Membership, Vote};
@@ -13,15 +13,15 @@ use thalweg_types::{Index, SpaceTime};
 
 use crate::{error::StoreError, index::SparseIndex, tail::Tail, written::WrittenTimes};
 
-/// Number of memberships kept: the committed one, and the next, which can be truncated.
+/// Number of memberships kept: the committed one, and a newer one that can still be truncated.
 const KEPT_MEMBERSHIPS: usize = 2;
 
-/// Size of a space's log, and of the memory that it takes.
+/// Size of a space's log, and of the memory for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Number of entries from the one after the purged entry to the last one.
+    /// Number of entries after the purged entry.
     pub entries: u64,
-    /// Bytes of the index from entries to positions in the log.
+    /// Memory in bytes of the index that maps entries to log positions.
     pub index_bytes: usize,
     /// Number of entries in the cache of the newest entries.
     pub cached_entries: usize,
@@ -35,13 +35,13 @@ pub(crate) struct SpaceLog {
     pub tail: Tail,
     pub vote: Option<Vote>,
     pub purged: Option<LogId>,
-    /// Space time of the last entry, which may be purged.
+    /// Space time of the last entry, also if that entry is purged.
     pub last_time: SpaceTime,
     /// Space time of the purged entry.
     pub purged_time: SpaceTime,
     /// Newest memberships among the entries, oldest first.
     pub memberships: Vec<(LogId, Membership)>,
-    /// True if entries before those of `memberships` can have memberships, too.
+    /// True if entries before those in `memberships` may contain memberships too.
     has_older_memberships: bool,
     /// Number of truncations so far. A read that a truncation interrupts starts again.
     pub truncations: u64,
@@ -65,8 +65,8 @@ impl SpaceLog {
         }
     }
 
-    /// Returns the ids of the entries with memberships in a range, among the newest two of the log; `None` if it is not
-    /// known which these are.
+    /// Returns the indexes of the newest two memberships of the log, if they lie in a range. `None` if the newest two
+    /// are not known.
     pub(crate) fn newest_memberships(&self, from: Index, to: Index) -> Option<Vec<Index>> {
         if self.memberships.len() < KEPT_MEMBERSHIPS && self.has_older_memberships {
             return None;
@@ -80,15 +80,15 @@ impl SpaceLog {
         self.index.last().or(self.purged)
     }
 
-    /// Checks that an entry with this index can follow. The first entry of a space without a purged one can have any
-    /// index.
+    /// Checks that an entry with this index may be added. The first entry of a space without a purged entry may have
+    /// any index.
     pub(crate) fn check_next(&self, index: Index) -> Result<(), StoreError> {
         let expected = self.index.next();
         let is_first = self.index.is_empty() && self.purged.is_none();
         if index == expected || is_first { Ok(()) } else { Err(StoreError::Gap { expected, found: index }) }
     }
 
-    /// Adds an entry that is in the log.
+    /// Adds an entry that was written to the log.
     pub(crate) fn push(&mut self, record: &LogRecord) -> Result<(), StoreError> {
         self.check_next(record.index)?;
         if self.index.is_empty() {
@@ -108,7 +108,7 @@ impl SpaceLog {
         Ok(())
     }
 
-    /// Removes the entries from `from` on. `time` is the space time of the entry before.
+    /// Removes the entries from `from` on. `time` is the space time of the entry before `from`.
     pub(crate) fn truncate(&mut self, from: Index, time: SpaceTime) {
         self.index.truncate(from);
         self.tail.truncate(from);
@@ -127,8 +127,8 @@ impl SpaceLog {
         self.purged = Some(id);
         self.purged_time = time;
         if self.index.is_empty() {
-            // Not the time of an entry that an installed snapshot has replaced: such an entry may belong to another
-            // history, and a later time than that of the snapshot would go to the next blank entry on this node only.
+            // The last entry may have been replaced by an installed snapshot and belong to another history. Its time
+            // could be later than the snapshot's, and the next blank entry would get this later time on this node only.
             self.last_time = time;
         }
     }
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// A snapshot that ends after the log replaces entries that no majority had, whose times count no more.
+    /// A snapshot beyond the end of the log replaces entries that no majority had. Their times have no effect any more.
     #[test]
     fn the_time_after_an_installed_snapshot_is_that_of_the_snapshot() {
         let mut space_log = SpaceLog::new(1 << 20);

@@ -1,7 +1,7 @@
 //! The log of one space, as openraft writes it.
 //!
-//! Owns: the order of the space's records, and the wait for room in the log. Does not own: reading (see `reader`), the
-//! fsync (see `sync_queue`).
+//! Owns: the order of the space's records, and the wait for free space in the log. Does not own: reading (see
+//! `reader`), the fsync (see `sync_queue`).
 //!
 //! | call | record | returns |
 //! |---|---|---|
@@ -11,8 +11,8 @@
 //! | `purge` | purged | after the fsync, so the entries may be freed |
 //!
 //! Nothing blocks the thread. If the log has no prepared segment, the call waits asynchronously; on a full disk it
-//! tries again every [`RETRY_AFTER`] until the log has room, or until consensus stops. This space makes no progress in
-//! the meantime, others do. A failed write or fsync is final: every later call returns the error.
+//! tries again every [`RETRY_AFTER`] until the log has room, or until consensus stops. In the meantime this space makes
+//! no progress, but other spaces do. A failed write or fsync is final: every later call returns the error.
 
 use std::{cell::Cell, fmt, io, io::IoSlice, rc::Rc, sync::Arc, time::Duration};
 
@@ -38,15 +38,15 @@ use crate::{
     written::Written,
 };
 
-/// Time after which an append to a full disk tries again.
+/// Time after which an append to a full disk is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Maximum bytes that entries of one append share in a batch, or less, if a segment has less room. A larger entry is a
-/// batch of its own.
+/// Maximum size in bytes of a batch with several entries of one append. The limit is lower if a segment is smaller. A
+/// larger entry becomes a batch of its own.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
-/// Bytes of a batch's header and padding.
+/// Size in bytes of a batch's header and padding.
 const BATCH_OVERHEAD_BYTES: u64 = 56;
 
-/// Returns the maximum bytes of an entry's payload: those of an entry that is a batch of its own.
+/// Returns the maximum payload size in bytes of an entry, which is reached if the entry is a batch of its own.
 pub(crate) fn max_payload_bytes(log: &Log) -> u64 {
     log.max_batch_bytes().saturating_sub(BATCH_OVERHEAD_BYTES + thalweg_log::RECORD_HEADER_BYTES as u64)
 }
@@ -56,7 +56,7 @@ const MAX_BATCH_ENTRIES: usize = 4096;
 /// Bounds of a space's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
-    /// Maximum bytes of the newest entries that are kept in memory.
+    /// Maximum size in bytes of the newest entries that are kept in memory.
     pub max_tail_bytes: usize,
     /// Maximum payload bytes of entries that one read for a follower or for the state returns; one entry may exceed it.
     pub max_read_bytes: usize,
@@ -88,7 +88,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
     }
 }
 
-/// A record to append.
+/// A record that is about to be appended.
 struct Planned {
     kind: RecordKind,
     id: LogId,
@@ -97,8 +97,8 @@ struct Planned {
 }
 
 impl<Rt: AsyncRuntime> LogStore<Rt> {
-    /// Opens the log of `space`. All spaces of a node share the queue of its log, and the driver that
-    /// performs the queue's steps.
+    /// Opens the log of `space`. All spaces of a node share the queue of the node's log, and the driver that performs
+    /// the queue's fsyncs.
     pub fn open(
         log: Log,
         space: SpaceId,
@@ -112,7 +112,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(Self { reader, queue, driver, member: None, is_stopping: Rc::default() })
     }
 
-    /// Returns the switch that ends writes which wait for room on a full disk. While one waits, openraft does not end.
+    /// Returns the flag that ends writes which wait for space on a full disk. Such a write would keep openraft from
+    /// stopping.
     pub(crate) fn stop_switch(&self) -> Rc<Cell<bool>> {
         Rc::clone(&self.is_stopping)
     }
@@ -145,7 +146,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
                     payload,
                 };
                 let drafts: Vec<_> = batch.iter().zip(parts.iter().map(|part| &part[..])).map(draft).collect();
-                // The leader keeps data from a nearly full disk before it is proposed; here every record is needed.
+                // The leader already refuses new data while a disk is nearly full. Records that arrive here are needed,
+                // so they may use the reserve.
                 self.reader.log.try_append(&drafts, Purpose::Reclaim)
             };
             match appended {
@@ -156,7 +158,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
             match self.reader.log.append_ready(Purpose::Reclaim).await {
                 Ok(()) => {}
                 Err(AppendError::DiskFull { .. } | AppendError::NoSegment { .. }) => {
-                    // Nothing of the record was written, so its proposers learn no more than after a kill.
+                    // Nothing of the record was written. Its proposers get an unknown outcome, as after a kill.
                     if self.is_stopping.get() {
                         return Err(StoreError::Closed);
                     }
@@ -183,7 +185,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         self.driver.notify();
     }
 
-    /// Writes entries and makes them readable. Returns the LSN after the last one, and the bytes of the entries.
+    /// Writes entries and makes them readable. Returns the LSN after the last entry, and the payload bytes of the
+    /// entries.
     async fn append_entries(&self, entries: Vec<RaftEntry>) -> io::Result<(Lsn, u64)> {
         let mut entries = entries.into_iter().peekable();
         let (mut next_lsn, mut bytes) = (self.reader.log.end(), 0);
@@ -198,8 +201,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     }
 
     /// Notes the times of an append of the entries from `first` to `last`, whose write began at `begun` and has just
-    /// ended. On a follower the write is a stage of its own; on the leader it is one of each command of the entries.
-    /// Returns the timing of the fsync.
+    /// ended. On a follower, the write is counted as a stage here; on the leader, it is counted later, once for each
+    /// command of the entries. Returns the timing of the fsync.
     fn note_written(&self, member: &Member, (first, last): (u64, u64), begun: Duration) -> SyncTiming {
         let ended = member.monotonic();
         let written = Written { first: Index(first), last: Index(last), begun, ended };
@@ -212,7 +215,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         SyncTiming { member: member.clone(), stage, since: ended }
     }
 
-    /// Takes entries for one batch.
+    /// Takes the next entries that fit in one batch.
     fn next_batch(
         &self,
         entries: &mut std::iter::Peekable<std::vec::IntoIter<RaftEntry>>,
@@ -273,8 +276,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(())
     }
 
-    /// Returns the space time of an entry that is not in the log, because an installed snapshot contains it. Blank
-    /// entries after it carry this time, which must be the same on all nodes.
+    /// Returns the space time of an entry that an installed snapshot contains and the log does not. Later blank entries
+    /// carry this time, so it must be equal on all nodes.
     fn snapshot_time(&self, index: Index) -> SpaceTime {
         let applied = self.member.as_ref().map(|member| member.machine().applied());
         let applied = applied.filter(|applied| applied.index == index);

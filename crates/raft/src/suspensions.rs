@@ -1,7 +1,7 @@
 //! Suspensions of the machine, after which a leader's lease is void.
 //!
-//! Owns: the answer whether the machine was suspended since a request was sent. Does not own: the reading of the clocks
-//! (`thalweg_types::Clock::suspended`), and reads (`reads`).
+//! Owns: the check if the machine was suspended since a request was sent. Does not own: the reading of the clocks
+//! (`thalweg_types::Clock::suspended`), or the reads that use the check (`reads`).
 
 use std::{cell::Cell, time::Duration};
 
@@ -12,30 +12,32 @@ use openraft::{
 
 use crate::types::Types;
 
-/// Longest suspension that a leader may overlook, much less than the quarter of the lease by which clocks may differ.
+/// Longest suspension that a leader ignores. It is much shorter than a quarter of the lease, the margin for differences
+/// between clocks.
 const MIN_SUSPENSION: Duration = Duration::from_millis(2);
 
 /// Suspensions of the machine that this node has noticed.
 pub(crate) struct Suspensions<Rt: AsyncRuntime> {
-    /// Total time of the suspensions that were noticed, and of those before the start.
+    /// Total time of all suspensions so far: those before the start, and those that were noticed since.
     total: Cell<Duration>,
-    /// Time at which the last one was noticed; the suspension was over then.
+    /// Time at which this node last noticed a suspension; the suspension was over by then.
     noticed_at: Cell<Option<InstantOf<Types<Rt>>>>,
 }
 
 impl<Rt: AsyncRuntime> Suspensions<Rt> {
-    /// Creates the value of a node that starts, by the clock's [`suspended`](thalweg_types::Clock::suspended).
+    /// Creates the value at the start of a node. `total` is the clock's [`suspended`](thalweg_types::Clock::suspended).
     pub(crate) fn new(total: Duration) -> Self {
         Self { total: Cell::new(total), noticed_at: Cell::new(None) }
     }
 
-    /// Returns true if the machine was suspended after `sent`, as far as the present total of the clock shows.
+    /// Returns true if the machine was suspended after the instant `sent`. `total` is the clock's present total of
+    /// suspensions.
     pub(crate) fn have_followed(&self, sent: Option<InstantOf<Types<Rt>>>, total: Duration) -> bool {
         if total > self.total.get() + MIN_SUSPENSION {
             self.noticed_at.set(Some(Types::<Rt>::now()));
             self.total.set(total);
         }
-        // A reading can be too high, and never too low.
+        // A reading of the total can be too high, but never too low. So the lowest reading is kept.
         self.total.set(self.total.get().min(total));
         self.noticed_at.get().is_some_and(|noticed_at| sent.is_none_or(|sent| sent <= noticed_at))
     }
@@ -62,7 +64,7 @@ mod tests {
         assert!(suspensions.have_followed(Some(before), seconds(66)));
     }
 
-    /// A pause of the process between the readings of both clocks makes the total too high.
+    /// A pause of the process between the readings of the two clocks makes the total too high.
     #[test]
     fn a_total_that_was_read_too_high_hides_no_later_suspension() {
         let suspensions = Suspensions::<TokioRuntime>::new(Duration::from_secs(9));

@@ -3,11 +3,11 @@
 //! Owns: the callbacks that wait for an fsync, and their completion. Does not own: the thread that performs the fsync
 //! ([`SyncThread`](crate::SyncThread), or the scheduler of a simulation).
 //!
-//! Bound: [`MAX_PENDING`] callbacks wait, and as many are in the running fsync. At the bound, an append waits before it
-//! writes. A failed fsync fails all callbacks from then on.
+//! Bound: at most [`MAX_PENDING`] callbacks wait for the next fsync, and as many for the running one. At the bound, an
+//! append waits before it writes. After a failed fsync, all waiting and later callbacks get the error.
 //!
-//! Nobody waits for the fsyncs of a follower that is far behind, and one after the other they would keep the disk busy
-//! all the time. So its driver rests after each of them; see [`SyncQueue::takes_rest`].
+//! No client waits for the fsyncs of a follower that is far behind. Without pauses, its fsyncs would keep the disk busy
+//! all the time. So the driver of such a follower pauses after each fsync; see [`SyncQueue::takes_rest`].
 
 use std::{
     fmt,
@@ -32,11 +32,12 @@ use crate::{error::StoreError, types::Types};
 
 /// Maximum number of callbacks that wait for the next fsync.
 pub(crate) const MAX_PENDING: usize = 16 * 1024;
-/// Number of rests that follow an append to a follower that is far behind. A node that has become the leader gets no
-/// further append that could end them.
+/// Number of fsyncs with a pause after each, following an append that shows this node to be far behind. The number is
+/// bounded because a node that becomes the leader gets no further append that could end the pauses.
 const RESTS: u32 = 16;
 
-/// Arranges that [`SyncQueue::step`] is called soon: by a thread in a server, by the scheduler in a simulation.
+/// Driver that calls [`SyncQueue::step`] soon after a notification: a thread in a server, the scheduler in a
+/// simulation.
 pub trait SyncDriver {
     /// Notifies the driver that callbacks wait for an fsync.
     fn notify(&self);
@@ -46,20 +47,20 @@ pub trait SyncDriver {
 pub struct SyncQueue<Rt: AsyncRuntime> {
     log: Log,
     state: Mutex<State<Rt>>,
-    /// Number of further steps after which the driver rests.
+    /// Number of further fsyncs after which the driver pauses.
     rests: AtomicU32,
 }
 
-/// A callback, with the LSN below which the log must be durable.
+/// A callback, with the LSN up to which the log must be durable.
 struct Pending<Rt: AsyncRuntime> {
     lsn: Lsn,
     done: IOFlushed<Types<Rt>>,
     timing: Option<SyncTiming>,
 }
 
-/// Timing of the wait of an append for its fsync.
+/// Facts for timing an append's wait for its fsync.
 pub(crate) struct SyncTiming {
-    /// Member whose append it is, which counts the time.
+    /// Member of the space that wrote the append. It counts the time.
     pub member: Member,
     pub stage: ReplicationStage,
     /// Monotonic time at which the append was written.
@@ -68,13 +69,13 @@ pub(crate) struct SyncTiming {
 
 struct State<Rt: AsyncRuntime> {
     pending: Vec<Pending<Rt>>,
-    /// Appends that wait for room among the pending callbacks; at most one of each space.
+    /// Appends that wait until fewer callbacks are pending; at most one for each space.
     waiting: Vec<IOFlushed<Types<Rt>>>,
     failed: Option<StoreError>,
-    /// Entry bytes of the pending callbacks, and the time at which the first of them was queued.
+    /// Entry bytes of the pending callbacks, and the time at which the oldest of them was queued.
     pending_bytes: u64,
     pending_since: Option<InstantOf<Types<Rt>>>,
-    /// Entry bytes of the callbacks whose fsync is running, and the time at which the first of them was queued.
+    /// Entry bytes of the callbacks whose fsync is running, and the time at which the oldest of them was queued.
     running_bytes: u64,
     running_since: Option<InstantOf<Types<Rt>>>,
 }
@@ -82,9 +83,9 @@ struct State<Rt: AsyncRuntime> {
 /// Writes that are not durable yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsynced {
-    /// Bytes of entries.
+    /// Size of the entries in bytes.
     pub bytes: u64,
-    /// Time since the oldest write.
+    /// Time since the oldest of the writes; zero if there are none.
     pub age: Duration,
 }
 
@@ -120,23 +121,24 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<Rt>> {
-        // No code under this lock panics during a change of the state.
+        // The code under this lock does not panic while it changes the state. So a poisoned lock can be used.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an append shows this node to be far behind its leader, or not.
+    /// Notes, after a leader's append, if this node is far behind its leader.
     pub fn note_far_behind(&self, is_far_behind: bool) {
         self.rests.store(if is_far_behind { RESTS } else { 0 }, Relaxed);
     }
 
-    /// Returns true if the driver should rest before the next step. Called after each step.
+    /// Returns true if the driver should pause before the next step. The driver calls this after each step.
     #[must_use]
     pub fn takes_rest(&self) -> bool {
         self.rests.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    /// Queues the callback of a write of `bytes` bytes, which is completed once all records below `lsn` are durable, or
-    /// with the error of the sync. With a `timing` the wait is counted if the sync succeeds.
+    /// Queues the callback of a write with `bytes` bytes of entries. The callback is completed once all records below
+    /// `lsn` are durable, or with the error of the fsync. If `timing` is given and the fsync succeeds, the length of
+    /// the wait is counted.
     pub(crate) fn push(&self, lsn: Lsn, bytes: u64, done: IOFlushed<Types<Rt>>, timing: Option<SyncTiming>) {
         let mut state = self.state();
         if let Some(error) = state.failed.clone() {
@@ -148,7 +150,7 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         state.pending_since.get_or_insert_with(Types::<Rt>::now);
     }
 
-    /// Waits until the queue has room for a callback.
+    /// Waits until the number of pending callbacks is below its bound.
     pub(crate) async fn room(&self) -> std::io::Result<()> {
         let (sender, receiver) = Types::<Rt>::oneshot();
         {
@@ -164,8 +166,8 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         receiver.await.unwrap_or_else(|_| Err(StoreError::Closed.into()))
     }
 
-    /// Performs one fsync for all callbacks that wait, and completes them. Returns their number. Blocks for the fsync;
-    /// without callbacks it does nothing.
+    /// Performs one fsync for all callbacks that wait, and completes them. Returns their number. Blocks for the fsync.
+    /// Does nothing if no callback waits.
     pub fn step(&self) -> usize {
         let mut state = self.state();
         let pending = std::mem::take(&mut state.pending);
@@ -191,7 +193,7 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         completed
     }
 
-    /// Fails all callbacks that wait, and all later ones. Called after the last step.
+    /// Fails all waiting and all later callbacks. Called after the last step.
     pub fn close(&self) {
         self.fail(&StoreError::Closed);
     }

@@ -2,7 +2,8 @@
 //!
 //! Owns: the thread. Does not own: the callbacks that it completes (see `sync_queue`).
 //!
-//! While an fsync runs, the callbacks of further appends gather for the next one. The thread sleeps while none wait.
+//! While an fsync runs, the callbacks of further appends gather for the next one. The thread sleeps while no callback
+//! waits.
 
 use std::{
     fmt, io,
@@ -15,8 +16,8 @@ use openraft::async_runtime::AsyncRuntime;
 
 use crate::sync_queue::{SyncDriver, SyncQueue};
 
-/// Pause between two fsyncs of a follower that is far behind. With a longer one, each fsync would write more, and the
-/// fsync of another user of the disk would wait longer for it.
+/// Pause between two fsyncs of a follower that is far behind. With a longer pause, each fsync would write more data,
+/// and fsyncs of other programs would wait longer for it.
 const REST: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
@@ -47,7 +48,8 @@ impl Bell {
     }
 }
 
-/// A thread that performs the steps of a [`SyncQueue`]. Dropping it performs the last step and closes the queue.
+/// A thread that performs the steps of a [`SyncQueue`]. When the value is dropped, the thread performs the last step
+/// and closes the queue.
 pub struct SyncThread {
     bell: Arc<Bell>,
     thread: Option<JoinHandle<()>>,
@@ -91,7 +93,7 @@ impl Drop for SyncThread {
     fn drop(&mut self) {
         self.bell.ring(|state| state.is_stopped = true);
         if let Some(thread) = self.thread.take() {
-            // A drop must not panic; the thread has already printed its panic.
+            // A drop must not panic. A panic of the thread was already printed.
             let _ = thread.join();
         }
     }

@@ -1,6 +1,6 @@
-//! The newest entries of a space in memory: followers that keep up are served without reading the log.
+//! Cache of a space's newest entries. Followers that keep up get their entries from it, without reads of the log.
 //!
-//! Owns: the bound of their memory. Does not own: older entries, which are read from the log.
+//! Owns: the bound of the cache's memory. Does not own: older entries, which are read from the log.
 //!
 //! Invariant: the cached entries have consecutive indexes and end with the space's last entry, or there are none.
 
@@ -16,7 +16,8 @@ pub(crate) struct Tail {
     max_bytes: usize,
 }
 
-/// Bytes that a cached entry is charged. A payload can share its memory with other payloads of the same message.
+/// Returns the bytes that a cached entry counts in the bound. A payload can share its memory with other payloads of one
+/// message.
 fn charge(record: &LogRecord) -> usize {
     size_of::<LogRecord>() + record.payload.len()
 }
@@ -48,7 +49,7 @@ impl Tail {
         }
     }
 
-    /// Returns the cached entries from `from` on; `None` if that entry is not cached.
+    /// Returns the cached entries from `from` on; `None` if the entry at `from` is not cached.
     pub(crate) fn from(&self, from: Index) -> Option<impl Iterator<Item = &LogRecord>> {
         let first = self.records.front()?.index;
         let at = usize::try_from(from.0.checked_sub(first.0)?).ok()?;

@@ -1,8 +1,8 @@
 //! The node to which batches of commands go, and the order of batches that are sent again.
 //!
-//! A batch that its receiver has refused without writing it may go to another leader, but not after later batches: a
-//! connection whose client does not wait for replies would see its commands executed in another order. So batches are
-//! sent again only until a new batch is sent to another node.
+//! A batch that its receiver has refused unwritten may be sent to another leader. It must not be sent after a later
+//! batch: a client that does not wait for replies would see its commands executed in another order. So once a new batch
+//! was sent to another node, earlier refused batches are not sent again.
 //!
 //! Owns: this rule. Does not own: the batches (`proposals`).
 
@@ -15,22 +15,22 @@ pub(crate) struct Run(u64);
 /// The node to which batches go at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// `None` before the first batch.
+    /// Node of the latest batch; `None` before the first batch.
     node: Option<NodeId>,
     run: Run,
-    /// Run whose refused batches may be sent to `node` now; `None` once a new batch was sent to `node`.
+    /// Run whose refused batches may be sent to `node` as well; `None` once a new batch was sent to `node`.
     again: Option<Run>,
 }
 
 impl Target {
-    /// Notes a new batch for a node. Returns its run, and the target from now on.
+    /// Notes that a new batch is sent to `node`. Returns the run of the batch, and the new target.
     pub(crate) fn send(self, node: NodeId) -> (Run, Self) {
         let continues = self.node == Some(node) && self.again.is_none();
         let run = if continues { self.run } else { Run(self.run.0 + 1) };
         (run, Self { node: Some(node), run, again: None })
     }
 
-    /// Notes that a refused batch of a run is sent to another node. Returns its new run, and the target from now on;
+    /// Notes that a refused batch of a run is sent to another node. Returns the batch's new run, and the new target;
     /// `None` if the batch must not be sent again.
     pub(crate) fn send_again(self, refused: Run, node: NodeId) -> Option<(Run, Self)> {
         if self.run == refused {
@@ -57,7 +57,7 @@ mod tests {
         let (again, target) = target.send_again(first, B).expect("no batch has gone elsewhere");
         assert_eq!(target.send_again(second, B), Some((again, target)));
         assert_eq!(target.send_again(second, C), None, "the first one has gone to another node");
-        // The next leader refuses them, too.
+        // The next leader refuses the same batches too.
         assert!(target.send_again(again, C).is_some());
     }
 
@@ -66,7 +66,8 @@ mod tests {
         let (refused, target) = Target::default().send(A);
         let (_, moved) = target.send(B);
         assert_eq!(moved.send_again(refused, B), None);
-        // The same holds behind a newer batch for the node to which batches of its run were sent again.
+        // A refused batch is also not sent again after a newer batch for the node to which batches of its run were sent
+        // again.
         let (_, again) = target.send_again(refused, B).unwrap();
         let (newer, target) = again.send(B);
         assert_eq!(target.send_again(refused, B), None);

@@ -1,18 +1,18 @@
-//! Work that consensus does several times a second.
+//! Work that consensus does ten times a second.
 //!
 //! Owns: the deadlines of queued commands, the end of a leadership that no majority supports, purges, the watchdog over
-//! the fsyncs, and the look at the log's failure. Does not own: the deadlines of batches (`proposals`), and the
-//! conclusions from what members report (`weighing`).
+//! the fsyncs, and the check if the log has failed. Does not own: the deadlines of batches (`proposals`), and the
+//! conclusions from the members' reports (`weighing`).
 //!
-//! **Failed log.** An idle leader writes nothing, so openraft does not notice that the log has failed in a background
-//! sync, and the heartbeats go on. The tick ends consensus on this node then, so that the followers elect another
-//! leader before the next write, which would end with an unknown outcome.
+//! **Failed log.** An idle leader writes nothing. So openraft does not notice that a background sync of the log has
+//! failed, and its heartbeats go on. In this case the tick ends consensus on this node, and the followers elect another
+//! leader before the next write. Otherwise that write would end with an unknown outcome.
 //!
-//! **Watchdog.** A leader whose fsyncs hang still commits, because its followers are a majority, but its unsynced
-//! entries grow in memory. When the oldest write is older than a second, or 64 MiB are unsynced, it transfers its
-//! leadership to a voter that has all entries. If it still leads after [`MAX_TRANSFER`], it stops its heartbeats and
-//! takes no proposals, so that the followers elect another, and tries the transfer again from time to time. It leads
-//! again when its fsyncs return.
+//! **Watchdog.** A leader whose fsyncs hang still commits if its followers are a majority, but its unsynced entries
+//! accumulate in memory. When its oldest unsynced write is older than a second, or 64 MiB are unsynced, it transfers
+//! its leadership to a voter that has all entries. If it still leads after [`MAX_TRANSFER`], it stops its heartbeats
+//! and takes no proposals, so that the followers elect another leader. It also repeats the transfer from time to time.
+//! It leads again when its fsyncs return.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::{consensus::Consensus, types::Types};
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_millis(100);
-/// Time that a transfer of leadership may take.
+/// Maximum time of a transfer of leadership before heartbeats stop.
 const MAX_TRANSFER: Duration = Duration::from_millis(600);
 
 /// State of the watchdog.
@@ -57,7 +57,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 
     /// Purges the entries that the node's maintenance has released. openraft purges only entries that a snapshot
-    /// contains, so this first makes the state itself openraft's snapshot.
+    /// contains, so the function first makes the state itself openraft's snapshot.
     async fn purge(&self) {
         let wanted = self.0.member.purge_wanted();
         if wanted == Index::ZERO {
@@ -70,7 +70,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             (index(&metrics.purged), index(&metrics.snapshot), index(&metrics.last_applied))
         };
         if purged >= Some(wanted) {
-            // The record of the purge may be the last one of the log. A failure shows in the member.
+            // The record of the purge may be the last one of the log, so it is applied here. The member keeps an error.
             let _ = self.0.member.apply_local();
         } else if applied >= Some(wanted) {
             let trigger = self.0.raft.trigger();
@@ -79,7 +79,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if this node's vote makes it the leader, whether or not it takes proposals.
+    /// Returns true if this node's vote makes it the leader, even if it takes no proposals.
     fn holds_leadership(&self) -> bool {
         let vote = self.vote_of_this_node();
         vote.committed && vote.leader_id.voted_for == self.0.member.node().0
@@ -100,14 +100,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
                 Watch::Silent(ticks.saturating_add(1))
             }
             Watch::Silent(_) => {
-                // Without a successor, the next attempt may find one.
+                // This attempt fails if no voter can take over. The next attempt may succeed.
                 let _ = self.begin_silent_transfer().await;
                 Watch::Silent(0)
             }
             // A leader that no majority has answered for a while takes no proposals, but still sends heartbeats.
             _ if !self.holds_leadership() => Watch::Healthy,
             Watch::Healthy => {
-                // Without a successor, silence follows.
+                // This attempt fails if no voter can take over. Then the leader stops its heartbeats.
                 let _ = self.begin_transfer(None).await;
                 Watch::Transferring(0)
             }

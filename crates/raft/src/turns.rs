@@ -1,8 +1,8 @@
-//! Order of tasks that each prepare a step and then take it, one after the other.
+//! A line of tasks that take turns. Each task prepares a step, waits for its turn, and then takes the step.
 //!
 //! Owns: the order. Does not own: the steps.
 //!
-//! A task that is dropped gives up its place, and the order of the others stays. Everything here runs on one thread.
+//! A task that is dropped leaves the line, and the other tasks keep their order. The whole line is used on one thread.
 
 use std::{
     cell::RefCell,
@@ -15,15 +15,15 @@ use std::{
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
-    /// Places in the line, with the tasks that wait already. The smallest place has the next turn.
+    /// Places in the line. A task that already waits for its turn has a waker. The smallest place has the next turn.
     places: BTreeMap<u64, Option<Waker>>,
 }
 
-/// A line of tasks. A clone refers to the same line.
+/// A line of tasks. Clones refer to the same line.
 #[derive(Clone, Debug, Default)]
 pub struct Turns(Rc<RefCell<Line>>);
 
-/// Place of a task in a line, until it is dropped.
+/// Place of a task in a line. Dropping it gives up the place.
 #[derive(Debug)]
 pub struct Turn {
     line: Rc<RefCell<Line>>,
@@ -31,7 +31,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Returns the last place in the line.
+    /// Adds a place at the end of the line, and returns it.
     #[must_use]
     pub fn queue(&self) -> Turn {
         let mut line = self.0.borrow_mut();
@@ -43,7 +43,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Waits for the turn of this place: until all earlier places are dropped.
+    /// Waits until all earlier places are dropped.
     pub async fn come(&self) {
         poll_fn(|context| {
             let mut line = self.line.borrow_mut();
@@ -82,7 +82,7 @@ mod tests {
         let [first, second, third] = [turns.queue(), turns.queue(), turns.queue()];
         assert!(first.come().now_or_never().is_some());
         assert!(second.come().now_or_never().is_none());
-        // A task in the middle that gives up does not let the next one pass.
+        // If a task in the middle gives up its place, the next task still waits for the tasks before it.
         drop(second);
         assert!(third.come().now_or_never().is_none());
         drop(first);

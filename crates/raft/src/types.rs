@@ -17,10 +17,10 @@ use thalweg_types::{SpaceTime, command::Outcome};
 
 use crate::snapshots::SnapshotHandle;
 
-/// A client's proposal: the commands of one entry, as the log stores them.
+/// The content of a proposal: the commands of one entry, as the log stores them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commands {
-    /// Space time of the entry, which the leader reads from its clock once for all nodes.
+    /// Space time of the entry. The leader reads it from its clock, and all nodes use it.
     pub time: SpaceTime,
     /// Payload of the entry's record.
     pub bytes: Bytes,
@@ -32,14 +32,15 @@ impl fmt::Display for Commands {
     }
 }
 
-/// Response to a proposal that was applied on the node where it was proposed.
+/// Response to a proposal after its entry was applied on the node of the proposer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Response {
-    /// Outcomes of the entry's commands; none for an entry without commands.
+    /// Outcomes of the entry's commands; empty for an entry without commands.
     pub outcomes: Vec<Outcome>,
-    /// Steps that applying the entry took on this node, with the reads that it performed for its clients.
+    /// Work of applying the entry on this node in steps, including the reads that the commands made for clients of this
+    /// node.
     pub steps: u64,
-    /// Times of the entry; `None` if this node did not write it as the leader for a proposer of its own.
+    /// Times of the entry; `None` unless this node wrote the entry as the leader, for a proposer on this node.
     pub times: Option<EntryTimes>,
 }
 
@@ -49,14 +50,14 @@ impl fmt::Display for Response {
     }
 }
 
-/// openraft's type configuration of a space, over any async runtime. Node ids are never used again.
+/// openraft's type configuration of a space, over any async runtime. Node ids are never reused.
 ///
 /// A term has at most one leader, so an entry is identified by its term and index, as in the log.
 pub struct Types<Rt>(PhantomData<fn() -> Rt>);
 
 /// Id of an entry: its term and index.
 pub type RaftLogId = openraft::LogId<CommittedLeaderId<u64>>;
-/// A vote: term, node, and whether a quorum has granted it.
+/// A vote: its term, its node, and a flag that is true if a quorum has granted it.
 pub type RaftVote = openraft::impls::Vote<leader_id_std::LeaderId<u64, u64>>;
 /// Voters and learners of a space.
 pub type RaftMembership = openraft::Membership<u64, NodeInfo>;
@@ -91,12 +92,12 @@ impl<Rt: AsyncRuntime> RaftTypeConfig for Types<Rt> {
     type ErrorSource = BoxedErrorSource;
 }
 
-/// Starts a task that ends by itself.
+/// Starts a task that nobody waits for.
 pub(crate) fn detach<Rt: AsyncRuntime>(task: impl Future<Output = ()> + 'static) {
     drop(Types::<Rt>::spawn(task));
 }
 
-// Derived traits would demand the same of the runtime.
+// Derived traits would require the same traits of the runtime.
 
 impl<Rt> fmt::Debug for Types<Rt> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

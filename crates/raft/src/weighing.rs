@@ -1,13 +1,14 @@
 //! Conclusions of the leader from the reports of the members.
 //!
-//! Owns: the refusal of new data, the choice of a leader with room, and how far space time catches up with the wall
-//! clocks. Does not own: the reports and the rules over them (`facts`), and the clock of the space (`replica`).
+//! Owns: the refusal of new data, the choice of a leader with free disk space, and the amount by which space time
+//! catches up with the wall clocks. Does not own: the reports and the rules over them (`facts`), and the clock of the
+//! space (`replica`).
 //!
-//! **Room.** A follower writes every entry, for which its disk keeps a reserve. So the leader refuses new data while
-//! fewer than a majority of the voters have room, and its error names the others. A voter that has been silent for
-//! [`ConsensusOptions::silent_after`] counts as one without room, but only if another voter has reported a full disk:
-//! silence alone does not mean a full disk. A leader that refuses data because its own disk is full passes its
-//! leadership to a voter with room, if a majority has room.
+//! **Room.** A follower cannot refuse an entry; its disk keeps a reserve for entries. So the leader refuses new data
+//! unless a majority of the voters has room, which means free disk space for new data. The leader's error names the
+//! voters without room. A voter that has been silent for [`ConsensusOptions::silent_after`] counts as one without room
+//! if another voter has reported a full disk. Silence alone does not mean a full disk. A leader that refuses data
+//! because its own disk is full passes its leadership to a voter with room, if a majority has room.
 //!
 //! **Time.** A member continues the time of the last entry with its monotonic clock, so space time needs no wall clock
 //! across a failover. Space time falls behind while no member runs, and members that were restarted lack the time since
@@ -15,21 +16,20 @@
 //! rises to the latest time that a majority's clocks have reached. A wrong clock of a minority, the leader's own
 //! included, has no effect.
 //!
-//! This happens once in a leadership, and before the leader gives its time to the first entry: a rise after that would
-//! end leases and keys early that were granted under the same leader. So the leader takes no commands before it has
-//! recent reports of all voters, or of a majority after two heartbeats. Members also report to each other while none of
-//! them leads, so after a failover nothing is awaited. If no majority has reported after
-//! [`ConsensusOptions::max_catch_up`], the leader takes commands, and space time rises when one has.
+//! Space time is raised once in a leadership, before the leader stamps its first entry. A later rise would end leases
+//! and keys early that the same leader has granted. So the leader takes no commands before it has recent reports of all
+//! voters; after two heartbeats, reports of a majority suffice. Members also report to each other while none of them
+//! leads, so a failover usually needs no wait. If no majority has reported after [`ConsensusOptions::max_catch_up`],
+//! the leader takes commands, and space time is raised once a majority has reported.
 //!
-//! A space with one voter has no other clock to ask, so nothing is awaited, and the limit for single nodes applies
-//! (`max_clock_jump`): if the clock is further ahead, space time stays behind until an operator corrects the clock or
-//! raises the limit.
+//! A space with one voter has no other clock to ask, so the leader does not wait. The limit for single nodes applies
+//! (`max_clock_jump`): if the wall clock is further ahead than the limit, space time stays behind until an operator
+//! corrects the clock or raises the limit.
 //!
-//! Entries get their time from the leader's clock of the space as before, so they remain functions of the entries
-//! before them: no other part decides about time.
+//! Each entry still gets its time from the leader's clock of the space. No other part of the system decides about time.
 //!
-//! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after
-//! [`ConsensusOptions::max_catch_up`]: crate::ConsensusOptions::max_catch_up
+//! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after [`ConsensusOptions::max_catch_up`]:
+//! crate::ConsensusOptions::max_catch_up
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -47,29 +47,29 @@ use crate::{
     types::Types,
 };
 
-/// Minimum distance between the wall clocks and space time at which space time is raised. Smaller distances are normal
-/// between wall clocks.
+/// Minimum lag of space time behind the wall clocks at which space time is raised. Smaller differences between wall
+/// clocks are normal.
 const CATCH_UP_FROM: Duration = Duration::from_secs(1);
-/// Time between two looks of a new leader at the reports, before its first entry.
+/// Time between two checks of the reports by a new leader, before its first entry.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Time between two attempts of a leader with a full disk to pass on its leadership.
+/// Time between two attempts of a leader with a full disk to transfer its leadership.
 const PASS_ON_EVERY: Duration = Duration::from_secs(5);
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Returns this node's facts, for the leader.
+    /// Returns the facts that this node reports to the leader.
     #[must_use]
     pub fn own_facts(&self) -> MemberFacts {
         let member = &self.0.member;
         MemberFacts { lacks_room: member.log().short_bytes() > 0, wall: member.clock().wall() }
     }
 
-    /// Notes the facts about another member, as it has just reported them.
+    /// Notes the facts that another member has just reported about itself.
     pub fn report(&self, node: NodeId, facts: MemberFacts) {
         self.0.facts.reports.borrow_mut().insert(node, (facts, Types::<Rt>::now()));
     }
 
-    /// Evaluates the members' reports, if this node leads: refuses or permits new data, lets space time catch up, and
-    /// passes on the leadership if this node's disk is full.
+    /// Evaluates the members' reports if this node leads: refuses or permits new data, lets space time catch up, and
+    /// transfers the leadership if this node's disk is full.
     pub(crate) async fn weigh_facts(&self) {
         let Leadership::Leader { term } = self.0.member.leadership() else {
             self.0.member.refuse_data(None);
@@ -97,7 +97,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns the sets of voters, each of which must have a majority.
+    /// Returns the sets of voters. A decision needs a majority of each set.
     fn voter_sets(&self) -> VoterSets {
         let metrics = self.0.raft.server_metrics();
         let seen = metrics.borrow_watched();
@@ -117,14 +117,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     fn room_of(&self, voter: NodeId) -> DiskRoom {
         if voter == self.0.member.node() {
             // Other voters announce a full disk before their last segment is full. For itself, the leader checks the
-            // room of its log.
+            // free space of its log.
             return if self.0.member.log().check_room().is_err() { DiskRoom::Lacks } else { DiskRoom::Has };
         }
         DiskRoom::of(self.facts_of(voter), self.0.options.silent_after())
     }
 
-    /// Waits until this node may give its time to entries, if it has just been elected. Returns as soon as it leads no
-    /// more.
+    /// Waits until this node may stamp entries, if it has just been elected. Returns as soon as it leads no more.
     pub(crate) async fn caught_up(&self) {
         while let Some(term) = self.0.member.leadership().led_term()
             && !self.may_stamp(term)
@@ -133,8 +132,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if this leader may give its time to entries: space time has caught up with the wall clocks, or a
-    /// majority has not reported in time.
+    /// Returns true if this leader may stamp entries: space time has caught up with the wall clocks, no other voter has
+    /// a clock, or no majority has reported in time.
     pub(crate) fn may_stamp(&self, term: Term) -> bool {
         let is_caught_up = || self.0.facts.caught_up_in.get() == term;
         if is_caught_up() {
@@ -145,7 +144,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         is_caught_up() || has_one_voter(&sets) || self.led_for(term) >= self.0.options.catch_up_within()
     }
 
-    /// Returns the time for which this node has led in a term.
+    /// Returns the time for which this node has led in `term`; zero if it has not led in it.
     fn led_for(&self, term: Term) -> Duration {
         let (led_term, led_since) = self.0.led_since.get();
         if led_term == term { Types::<Rt>::now().saturating_duration_since(led_since) } else { Duration::ZERO }
@@ -177,7 +176,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Begins to transfer the leadership to a voter with room that has most entries.
+    /// Begins to transfer the leadership to the voter that has most entries among those with free disk space.
     async fn pass_on(&self) {
         let now = Types::<Rt>::now();
         let is_early = |at: InstantOf<Types<Rt>>| now.saturating_duration_since(at) < PASS_ON_EVERY;
@@ -194,13 +193,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
             .iter()
             .filter(|(node, member)| **node != self.0.member.node() && member.votes && has_room(**node));
         if let Some((node, _)) = fit.max_by_key(|(_, member)| member.matched) {
-            // A voter that does not answer cannot take over; the next attempt finds another.
+            // A voter that does not answer cannot take over. The next attempt chooses another one.
             let _ = self.begin_transfer(Some(*node)).await;
         }
     }
 }
 
-/// Returns true if each set has a single voter, which has no other clock to ask.
+/// Returns true if each set has a single voter. Such a voter has no other clock to ask.
 fn has_one_voter(sets: &VoterSets) -> bool {
     sets.iter().all(|voters| voters.len() == 1)
 }

@@ -1,6 +1,6 @@
 //! Times at which the newest appends of a space were written to this node's log, for the stages of a replicated write.
 //!
-//! Bound: [`MAX_APPENDS`] appends; the oldest one makes room for a newer one. The times of older appends are not known.
+//! Bound: the times of [`MAX_APPENDS`] appends are kept. A newer append replaces the oldest one.
 //!
 //! Invariant: the appends are in the order of their indexes, and none overlaps another one.
 
@@ -8,10 +8,11 @@ use std::{collections::VecDeque, time::Duration};
 
 use thalweg_types::Index;
 
-/// Maximum number of appends whose times are kept. A commit takes the time of a few appends.
+/// Maximum number of appends whose times are kept. An entry is committed after a few more appends, so this number is
+/// ample.
 const MAX_APPENDS: usize = 1024;
 
-/// An append: its entries, and the monotonic times of its write.
+/// First and last entry of an append, and the monotonic times of its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     /// First entry.
@@ -27,7 +28,7 @@ pub(crate) struct Written {
 pub(crate) struct WrittenTimes(VecDeque<Written>);
 
 impl WrittenTimes {
-    /// Adds an append. Appends with the same entries or later ones were truncated, and are dropped.
+    /// Adds an append. Drops the known appends with the same or later entries, because those entries were truncated.
     pub(crate) fn push(&mut self, written: Written) {
         while self.0.back().is_some_and(|newest| newest.last >= written.first) {
             self.0.pop_back();
@@ -38,7 +39,7 @@ impl WrittenTimes {
         self.0.push_back(written);
     }
 
-    /// Returns the append with an entry; `None` if it is not among the newest.
+    /// Returns the append that wrote an entry; `None` if it is not among the newest.
     pub(crate) fn of(&self, index: Index) -> Option<Written> {
         let at = self.0.partition_point(|written| written.last < index);
         self.0.get(at).copied().filter(|written| written.first <= index)

@@ -1,6 +1,7 @@
-//! Applying records of the log to the state, as replay and a member do.
+//! Application of log records to the state. Replay calls it at open, and a member of a cluster calls it for committed
+//! entries.
 //!
-//! Owns: the effect of each kind of record, and the checks that a record follows those before it. Does not own: which
+//! Owns: the effect of each kind of record, and the checks that an entry follows the previous one. Does not own: which
 //! records are valid (`valid`), and when an entry may be applied.
 
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use crate::{
     membership::{Membership, Vote},
 };
 
-/// Checks that the log contains all records that the state has not applied, and all that it has applied.
+/// Checks that the log starts at or before the state's applied position, and ends at or after it.
 pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError> {
     let (start, end) = (log.start(), log.end());
     if applied > end {
@@ -29,8 +30,9 @@ pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Applies a valid record of the space. Appends the outcomes of its commands to `outcomes`, if it is an entry;
-/// `is_awaited` is true if a client of this node waits for them. Returns the outcome of a move.
+/// Applies a valid record of the space to the state. For an entry with commands, appends the outcomes of the commands
+/// to `outcomes`; `is_awaited` is true if a client of this node waits for these outcomes. For a move, returns the
+/// move's outcome.
 pub(crate) fn apply_record(
     machine: &Machine,
     record: &LogRecord,
@@ -102,11 +104,12 @@ fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Checks that a truncation record declares void only entries that the state has not applied.
+/// Checks that a truncation record declares no entry void that the state has applied.
 ///
-/// An install replaces the state while the log holds entries of another history, which consensus truncates then. The
-/// record of that lies after the position of the new state, and its index is at most that of the snapshot, which the
-/// state notes as its last purged entry. Consensus truncates no purged entry in any other case.
+/// There is one exception. A node can replace its state with a snapshot while its log still holds entries of another
+/// history. Consensus then truncates these entries, although their indexes are at or below that of the new state. The
+/// new state notes the index of the snapshot as its last purged entry. Consensus truncates entries up to that index in
+/// no other case.
 fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
     // Index 0 belongs to the first membership, if there is one.

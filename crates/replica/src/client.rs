@@ -1,8 +1,8 @@
-//! Clients for which commands are proposed, and how expensive their commands have been.
+//! Clients that propose commands, and the measured costs of their commands.
 //!
-//! Owns: the name of a request in log lines, the measured cost of a client's commands, by which the queue decides which
-//! commands wait for their turn, and the pauses of an address between its turns. Does not own: the queue (`queue`), or
-//! the shares of clients in other resources, which belong to the server.
+//! Owns: the name of a request in log lines, the measured cost of a client's commands, and the pauses of an address
+//! between its turns. The queue uses the costs to decide which commands wait for their turn. Does not own: the queue
+//! (`queue`), or the shares of clients in other resources, which belong to the server.
 //!
 //! Invariant: costs are local to a node. They decide when a command is committed, and never its outcome.
 
@@ -18,16 +18,17 @@ use thalweg_types::Term;
 
 use crate::turn_pause::TurnPause;
 
-/// Number of estimated steps for which a [`Cost`] states the measured steps.
+/// Number of estimated steps to which a [`Cost`] refers: the cost is the number of measured steps per this number.
 const COST_UNIT: u64 = 1024;
 
 /// Measured steps of recent commands per [`COST_UNIT`] estimated steps. The estimate assumes the largest values and
-/// collections that may exist; the measured cost shows how much of it commands really take.
+/// collections that may exist; the measured cost shows which part of the estimate commands really take.
 #[derive(Debug)]
 struct Cost(AtomicU64);
 
 impl Cost {
-    /// Records a measurement. A higher measurement replaces the cost; a lower one reduces it by half of the difference.
+    /// Records a measurement. A higher measurement replaces the cost; a lower one reduces it by half of the difference
+    /// between them.
     fn learn(&self, sample: u64) {
         let before = self.0.load(Relaxed);
         self.0.store(if sample >= before { sample } else { before.midpoint(sample) }.max(1), Relaxed);
@@ -50,7 +51,7 @@ impl Default for ClientAddress {
 }
 
 impl ClientAddress {
-    /// Pauses between the turns of the address's expensive commands.
+    /// Returns the lock on the pauses between the turns of the address's expensive commands.
     pub(crate) fn pause(&self) -> MutexGuard<'_, TurnPause> {
         self.pause.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,12 +73,13 @@ impl Client {
         Arc::new(Self { address: Arc::clone(address), cost })
     }
 
-    /// Returns the number of steps that commands with this estimate will probably take.
+    /// Returns the number of steps that commands will probably take, from their estimate and the client's measured
+    /// cost.
     pub(crate) fn probable_steps(&self, estimated: u64) -> u64 {
         estimated.saturating_mul(self.cost.0.load(Relaxed)) / COST_UNIT
     }
 
-    /// Records that commands with this estimate took `steps`.
+    /// Records that commands with the estimate `estimated` took `steps`.
     pub(crate) fn learn(&self, estimated: u64, steps: u64) {
         if let Some(sample) = steps.saturating_mul(COST_UNIT).checked_div(estimated) {
             let sample = sample.min(COST_UNIT);
@@ -116,16 +118,17 @@ pub struct Origin {
     /// to the leader, and a leader keeps it in memory for the log lines of the members. The log does not contain it.
     pub request: Option<Arc<str>>,
     /// Sum of the [steps](thalweg_types::steps) of the values that the command returns, writes again (with another
-    /// deadline, for example), or keeps in a history, if the proposer knows their lengths. It affects how many commands
-    /// share an entry, never an outcome. A member does not send it with a forwarded command: the leader takes the entry
-    /// as the member has formed it.
+    /// deadline, for example), or keeps in a history, if the proposer knows their lengths. The sum affects how many
+    /// commands share an entry, and never their outcomes. A member does not send it with a forwarded command: the
+    /// member has already decided which commands form the entry.
     pub value_reads: Option<u64>,
     /// Maximum time for which the proposer waits for its answer. A member gives the command up when this time or
     /// [`MemberOptions::max_wait`](crate::MemberOptions::max_wait) has passed, whichever is shorter.
     pub max_wait: Option<Duration>,
-    /// Term in which this node led when the proposer looked at the leader's state or clock, for a command that another
-    /// leader would not propose. A member refuses the command, unwritten, unless it leads in this term when the command
-    /// is written. A node alone leads in one term for as long as it is open.
+    /// Term in which this node must lead when the command is written; `None` if any leader may write the command. A
+    /// proposer sets it if it has read the leader's state or clock in this term, and the command depends on the result.
+    /// In another term the node refuses the command without writing it. A node alone leads in one term for as long as
+    /// it is open.
     pub term: Option<Term>,
 }
 

@@ -9,8 +9,8 @@
 //! ```
 //! An entry gets its timestamp before it is written, and becomes visible when it is applied. Before the entry is
 //! visible, a read must not use a later time than the entry's timestamp: the read could hide a key as expired that the
-//! entry, by its own time, still finds. So for reads the time stands still while an entry with a timestamp is in
-//! progress, for as long as its durability level takes (an fsync).
+//! entry, applied at its own earlier time, still finds. So for reads the time stands still while an entry with a
+//! timestamp is in progress, for as long as its durability level takes (an fsync).
 //!
 //! Entries are logged with their time; the times of reads are not logged. Instead, a [`TimeKeeper`] notes a time that
 //! no read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. If the wall clock is behind the noted time by more than
@@ -20,9 +20,8 @@
 //! case the space also appends an entry within a round of maintenance after a deadline has passed, and when it is
 //! closed.
 //!
-//! Invariants: the time never decreases while the space is open; an entry's timestamp is at least the time of
-//! every read that did not see the entry; a read's time is at least the timestamp of every entry that it
-//! sees.
+//! Invariants: the time never decreases while the space is open; an entry's timestamp is at least the time of every
+//! read that did not see the entry; a read's time is at least the timestamp of every entry that it sees.
 
 use std::{
     sync::{
@@ -41,9 +40,9 @@ const FROZEN: u64 = 1;
 /// with a longer one the time jumps further after a kill.
 pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
 
-/// Stores a time, outside the log, that is at least the time of every read of the space.
+/// Storage, outside the log, for a time that no read of the space exceeds.
 pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
-    /// Stores a time. The times of successive calls increase.
+    /// Stores a time that no read so far exceeds. The times of successive calls increase.
     fn note(&self, time: SpaceTime);
 }
 
@@ -54,10 +53,10 @@ pub struct SpaceClock {
     anchor: SpaceTime,
     anchored_at: Duration,
     word: AtomicU64,
-    /// Time up to which reads need no further note.
+    /// Latest noted time. Reads up to this time need no further note.
     noted: AtomicU64,
     keeper: Option<Arc<dyn TimeKeeper>>,
-    /// Held while a time is noted, so that the notes increase.
+    /// Lock that a thread holds while it notes a time, so that the noted times increase.
     noting: Mutex<()>,
 }
 
@@ -72,7 +71,7 @@ impl SpaceClock {
         Self { clock, anchor, anchored_at, word, noted, keeper: None, noting: Mutex::new(()) }
     }
 
-    /// Makes the clock note the times of reads.
+    /// Makes the clock pass bounds of the times of reads to `keeper`.
     #[must_use]
     pub fn with_keeper(self, keeper: Arc<dyn TimeKeeper>) -> Self {
         Self { keeper: Some(keeper), noted: AtomicU64::new(0), ..self }
@@ -127,7 +126,7 @@ impl SpaceClock {
         }
     }
 
-    /// Returns the timestamp for the next log entry, in a space in which no read has used the time yet. Only the holder
+    /// Returns the timestamp for the next log entry, in a space whose reads have not used the time yet. Only the holder
     /// of the writer role calls this function.
     pub(crate) fn stamp(&self) -> SpaceTime {
         let now = self.now();
@@ -136,7 +135,7 @@ impl SpaceClock {
     }
 
     /// Returns the timestamp for the next log entry, and a guard. Until the guard is dropped, which happens when the
-    /// entry is applied or abandoned, reads use this timestamp as their time. Only the holder of the writer role calls
+    /// entry is applied or abandoned, reads use the timestamp as their time. Only the holder of the writer role calls
     /// this function.
     pub(crate) fn stamp_frozen(&self) -> (SpaceTime, FrozenTime<'_>) {
         let ticked = self.ticked();
@@ -146,7 +145,7 @@ impl SpaceClock {
         (ticked.max(unpack(before)), FrozenTime(self))
     }
 
-    /// Returns the time to which the clock was set, plus the monotonic time since then.
+    /// Returns the time at which the clock was anchored, plus the monotonic time since then.
     fn ticked(&self) -> SpaceTime {
         let since = self.clock.monotonic().saturating_sub(self.anchored_at);
         self.anchor.plus(since).min(MAX)
@@ -163,7 +162,7 @@ impl ReadTime for SpaceClock {
     }
 }
 
-/// Guard that keeps the time of reads at a log entry's timestamp; see [`SpaceClock::stamp_frozen`].
+/// Guard that keeps the time of reads at the timestamp of a log entry in progress; see [`SpaceClock::stamp_frozen`].
 #[derive(Debug)]
 pub(crate) struct FrozenTime<'a>(&'a SpaceClock);
 
@@ -173,8 +172,8 @@ impl Drop for FrozenTime<'_> {
     }
 }
 
-/// Latest time that fits beside the flag `frozen`, 290,000 years from now. An entry from another node may have a later
-/// one.
+/// Latest time that fits in the word beside the flag `frozen`: 290,000 years from now. An entry from another node may
+/// have a later time.
 const MAX: SpaceTime = SpaceTime(u64::MAX >> 1);
 
 fn pack(time: SpaceTime) -> u64 {

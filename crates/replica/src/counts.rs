@@ -1,4 +1,4 @@
-//! Statistics of a space since it was opened.
+//! Counters of a space since it was opened, and the statistics that callers read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -23,9 +23,9 @@ pub struct ReplicaStats {
     pub queue_bytes: u64,
     /// Number of commands that are queued now.
     pub queue_commands: u64,
-    /// Times of the stages of writes that wait for an fsync. A member of a cluster counts none.
+    /// Times of the stages of writes that wait for an fsync. All histograms are empty on a member of a cluster.
     pub write_stages: WriteStages,
-    /// Times of the stages of replicated writes. A node alone counts none.
+    /// Times of the stages of replicated writes. All histograms are empty on a node alone.
     pub replication_stages: ReplicationStages,
 }
 
@@ -34,8 +34,8 @@ pub struct ReplicaStats {
 pub(crate) struct Counts {
     commands: AtomicU64,
     entries: AtomicU64,
-    /// Number of log entries, counted in buckets by the number of their commands; the buckets are those of
-    /// [`Log2Histogram::bucket_of`].
+    /// Number of log entries in each bucket of sizes. The size of an entry is its number of commands;
+    /// [`Log2Histogram::bucket_of`] returns the bucket of a size.
     entry_sizes: [AtomicU64; LOG2_BUCKETS],
     /// Times of the stages of writes that wait for an fsync.
     pub(crate) stages: StageTimes,
@@ -57,8 +57,8 @@ impl Default for Counts {
 
 impl Counts {
     /// Counts an applied entry with this number of commands. The caller holds the lock under which entries are applied:
-    /// that of the role on a node alone, that of the cursor on a member. So no two threads count at a time, and plain
-    /// stores do.
+    /// the writer role's lock on a node alone, the cursor's lock on a member. So only one thread counts at a time, and
+    /// the counters need no atomic additions.
     #[inline]
     pub(crate) fn count(&self, commands: u64) {
         let add = |counter: &AtomicU64, count| counter.store(counter.load(Relaxed).wrapping_add(count), Relaxed);

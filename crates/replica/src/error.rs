@@ -129,7 +129,7 @@ pub enum ProposeError {
         /// Total size in bytes of the address's expensive commands in the queue.
         waiting_bytes: usize,
     },
-    /// The log rejected the append or failed. The contained error states whether bytes were written.
+    /// The log rejected the append or failed. The contained error states if bytes were written.
     #[error(transparent)]
     Append(#[from] AppendError),
     /// The state machine failed, or consensus has ended on this node. The command's entry may be in the log. The space
@@ -145,26 +145,26 @@ pub enum ProposeError {
     /// The space has no leader, or this member does not know it. Nothing was written.
     #[error("the space has no leader at the moment: retry later")]
     NoLeader,
-    /// The leader, to which this member has forwarded the command, has refused it. Nothing was written.
+    /// This member has forwarded the command to the leader, and the leader has refused it. Nothing was written.
     #[error("the leader has refused the command: {reason}")]
     LeaderRefused {
-        /// Reason of the leader.
+        /// Reason that the leader has given.
         reason: String,
     },
-    /// Commands that another member has forwarded do not fit in a segment of this leader's log. Nothing was written.
-    /// Members propose smaller commands, so the sender has other limits or a fault.
+    /// Commands that another member has forwarded do not fit in a segment of this leader's log. Nothing was written. A
+    /// member never sends such commands, so the sender has other limits or a fault.
     #[error("commands of {bytes} bytes do not fit in an entry of this leader, which has at most {max}")]
     TooLarge {
-        /// Bytes of the commands.
+        /// Total size of the commands in bytes.
         bytes: u64,
-        /// Maximum bytes of the commands of an entry.
+        /// Maximum total size in bytes of the commands of one entry.
         max: u64,
     },
-    /// Too many members of the space have no room for new data, or the leader has none. Nothing was written. Deletes
-    /// and trims are still accepted.
+    /// Too many members of the space have no disk space left for new data, or the leader has none. Nothing was written.
+    /// Deletes and trims are still accepted.
     #[error("disk full: {reason}")]
     NoRoom {
-        /// Members without room, and what to do.
+        /// Names of the members without disk space, and advice on what to do.
         reason: String,
     },
     /// The command may have been committed, or may still be committed.
@@ -173,8 +173,8 @@ pub enum ProposeError {
         /// Reason why the outcome is unknown.
         reason: String,
     },
-    /// A record of this node is in the log, but entries before it have not been committed in time. It is applied once
-    /// they are.
+    /// A record that concerns only this node is in the log, but entries before it were not committed in time. The node
+    /// applies the record once those entries are committed.
     #[error("entries before this record wait for a quorum: retry later")]
     Behind,
     /// The space is closed and accepts no proposals.

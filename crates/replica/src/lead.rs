@@ -3,10 +3,10 @@
 //! For a new space the node writes the membership at index 0, and the vote that makes its one voter leader of term 1.
 //! In an existing space the node continues in the term in which it led, or votes for itself in the next term.
 //!
-//! Invariants: terms never decrease; two different entries never have the same term and index if another node
-//! can have seen one of them. So a node with learners begins a new term: a learner may have received an entry
-//! that did not survive here. A node with truncated entries in its log also begins a new term: other nodes
-//! may have those entries, under indexes that are used again.
+//! Invariants: terms never decrease; two different entries never have the same term and index if another node can have
+//! seen one of them. So a node with learners begins a new term: a learner may have received an entry that this node has
+//! lost. A node with truncated entries in its log also begins a new term: other nodes may have the truncated entries,
+//! whose indexes are used again.
 
 use std::{collections::BTreeSet, io::IoSlice};
 

@@ -1,14 +1,13 @@
 //! Proposing, ordering and applying the log entries of a space.
 //!
-//! Owns: the space's queue of proposals, the writer role (the right of one thread at a time to write entries to the
-//! log), with which queued proposals become entries, replay of the log into the state at open, the validity of entries
-//! after truncations, and space time. It also owns the records that make the data directory of a single node identical
-//! to that of a Raft member with one voter. Does not own: framing and syncing of records (`log`), the meaning of
-//! commands (`state`).
+//! Owns: the space's queue of proposals, the writer role (the right of one thread at a time to turn queued proposals
+//! into log entries), replay of the log into the state at open, the validity of entries after truncations, and space
+//! time. It also owns the records that make the data directory of a single node identical to that of a Raft member with
+//! one voter. Does not own: framing and syncing of records (`log`), the meaning of commands (`state`).
 //!
 //! Invariants:
-//! - an entry is applied only after it, and everything before it in the log, has reached the level at which
-//!   it was written: `applied.lsn <= log.end`, and `<= log.durable` whenever a caller waits for `disk`;
+//! - an entry is applied only after it, and everything before it in the log, has reached the level at which it was
+//!   written: `applied.lsn <= log.end`, and `<= log.durable` whenever a caller waits for `disk`;
 //! - valid entries of a space have indexes without gaps from 1 on, in terms that never decrease;
 //! - space time never decreases.
 

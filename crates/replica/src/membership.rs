@@ -1,7 +1,7 @@
 //! Memberships and votes of a space: the types and their encoding, byte by byte.
 //!
 //! Owns: `Membership`, `NodeInfo` and `Vote`, the limits of a membership, and the payloads of the records that contain
-//! them. Does not own: the rules of changing a membership (`thalweg_raft`), or the choice of the membership in force.
+//! them. Does not own: the rules of changing a membership (`thalweg_raft`), or which membership is in force.
 //!
 //! ```text
 //! membership   := configs u8 | config* | members u32 | member*               no member has a name
@@ -29,8 +29,8 @@
 //! `Membership` and `Blank` records carry the space time of the previous entry, so that their time is the same on all
 //! nodes.
 //!
-//! A directory begins with two records. The first is the membership at index 0 of term 0, which Raft
-//! writes when it is initialised. The second is the vote that made its one voter leader of term 1.
+//! A directory begins with two records. The first is the membership at index 0 of term 0, which Raft writes when it is
+//! initialised. The second is the vote that made its one voter leader of term 1.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -84,7 +84,7 @@ pub struct NodeInfo {
     pub name: String,
     /// Address at which the other members reach the node.
     pub address: String,
-    /// True if the leader must make the node a voter only when an operator requests it.
+    /// True if the member stays a learner: the leader makes it a voter only when an operator requests this.
     pub stays_learner: bool,
 }
 
@@ -165,8 +165,7 @@ impl Membership {
         self.configs.iter().flatten().copied().collect()
     }
 
-    /// The only voter; `None` if there are several. A sole voter decides alone, even if the space has
-    /// learners.
+    /// The only voter; `None` if there are several. Such a voter decides alone, even if the space has learners.
     #[must_use]
     pub fn sole_voter(&self) -> Option<NodeId> {
         let voters = self.voters();
@@ -223,8 +222,8 @@ impl Membership {
     }
 }
 
-/// Reads `count` pairs, each of a node and a value, with ascending nodes. Allocates memory only for pairs that the
-/// bytes really contain.
+/// Reads `count` pairs of a node and a value. Returns `None` if the nodes do not ascend. Allocates memory only for
+/// pairs that the bytes really contain.
 fn ascending<T>(count: u32, mut next: impl FnMut() -> Result<(NodeId, T), Malformed>) -> Option<BTreeMap<NodeId, T>> {
     let mut pairs = BTreeMap::new();
     for _ in 0..count {

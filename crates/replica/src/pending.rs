@@ -1,7 +1,7 @@
 //! A proposed command in the queue.
 //!
-//! Owns: the command with what its commit needs to know, and the promise that its proposer gets an answer. Does not
-//! own: the order in which proposals are committed (`queue`).
+//! Owns: the command, the facts about it that the commit needs, and the guarantee that its proposer gets an answer.
+//! Does not own: the order in which proposals are committed (`queue`).
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -17,7 +17,6 @@ use crate::{
     slot::{Answer, Slot},
 };
 
-/// A proposed command in the queue.
 #[derive(Debug)]
 pub(crate) struct Pending {
     pub(crate) command: Framed,
@@ -35,9 +34,9 @@ pub(crate) struct Pending {
     pub(crate) steps: Option<u64>,
     /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
     pub(crate) counted_steps: u64,
-    /// Number of the address's turn in which a member has taken the command, if a pause follows that turn; otherwise 0.
+    /// Number of the address's turn in which a member took the command, if a pause follows this turn; otherwise 0.
     pub(crate) turn: u64,
-    /// Monotonic time at which the command was queued; zero for one that waits for no fsync on a single node.
+    /// Monotonic time at which the command was queued; zero on a single node if the command waits for no fsync.
     pub(crate) queued_at: Duration,
     /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
     pub(crate) expires_micros: u64,
@@ -114,7 +113,7 @@ impl Drop for Pending {
     }
 }
 
-/// Returns the payload of an entry with these commands. The frame of a single command is the entry.
+/// Returns the payload of an entry with these commands. For a single command it is the command's frame itself.
 pub(crate) fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
     match taken {
         [one] => Cow::Borrowed(one.command.bytes()),
@@ -122,7 +121,7 @@ pub(crate) fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the purpose of an entry with these commands: only an entry whose commands all free space may use the disk's
+/// Returns the purpose of an entry with these commands. Only an entry whose commands all free space may use the disk's
 /// reserve.
 pub(crate) fn purpose_of(taken: &[Pending]) -> Purpose {
     let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);

@@ -8,7 +8,7 @@ thread_local! {
     static APPLIES_VOID_ENTRIES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes members on this thread apply entries although a truncation has voided them.
+/// Makes members on this thread apply entries that a truncation has voided.
 pub fn apply_void_entries(applies: bool) {
     APPLIES_VOID_ENTRIES.set(applies);
 }

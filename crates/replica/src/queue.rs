@@ -1,8 +1,8 @@
 //! Queue of proposed commands that wait for a thread with the writer role, which commits them.
 //!
-//! Owns: the two lanes, their limits, and the choice of the commands of the next entries. Does not own: the costs of the
-//! commands that were taken (`dequeued`), the order among the clients of the expensive lane (`turns`), the length of
-//! pauses (`turn_pause`), the writer role (`solo`), or the writing of entries.
+//! Owns: the two lanes, their limits, and the choice of the commands of the next entries. Does not own: the costs of
+//! the commands that were taken (`dequeued`), the order among the clients of the expensive lane (`turns`), the length
+//! of pauses (`turn_pause`), the writer role (`solo`), or the writing of entries.
 //!
 //! Invariants:
 //! * An accepted proposal is in one lane until it is taken, removed, or rejected by [`close`](Queue::close). While it
@@ -14,9 +14,10 @@
 //! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive
 //! waits for its [turn](Turns) instead, and so do all later commands of the same client. While both lanes hold
 //! commands, they alternate: a command in the ready lane waits for at most one turn of expensive ones, which is bounded
-//! by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn, its
-//! next turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows (`turn_pause`). So
-//! a client with cheap commands is served, although another one keeps the node busy with expensive ones.
+//! by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn, the
+//! address's next turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows
+//! (`turn_pause`). So a client with cheap commands is served, although another one keeps the node busy with expensive
+//! ones.
 //!
 //! A command is expensive if its [estimate](Pending::steps), times the measured cost of its client's recent commands,
 //! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
@@ -27,8 +28,8 @@
 //! * `max_bytes` of commands in both lanes. At the limit a blocking proposer waits, and an async proposer gets
 //!   `Overloaded`. An empty queue also accepts a proposal larger than the limit.
 //! * Waiting expensive commands of one address: [`MAX_ADDRESS_STEPS`], and no more bytes than remain free. So an
-//!   address cannot fill the queue with them. The bound is lower while the address makes long pauses, because its
-//!   commands then wait longer. A proposer beyond that gets `AddressOverloaded`.
+//!   address cannot fill the queue with expensive commands. The bound is lower while the address makes long pauses,
+//!   because its commands then wait longer. A proposer beyond either limit gets `AddressOverloaded`.
 
 mod dequeued;
 
@@ -61,18 +62,18 @@ struct Inner {
     closed: bool,
 }
 
-/// Turns of the ready lane, and the clients that had commands in the last ones.
+/// Number of the ready lane's turns, and the clients whose ready commands were taken last.
 #[derive(Debug, Default)]
 struct ReadyTurns {
     /// Number of turns taken.
     count: u64,
-    /// The two clients that had commands in the last turns, the last one first: their keys (0 for commands without a
-    /// client), and the number of turns taken with the last one of theirs.
+    /// The two clients whose ready commands were taken last, the latest first. Each has its key (0 for commands without
+    /// a client), and the number of its last turn.
     last_clients: [(usize, u64); 2],
 }
 
 impl ReadyTurns {
-    /// Records commands of a client in the current turn.
+    /// Records that the current turn has commands of a client.
     fn note(&mut self, client: usize) {
         if self.last_clients[0].0 != client {
             self.last_clients[1] = self.last_clients[0];
@@ -80,7 +81,7 @@ impl ReadyTurns {
         self.last_clients[0] = (client, self.count);
     }
 
-    /// Returns true if another client had ready commands after this number of turns.
+    /// Returns true if a command of another client was taken from the ready lane after the turn with number `count`.
     fn has_others_since(&self, client: usize, count: u64) -> bool {
         self.last_clients.iter().any(|(other, last)| *other != client && *last > count)
     }
@@ -103,10 +104,11 @@ pub(crate) struct Queue {
     len: AtomicUsize,
 }
 
-/// Maximum number of steps that expensive commands which are committed together will probably take: about 14 ms of
-/// work. A single command may take more.
+/// Maximum number of steps that the expensive commands of one turn will probably take: about 14 ms of work. A single
+/// command may take more.
 const MAX_TURN_STEPS: u64 = MAX_ENTRY_STEPS / 2;
-/// Maximum number of steps that the waiting expensive commands of one address will probably take: about 14 s of work.
+/// Maximum number of steps that the waiting expensive commands of one address will probably take: about 14 seconds of
+/// work.
 const MAX_ADDRESS_STEPS: u64 = 500 * MAX_ENTRY_STEPS;
 
 /// Behaviour of a push when the queue is full: wait, or return an error.
@@ -116,13 +118,11 @@ pub(crate) enum WhenFull {
     Refuse,
 }
 
-/// Choice of the lanes of the queue (ready commands, and expensive ones that wait for a turn) from which commands are
-/// taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lanes {
-    /// The lane of ready commands. Used by threads that also serve clients.
+    /// The lane of ready commands. Threads that also serve clients use only this lane.
     Ready,
-    /// Both lanes: ready commands and expensive ones.
+    /// The lane of ready commands, and the lane of expensive commands that wait for their turn.
     All,
 }
 
@@ -190,9 +190,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Moves the queued proposals of the next log entries into `into`: those of one lane, up to the limits for one
-    /// fsync. An entry ends before a command with which it could take too many steps. `keeps_history` is true if a
-    /// keyspace of the space keeps former values; `now` is a monotonic time.
+    /// Moves the queued proposals of the next log entries into `into`: proposals of one lane, up to the limits of one
+    /// fsync. A command that could make an entry take too many steps begins the next entry. `keeps_history` is true if
+    /// a keyspace of the space keeps former values; `now` is a monotonic time.
     pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes, now: Duration) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();
@@ -213,7 +213,7 @@ impl Queue {
         }
     }
 
-    /// Returns the time until a command may be taken: zero if one may be taken now, longer if all addresses with
+    /// Returns the time until a queued command may be taken: zero if one may be taken now, longer if all addresses with
     /// waiting commands make pauses, and `None` if nothing waits.
     pub(crate) fn time_to_next(&self, now: Duration) -> Option<Duration> {
         if self.is_empty() {
@@ -228,7 +228,7 @@ impl Queue {
     }
 
     /// Makes the queue reject new proposals. Ready proposals stay in the queue. Proposals that wait for their turn are
-    /// rejected, because they could take many seconds; nothing of them is in the log.
+    /// rejected, because committing them could take many seconds; none of them is in the log.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -236,7 +236,7 @@ impl Queue {
         inner.bytes -= rejected.bytes();
         self.len.store(inner.len(), Ordering::SeqCst);
         drop(inner);
-        // Each of them answers its proposer when it is dropped.
+        // Each rejected proposal answers its proposer when it is dropped.
         drop(rejected);
         self.room.notify_all();
     }
@@ -345,7 +345,8 @@ impl Inner {
         bytes
     }
 
-    /// Records the turn of the addresses of these proposals, and lists the addresses whose turn delays others.
+    /// Records that the addresses of these proposals have had a turn. Lists them as delaying other clients if `delays`
+    /// is true.
     fn note_turn(&self, taken: &mut DequeuedProposals, delays: bool) {
         for pending in &taken.proposals {
             let Some(client) = &pending.client else { continue };

@@ -31,12 +31,12 @@ pub struct ReplayProgress {
     pub from: Lsn,
     /// LSN after the last applied record.
     pub at: Lsn,
-    /// LSN at which the log ends, and with it the replay.
+    /// LSN at which the log and the replay end.
     pub end: Lsn,
 }
 
 impl ReplayProgress {
-    /// Returns the part of the log's records that the replay has passed, from 0 to 1.
+    /// Returns the part of the replay that is done, from 0 to 1.
     #[must_use]
     pub fn part(&self) -> f64 {
         let all = self.end.0.saturating_sub(self.from.0).max(1);
@@ -44,7 +44,7 @@ impl ReplayProgress {
     }
 }
 
-/// Replays the log like [`replay_while`], to its end.
+/// Replays the log to its end; see [`replay_while`].
 pub fn replay(
     log: &Log,
     machine: &Machine,
@@ -63,11 +63,11 @@ pub fn replay(
 /// If this node is the only voter of the space, all entries of its log are agreed on. If other nodes vote too, entries
 /// may lack agreement, so replay returns an error before it applies entries that depend on other voters.
 ///
-/// Entries that a truncation voids are skipped. The log knows its truncations before it is read
-/// ([`Log::truncations`]), so no record is read twice or delayed.
+/// Entries that a truncation voids are skipped. The log knows its truncations before it is read ([`Log::truncations`]),
+/// so no record is read twice or delayed.
 ///
-/// Calls `progress` after each record. If it returns `Break`, the replay ends with [`OpenError::Interrupted`]. The
-/// state is consistent then, and a later replay continues after it.
+/// Calls `progress` after each record. If `progress` returns `Break`, the replay ends with [`OpenError::Interrupted`].
+/// The state is consistent then, and a later replay continues after the last applied record.
 pub fn replay_while(
     log: &Log,
     machine: &Machine,
@@ -106,9 +106,8 @@ pub fn replay_while(
     Ok(replayed)
 }
 
-/// Checks that no other node votes in a space according to its log, from the beginning of the log to its end. Then a
-/// replay of the log into an empty state, and a [`Solo`](crate::Solo) on that state, are permitted. Reads the whole log
-/// and changes nothing.
+/// Reads the log from its beginning to its end, and checks that no other node votes in the space. After a success, the
+/// log may be replayed into an empty state, and the state opened with [`Solo`](crate::Solo). Changes nothing.
 pub fn check_sole_voter(log: &Log, space: SpaceId, node: NodeId) -> Result<(), OpenError> {
     let valid = Valid::of(log, space);
     let mut sole_voter = node;

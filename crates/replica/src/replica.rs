@@ -1,6 +1,6 @@
 //! A space on this node: alone, or as one of several members.
 //!
-//! Owns: the choice between the two. Does not own: the behaviour of either (`solo`, `member`).
+//! Owns: the choice between the two variants. Does not own: their behaviour (`solo`, `member`).
 
 use std::sync::Arc;
 
@@ -29,7 +29,6 @@ pub enum Replica {
     Member(Member),
 }
 
-/// Calls a method of both variants.
 macro_rules! both {
     ($self:ident, $replica:ident => $call:expr) => {
         match $self {
@@ -40,7 +39,7 @@ macro_rules! both {
 }
 
 impl Replica {
-    /// Returns true if this node may propose on behalf of the space. A node alone always leads.
+    /// Returns true if this node may propose on behalf of the space. A node alone always may.
     #[must_use]
     #[inline]
     pub fn leads(&self) -> bool {
@@ -50,7 +49,7 @@ impl Replica {
         }
     }
 
-    /// Returns the leadership of the space, as this node knows it.
+    /// Returns the leadership of the space as far as this node knows it.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         match self {
@@ -73,15 +72,15 @@ impl Replica {
         both!(self, replica => replica.observe(observer));
     }
 
-    /// Proposes an encoded command and blocks until it has reached durability `level`; on a member, until a majority
-    /// has it on disk.
+    /// Proposes an encoded command and blocks until the command has reached durability `level`. On a member, blocks
+    /// until a majority of the members has the command on disk.
     pub fn propose(&self, command: &Framed, level: Durability, purpose: Purpose) -> Result<Committed, ProposeError> {
         both!(self, replica => replica.propose(command, level, purpose))
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome. If
-    /// the command has to wait in the queue, `value_reads` is called first and returns
-    /// [those](crate::Origin::value_reads) of the command.
+    /// the command has to wait in the queue, `value_reads` is called first; it returns the command's
+    /// [`value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
         &self,
@@ -94,7 +93,7 @@ impl Replica {
         both!(self, replica => replica.propose_then(command, level, purpose, value_reads, then))
     }
 
-    /// Proposes an encoded command without blocking for it.
+    /// Proposes an encoded command without blocking. The returned future resolves to the result.
     #[inline]
     pub fn propose_async(
         &self,
@@ -105,8 +104,8 @@ impl Replica {
         both!(self, replica => replica.propose_async(command, level, purpose))
     }
 
-    /// Proposes a command of a client without blocking for it. If the command must wait for another thread, `wake`
-    /// determines when this thread is woken.
+    /// Proposes a command of a client without blocking. `wake` determines when the committing thread is woken if the
+    /// command has to wait for this thread.
     #[inline]
     pub fn propose_async_for(
         &self,
@@ -119,7 +118,8 @@ impl Replica {
         both!(self, replica => replica.propose_async_for(client, command, level, purpose, wake))
     }
 
-    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with all that is known of its origin.
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the client, the limits and the
+    /// requirements in `origin`.
     #[inline]
     pub fn propose_async_from(
         &self,
@@ -141,8 +141,8 @@ impl Replica {
         both!(self, replica => replica.commit_queued());
     }
 
-    /// Commits ready commands of the queue on the calling thread, if that is possible. A member only wakes its
-    /// consensus.
+    /// Commits ready commands of the queue on the calling thread if no wait is needed before the commit. A member only
+    /// wakes its consensus.
     #[inline]
     pub fn commit_queued_here(&self) {
         match self {
@@ -151,12 +151,13 @@ impl Replica {
         }
     }
 
-    /// Logs and applies a move of bytes within this node's log. On a member it waits for the entries before it.
+    /// Logs and applies a move of bytes within this node's log. On a member, the call waits until the entries before
+    /// the move are applied.
     pub fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
         both!(self, replica => replica.relocate(payload))
     }
 
-    /// Notes in the log that entries up to `index`, which has Raft term `term`, may be missing.
+    /// Writes a record to the log which states that entries up to `index`, which has Raft term `term`, may be missing.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         both!(self, replica => replica.note_purged(term, index))
     }
@@ -167,7 +168,7 @@ impl Replica {
         both!(self, replica => replica.now())
     }
 
-    /// Returns the reason why the space rejects proposals; `None` if its state machine has not failed.
+    /// Returns the reason why the space rejects proposals; `None` if the space accepts proposals.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         both!(self, replica => replica.failure())

@@ -10,10 +10,10 @@
 //! ```
 //! A commit takes as long as the slower of `sync` and the acknowledgement of the follower that completes a majority.
 //! The first six stages follow each other, so their times add up to the time of the command on the leader. Commands
-//! that another member has forwarded are not among them.
+//! that another member has forwarded are not timed.
 //!
 //! Cost: ten readings of the clock for an entry with two followers, and two additions for each of its commands. No
-//! stage reads the clock for a single command: the time at which it is queued is known anyway, for its deadline.
+//! stage reads the clock for a single command: the deadline of a command already needs the time at which it was queued.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use crate::stages::StageHistogram;
 pub enum ReplicationStage {
     /// The command waits in the leader's queue until consensus takes it.
     Queue,
-    /// Consensus passes the entry on, until the leader begins to write it.
+    /// Consensus passes the entry to the leader's log, which begins to write it.
     Propose,
     /// The entry is framed, checksummed and written to the leader's log file.
     Write,
@@ -34,17 +34,17 @@ pub enum ReplicationStage {
     Commit,
     /// The leader applies the entry to its state.
     Apply,
-    /// The proposers get their answers: the time until the last proposer of the entry is woken.
+    /// The proposers get their answers. The stage ends when the entry's last proposer is woken.
     Answer,
     /// A written append waits until it is on the leader's disk.
     Sync,
-    /// A written append waits until it is passed to the connection to a follower.
+    /// A written append waits until the leader passes it to the connection to a follower.
     Send,
-    /// An append is on its way to a follower and back, with the follower's write and fsync.
+    /// An append is on its way to a follower, is written and fsynced there, and its acknowledgement returns.
     Acknowledge,
     /// A follower writes an append to its log file.
     FollowerWrite,
-    /// A written append waits until it is on the follower's disk.
+    /// An append that a follower has written waits until it is on the follower's disk.
     FollowerSync,
 }
 
@@ -83,8 +83,8 @@ impl ReplicationStage {
     }
 }
 
-/// Histograms of the times of all stages in nanoseconds. Commands of one entry have the same times but for that in the
-/// queue, and each counts.
+/// Histograms of the times of all stages in nanoseconds. Each command of an entry is counted, and all have equal times
+/// except in the stage [`ReplicationStage::Queue`].
 pub type ReplicationStages = [Log2Histogram; ReplicationStage::ALL.len()];
 
 /// Monotonic times of an entry on the leader that wrote it: `write_begun <= written <= apply_begun <= applied`.
@@ -100,7 +100,6 @@ pub struct EntryTimes {
     pub applied: Duration,
 }
 
-/// Counters of the times of all stages.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicationTimes([StageHistogram; ReplicationStage::ALL.len()]);
 
@@ -110,8 +109,8 @@ impl ReplicationTimes {
         self.0[stage as usize].record(time, count);
     }
 
-    /// Adds the times of the commands of an applied entry, up to the answer. The commands were queued at `queued_at`,
-    /// and all taken from the queue at `taken`. Returns the number of the commands.
+    /// Adds the times of the commands of an applied entry, up to the answer. The commands were queued at the times
+    /// `queued_at`, and taken from the queue together at `taken`. Returns their number.
     pub(crate) fn applied(
         &self,
         queued_at: impl Iterator<Item = Duration>,

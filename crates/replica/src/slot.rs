@@ -1,5 +1,5 @@
-//! The slot for the answer to a proposed command, on which either a thread that parks or an async task that polls
-//! waits.
+//! The slot for the answer to a proposed command. Either a thread parks until the answer arrives, or an async task
+//! polls.
 
 use std::{
     future::Future,
@@ -46,8 +46,8 @@ enum State {
     Taken,
 }
 
-/// A slot that is used once, to hand the answer to a proposal from the holder of the writer role to one waiting thread
-/// or task.
+/// A slot that is used once. The holder of the writer role puts the answer to a proposal into it, and one thread or
+/// task waits for the answer.
 #[derive(Debug)]
 pub(crate) struct Slot(Mutex<State>);
 

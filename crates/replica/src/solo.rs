@@ -1,5 +1,5 @@
-//! A space with one voter, this node. Such a space gives the guarantees of Raft without the messages and
-//! elections between nodes.
+//! A space with one voter, this node. Such a space gives the guarantees of Raft without the messages and elections
+//! between nodes.
 //!
 //! Owns: the writer role, the indexes of entries, the order in which they are written and applied (`commit`), and the
 //! committer thread. Does not own: the queue and its limits (`queue`), the time (`clock`), the bytes of the log, or the
@@ -7,10 +7,10 @@
 //!
 //! There is one writer *role*, but no writer thread. A blocking proposer (the thread that proposes a command) that
 //! finds the role free encodes, writes, syncs and applies its own command. Proposers that arrive in the meantime queue
-//! their commands; the next holder of the role turns all queued commands into entries. Async proposers take the role
-//! only if no fsync is needed, the log has a segment, and the state need not wait for its background work, because they
-//! must not block their executor. Otherwise a committer thread takes the role for them, unless the executor has no
-//! other work ([`Solo::commit_queued_here`]).
+//! their commands; the next holder of the role turns all queued commands into entries. Async proposers must not block
+//! their executor. So they take the role only if the commit needs no fsync, the log has a segment with room, and the
+//! state need not wait for its background work. Otherwise a committer thread takes the role for them. An executor
+//! without other work can take the role too ([`Solo::commit_queued_here`]).
 //!
 //! ```text
 //! propose ─┬─ role free, queue empty ──► commit own command ─► hand over
@@ -24,10 +24,10 @@
 //! * Whenever the role is free, the next index follows that of the last applied entry.
 //! * Once the state machine has failed, every proposal is rejected.
 //!
-//! Queued commands are cut into entries by the steps that they may take, so that applying an entry takes no longer than
-//! applying one command may take. All entries that are cut from the queue at a time share one fsync. Expensive commands
-//! of clients wait for their turn in a lane of their own (`queue`), which only the committer thread commits, with
-//! pauses of an address while other clients write (`turn_pause`).
+//! Queued commands are divided among entries so that applying an entry takes no more steps than one command may take.
+//! All entries that a holder of the role makes at a time share one fsync. Expensive commands of clients wait for their
+//! turn in a lane of their own (`queue`), which only the committer thread takes commands from. While other clients
+//! write, an address pauses between its turns (`turn_pause`).
 
 mod commit;
 
@@ -116,7 +116,7 @@ struct Shared {
     queue: Queue,
     observer: OnceLock<Arc<dyn Observer>>,
     committer: OnceLock<Committer>,
-    /// Set to true after the queue is closed. The committer thread ends when it sees this flag and the queue is empty.
+    /// True once the queue is closed. The committer thread ends when the flag is true and the queue is empty.
     stopping: AtomicBool,
     /// True while the committer thread sleeps and must be unparked.
     idle: AtomicBool,
@@ -140,8 +140,8 @@ struct Role {
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
-    /// Commands of the dequeued batch that are timed because they wait for an fsync; `None` after the batch's first
-    /// entry, and for a command that was not queued.
+    /// Commands of the dequeued batch that wait for an fsync, with the time at which their present stage began; `None`
+    /// after the batch's first entry, and for a command that was not queued.
     timed: Option<TimedBatch>,
 }
 
@@ -210,8 +210,8 @@ impl Solo {
 
     /// Proposes a command like [`propose`](Self::propose), but calls `then` with the reached level and the outcome
     /// instead of returning them. Passing these values up through the callers would cost a tenth of a command's few
-    /// hundred nanoseconds. If the command has to wait in the queue, `value_reads` is called first and returns
-    /// [those](crate::Origin::value_reads) of the command.
+    /// hundred nanoseconds. If the command has to wait in the queue, `value_reads` is called first; it returns the
+    /// command's [`value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
         &self,
@@ -258,12 +258,12 @@ impl Solo {
         }
     }
 
-    /// Proposes an encoded command without blocking for it. The returned future resolves when the command has reached
+    /// Proposes an encoded command without blocking. The returned future resolves when the command has reached
     /// durability `level`; for level `none` the future resolves immediately.
     ///
     /// A small command that needs no fsync is committed within the call if the writer role is free and the queue is
-    /// empty: a copy and a change in memory cost less than waking the committer thread. While the log has no segment for
-    /// it, or the background work of the state is behind, the committer thread waits instead.
+    /// empty: a copy and a change in memory cost less than waking the committer thread. If the commit would have to
+    /// wait for a log segment or for background work of the state, the committer thread commits the command instead.
     pub fn propose_async(
         &self,
         command: Framed,
@@ -287,7 +287,8 @@ impl Solo {
         self.propose_async_from(Origin { client, ..Origin::default() }, command, level, purpose, wake)
     }
 
-    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with all that is known of its origin.
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the client, the limits and the
+    /// requirements in `origin`.
     pub fn propose_async_from(
         &self,
         origin: Origin,
@@ -334,10 +335,10 @@ impl Solo {
         }
     }
 
-    /// Commits the ready commands of the queue on the calling thread if the writer role is free; otherwise, and for
-    /// expensive commands, wakes the committer thread, like [`commit_queued`](Self::commit_queued). If it commits, it
-    /// blocks for the fsync. This saves two thread wake-ups, which cost half as much as an fsync. If the commit may have
-    /// to wait for a segment of the log or for the background work of the state, the committer thread commits.
+    /// Commits the ready commands of the queue on the calling thread if the writer role is free, and blocks for the
+    /// fsync. This saves two thread wake-ups, which together cost half as much as an fsync. Wakes the committer thread
+    /// for the commands that remain: all if the role is taken, or if the commit may have to wait for a log segment or
+    /// for background work of the state; otherwise the expensive ones.
     pub fn commit_queued_here(&self) {
         if !self.shared.queue.is_empty()
             && !self.shared.may_wait(|| self.shared.queue.bytes_and_len().0)
@@ -357,8 +358,8 @@ impl Solo {
         Ok(Committed { durability: Durability::None, outcome: None })
     }
 
-    /// Applies a move, which copies bytes of the log to the log's end so that an old segment can be freed: logs the
-    /// move and applies it to the state. Returns `Void` if the state no longer refers to the old position of the bytes.
+    /// Writes a move to the log and applies it to the state. A move copies bytes of the log to the log's end, so that
+    /// an old segment can be freed. Returns `Void` if the state no longer refers to the old position of the bytes.
     pub fn relocate(&self, payload: &[u8]) -> Result<LocalOutcome, ProposeError> {
         let shared = &*self.shared;
         let _role = shared.role();
@@ -377,9 +378,9 @@ impl Solo {
         moved.map_err(|error| shared.fail(&error.to_string()))
     }
 
-    /// Writes a record to the log that entries up to `index`, which has Raft term `term`, may be missing in the log. A
-    /// caller that frees segments with such entries calls this function and syncs the log first, because Raft
-    /// must know the bound of the missing entries and the term of the last one.
+    /// Writes a record to the log which states that entries up to `index` may be missing. `term` is the Raft term of
+    /// the entry at `index`. Before a caller frees segments with such entries, it calls this function and syncs the
+    /// log: Raft must know the bound of the missing entries and the term of the last one.
     pub fn note_purged(&self, term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;
         let _role = shared.role();
@@ -414,8 +415,8 @@ impl Solo {
         self.shared.counts.stats(&self.shared.queue)
     }
 
-    /// Closes the space: rejects new proposals and expensive ones that wait for their turn, commits the other queued
-    /// ones, and stops the committer thread.
+    /// Closes the space: rejects new proposals and those that wait for their turn, commits the other queued proposals,
+    /// and stops the committer thread.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.queue.close();
@@ -423,8 +424,8 @@ impl Solo {
         if let Some(committer) = shared.committer.get() {
             committer.thread.unpark();
             let handle = committer.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // A waker called by the committer may have dropped the last handle, so this can run on the
-            // committer thread itself.
+            // A waker that the committer thread calls may drop the last handle. Then this code runs on the committer
+            // thread.
             if let Some(handle) = handle
                 && handle.thread().id() != thread::current().id()
             {
@@ -462,8 +463,8 @@ fn spawn_committer(shared: &Arc<Shared>) -> Committer {
     Committer { thread: handle.thread().clone(), handle: Mutex::new(Some(handle)) }
 }
 
-/// Guard that a thread has while it holds the writer role, the right to write entries to the log. When the role is
-/// released, also after an error or a panic, a thread is woken to take the role if the queue is not empty.
+/// Guard that a thread has while it holds the writer role, the right to write entries to the log. Dropping the guard
+/// releases the role, also after an error or a panic, and wakes a thread to take the role if the queue is not empty.
 struct RoleGuard<'a> {
     shared: &'a Shared,
     /// Lock guard that represents the held writer role; `None` only while this guard is being dropped.
@@ -492,8 +493,8 @@ impl Drop for RoleGuard<'_> {
 }
 
 impl Shared {
-    /// One step of the committer thread: commits queued commands, or sleeps until there are some. Returns false when
-    /// the thread must end.
+    /// One step of the committer thread: commits queued commands, or sleeps until commands are queued. Returns false
+    /// when the thread must end.
     fn committer_step(&self) -> bool {
         let is_stopping = self.stopping.load(Ordering::SeqCst);
         let time_to_next = || self.queue.time_to_next(self.clock.monotonic());
@@ -507,7 +508,7 @@ impl Shared {
         self.idle.store(true, Ordering::SeqCst);
         let time = time_to_next();
         if time != Some(Duration::ZERO) && !self.stopping.load(Ordering::SeqCst) {
-            // The sleep is bounded, so that the thread ends after the last handle is dropped without a close.
+            // The limit on the sleep lets the thread end after the last handle is dropped without a close.
             thread::park_timeout(time.unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
         }
         self.idle.store(false, Ordering::SeqCst);
@@ -528,8 +529,8 @@ impl Shared {
         Some(RoleGuard { shared: self, role: Some(role) })
     }
 
-    /// Marks the space as failed after a panic of a thread that held the role. An entry may be in the log but not in
-    /// the state, so no other entry with the same index may follow.
+    /// Marks the space as failed after a panic of a thread that held the role. The log may contain an entry that the
+    /// state has not applied, so no other entry may get the same index.
     #[cold]
     fn after_panic<'a>(&self, role: MutexGuard<'a, Role>) -> MutexGuard<'a, Role> {
         self.fail("a thread panicked during a commit");
@@ -571,12 +572,12 @@ impl Shared {
         }
     }
 
-    /// After the role was released, wakes a thread to take the role if the queue is not empty.
+    /// Wakes a thread to take the role if the queue is not empty. Called after the role was released.
     fn wake_next_leader(&self) {
         if self.queue.is_empty() || self.queue.wake_front() {
             return;
         }
-        // Only the committer thread takes expensive commands, and it has a timer for the end of a pause.
+        // Only the committer thread takes expensive commands. A timer wakes it at the end of a pause.
         if self.queue.time_to_next(self.clock.monotonic()) != Some(Duration::ZERO) {
             return;
         }
@@ -622,7 +623,7 @@ impl Shared {
         (time, Some(frozen))
     }
 
-    // The arguments are one record's header and how to write the record.
+    // The arguments are the fields of one record, and how durably to write it.
     #[expect(clippy::too_many_arguments)]
     fn append(
         &self,

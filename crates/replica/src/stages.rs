@@ -26,7 +26,7 @@ pub enum WriteStage {
     Sync,
     /// The entries are applied to the state.
     Apply,
-    /// The proposers get their answers: the time until this command's proposer is woken.
+    /// The proposers get their answers. The stage ends for each command when its proposer is woken.
     Answer,
 }
 
@@ -48,10 +48,10 @@ impl WriteStage {
     }
 }
 
-/// Histograms of the times of all stages in nanoseconds. Commands of one batch have the same times, and each counts.
+/// Histograms of the times of all stages in nanoseconds. Each command of a batch is counted.
 pub type WriteStages = [Log2Histogram; WriteStage::ALL.len()];
 
-/// Commands that are committed together and wait for an fsync, in one of the stages.
+/// Commands that are committed together, that wait for an fsync, and that are all in one stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimedBatch {
     /// Number of the commands.
@@ -60,15 +60,14 @@ pub(crate) struct TimedBatch {
     since: Duration,
 }
 
-/// Counters of the times of all stages.
 #[derive(Debug, Default)]
 pub(crate) struct StageTimes([StageHistogram; WriteStage::ALL.len()]);
 
-/// Histogram of the times of one stage in nanoseconds, which several threads add to.
+/// Histogram of the times of one stage in nanoseconds, to which several threads add.
 #[derive(Debug)]
 pub(crate) struct StageHistogram {
     sum_nanos: AtomicU64,
-    /// The buckets are those of [`Log2Histogram::bucket_of`].
+    /// Counts of the times in each bucket; [`Log2Histogram::bucket_of`] returns the bucket of a time.
     buckets: [AtomicU64; LOG2_BUCKETS],
 }
 
@@ -79,7 +78,7 @@ impl Default for StageHistogram {
 }
 
 impl StageHistogram {
-    /// Adds `count` equal times.
+    /// Adds `count` times of equal length.
     pub(crate) fn record(&self, time: Duration, count: u64) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.sum_nanos.fetch_add(nanos.saturating_mul(count), Relaxed);
@@ -100,14 +99,15 @@ impl StageTimes {
         self.0[stage as usize].record(time, count);
     }
 
-    /// Notes the time at which a command is queued, if it waits for an fsync.
+    /// Notes the time at which a command is queued if the command waits for an fsync.
     pub(crate) fn begin_queueing(&self, pending: &mut Pending, clock: &SpaceClock) {
         if pending.level.waits_for_sync() {
             pending.queued_at = clock.monotonic();
         }
     }
 
-    /// Ends the queueing of commands that are taken at `now`. Returns those that are timed, if there are any.
+    /// Ends the stage `Queue` of commands that were taken from the queue at `now`. Returns the commands that wait for
+    /// an fsync as a batch; `None` if there are none.
     pub(crate) fn end_queueing(&self, taken: &[Pending], now: Duration) -> Option<TimedBatch> {
         let mut batch = TimedBatch { count: 0, since: now };
         for pending in taken.iter().filter(|pending| !pending.queued_at.is_zero()) {
@@ -117,8 +117,8 @@ impl StageTimes {
         (batch.count > 0).then_some(batch)
     }
 
-    /// Begins to write entries of a batch, or of a command that was not queued. They are timed if they wait for an
-    /// fsync.
+    /// Begins the stage `Write` of a batch, or of a command that was not queued. Returns `None` at a durability level
+    /// that does not wait for an fsync, because such writes are not timed.
     #[inline]
     pub(crate) fn begin_write(
         &self,
@@ -142,7 +142,7 @@ impl StageTimes {
         }
     }
 
-    /// Ends the write and the fsync of a batch's entries; the writer `waited` for the fsync.
+    /// Ends the stages `Write` and `Sync` of a batch; `waited` is the time for which the writer waited for the fsync.
     #[inline]
     pub(crate) fn end_write(
         &self,
@@ -158,7 +158,7 @@ impl StageTimes {
         Some(TimedBatch { count, since: now })
     }
 
-    /// Ends the application of a batch's entries.
+    /// Ends the stage `Apply` of a batch.
     #[inline]
     pub(crate) fn end_apply(&self, batch: Option<TimedBatch>, clock: &SpaceClock) {
         if let Some(batch) = batch {
@@ -166,7 +166,7 @@ impl StageTimes {
         }
     }
 
-    /// Ends the last stage of a command, whose batch was applied at `applied`.
+    /// Ends the last stage of a command; `applied` is the monotonic time at which its batch was applied.
     pub(crate) fn answered(&self, pending: &Pending, applied: Duration, clock: &SpaceClock) {
         if !pending.queued_at.is_zero() {
             self.record(WriteStage::Answer, clock.monotonic().saturating_sub(applied), 1);

@@ -3,18 +3,18 @@
 //! Owns: the time for which the queue takes no expensive command of an address after it has taken some. Does not own:
 //! which commands are expensive, and whether other clients have written in between (`queue`).
 //!
-//! Without pauses, a client that sends expensive commands without waiting for their replies takes half of the commits.
-//! A client with one write at a time then waits for expensive commands before each of its writes: with turns of 30 ms,
-//! 25 writes a second could not be served. A short turn delays nobody noticeably, so it is followed by a short pause.
-//! Successive long turns are separated by longer and longer pauses, until they take 1.5 % of the time: then fewer than
-//! one in a hundred requests of another client meets one.
+//! Without pauses, a client that sends expensive commands without waiting for their replies gets every second commit. A
+//! client with one write at a time then waits for expensive commands before each of its writes: with turns of 30 ms, 25
+//! writes a second could not be served. A short turn delays nobody noticeably, so it is followed by a short pause.
+//! Successive long turns are separated by longer and longer pauses, until the turns take 1.5 % of the time. Then fewer
+//! than one in a hundred requests of other clients has to wait for such a turn.
 //!
-//! Invariant: there is no pause while the commands of one client are the only ones. Pauses are local to a node. They
-//! decide when a command is committed, and never its outcome.
+//! Invariant: an address makes no pause while no other client writes. Pauses are local to a node. They decide when a
+//! command is committed, and never its outcome.
 
 use std::time::Duration;
 
-/// Time that one step takes. It is about 100 ns on the machines on which the limits of the commands were chosen.
+/// Assumed time of one step: about 100 ns on the machines on which the limits of the commands were chosen.
 const STEP: Duration = Duration::from_nanos(100);
 /// Steps of a turn above which the pauses grow: about 4 ms of work.
 pub(crate) const LONG_TURN_STEPS: u64 = 40_000;
@@ -25,7 +25,8 @@ const MIN_MULTIPLE: u32 = 2;
 const MAX_MULTIPLE: u32 = 64;
 /// Factor by which each long turn makes the following pause longer, up to [`MAX_MULTIPLE`].
 const GROWTH: u32 = 4;
-/// Maximum length of a pause. A turn that took so long mostly waited for the disk, which is not the client's fault.
+/// Maximum length of a pause. A turn that would need a longer pause mostly waited for the disk, which is not the
+/// client's fault.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Pauses of one address.
@@ -33,7 +34,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 pub(crate) struct TurnPause {
     /// Number of turns that began a pause.
     turns: u64,
-    /// Monotonic time at which the last of these turns began.
+    /// Monotonic time at which the last turn with a pause began.
     began: Duration,
     /// Monotonic time at which the pause ends.
     until: Duration,
@@ -41,11 +42,11 @@ pub(crate) struct TurnPause {
     length: Duration,
     /// Length of the last pause after a long turn, as a multiple of the time of the turn.
     multiple: u32,
-    /// The multiple before the last turn.
+    /// Value of `multiple` before the last turn.
     multiple_before: u32,
-    /// True if the last turn followed another one closely.
+    /// True if the last turn began before the address had rested for the length of its previous pause.
     is_repeated: bool,
-    /// Number of turns of ready commands that the queue had taken before the last turn of the address.
+    /// Number of turns of the ready lane before the last turn of the address.
     pub(crate) ready_turns: u64,
 }
 
@@ -65,8 +66,8 @@ impl Default for TurnPause {
 }
 
 impl TurnPause {
-    /// Begins a pause after a turn that began at a monotonic time, takes this time and number of steps, and delays
-    /// other clients. Returns the number of the turn.
+    /// Begins a pause after a turn that delays other clients. The turn begins at the monotonic time `began`, and takes
+    /// the duration `time` and the number `steps`. Returns the number of the turn.
     pub(crate) fn begin(&mut self, began: Duration, time: Duration, steps: u64) -> u64 {
         // An address that rested for the length of its last pause gets shorter pauses again.
         self.is_repeated = began < self.until + self.length;
@@ -77,13 +78,14 @@ impl TurnPause {
         self.turns
     }
 
-    /// Begins a pause after a turn that is taken now and will probably take this number of steps.
+    /// Begins a pause after a turn that begins now and will probably take `steps` steps. Returns the number of the
+    /// turn.
     pub(crate) fn begin_probable(&mut self, now: Duration, steps: u64) -> u64 {
         self.begin(now, time_of(steps), steps)
     }
 
-    /// Corrects the pause that began with turn `turn`, now that the turn has taken this number of steps. Does nothing
-    /// if the address has had another turn since.
+    /// Corrects the pause that began with turn `turn`, after the turn has taken `steps` steps. Does nothing if the
+    /// address has had another turn since.
     pub(crate) fn correct(&mut self, turn: u64, steps: u64) {
         if turn == self.turns {
             self.set(time_of(steps), steps);
@@ -103,14 +105,15 @@ impl TurnPause {
         self.until.saturating_sub(now)
     }
 
-    /// Returns how many times longer than without pauses the address's expensive commands wait at present.
+    /// Returns the present factor by which pauses lengthen the wait of the address's expensive commands; 1 without long
+    /// turns.
     pub(crate) fn slowdown(&self) -> u32 {
         self.multiple / MIN_MULTIPLE
     }
 }
 
-/// Returns the time that steps probably take, at most [`MAX_PAUSE`]: estimates of long batches are high, and the
-/// estimate of a batch that consensus refuses is never corrected.
+/// Returns the time that steps probably take, at most [`MAX_PAUSE`]. The bound is needed because estimates of long
+/// batches are high, and because the estimate of a batch that consensus refuses is never corrected.
 fn time_of(steps: u64) -> Duration {
     (STEP * u32::try_from(steps).unwrap_or(u32::MAX)).min(MAX_PAUSE)
 }

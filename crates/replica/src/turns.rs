@@ -1,12 +1,12 @@
 //! Expensive proposals that wait for their turn.
 //!
-//! Owns: the order in which they are taken: one address after the other, and for each address one client after the
-//! other. So a client's commands wait for at most one command of each other address, and of each other client of its
-//! own address. An address that makes a pause (`turn_pause`) is passed over. Does not own: which proposals are
+//! Owns: the order in which these proposals are taken: one address after the other, and within each address one client
+//! after the other. So a client's commands wait for at most one command of each other address, and of each other client
+//! of its own address. An address that makes a pause (`turn_pause`) is passed over. Does not own: which proposals are
 //! expensive (`queue`).
 //!
-//! Invariants: the proposals of one client are taken in the order of their arrival. An address, and a client in it, has
-//! an entry here exactly while a proposal of it waits.
+//! Invariants: the proposals of one client are taken in the order of their arrival. An address or a client has an entry
+//! exactly while one of its proposals waits.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -87,7 +87,8 @@ impl Turns {
         self.addresses.values().map(|turns| turns.address.pause().left(now)).min()
     }
 
-    /// Makes the first address in the order that makes no pause the next one, and returns its next proposal.
+    /// Skips the addresses that make a pause, makes the next address the first one in the order, and returns its next
+    /// proposal. `None` if all addresses make a pause or nothing waits.
     pub(crate) fn front(&mut self, now: Duration) -> Option<&Pending> {
         let may = |key: &usize| self.addresses.get(key).is_some_and(|turns| turns.address.pause().left(now).is_zero());
         let next = self.order.iter().position(may)?;
@@ -141,7 +142,7 @@ mod tests {
         turns.push(client, Pending::new(command, Durability::Os, Purpose::Data, None, Some(Arc::clone(client))));
     }
 
-    /// Takes all proposals in order, and returns the key that each of them puts.
+    /// Takes all proposals in order, and returns the keys of their puts.
     fn taken(turns: &mut Turns) -> Vec<String> {
         std::iter::from_fn(|| turns.front(Duration::ZERO).is_some().then(|| turns.pop())?)
             .map(|pending| {

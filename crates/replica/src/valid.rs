@@ -22,12 +22,12 @@ use std::sync::Arc;
 use thalweg_log::{Log, LogRecord, Truncation};
 use thalweg_types::{Lsn, SpaceId};
 
-/// Rule that distinguishes valid from void entries of one space, with the truncations known when it was created. It is
-/// cheap to create.
+/// Rule that distinguishes valid from void entries of one space. It knows the truncations that the log contained when
+/// it was created or last updated. Creating it is cheap.
 #[derive(Clone, Debug)]
 pub struct Valid {
     space: SpaceId,
-    /// Truncation records of all spaces, ordered by LSN; those of one space are also ordered by index.
+    /// Truncation records of all spaces, ordered by LSN. The truncations of one space are also ordered by index.
     truncations: Arc<Vec<Truncation>>,
 }
 
@@ -39,8 +39,9 @@ impl Valid {
         Self { space, truncations: log.truncations() }
     }
 
-    /// Adds the truncations that the log has gained since, and keeps the known ones after `from`. A reader that still
-    /// reads a freed segment needs the truncations of the other segments that were freed with it.
+    /// Adds the truncations that the log has gained since the last update, and drops known ones up to `from` that the
+    /// log has lost. A reader that still reads a freed segment needs the truncations of other segments that were freed
+    /// with it.
     pub fn update(&mut self, log: &Log, from: Lsn) {
         self.merge(&log.truncations(), from);
     }
@@ -60,8 +61,7 @@ impl Valid {
         self.truncations = Arc::new(kept);
     }
 
-    /// Returns true if a truncation has declared entries of the space void, as far as the log still contains this
-    /// truncation.
+    /// Returns true if the log contains, or contained at an earlier update, a truncation of the space.
     #[must_use]
     pub fn has_truncations(&self) -> bool {
         self.truncations.iter().any(|truncation| truncation.space == self.space)

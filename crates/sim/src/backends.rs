@@ -1,12 +1,12 @@
-//! The options of a simulated node's database, and the files of its LSM tree.
+//! Options of a simulated node's database, and the files of its LSM tree.
 //!
 //! Owns: the options that a node is started with, and the real directories. Does not own: opening the database
 //! (`node`).
 //!
 //! The memory backend and redb do their I/O through the simulated disk. The LSM crate opens files of the operating
-//! system itself, so its tables are in a real directory of the node ([`Tables`]). A call that persists a memtable does
-//! not return before the crate has synced all of its files, and takes no virtual time. So the directory always has the
-//! tables of the last such call, and a simulated crash leaves it as it is.
+//! system itself, so its tables are in a real directory of the node ([`Tables`]). A call that persists a memtable
+//! returns only after the crate has synced all of its files, and takes no virtual time. So the directory always has the
+//! tables of the last such call, and a simulated crash need not change the directory.
 
 use std::{
     cell::RefCell,
@@ -21,29 +21,29 @@ use thalweg_engine::Options;
 
 use crate::runtime::random;
 
-/// Maximum bytes of the queue of proposals.
+/// Maximum size in bytes of the queue of proposals.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
-/// Maximum age of log that a node keeps only for history. `history_bytes` limits its size.
+/// Maximum age of the log that a node keeps only for history. `history_bytes` limits the size of this part.
 const HISTORY_AGE: Duration = Duration::from_secs(1);
 
 /// Options with which a node starts. None of them may affect the answers to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeOptions {
-    /// Backend that stores the state. A node uses the same one as long as its directory exists.
+    /// Backend that stores the state. It stays the same for as long as the node's directory exists.
     pub backend: BackendKind,
     /// Size of a log segment in bytes.
     pub segment_bytes: u32,
     /// Maximum length in bytes of a value that the state stores itself. Longer values are only in the log.
     pub inline_value_bytes: usize,
-    /// Size at which a memtable is persisted.
+    /// Size in bytes at which a memtable is persisted.
     pub memtable_bytes: usize,
-    /// Bytes of log after the persisted state at which the state is persisted again.
+    /// Number of bytes of log after the persisted state at which the state is persisted again.
     pub max_replay_bytes: u64,
-    /// Bytes of log that are kept for followers and history.
+    /// Maximum number of bytes of log that are kept for followers and history.
     pub history_bytes: u64,
     /// Mean time between two rounds of maintenance.
     pub maintenance_pause: Duration,
-    /// Bytes of rows in a chunk of a snapshot.
+    /// Number of bytes of rows in a chunk of a snapshot.
     pub chunk_bytes: usize,
 }
 
@@ -104,7 +104,7 @@ static DIRECTORIES: AtomicU64 = AtomicU64::new(0);
 #[derive(Debug)]
 pub struct Tables {
     dir: PathBuf,
-    /// Bytes with a flipped bit: table, offset, and value after the flip.
+    /// Bytes with a flipped bit, each as its table, its offset, and its value after the flip.
     flips: RefCell<Vec<(PathBuf, usize, u8)>>,
 }
 
@@ -115,21 +115,21 @@ impl Default for Tables {
     }
 }
 
-/// Directory of all tables of this process.
+/// Returns the directory of all tables of this process.
 fn all_tables() -> PathBuf {
     std::env::temp_dir().join(format!("thalweg-sim-tables-{}", std::process::id()))
 }
 
-/// Removes the tables of all simulations of this process, before it ends.
+/// Removes the tables of all simulations of this process. Called before the process ends.
 pub fn remove_tables() {
-    // If the removal fails, the tables take some space, but no later process finds them.
+    // If the removal fails, the tables only take space: later processes use other directories.
     let _ = fs::remove_dir_all(all_tables());
 }
 
 impl Tables {
     /// Removes all tables.
     pub fn clear(&self) {
-        // The result is ignored, because a missing directory is no failure.
+        // An error is ignored, because the directory may be missing.
         let _ = fs::remove_dir_all(&self.dir);
     }
 
@@ -152,7 +152,7 @@ impl Drop for Tables {
     }
 }
 
-/// Flips a random bit of a random table. Returns its place; `None` if there are no tables.
+/// Flips a random bit of a random table. Returns a description of the bit's position; `None` if there are no tables.
 pub(crate) fn flip_in(tables: &Tables) -> Option<String> {
     let mut files = Vec::new();
     let mut dirs = vec![tables.path().to_owned()];

@@ -1,6 +1,6 @@
 //! Clients of the simulated cluster: each sends one request at a time, mostly to the node that it believes to lead.
 //!
-//! Owns: the mix of operations, the memory of a client (leases, locks, records to ack), and how it finds the leader.
+//! Owns: the mix of operations, the memory of a client (leases, locks, records to ack), and the search for the leader.
 //! Does not own: the record of requests and answers (`history`), or how a node serves a request (`serve`).
 
 use std::{cell::Cell, collections::BTreeMap, rc::Rc, time::Duration};
@@ -20,7 +20,7 @@ use crate::{
     serve::{Reply, serve},
 };
 
-/// Number of keys that operations use one at a time.
+/// Number of keys that operations read or write one at a time.
 const REGISTERS: u64 = 5;
 /// Keys that transactions use together.
 const ACCOUNTS: std::ops::Range<Key> = 100..103;
@@ -28,13 +28,12 @@ const ACCOUNTS: std::ops::Range<Key> = 100..103;
 const LOCKS: std::ops::Range<Key> = 200..202;
 /// Time after which a client stops waiting for an answer.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// Most records that one fetch asks for.
+/// Maximum number of records that one fetch asks for.
 const MAX_FETCHED: u64 = 12;
 
-/// A client of the simulated cluster.
 pub(crate) struct Client {
     cluster: Cluster,
-    /// Next unique number of all clients.
+    /// Counter of unique numbers that all clients share.
     numbers: Rc<Cell<u64>>,
     /// Number of the client.
     id: u64,
@@ -50,21 +49,21 @@ pub(crate) struct Client {
     pause: Duration,
     /// Next sequence number of the client as a producer.
     sequence: u64,
-    /// Append of the producer that has no answer yet. The client repeats it until it is answered.
+    /// Append of the producer that has no answer yet. The client repeats this append until a node answers.
     append: Option<(OperationId, Action)>,
     /// Records that the client got and has not acked, each with its attempt.
     delivered: Vec<(u64, Vec<u64>)>,
-    /// Ack deadline of the records of the last fetch, in space time.
+    /// Space time at which the records of the last fetch must be acked.
     fetched_at: SpaceTime,
     lease: Option<HeldLease>,
-    /// Lock that the client holds, as far as it knows, with its token.
+    /// Lock that the client believes to hold, with its fencing token.
     lock: Option<(Key, u64)>,
 }
 
 struct HeldLease {
     id: u64,
-    /// True if the lease was kept alive. A second keep-alive would be an equal command, so the oracle could not
-    /// distinguish the two.
+    /// True if the client has kept its lease alive. It does so only once, because the oracle cannot distinguish two
+    /// equal commands.
     was_kept: bool,
 }
 
@@ -108,14 +107,14 @@ impl Client {
         self.perform(Action::Write { expect: Vec::new(), put: vec![(0, Some(number))], number }).await;
     }
 
-    /// Reads a key on a node, which may rely on its lease as leader.
+    /// Reads a key on a node. A leader may rely on its lease for this read.
     pub(crate) async fn read_by_lease(mut self, node: ProcessId) {
         self.only = Some(node);
         self.perform(Action::Read { keys: vec![0], level: Level::Lease }).await;
     }
 
-    /// Fetches and acks records of the group until none has arrived for longer than an ack deadline, in space time.
-    /// Returns false if that takes too long.
+    /// Fetches and acks records of the group until no record has arrived for longer than an ack deadline, in space
+    /// time. Returns false if that takes too long.
     pub(crate) async fn drain(mut self, patience: Duration) -> bool {
         let (begun, mut filled) = (now(), None);
         while now() < begun + patience {
@@ -181,7 +180,7 @@ impl Client {
         Action::Read { keys, level }
     }
 
-    /// Returns a write of keys, on condition that they have the values that the client saw last.
+    /// Returns a conditional write of keys: the keys must have the values that the client saw last.
     fn swap(&self, keys: &[Key]) -> Action {
         let expect = keys.iter().filter_map(|key| Some((*key, *self.seen.get(key)?))).collect();
         let number = self.number();
@@ -201,7 +200,7 @@ impl Client {
         };
         match random(0..10) {
             0 => Action::Nack { attempt, offsets, delay: Duration::from_millis(random(0..800)) },
-            // The records are forgotten, and delivered again after their deadline.
+            // The client forgets the records, so the group delivers them again after their deadline.
             1 => Action::Fetch { max: 1, number: self.number() },
             2 if offsets.len() > 1 => Action::Ack { attempt, offsets: offsets[..1].to_vec() },
             _ => Action::Ack { attempt, offsets },
@@ -239,7 +238,7 @@ impl Client {
         Action::Revoke { lease }
     }
 
-    /// Sends a request, and notes the answer. Returns true if there was one.
+    /// Sends a request, and records the answer. Returns true if there was an answer.
     async fn perform(&mut self, action: Action) -> bool {
         let bytes = command(&action);
         let history = self.cluster.history().clone();
@@ -270,7 +269,7 @@ impl Client {
         false
     }
 
-    /// Updates the client's knowledge by an answer.
+    /// Updates what the client knows after an answer.
     fn note(&mut self, action: Action, answer: &Answer) {
         match answer {
             Answer::Values { revision, .. } => self.revision = self.revision.max(*revision),
@@ -310,7 +309,7 @@ impl Client {
 
     /// Sends a request and waits for the answer.
     async fn ask(&self, action: Action, command: Bytes) -> Reply {
-        // Any node takes requests.
+        // Any node accepts requests, so some go to a random node.
         let usual = || if random(0..5) == 0 { self.cluster.any_node() } else { self.target };
         let node = self.only.unwrap_or_else(usual);
         let cluster = self.cluster.clone();
@@ -318,7 +317,7 @@ impl Client {
         if cluster.running(node).is_none() {
             return Reply::Rejected(None);
         }
-        // The request runs in the node's process, and ends with it.
+        // The request runs in the node's process, and ends with that process.
         spawn(node, async move {
             sleep(random_duration(USUAL_DELAY)).await;
             let reply = serve(&cluster, node, &action, command).await;

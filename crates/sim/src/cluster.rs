@@ -1,7 +1,8 @@
 //! A simulated cluster: its nodes, and the faults that hit them.
 //!
-//! Owns: starting and crashing nodes, the beginning and the end of each fault, and the time until the next answered
-//! write. Does not own: the choice and the times of the faults (`simulation`), and the parts of a node (`node`).
+//! Owns: starts and crashes of nodes, the beginning and the end of each fault, and the measured times from a fault to
+//! the next answered write. Does not own: the choice and the times of the faults (`simulation`), and the parts of a
+//! node (`node`).
 
 mod failing_syncs;
 mod replace;
@@ -35,28 +36,28 @@ use crate::{
     truth::Truth,
 };
 
-/// Time in which a cluster with a majority of nodes that work must answer a write.
+/// Maximum time until a write is answered in a cluster in which a majority of the nodes works.
 const ANSWER_WITHIN: Duration = Duration::from_millis(2_500);
 /// Additional time of an fsync on a slow disk, in microseconds.
 const SLOW_MICROS: u64 = 20_000;
-/// Time for which disks are slow before all nodes lose power; shorter than the shortest fault.
+/// Time for which disks are slow before all nodes lose power. It is shorter than the shortest fault.
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Shortest time that a fault lasts.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// Time for which the clients stay quiet after followers have lost their promises.
+/// Time for which the clients send nothing after followers have lost their promises.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
-/// Time for which a node stays cut off until the others have freed entries that it lacks.
+/// Maximum time for which a node is cut off until the other nodes have freed log entries that it lacks.
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
-/// Time within which a node that is reached again gets a snapshot, if it gets one.
+/// Maximum time for which a reconnected node waits for a snapshot.
 const INSTALL_WITHIN: Duration = Duration::from_secs(3);
-/// Maximum number of operations of a node's disk between the first chunk of a snapshot and the cut of its power.
+/// Maximum number of disk operations of a node between the first chunk of a snapshot and the cut of the node's power.
 const INSTALL_OPERATIONS: u64 = 250;
-/// File that a switch to the state of a snapshot replaces. The error of a failed switch names it.
+/// File that a switch to the state of a snapshot replaces. The error of a failed switch contains this name.
 const SWITCH_FILE: &str = "INSTALLED";
-/// Longest time for which the first answer after a fault is awaited.
+/// Maximum time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
 
-/// Returns the description of a member.
+/// Returns the name and address of a member.
 fn info_of(id: ProcessId) -> NodeInfo {
     NodeInfo::at(format!("node{id}"))
 }
@@ -68,16 +69,16 @@ struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, Rc<NodeParts>>>,
     /// Ids of the nodes that have not been removed.
     present: RefCell<Vec<ProcessId>>,
-    /// Member without a vote, in half of the seeds.
+    /// Member without a vote; `None` in half of the seeds.
     learner: Cell<Option<ProcessId>>,
     /// True while a node is being replaced.
     is_replacing: Cell<bool>,
-    /// Nodes that found their files damaged, and must be replaced.
+    /// Nodes that have found their files damaged and must be replaced.
     broken: RefCell<BTreeSet<ProcessId>>,
     truth: Truth,
     logs: Logs,
     history: History,
-    /// Next unique number of all clients.
+    /// Counter of unique numbers that all clients share.
     numbers: Rc<Cell<u64>>,
     is_stopping: Cell<bool>,
     /// True while the clients send no requests.
@@ -85,10 +86,10 @@ struct Inner {
     /// Time of the last answered write.
     last_write: Cell<Duration>,
     gaps: RefCell<Vec<Gap>>,
-    /// Number of faults that hold at present, and the last time at which there were several.
+    /// Number of faults in effect at present. `several` is the last time at which there were more than one.
     active: Cell<i32>,
     crowded_at: Cell<Duration>,
-    /// Number of faults that affect each node at present. A node is whole again when its last fault ends.
+    /// Number of faults that affect each node at present. A node works normally again when this number falls to 0.
     down: RefCell<BTreeMap<ProcessId, u32>>,
 }
 
@@ -130,7 +131,7 @@ impl Cluster {
         &self.0.network
     }
 
-    /// Returns the next unique number of all clients.
+    /// Returns the counter of unique numbers that all clients share.
     pub(crate) fn numbers(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.0.numbers)
     }
@@ -147,7 +148,7 @@ impl Cluster {
         &self.0.settings
     }
 
-    /// Returns the times until the next answered write that were measured so far.
+    /// Returns the measured times from a fault to the next answered write.
     pub(crate) fn gaps(&self) -> Vec<Gap> {
         self.0.gaps.borrow().clone()
     }
@@ -157,7 +158,7 @@ impl Cluster {
         self.0.last_write.get()
     }
 
-    /// Ends all nodes. They refer to each other through the network, so none would be dropped otherwise.
+    /// Ends all nodes. The nodes refer to each other through the network, so they would not be dropped otherwise.
     pub(crate) fn end_all(&self) {
         for (id, parts) in &*self.0.nodes.borrow() {
             self.0.network.disconnect(*id);
@@ -171,7 +172,7 @@ impl Cluster {
         self.0.is_stopping.set(true);
     }
 
-    /// Starts a node that is down, whatever faults affect it, unless it must be replaced.
+    /// Starts a node that is down, even if faults affect it. Does nothing if the node must be replaced.
     pub(crate) async fn revive(&self, id: ProcessId) {
         self.0.down.borrow_mut().remove(&id);
         if !self.is_broken(id) {
@@ -188,9 +189,9 @@ impl Cluster {
         !self.0.broken.borrow().is_empty()
     }
 
-    /// Records that a node cannot continue. That is correct behaviour only if its files are damaged, if it could not
-    /// switch to the state of a snapshot, if one of its fsyncs has failed, or if its power is off. A failed switch or
-    /// fsync ends with a restart.
+    /// Records that a node cannot continue. This is a violation unless the node's files are damaged, its switch to the
+    /// state of a snapshot has failed, one of its fsyncs has failed, or its power is off. After a failed switch or
+    /// fsync, the node restarts.
     pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
         let parts = self.parts(id);
         if parts.is_power_cut.get() {
@@ -235,7 +236,7 @@ impl Cluster {
         present[random(0..present.len() as u64) as usize]
     }
 
-    /// Notes that a client got an answer.
+    /// Records the time at which a client got an answer, if it answers a write.
     pub(crate) fn answered(&self, action: &Action) {
         if !action.is_read() {
             self.0.last_write.set(now());
@@ -256,7 +257,7 @@ impl Cluster {
         Rc::clone(&self.0.nodes.borrow()[&id])
     }
 
-    /// Starts a node in its process, unless it is starting already, and waits until it runs.
+    /// Starts a node in its process and waits until it runs. Does nothing if the node is already starting.
     pub(crate) async fn start(&self, id: ProcessId) {
         let parts = self.parts(id);
         if parts.is_starting.replace(true) {
@@ -290,7 +291,7 @@ impl Cluster {
                     record(id, format!("waits for room: {error}"));
                     sleep(Duration::from_millis(100)).await;
                 }
-                // The node kills its own process, so another one reports it.
+                // Reporting the failure kills the node's process, so a task of another process does it.
                 Err(error) => {
                     let cluster = self.clone();
                     return spawn(OUTSIDE, async move { cluster.run_failed(id, crashes, &error.to_string()) });
@@ -299,12 +300,12 @@ impl Cluster {
         }
     }
 
-    /// Records when the node leads. Waits for the end of its consensus, which must not end without a request.
+    /// Records the times at which the node leads. Reports a violation if the node's consensus ends without a request.
     fn watch(&self, id: ProcessId) {
         let Some(consensus) = self.0.network.node(id) else { return };
         let (cluster, crashes) = (self.clone(), self.parts(id).crashes.get());
         let mut metrics = consensus.raft().metrics();
-        // The node's crash drops the task.
+        // A crash of the node drops this task.
         spawn(id, async move {
             let mut led = 0;
             while metrics.changed().await.is_ok() {
@@ -338,7 +339,7 @@ impl Cluster {
         }
     }
 
-    /// Proposes a command on the leader. Returns false if no node leads.
+    /// Proposes a command on the leader. Returns false if no node leads or the command fails.
     async fn propose(&self, command: bytes::Bytes) -> bool {
         let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -348,7 +349,7 @@ impl Cluster {
         receiver.await == Ok(true)
     }
 
-    /// Returns the node that leads the highest term, as the nodes that run see it.
+    /// Returns the node that leads in the highest term, according to the running nodes; `None` if no node leads.
     pub(crate) fn leader(&self) -> Option<ProcessId> {
         let leads = |id: ProcessId| match self.0.network.node(id)?.member().leadership() {
             Leadership::Leader { term } => Some((term, id)),
@@ -357,7 +358,7 @@ impl Cluster {
         self.ids().into_iter().filter_map(leads).max().map(|(_, id)| id)
     }
 
-    /// Counts a fault that begins or ends.
+    /// Adds `change` to the number of faults in effect: 1 when a fault begins, -1 when it ends.
     pub(crate) fn note_faults(&self, change: i32) {
         let before = self.0.active.get();
         self.0.active.set(before + change);
@@ -366,8 +367,8 @@ impl Cluster {
         }
     }
 
-    /// Measures the time from now until the next answered write. A cluster with a majority of nodes that work must
-    /// answer within a bound, although the fault lasts.
+    /// Measures the time from now until the next answered write. If a majority of the nodes works during the fault, the
+    /// cluster must answer within [`ANSWER_WITHIN`].
     pub(crate) fn measure_gap(&self, fault: Fault, victim: ProcessId) {
         let (cluster, begun) = (self.clone(), now());
         let leaves_majority = fault.kind.leaves_majority() && self.0.settings.nodes > 2;
@@ -488,16 +489,17 @@ impl Cluster {
         self.ids().into_iter().for_each(|id| self.crash(id, fault.kind));
     }
 
-    /// Makes each fsync of all nodes take longer.
+    /// Makes each fsync of all nodes take this much longer.
     fn slow_down(&self, micros: u64) {
         self.0.nodes.borrow().values().for_each(|parts| parts.faults.slow_micros.set(micros));
     }
 
-    /// Ends a node's process immediately. After a power loss its disk has only what was synced, and some of the rest.
+    /// Ends a node's process immediately. After a power loss its disk has all synced writes and a random part of the
+    /// others.
     fn crash(&self, id: ProcessId, kind: FaultKind) {
         *self.0.down.borrow_mut().entry(id).or_default() += 1;
         let parts = self.parts(id);
-        // The node's parts may still write while they are dropped. Those writes reach only the old disk.
+        // The dropped parts of the node may still write. Those writes only reach the old disk.
         let disk = parts.disk.borrow().clone();
         let is_reused = self.plant() == Some(Plant::ReusedId);
         let next = match kind {
@@ -517,8 +519,9 @@ impl Cluster {
         parts.replace_disk(next);
     }
 
-    /// Cuts a node off from half of the other voters, which soon want to elect another leader. They have all entries,
-    /// because the clients are quiet. Then restarts the other half, and cuts the node off from it too.
+    /// Cuts a node, which leads, off from half of the other voters, so that they soon try to elect another leader. They
+    /// have all entries, because the clients are quiet. Then restarts the other half of the voters, and cuts the node
+    /// off from them too.
     fn lose_promises(&self, id: ProcessId) {
         let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
         let restarted = others.split_off(others.len() / 2);
@@ -532,7 +535,7 @@ impl Cluster {
             sleep(SHORTEST / 2).await;
             others.iter().for_each(|other| cut(&cluster, *other));
             sleep(Duration::from_millis(random(700..1_100))).await;
-            // The fault may have ended.
+            // The fault may have ended in the meantime.
             let still_cut = others.first().is_some_and(|other| cluster.0.network.is_cut(id, *other));
             for other in restarted.into_iter().filter(|_| still_cut) {
                 cut(&cluster, other);
@@ -553,7 +556,7 @@ impl Cluster {
         });
     }
 
-    /// Asks the leader to transfer its leadership. It may refuse.
+    /// Asks the leader to transfer its leadership. The leader may refuse.
     fn transfer(&self) {
         let Some((leader, consensus)) = self.leader().and_then(|id| Some((id, self.0.network.node(id)?))) else {
             return;
@@ -575,7 +578,7 @@ impl Cluster {
         });
     }
 
-    /// Waits until the leader has freed entries that a node lacks, at most [`PURGED_WITHIN`].
+    /// Waits until the leader has freed entries that a node lacks, at most for [`PURGED_WITHIN`].
     async fn until_purged(&self, id: ProcessId) {
         let begun = now();
         let lacks = |cluster: &Self| {
@@ -588,7 +591,7 @@ impl Cluster {
         }
     }
 
-    /// Cuts the power of a node in the middle of the install of its next snapshot, or soon afterwards. Starts it again.
+    /// Cuts the power of a node during the install of its next snapshot or soon afterwards, and starts the node again.
     /// Alternatively, makes the node's first attempts to switch to that snapshot fail.
     fn cut_install(&self, id: ProcessId) {
         let (cluster, parts, begun) = (self.clone(), self.parts(id), now());
@@ -618,7 +621,7 @@ impl Cluster {
         });
     }
 
-    /// Cuts the power of a node after this number of further disk operations.
+    /// Cuts the power of a node after it has performed `operations` more disk operations.
     fn cut_power(&self, id: ProcessId, operations: u64) {
         let parts = self.parts(id);
         let disk = parts.disk.borrow().clone();
@@ -634,7 +637,8 @@ impl Cluster {
         });
     }
 
-    /// Flips a bit of the node's files. At most one member has such damage at a time: with more, data can be lost.
+    /// Flips a bit of the node's files. At most one member has such damage at a time, because damage on several members
+    /// can lose data.
     fn flip(&self, id: ProcessId) {
         let is_damaged = |id: &ProcessId| self.parts(*id).is_flipped.get();
         if self.ids().iter().any(is_damaged) {

@@ -1,4 +1,4 @@
-//! The bytes of the commands that the simulation proposes.
+//! Encoding of the commands that the simulation proposes.
 //!
 //! Owns: the encoding of the clients' operations, and of the commands that create the objects that they use. Does not
 //! own: the meaning of the operations (`model`).
@@ -65,7 +65,7 @@ pub(crate) fn key_bytes(key: Key) -> Vec<u8> {
 }
 
 /// Returns the bytes of a value: its number, followed by padding. The length of the padding varies, so that nodes store
-/// some values inline and others in the log.
+/// some values in their state and others only in the log.
 pub(crate) fn value_bytes(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(8 + [0, 30, 300, 1500][(number % 4) as usize], number as u8);
@@ -112,7 +112,7 @@ pub(crate) fn command(action: &Action) -> Bytes {
         Action::Read { .. } => Bytes::new(),
         Action::Write { expect, put, number } => commit(|commit| {
             if let Some((key, None)) = put.first() {
-                // Always true. It makes the deletes of a key differ.
+                // This condition always holds. It makes each delete of a key a different command.
                 commit.expect(KEYSPACE, &key_bytes(*key), Expect::Before(Revision(u64::MAX - number)))?;
             }
             for (key, value) in expect {
@@ -154,7 +154,7 @@ pub(crate) fn command(action: &Action) -> Bytes {
             commit.delete(KEYSPACE, &key_bytes(*lock))?;
             Ok(())
         }),
-        // The group does not use the window, so it can make the command unique.
+        // In this group the window has no effect, so its value can make the command unique.
         Action::Fetch { max, number } => encoded(|out| encode_fetch(out, GROUP, *max, Offset(*number), &[], "member")),
         Action::Ack { attempt, offsets } => encoded(|out| encode_ack(out, GROUP, &settlement(*attempt, offsets))),
         Action::Nack { attempt, offsets, delay } => {

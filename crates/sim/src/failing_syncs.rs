@@ -1,11 +1,11 @@
-//! Fsyncs of a node that fail.
+//! Failing fsyncs of a node.
 //!
 //! Owns: the choice of the fsyncs that fail. Does not own: the effect of a failure (`disk`), or the times at which the
 //! failures begin and end (`cluster`).
 //!
-//! The disk treats a failed fsync as Linux does: the pages count as written from then on, so reads show them, later
-//! fsyncs succeed without writing them, and a power loss discards them. Fsyncs of directories do not fail, because a
-//! file system that cannot write its journal becomes read-only.
+//! The disk treats a failed fsync as Linux does: it marks the pages as written. So reads show them, later fsyncs
+//! succeed without writing them, and a power loss discards them. Fsyncs of directories do not fail, because a file
+//! system that cannot write its journal becomes read-only.
 
 use std::fmt;
 
@@ -16,17 +16,17 @@ use thalweg_disk::{
 
 use crate::runtime::random;
 
-/// Beginning of the event of a node that stops.
+/// First words of the event of a node that stops.
 pub(crate) const SYNC_FAILED: &str = "stops, because an fsync has failed";
 
-/// Number of fsyncs that fail.
+/// How often fsyncs fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
     Once,
     UntilMended,
 }
 
-/// Fsyncs of a node that fail with `EIO`.
+/// Description of the fsyncs of a node that fail with `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailingSyncs {
     /// Part of the paths of the files whose fsyncs fail; empty for all files.
@@ -34,12 +34,12 @@ pub struct FailingSyncs {
     /// Number of the first fsync that fails, counted from 1.
     nth: u64,
     repeat: Repeat,
-    /// True if a failing fsync writes some sectors.
+    /// True if a failing fsync writes some of the sectors.
     is_partial: bool,
 }
 
 impl FailingSyncs {
-    /// Draws the fsyncs that fail: of the log, of the state, or of all files, once or until they are mended.
+    /// Draws at random which fsyncs fail: of the log, of the state, or of all files; once, or until the fault ends.
     #[must_use]
     pub fn random() -> Self {
         let path = match random(0..4) {
@@ -52,7 +52,7 @@ impl FailingSyncs {
         Self { path, nth, repeat, is_partial: random(0..2) == 0 }
     }
 
-    /// Plans the failures on a disk.
+    /// Makes the fsyncs of a disk fail as described.
     pub fn plan(&self, disk: &SimDisk) {
         let mut fault = Fault::new(Operation::Sync, self.nth, Errno::Io).on_path(self.path);
         if self.repeat == Repeat::UntilMended {
@@ -64,7 +64,7 @@ impl FailingSyncs {
         disk.fail(fault);
     }
 
-    /// Returns the failures that another process of the node meets; `None` if only one fsync fails.
+    /// Returns the failures that continue in the node's next process; `None` if only one fsync fails.
     #[must_use]
     pub fn for_next_process(&self) -> Option<Self> {
         (self.repeat == Repeat::UntilMended).then_some(Self { nth: 1, ..*self })
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the results of three fsyncs of a file in `log/`, of which the last is made by another process.
+    /// Returns the results of three fsyncs of a file in `log/`, the last of which another process makes.
     fn results(path: &'static str, repeat: Repeat) -> [bool; 3] {
         let failing = FailingSyncs { path, nth: 2, repeat, is_partial: false };
         let disk = SimDisk::new(1);

@@ -11,29 +11,29 @@ use rand::{RngExt, SeedableRng, rngs::SmallRng};
 pub enum FaultKind {
     /// The node loses power and everything that was not synced. It starts again when the fault ends.
     PowerLoss,
-    /// The node loses power in the middle of its writes, some operations after the fault begins. It starts again when
-    /// the fault ends.
+    /// The node loses power during its writes: some disk operations after the fault begins. It starts again when the
+    /// fault ends.
     PowerCut,
     /// The process is killed; its files keep everything that it wrote. It starts again when the fault ends.
     Kill,
     /// The process is killed and starts again immediately.
     Restarted,
-    /// The leader is cut off from some voters, and a second later from the others, which restart at that moment and so
-    /// forget their promises to the leader. The clients send nothing meanwhile.
+    /// The leader is cut off from some voters. A second later it is cut off from the other voters; these restart at
+    /// that moment, so they forget their promises to the leader. The clients send nothing during the fault.
     LostPromises,
     /// The leader is asked to transfer its leadership.
     Transfer,
-    /// No message reaches or leaves the node. When the fault ends, the node gets a snapshot, if the others have freed
-    /// the log that it lacks, and loses power in the middle of the install, or fails at first to switch to the
-    /// snapshot's state.
+    /// No message reaches or leaves the node. When the fault ends, the node gets a snapshot if the others have freed
+    /// log entries that it lacks. During the install the node loses power, or its first attempts to switch to the
+    /// snapshot's state fail.
     CutInstall,
     /// The process is killed, and starts again with other options when the fault ends.
     Reconfigured,
-    /// The process is killed, and one bit of its files flips. The node starts again when the fault ends. If it finds
-    /// the damage, it is repaired in place with a snapshot of another member, or replaced by a new node if its files no
-    /// longer open.
+    /// The process is killed, and one bit of its files flips. The node starts again when the fault ends. If the node
+    /// finds the damage, it is repaired in place with a snapshot of another member. If its files no longer open, it is
+    /// replaced by a new node.
     Flipped,
-    /// The node's disk is full, or nearly so.
+    /// The node's disk is full or nearly full.
     FullDisk,
     /// No message reaches or leaves the node.
     Isolated,
@@ -41,14 +41,15 @@ pub enum FaultKind {
     Deaf,
     /// The others receive nothing from the node; the node receives their messages.
     Mute,
-    /// The link between the node and the next one is cut in both directions.
+    /// The link between the node and the node with the next number is cut in both directions.
     Partition,
     /// No fsync of the node returns.
     StuckSync,
     /// Each fsync of the node takes 20 ms longer.
     SlowSync,
-    /// One fsync of the node fails, or all of them until the fault ends: of the log, of the state, or of all files. A
-    /// node that stops for that starts again. In half of the cases the machine loses power when the fault ends.
+    /// One fsync of the node fails, or all fsyncs until the fault ends: of the log, of the state, or of all files. If
+    /// the node stops because of this, it is restarted. In half of the cases the machine loses power when the fault
+    /// ends.
     FailingSync,
     /// The process is stopped, and continues when the fault ends.
     Stopped,
@@ -58,11 +59,11 @@ pub enum FaultKind {
     Loss,
     /// Messages take up to 50 ms and overtake each other.
     Delay,
-    /// A new node takes the place of the node, which is removed permanently. Other faults can begin meanwhile.
+    /// A new node replaces the node, which is removed permanently. Other faults can begin in the meantime.
     Replaced,
     /// All nodes lose power at once.
     AllPowerLoss,
-    /// All disks become slow, and soon afterwards all nodes lose power: much of what was written was not synced.
+    /// All disks become slow, and soon afterwards all nodes lose power: many writes are not synced by then.
     SlowThenPowerLoss,
 }
 
@@ -95,21 +96,21 @@ impl FaultKind {
         Self::SlowThenPowerLoss,
     ];
 
-    /// Returns true if a majority of the members still works during this fault, and can answer.
+    /// Returns true if a majority of the members works during this fault, so that the cluster can answer.
     #[must_use]
     pub const fn leaves_majority(self) -> bool {
-        // A leader whose disk is full keeps leading, and its log takes no entry.
-        // While the clients are quiet, nothing is answered.
+        // A leader with a full disk stays the leader, although its log takes no entry. During `LostPromises` the
+        // clients are quiet, so no write can be answered.
         !matches!(self, Self::AllPowerLoss | Self::SlowThenPowerLoss | Self::FullDisk | Self::LostPromises)
     }
 
-    /// Returns true if the node's process ends, and its disk keeps all that was written.
+    /// Returns true if the node's process ends and the disk keeps all of its writes.
     #[must_use]
     pub const fn keeps_writes(self) -> bool {
         matches!(self, Self::Kill | Self::Restarted | Self::Reconfigured | Self::Flipped)
     }
 
-    /// Name of the kind in reports and in `--faults`, which takes a list with commas.
+    /// Name of the kind in reports and in the list of the option `--faults`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -146,7 +147,7 @@ impl FaultKind {
 pub enum Victim {
     /// The node that leads when the fault begins.
     Leader,
-    /// The node with this number, from 0, among the members.
+    /// The node at this position among the members, counted from 0.
     Node(u64),
 }
 
@@ -157,7 +158,7 @@ pub struct Fault {
     pub number: usize,
     /// Time at which the fault begins.
     pub at: Duration,
-    /// Duration of the fault.
+    /// Time for which the fault lasts.
     pub lasts: Duration,
     /// Kind of the fault.
     pub kind: FaultKind,
@@ -181,16 +182,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Rule that decides whether the faults of a script may overlap in time.
+/// Rule that decides if the faults of a script may overlap in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// About half of the faults begin before the previous one ends, in half of the seeds.
+    /// In half of the seeds, about half of the faults begin before the previous fault ends.
     Allowed,
-    /// Each fault begins after the one before it has ended, and the cluster has recovered.
+    /// Each fault begins after the previous one has ended and the cluster has recovered.
     Never,
 }
 
-/// Returns the script of a seed: faults until `end`, of the given kinds, among `nodes` nodes. One in five lasts long.
+/// Returns the script of a seed: faults of the given kinds on `nodes` nodes until the time `end`. One fault in five
+/// lasts long.
 #[must_use]
 pub fn script(seed: u64, end: Duration, nodes: u64, kinds: &[FaultKind], overlap: Overlap) -> Vec<Fault> {
     let mut rng = SmallRng::seed_from_u64(seed ^ 0x5cf1_b9a3_77d2_e10f);

@@ -1,15 +1,15 @@
 //! The check of what watches and tails have shown.
 //!
-//! Owns: the changes of keys that the committed commands make, written again and simply, and their comparison with what
-//! subscribers have received. Does not own: the subscribers. It shares no code with the state machine, or with the
-//! watches, which derive the changes from the log.
+//! Owns: a simple second implementation of the changes that committed commands make to keys, and the comparison of
+//! these changes with those that subscribers have received. Does not own: the subscribers. This module shares no code
+//! with the state machine, or with the watches, which derive the changes from the log.
 //!
-//! A watch shows each change of its keys once, in the order of revisions, and nothing else, from the revision at which
-//! it began to the one that it has reached. Only where the history was gone may it leave changes out: there a new
-//! stretch begins. A tail shows the records of the stream from the first one on.
+//! From the revision at which it begins to the revision that it has reached, a watch shows each change of its keys
+//! once, in the order of revisions, and nothing else. It may leave out changes only where the history was gone. A new
+//! stretch begins there. A tail shows the records of the stream from the first one on.
 //!
-//! The keys that an expiry removes are not in its command. Such a command may remove any keys whose lease has ended, in
-//! the number of its outcome, and all watches must show the same ones.
+//! The command of an expiry does not name the keys that it removes. It may remove any keys whose leases have ended, as
+//! many as its outcome says. All watches must show the same keys.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,7 +32,7 @@ pub enum Change {
     Put(u64),
     /// The key was deleted.
     Delete,
-    /// The key was removed with the end of its lease.
+    /// The key was removed because its lease had ended.
     Expire,
 }
 
@@ -47,12 +47,12 @@ pub struct SeenChange {
     pub change: Change,
 }
 
-/// Changes that a watch has shown without a gap.
+/// Changes that a watch has shown without a gap between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
     /// First revision whose changes the watch shows.
     pub from: u64,
-    /// Revision that the watch has reached: it has shown all changes before. `from <= next`.
+    /// Revision that the watch has reached: it has shown all changes below this revision. `from <= next`.
     pub next: u64,
     /// Changes in the order in which they arrived.
     pub changes: Vec<SeenChange>,
@@ -63,12 +63,12 @@ pub struct Stretch {
 pub struct Watched {
     /// Prefix of the watched keys.
     pub prefix: &'static str,
-    /// Stretches in their order. A new one begins where the history between was gone.
+    /// Stretches in their order. A new stretch begins where the watch could not continue because the history was gone.
     pub stretches: Vec<Stretch>,
 }
 
 impl Watched {
-    /// Returns the revision from which the watch continues; `None` if it begins anew.
+    /// Returns the revision from which the watch continues; `None` if the watch begins anew.
     #[must_use]
     pub fn position(&self) -> Option<u64> {
         self.stretches.last().map(|stretch| stretch.next)
@@ -108,7 +108,7 @@ type Changes = BTreeMap<Vec<u8>, Change>;
 type Expired = BTreeMap<u64, BTreeSet<Vec<u8>>>;
 
 /// Checks what subscribers have received against the committed commands, and against the records of the stream. Returns
-/// descriptions of what is impossible.
+/// descriptions of the impossible findings.
 #[must_use]
 pub fn check(
     operations: &[Operation],
@@ -155,15 +155,15 @@ fn expired(watches: &[Watched]) -> Expired {
     expired
 }
 
-/// The committed commands, carried out as far as watches show them.
+/// Replay of the committed commands, reduced to the changes that watches show.
 struct Replay<'a> {
     /// Keys that watches have shown as expired.
     expired: &'a Expired,
     /// Last revision that a command has used.
     revision: u64,
-    /// End of each lease that was neither revoked nor replaced.
+    /// End of each lease that was neither revoked nor granted again.
     leases: BTreeMap<u64, SpaceTime>,
-    /// Lease of each key that exists or has expired and is not removed yet; `None` for a key without one.
+    /// Lease of each key that is not removed yet, even if it has expired; `None` for a key without a lease.
     keys: BTreeMap<Vec<u8>, Option<u64>>,
     made: BTreeMap<u64, Changes>,
     /// Numbers of keys that expiries have removed, by revision.
@@ -184,7 +184,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Carries out a command, whose action is known if it is one of a client.
+    /// Carries out a command. `action` is the client's operation; `None` for a command that is not from a client.
     fn carry_out(&mut self, action: Option<&Action>, command: &CommittedCommand) {
         match (&command.outcome, action) {
             (Outcome::Committed { revision, .. }, action) => {
@@ -198,7 +198,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Returns the changes of a commit, and carries them out.
+    /// Carries out a client's operation, and returns the changes that it makes.
     fn changes(&mut self, action: &Action) -> Changes {
         let changes: Vec<(Vec<u8>, Change, Option<u64>)> = match action {
             Action::Write { put, .. } => {
@@ -251,7 +251,7 @@ fn check_stretch(prefix: &str, stretch: &Stretch, made: &BTreeMap<u64, Changes>)
         return Err(format!("{:?} follows {:?}", pair[1], pair[0]));
     }
     let mut seen: Vec<&SeenChange> = changes.iter().collect();
-    // The changes of a commit may have any order.
+    // A commit may show its changes in any order, so both sides are sorted.
     seen.sort();
     let expected = made.range(*from..*next).flat_map(|(revision, changes)| {
         let watched = changes.iter().filter(|(key, _)| key.starts_with(prefix.as_bytes()));
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use crate::history::End;
 
-    /// A history with one command of each kind, each committed once, and its outcome.
+    /// Returns a history with one command of each kind, each committed once.
     fn history() -> (Vec<Operation>, Vec<CommittedCommand>) {
         let ttl = Duration::from_secs(1);
         let committed =
@@ -321,7 +321,7 @@ mod tests {
         SeenChange { revision, key: key_bytes(key), change }
     }
 
-    /// Returns the number of violations of a watch that shows these changes.
+    /// Returns the number of violations that the check finds in a watch with these changes.
     fn of_watch(prefix: &'static str, from: u64, next: u64, changes: &[SeenChange]) -> usize {
         let (operations, commands) = history();
         let stretches = vec![Stretch { from, next, changes: changes.to_vec() }];

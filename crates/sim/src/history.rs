@@ -1,7 +1,7 @@
 //! The history of a simulation: the requests of the clients, and the answers to them.
 //!
-//! Owns: the operations with the moments of their beginning and end. Does not own: the verdict (`oracle`), the meaning
-//! of the operations (`model`), or their bytes (`commands`).
+//! Owns: the operations with the moments at which they began and ended. Does not own: the verdict (`oracle`), the
+//! meaning of the operations (`model`), or their encoding (`commands`).
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -16,12 +16,12 @@ pub type Key = u64;
 pub enum Level {
     /// The read sees every write that was answered before it began.
     Linearizable,
-    /// The read sees every write that was answered before it began, provided that the leader's lease is valid: the
-    /// leader does not ask a majority.
+    /// The read sees every write that was answered before it began, provided that the leader's lease is valid. The
+    /// leader does not ask a majority for this read.
     Lease,
-    /// The read sees a revision that the client has seen, or a later one.
+    /// The read sees this revision, which the client has seen before, or a later one.
     AtLeast(u64),
-    /// The read sees the values of any moment.
+    /// The read may see the values of any earlier moment.
     Stale,
 }
 
@@ -33,7 +33,7 @@ impl Level {
     }
 }
 
-/// An operation of a client. Numbers that clients choose are used once, so values, records and owners differ.
+/// An operation of a client. Each number that a client chooses is used once, so all values, records and owners differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Reads keys at one point in time.
@@ -43,7 +43,7 @@ pub enum Action {
         /// Guarantee of the read.
         level: Level,
     },
-    /// Sets or deletes keys, on condition that keys have the expected values. `None` is the value of a key that does
+    /// Sets or deletes keys on the condition that other keys have expected values. `None` stands for a key that does
     /// not exist.
     Write {
         /// Expected values.
@@ -77,11 +77,11 @@ pub enum Action {
         /// Id of the lease.
         lease: u64,
     },
-    /// Takes a lock that nobody holds, for the time of a lease. The revision of the lock's key is the fencing token.
+    /// Acquires a free lock for as long as a lease lives. The revision of the lock's key is the fencing token.
     Acquire {
         /// Key of the lock.
         lock: Key,
-        /// Lease with whose end the lock ends.
+        /// Lease that the lock is attached to: the lock ends with the lease.
         lease: u64,
         /// Value of the lock's key.
         owner: u64,
@@ -104,7 +104,7 @@ pub enum Action {
     },
     /// Asks the consumer group for records.
     Fetch {
-        /// Most records to deliver.
+        /// Maximum number of records to deliver.
         max: u32,
         /// Unique number of the request.
         number: u64,
@@ -122,7 +122,7 @@ pub enum Action {
         attempt: u64,
         /// Offsets of the records, ascending.
         offsets: Vec<u64>,
-        /// Time after which the records are delivered again.
+        /// Time after which the group may deliver the records again.
         delay: Duration,
     },
 }
@@ -149,12 +149,12 @@ pub enum Answer {
     Outcome(Outcome),
 }
 
-/// End of an operation, as its client knows it.
+/// End of an operation from the client's point of view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The client got no answer, so a write may have happened, or may still happen.
+    /// The client got no answer, so the operation may have taken effect, or may still do so.
     Unknown,
-    /// The node rejected the request, which has no effect.
+    /// The node rejected the request, so the operation has no effect.
     Rejected,
     /// The client got an answer, at this moment.
     Answered(u64, Answer),
@@ -165,7 +165,7 @@ pub enum End {
 pub struct Operation {
     /// Request of the client.
     pub action: Action,
-    /// Moment of the request. Moments of a history are distinct and ascending.
+    /// Moment of the request. Moments of a history are distinct numbers that increase over time.
     pub begin: u64,
     /// End of the operation.
     pub end: End,
@@ -196,7 +196,7 @@ struct Inner {
 /// Number of an operation in its history.
 pub type OperationId = usize;
 
-/// A growing history. A clone refers to the same history.
+/// A history that grows. Clones refer to the same history.
 #[derive(Clone, Default)]
 pub struct History(Rc<RefCell<Inner>>);
 

@@ -1,7 +1,7 @@
 //! Deterministic simulation of a cluster: whole replicas on simulated disks, networks and clocks, in one thread.
 //!
-//! Owns: the runtime, the faults, the clients and the oracles. Does not own: what is simulated, which is the product's
-//! own code: the database of a node (`engine`, with `log`, `state`, `store`, `replica`) and its consensus (`raft`).
+//! Owns: the runtime, the faults, the clients and the oracles. Does not own: the simulated code, which is that of the
+//! product: the database of a node (`engine`, with `log`, `state`, `store`, `replica`) and its consensus (`raft`).
 //!
 //! ```text
 //! simulation ── faults ──> cluster ── network, nodes ──> truth ────┐

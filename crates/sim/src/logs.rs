@@ -1,7 +1,7 @@
-//! The logs of all nodes as they are written, entries that are not committed included.
+//! The logs of all nodes as they are written, including entries that are not committed.
 //!
-//! Owns: the invariants of the logs, checked at each step of each node. Does not own: how the steps are observed
-//! (`witness`), and what applied entries do (`truth`).
+//! Owns: the invariants of the logs, checked at each step of each node. Does not own: the observation of the steps
+//! (`witness`), or the check of applied entries (`truth`).
 //!
 //! | step | invariant |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! These are the properties of D. Ongaro and J. Ousterhout, "In Search of an Understandable Consensus Algorithm",
 //! USENIX ATC 2014, figure 3, and the durability on which they rest.
 //!
-//! An entry counts as committed when a node has applied it. So it was committed in a term of at most the vote that this
-//! node had then.
+//! An entry counts as committed when a node has applied it. So the entry was committed in the term of this node's vote
+//! at that time, or in an earlier term.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,7 +38,7 @@ use crate::{
     truth::Truth,
 };
 
-/// Span by which space time may pass faster than true time under one leader.
+/// Maximum time by which space time may advance more than true time under one leader.
 const PACE_SLACK: Duration = Duration::from_millis(100);
 
 /// Contents of a node's log when it is opened.
@@ -48,7 +48,7 @@ pub struct Opened {
     pub vote: Option<Vote>,
     /// Last purged entry.
     pub purged: Option<LogId>,
-    /// Last entry of each term, in order. The last one is that of the log.
+    /// Last entry of each term, in order. The last element is the last entry of the log.
     pub term_ends: Vec<LogId>,
 }
 
@@ -59,7 +59,7 @@ type Checked = Result<(), String>;
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     term: Term,
-    /// Space time of the entry, or of the last one before it that has one.
+    /// Space time of the entry; for an entry without one, that of the last entry before it with a space time.
     time: SpaceTime,
 }
 
@@ -71,7 +71,7 @@ struct NodeLog {
     purged: Option<LogId>,
     /// Entries after the purged one.
     entries: BTreeMap<Index, Entry>,
-    /// Last entry that the log has confirmed to be on the disk, with all before it.
+    /// Last entry that the log has confirmed to be on disk, together with all entries before it.
     durable: Option<Index>,
 }
 
@@ -85,23 +85,23 @@ impl NodeLog {
         last.or(self.purged)
     }
 
-    /// Returns true if the log has an entry, or has purged its index.
+    /// Returns true if the log has the entry `id`, or has purged this index.
     fn contains(&self, id: LogId) -> bool {
         self.purged.is_some_and(|purged| purged.index >= id.index) || self.id(id.index) == Some(id)
     }
 
-    /// Returns true if the log has confirmed an entry.
+    /// Returns true if the log has confirmed that the entry `id` is on disk.
     fn has_confirmed(&self, id: LogId) -> bool {
         let purged = self.purged.map(|purged| purged.index);
         self.contains(id) && self.durable.max(purged) >= Some(id.index)
     }
 }
 
-/// Content of an entry that was written under a term and an index.
+/// Content of an entry, as first written under its term and index.
 #[derive(Clone, Copy, Debug)]
 struct Content {
     hash: u64,
-    /// Term of the entry before, if the log had it.
+    /// Term of the entry before it; `None` if the log did not have that entry.
     previous: Option<Term>,
     time: SpaceTime,
 }
@@ -110,7 +110,8 @@ struct Content {
 #[derive(Clone, Copy, Debug)]
 struct Committed {
     term: Term,
-    /// Term of the vote of the first node that applied the entry. It was committed in this term or an earlier one.
+    /// Term of the vote of the first node that applied the entry. The entry was committed in this term or an earlier
+    /// one.
     seen_in: Term,
 }
 
@@ -120,26 +121,25 @@ struct Inner {
     written: BTreeMap<LogId, Content>,
     /// Node that leads each term.
     leaders: BTreeMap<Term, NodeId>,
-    /// Time at which each node has voted for itself, by term. A leader of the term gives its time to entries after
-    /// that.
+    /// Time at which each node has voted for itself, by term and node. A leader of a term stamps entries only after
+    /// this time.
     stood: BTreeMap<(Term, ProcessId), Duration>,
     /// Space time of the first entry of each term that has one.
     first_times: BTreeMap<Term, SpaceTime>,
     committed: BTreeMap<Index, Committed>,
-    /// Sets of voters of the memberships that were written, by their entries. Those before the last committed one are
-    /// gone.
+    /// Sets of voters of each written membership, by its entry. Memberships before the last committed one are dropped.
     memberships: BTreeMap<(Index, Term), Vec<BTreeSet<u64>>>,
 }
 
-/// The logs of a cluster. A clone refers to the same ones.
+/// The logs of a cluster. Clones refer to the same logs.
 #[derive(Clone, Debug)]
 pub struct Logs {
     inner: Arc<Mutex<Inner>>,
     truth: Truth,
 }
 
-/// Returns true if a node may have the vote `next` after `vote`. A node that has voted for one candidate of a term
-/// follows another one once that has won the term: its committed vote says that a majority has granted it.
+/// Returns true if a node may have the vote `next` after `vote`. A node that has voted for one candidate may follow
+/// another one of the same term after a majority has elected it: the new vote is marked as committed then.
 fn follows(vote: Vote, next: Vote) -> bool {
     let stays = next.node == vote.node && next.committed >= vote.committed;
     let finds_leader = next.committed && !vote.committed;
@@ -196,8 +196,8 @@ impl Inner {
         if is_elected { self.check_complete(node, vote.term) } else { Ok(()) }
     }
 
-    /// Checks that a new leader has all entries that were committed in earlier terms. The last one shows it, because
-    /// logs with the same entry match before it.
+    /// Checks that a new leader has all entries that were committed in earlier terms. Checking the last of them
+    /// suffices, because two logs with the same entry are equal before it.
     fn check_complete(&self, node: ProcessId, term: Term) -> Checked {
         let earlier = self.committed.iter().rev().find(|(_, committed)| committed.seen_in < term);
         let Some((index, committed)) = earlier else { return Ok(()) };
@@ -252,8 +252,8 @@ impl Inner {
         }
     }
 
-    /// Checks an entry that a leader has given its time before `now`. A jump of space time after the first entry would
-    /// end leases early that the leader has granted.
+    /// Checks the space time of an entry that a leader has stamped before `now`. After the leader's first entry, a jump
+    /// of space time would end leases early that the leader has granted.
     fn check_pace(&mut self, node: ProcessId, entry: &RaftEntry, now: Duration) -> Checked {
         let (id, EntryPayload::Normal(commands)) = (log_id(&entry.log_id), &entry.payload) else { return Ok(()) };
         let Some(stood_at) = self.stood.get(&(id.term, node)) else { return Ok(()) };
@@ -291,7 +291,7 @@ impl Inner {
 
     fn confirmed(&mut self, node: ProcessId, id: LogId) {
         let log = self.node(node);
-        // The entry may have been truncated since it was written.
+        // The confirmed entry may have been truncated since it was written.
         if log.id(id.index) == Some(id) {
             log.durable = log.durable.max(Some(id.index));
         }
@@ -308,7 +308,7 @@ impl Inner {
         }
         let seen_in = vote.map_or(id.term, |vote| vote.term);
         self.committed.insert(id.index, Committed { term: id.term, seen_in });
-        // A membership that was truncated in all logs decides nothing.
+        // A membership that was truncated in all logs has no effect on majorities.
         let is_in_a_log = |of: LogId| self.nodes.values().any(|log| log.contains(of));
         let memberships =
             self.memberships.iter().filter(|((index, term), _)| is_in_a_log(LogId { term: *term, index: *index }));
@@ -328,8 +328,8 @@ impl Inner {
         2 * confirmed.count() > voters.len()
     }
 
-    /// Forgets the memberships before the last one that the log of a node has up to a committed entry. All later
-    /// leaders have that one.
+    /// Drops the memberships before the last one in a node's log up to a committed entry. All later leaders have that
+    /// last membership.
     fn forget_memberships(&mut self, node: ProcessId, committed: Index) {
         let log = &self.nodes[&node];
         let is_here = |(index, term): &&(Index, Term)| log.id(*index) == Some(LogId { term: *term, index: *index });
@@ -341,7 +341,7 @@ impl Inner {
 }
 
 impl Logs {
-    /// Creates the logs of a cluster. Violations go to its truth.
+    /// Creates the logs of a cluster. Violations are reported to `truth`.
     #[must_use]
     pub fn new(truth: Truth) -> Self {
         Self { inner: Arc::default(), truth }
@@ -354,7 +354,8 @@ impl Logs {
         }
     }
 
-    /// Reports that a node has opened its log. A log that may be damaged, or was repaired, is compared with nothing.
+    /// Reports that a node has opened its log. A log that may be damaged, or was repaired, is not compared with earlier
+    /// reports.
     pub fn opened(&self, node: ProcessId, found: &Opened, is_damaged: bool) {
         self.check(node, |inner| inner.opened(node, found, is_damaged));
     }
@@ -388,7 +389,7 @@ impl Logs {
         self.check(node, |inner| inner.truncated(node, last));
     }
 
-    /// Reports that a node has purged the entries up to one.
+    /// Reports that a node has purged the entries up to `upto`, inclusive.
     pub fn purged(&self, node: ProcessId, upto: LogId) {
         self.check(node, |inner| {
             inner.purged(node, upto);
@@ -423,7 +424,7 @@ mod tests {
     }
 
     impl Inner {
-        /// Writes an entry whose content follows from its id.
+        /// Writes an entry whose content is derived from its id.
         fn write(&mut self, node: ProcessId, id: LogId) -> Checked {
             self.appended(node, &entry(id, id.term.0 as u8, id.index.0))
         }
@@ -484,7 +485,7 @@ mod tests {
         inner.voted(1, vote_of(2, 1, true)).expect("a vote");
         inner.check_pace(1, &at(4, 500), seconds(11)).expect("the first entry");
         inner.check_pace(1, &at(5, 501), seconds(12)).expect("a second later");
-        // Followers receive entries later.
+        // Only leaders are checked, because followers receive entries later.
         inner.check_pace(2, &at(5, 501), seconds(10)).expect("no leader");
         assert!(inner.check_pace(1, &at(6, 505), seconds(13)).is_err(), "five seconds in one");
         inner.stands(1, vote_of(3, 1, false), seconds(14));
@@ -519,7 +520,7 @@ mod tests {
         assert!(inner.opened(1, &opened(vote_of(1, 1, false), id(1, 3)), false).is_err(), "the vote is older");
         let mut inner = three_voters();
         inner.opened(1, &opened(vote_of(0, 1, false), id(1, 1)), true).unwrap();
-        // Entries after a truncation need not be there.
+        // Entries that were truncated may be missing after a restart.
         let mut inner = three_voters();
         inner.truncated(1, Some(id(1, 1))).unwrap();
         inner.opened(1, &opened(vote, id(1, 1)), false).unwrap();
@@ -538,7 +539,7 @@ mod tests {
         assert!(inner.applied(1, id(1, 5)).is_err(), "it is not in the log");
         inner.truncated(2, Some(id(1, 3))).unwrap();
         assert!(inner.truncated(2, Some(id(1, 2))).is_err());
-        // Under a membership that was truncated, one node would be a majority.
+        // The truncated membership would make one node a majority, so it must not count.
         let mut inner = three_voters();
         let alone = RaftMembership::new(vec![BTreeSet::from([1])], BTreeMap::from([(1, NodeInfo::default())]));
         let payload = EntryPayload::Membership(alone.expect("a membership"));
@@ -548,7 +549,7 @@ mod tests {
         inner.write(1, id(2, 4)).unwrap();
         inner.confirmed(1, id(2, 4));
         assert!(inner.applied(1, id(2, 4)).is_err());
-        // A learner has no vote.
+        // A learner does not count towards a majority.
         let mut inner = three_voters();
         for node in [1, 4] {
             inner.voted(node, vote_of(1, 1, true)).unwrap();
@@ -566,7 +567,7 @@ mod tests {
         inner.truncated(3, Some(id(1, 2))).unwrap_err();
         assert!(inner.voted(3, vote_of(2, 3, true)).is_err(), "it lacks entry 3");
         inner.voted(2, vote_of(3, 2, true)).unwrap();
-        // The leader of an earlier term may lack it: another one commits it meanwhile.
+        // The leader of an earlier term may lack the entry, because another leader can commit it in the meantime.
         let mut inner = three_voters();
         inner.voted(1, vote_of(5, 1, true)).unwrap();
         inner.applied(1, id(1, 3)).unwrap();

@@ -1,7 +1,7 @@
 //! The command `thalweg-sim`: runs simulations, repeats one, and shrinks one.
 //!
 //! Owns: arguments, progress and output. Exit codes: 0 without a violation, 1 with one, 2 for wrong arguments, 130 for
-//! an interrupt before there was one.
+//! an interrupt before a violation was found.
 
 #![allow(clippy::print_stdout, reason = "reports go to standard output")]
 
@@ -27,7 +27,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code after an interrupt.
 const INTERRUPTED: i32 = 130;
-/// Time between two lines of progress, if the output can show no progress bar.
+/// Time between two lines of progress if the output cannot show a progress bar.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
 /// Simulates a cluster with faults, and checks what its clients are told
@@ -158,12 +158,13 @@ struct Totals {
     json: bool,
     simulations: u64,
     checked: usize,
-    /// Fewest checked operations of a simulation.
+    /// Smallest number of checked operations in a simulation.
     fewest_checked: Option<usize>,
     searched: usize,
     undecided: usize,
     unknown: usize,
-    /// Number of changes and records that subscribers have received, and of refusals because history was gone.
+    /// Number of changes and records that subscribers have received. `refused` counts refusals because history was
+    /// gone.
     followed: usize,
     refused: usize,
     /// Number of stops of nodes because of a failed fsync.
@@ -171,7 +172,7 @@ struct Totals {
     elapsed: Duration,
     gaps: Vec<Gap>,
     installs: Installs,
-    /// Seeds with a violation, each with the first one.
+    /// Seeds with a violation, each with its first violation.
     failed: Vec<(u64, String)>,
 }
 

@@ -1,13 +1,13 @@
-//! The model: the meaning of each operation, written again and simply, for one copy of the data and one client.
+//! The model: a simple second implementation of each operation, for one copy of the data and one client.
 //!
 //! Owns: the outcome that an operation must have after all operations before it. Does not own: the order of the
-//! operations (`oracle`), or their bytes (`commands`). It shares no code with the state machine that it checks.
+//! operations (`oracle`), or their bytes (`commands`). The model shares no code with the state machine that it checks.
 //!
 //! Rules of the model, in addition to those of reads and writes:
-//! - revisions rise, so fencing tokens rise, and a guarded write never follows one with a higher token;
+//! - revisions rise, so fencing tokens rise, and a guarded write never follows a guarded write with a higher token;
 //! - the stream has no gaps, and a repeated append of a producer is not appended again;
-//! - a record is delivered to one member at a time, again only after its deadline or a nack, and never after an ack;
-//!   new records are delivered in order, and none is left out.
+//! - a record is delivered to one member at a time; it is delivered again only after its deadline or a nack, and never
+//!   after an ack; new records are delivered in order and without gaps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Model {
     values: BTreeMap<Key, Value>,
-    /// Time to live and end of each lease.
+    /// Time to live, and end in space time, of each lease.
     leases: BTreeMap<u64, (std::time::Duration, SpaceTime)>,
     stream: Vec<u64>,
     /// Offsets of each producer's appends, by their sequence numbers.
@@ -36,7 +36,7 @@ pub struct Model {
     group: Group,
     /// Revision of the last change.
     revision: u64,
-    /// Highest token of the writes to each guarded resource.
+    /// Highest fencing token with which each guarded resource was written.
     tokens: BTreeMap<Key, u64>,
 }
 
@@ -52,8 +52,8 @@ struct Value {
 struct Group {
     /// First record that was never delivered.
     cursor: u64,
-    /// Records that were delivered and not acked. Each has its attempt, if a member holds the record, and the time from
-    /// which it may be delivered again.
+    /// Records that were delivered and not acked. Each has the attempt that holds it (`None` if it was returned), and
+    /// the space time from which it may be delivered again.
     pending: BTreeMap<u64, (Option<u64>, SpaceTime)>,
     last_attempt: u64,
 }
@@ -91,7 +91,7 @@ impl Model {
         value.lease.is_none_or(|lease| self.is_lease_live(lease, time)).then_some(value)
     }
 
-    /// Notes the revision of a change.
+    /// Checks that the revision of a change is above the last one, and stores it.
     fn change(&mut self, revision: u64) -> Result<u64, String> {
         let before = std::mem::replace(&mut self.revision, revision);
         if revision > before { Ok(revision) } else { Err(format!("its revision {revision} follows {before}")) }
@@ -104,7 +104,8 @@ impl Model {
         };
     }
 
-    /// Carries out an operation at the time of its entry. Returns an error if it must have another outcome.
+    /// Carries out an operation at the time of its entry. Returns an error if `outcome` is not the outcome that it must
+    /// have.
     pub fn apply(&mut self, action: &Action, time: SpaceTime, outcome: &Outcome) -> Result<(), String> {
         match action {
             Action::Read { .. } => Err("a read is no command".to_owned()),

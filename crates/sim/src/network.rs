@@ -1,17 +1,17 @@
 //! The simulated network: messages between nodes take time, get lost, and are cut off in either direction.
 //!
 //! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own:
-//! what the messages mean (openraft, `raft`), and the knowledge about deaf peers (`raft::Hearing`).
+//! the meaning of the messages (openraft, `raft`), or the rule about deaf peers (`raft::Hearing`).
 //!
-//! Each message travels alone, so messages overtake each other. A lost message looks to its sender like one that was
-//! never answered.
+//! The delay of each message is drawn separately, so messages overtake each other. A lost message looks to its sender
+//! like one that was never answered.
 //!
-//! Notices of commits wait for the next append, as in the product. How long they wait differs from seed to seed,
-//! because in a cluster whose followers forward requests all the time, the product's notices never wait.
+//! Notices of commits wait for the next append, as in the product. Their delay differs between seeds. With the
+//! product's delay alone, notices would never wait in a cluster whose followers forward requests all the time.
 //!
 //! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry
-//! the number of the last ping that arrived from the recipient. A node ignores the appends of a node that does not hear
-//! it.
+//! the number of the last ping that arrived from the recipient. A node ignores the appends of a leader that does not
+//! hear it.
 
 use std::{
     cell::{Cell, RefCell},
@@ -57,22 +57,22 @@ use crate::{
 
 /// Time between two pings.
 const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
-/// Maximum time of a chunk of a snapshot.
+/// Time limit for sending a chunk of a snapshot.
 const CHUNK_LIMIT: Duration = Duration::from_secs(1);
-/// Maximum time of an install.
+/// Time limit for an install.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
 /// Usual time that a message takes.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
 /// Delay of notices in a third of the seeds.
 const LONG_NOTICE_DELAY: Duration = Duration::from_millis(10);
-/// Delay of notices that leave only with another append, for a planted bug.
+/// Delay by which a planted bug withholds notices until another append follows.
 const WITHHELD: Duration = Duration::from_secs(3600);
 
 /// Number of pings without a chunk after which a node drops an unfinished snapshot: 6 s.
 const MAX_IDLE_PINGS: u32 = (6_000 / PING.as_millis()) as u32;
 
-/// The receiving end of a node's snapshots.
+/// State of a node that receives snapshots.
 #[derive(Clone)]
 struct Receiver {
     snapshots: Rc<dyn Snapshots>,
@@ -86,23 +86,23 @@ pub struct Network(Rc<Inner>);
 struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, SimConsensus>>,
     receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
-    /// Pings that have arrived, by pair of nodes: those that the first has received from the second, and the reverse.
+    /// State of the pings between two nodes. The first node of a key is the one that keeps this state about the second.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
-    /// Requests of a follower that wait for a commit, by the leader that has received them and the follower.
+    /// Last request of a follower whose reply waits for a commit, by the leader that has received it and the follower.
     requests: RefCell<BTreeMap<(ProcessId, ProcessId), FollowerRequests<SimRuntime>>>,
     notices: NoticeTimes,
-    /// Directed links that are cut.
+    /// Links that are cut in one direction, from the first node to the second.
     cuts: RefCell<BTreeSet<(ProcessId, ProcessId)>>,
     /// Lost messages per thousand.
     loss: Cell<u64>,
     delay: RefCell<Range<Duration>>,
     messages: Cell<u64>,
-    /// Member without a vote, for a planted bug.
+    /// Member without a vote, which a planted bug needs; `None` if there is none.
     learner: Cell<Option<ProcessId>>,
     plant: Option<Plant>,
 }
 
-/// Draws the times of notices.
+/// Draws the delay of notices.
 fn draw_notices(plant: Option<Plant>) -> NoticeTimes {
     if plant == Some(Plant::WithheldNotice) {
         return NoticeTimes { delay: WITHHELD, at_once_for: Duration::ZERO };
@@ -143,7 +143,7 @@ impl Network {
         self.0.hearings.borrow_mut().retain(|(from, to), _| *from != node && *to != node);
         self.0.requests.borrow_mut().retain(|(leader, _), _| *leader != node);
         let receiver = Receiver { snapshots, receiving: Rc::new(Receiving::new(MAX_IDLE_PINGS)) };
-        // An install ends when the receiver is dropped, even if a task of the node still runs for a moment.
+        // An install ends when the receiver is dropped, so a task that still runs holds only a weak reference.
         let receiving = Rc::downgrade(&receiver.receiving);
         self.0.receivers.borrow_mut().insert(node, receiver);
         self.0.nodes.borrow_mut().insert(node, consensus);
@@ -171,13 +171,13 @@ impl Network {
         self.0.nodes.borrow().get(&node).cloned()
     }
 
-    /// Calls `with` with the knowledge of node `of` about node `peer`.
+    /// Calls `with` with the state of the pings that node `of` keeps about node `peer`.
     fn hearing<T>(&self, of: ProcessId, peer: ProcessId, with: impl FnOnce(&mut Hearing) -> T) -> T {
         let mut hearings = self.0.hearings.borrow_mut();
         with(hearings.entry((of, peer)).or_insert_with(|| Hearing::new(ConsensusOptions::DEFAULTS.deaf_after())))
     }
 
-    /// Returns the requests that a node has received from a follower.
+    /// Returns the record of requests that node `leader` has received from node `follower`.
     fn requests(&self, leader: ProcessId, follower: ProcessId) -> FollowerRequests<SimRuntime> {
         self.0.requests.borrow_mut().entry((leader, follower)).or_default().clone()
     }
@@ -198,17 +198,17 @@ impl Network {
         self.0.cuts.borrow_mut().remove(&(from, to));
     }
 
-    /// Sets the share of lost messages, per thousand.
+    /// Sets the number of lost messages per thousand.
     pub fn set_loss(&self, per_thousand: u64) {
         self.0.loss.set(per_thousand);
     }
 
-    /// Sets the time that messages take.
+    /// Sets the range of the delay of messages.
     pub fn set_delay(&self, delay: Range<Duration>) {
         *self.0.delay.borrow_mut() = delay;
     }
 
-    /// Repairs all links, and ends losses and delays.
+    /// Repairs all links, and ends loss and additional delay of messages.
     pub fn heal(&self) {
         self.0.cuts.borrow_mut().clear();
         self.set_loss(0);
@@ -221,7 +221,7 @@ impl Network {
         self.0.messages.get()
     }
 
-    /// Returns the network as node `from` sees it.
+    /// Returns the links through which node `from` reaches the other nodes.
     #[must_use]
     pub fn links_of(&self, from: ProcessId) -> Links {
         Links { network: self.clone(), from }
@@ -289,7 +289,7 @@ impl Forwarder for Links {
             let serve = |leader: SimConsensus| async move {
                 requests.note();
                 if repeats {
-                    // The sender does not see this answer.
+                    // The answer to this repeated batch has no recipient.
                     let _ = leader.propose_forwarded(payload.clone(), purpose, within).await;
                 }
                 Ok::<_, Never>(leader.propose_forwarded(payload, purpose, within).await)
@@ -347,7 +347,7 @@ fn unreachable(reason: &str) -> Unreachable<Types> {
 }
 
 impl Link {
-    /// Carries one message. The sender of a lost message waits until its time limit.
+    /// Delivers one message after its delay. If the message is lost, the sender waits until its time limit.
     async fn carry(&self, from: ProcessId, to: ProcessId, limit: Duration) -> Result<(), Unreachable<Types>> {
         let network = &self.network.0;
         network.messages.set(network.messages.get() + 1);
@@ -400,7 +400,7 @@ impl Link {
 }
 
 impl Link {
-    /// Calls the receiving end of the other node's snapshots.
+    /// Calls the snapshot receiver of the other node.
     async fn call_receiver<T, F>(
         &self,
         limit: Duration,

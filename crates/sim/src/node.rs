@@ -1,7 +1,7 @@
 //! A simulated node: the product's database in stepped mode on a simulated disk, and its consensus.
 //!
-//! Owns: starting a node from its disk, and the time that its fsyncs take. Does not own: when nodes start and crash
-//! (`cluster`).
+//! Owns: starting a node from its disk, and the duration of its fsyncs. Does not own: the times at which nodes start
+//! and crash (`cluster`).
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -48,19 +48,19 @@ use crate::{
 
 /// Time between two background steps of a log.
 const STEP: Duration = Duration::from_millis(2);
-/// Free bytes of a disk below which a node with redb is not maintained.
+/// Free bytes on a disk below which a node with redb runs no maintenance.
 const MIN_FREE_BYTES: u64 = 16 << 20;
-/// Time without an answer after which a leader keeps no log for a follower.
+/// Time without an answer from a follower after which the leader keeps no log for the follower.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// Cluster of all nodes.
+/// Id of the cluster to which all nodes belong.
 const CLUSTER: ClusterId = ClusterId(19);
-/// Number of appends that overtake a vote, if that bug is planted.
+/// Number of appends that precede the delayed write of a vote, for a planted bug.
 const LATE_APPENDS: u32 = 300;
 /// Usual size of a disk.
 const DISK_BYTES: u64 = 1 << 40;
-/// Interval at which a stuck fsync checks whether it may continue.
+/// Interval at which a stuck fsync checks if it may return.
 const STUCK_STEP: Duration = Duration::from_millis(5);
-/// Usual time of an fsync in microseconds.
+/// Range of the usual duration of an fsync in microseconds.
 const SYNC_MICROS: RangeInclusive<u64> = 80..=400;
 
 /// Faults of a node's disk.
@@ -89,7 +89,7 @@ impl Clock for NodeClock {
     }
 }
 
-/// Performs the fsyncs of a node, each after the time that it takes.
+/// Performs the fsyncs of a node, each after its simulated duration.
 struct Syncs {
     node: ProcessId,
     queue: OnceCell<Arc<SyncQueue<SimRuntime>>>,
@@ -120,11 +120,11 @@ impl SyncDriver for Syncs {
     }
 }
 
-/// The log of a node, with a planted bug if there is one.
+/// The log of a node, with the planted bug if there is one.
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
-    /// Vote that was confirmed but not yet written, and the number of appends that precede its write.
+    /// Vote that was confirmed but not written yet, and the number of appends before its write.
     late_vote: Option<(RaftVote, u32)>,
     clock_error: Arc<AtomicI64>,
 }
@@ -191,9 +191,9 @@ impl RaftLogStorage<Types> for PlantedStore {
 
 /// Parts of a node that survive its crashes.
 pub struct NodeParts {
-    /// Id of the node, and number of its process.
+    /// Id of the node, which is also the number of its process.
     pub id: ProcessId,
-    /// The node's disk; a power loss replaces it.
+    /// The node's disk. A power loss replaces it by a disk with the surviving writes.
     pub disk: RefCell<SimDisk>,
     /// Directory of the LSM tree's tables.
     pub tables: Tables,
@@ -205,11 +205,11 @@ pub struct NodeParts {
     pub faults: Rc<DiskFaults>,
     /// Fsyncs that fail at present.
     failing_syncs: Cell<Option<FailingSyncs>>,
-    /// Number of crashes of the node so far, which identifies a run of it.
+    /// Number of crashes of the node so far. This number identifies a run of the node.
     pub crashes: Cell<u64>,
     is_full: Cell<bool>,
     /// True from the flip of a bit of the node's files to the first successful start after which the flipped byte is
-    /// gone. Until then the node may lack what it had confirmed, and may stop.
+    /// gone. Until then the node may lack data that it had confirmed, and may stop.
     pub is_flipped: Cell<bool>,
     /// True once the simulation has requested a repair of the node in place.
     pub was_repaired: Cell<bool>,
@@ -219,7 +219,7 @@ pub struct NodeParts {
     pub is_power_cut: Cell<bool>,
     /// Error of the node's wall clock in microseconds.
     pub clock_error: Arc<AtomicI64>,
-    /// True while the node starts. Stays true while the simulation suspends the process during its start.
+    /// True while the node starts, also if the simulation stops the process during its start.
     pub is_starting: Cell<bool>,
     /// Present run; `None` while the node is down.
     pub running: RefCell<Option<Running>>,
@@ -255,7 +255,7 @@ impl NodeParts {
         NodeClock { error: Arc::clone(&self.clock_error) }
     }
 
-    /// Leaves this many bytes of the disk free, in whole blocks. Returns the number of free bytes.
+    /// Fills the disk so that about `free` bytes are free, in whole blocks. Returns the number of free bytes.
     pub fn fill_disk(&self, free: u64) -> u64 {
         let disk = self.disk.borrow();
         disk.set_capacity(u64::MAX);
@@ -277,7 +277,7 @@ impl NodeParts {
         self.is_full.get()
     }
 
-    /// Makes the first `attempts` to switch to the state of a snapshot fail.
+    /// Makes the node's next `attempts` to switch to the state of a snapshot fail.
     pub fn fail_switch(&self, attempts: u64) {
         let disk = self.disk.borrow();
         for attempt in 1..=attempts {
@@ -286,13 +286,13 @@ impl NodeParts {
         self.fails_switch.set(true);
     }
 
-    /// Ends the failures of [`fail_switch`](Self::fail_switch). Returns false if there were none.
+    /// Ends the effect of [`fail_switch`](Self::fail_switch). Returns false if no failures were left.
     pub fn mend_switch(&self) -> bool {
         self.disk.borrow().clear_faults_of(Operation::Rename);
         self.fails_switch.replace(false)
     }
 
-    /// Makes fsyncs of the node fail, until [`mend_syncs`](Self::mend_syncs).
+    /// Makes fsyncs of the node fail until [`mend_syncs`](Self::mend_syncs).
     pub fn fail_syncs(&self, failing: FailingSyncs) {
         failing.plan(&self.disk.borrow());
         self.failing_syncs.set(Some(failing));
@@ -310,8 +310,8 @@ impl NodeParts {
         self.disk.borrow().failed_calls().syncs > 0
     }
 
-    /// Replaces the disk after a crash by the one that the next process finds. Fsyncs that fail until they are mended
-    /// fail on it too.
+    /// Replaces the disk after a crash by the disk that the next process uses. If fsyncs fail until the fault ends,
+    /// they also fail on the new disk.
     pub fn replace_disk(&self, next: SimDisk) {
         self.crashes.set(self.crashes.get() + 1);
         let failing = self.failing_syncs.get().and_then(|failing| failing.for_next_process());
@@ -322,7 +322,8 @@ impl NodeParts {
         *self.disk.borrow_mut() = next;
     }
 
-    /// Flips a bit of the node's files. Returns its place; `None` without files.
+    /// Flips a bit in a random file of the node. Returns a description of the bit's position; `None` if there are no
+    /// files.
     #[must_use]
     pub fn flip_bit(&self) -> Option<String> {
         if self.options.get().backend == BackendKind::Lsm
@@ -334,16 +335,16 @@ impl NodeParts {
         self.disk.borrow().flip_random_bit(random(0..u64::MAX)).map(|flip| format!("{} at {}", flip.path, flip.offset))
     }
 
-    /// Returns true if a flipped byte may still be in the node's files, or have been copied from there. redb verifies
-    /// no checksum when it copies a page, so its file counts until it is removed.
+    /// Returns true if a flipped byte, or a copy of it, may still be in the node's files. redb does not verify
+    /// checksums when it copies a page, so its file counts as damaged until it is removed.
     fn may_be_damaged(&self) -> bool {
         let is_redb = self.options.get().backend == BackendKind::Redb;
         let may_be = |file: &FlippedFile| !file.is_overwritten || is_redb && !file.path.starts_with("log/");
         self.disk.borrow().flipped_files().iter().any(may_be) || self.tables.are_flipped()
     }
 
-    /// Ends the excuse of damage that is gone. Called after the node's log was compared: the open may have cut the
-    /// damage off.
+    /// Marks the node as undamaged if the flipped byte is gone, so that later errors of the node are violations. Called
+    /// after the comparison of the node's log, because the open may have cut the damage off.
     fn end_excuse(&self) {
         if self.is_flipped.get() && !self.may_be_damaged() {
             record(self.id, "has no damage any more");
@@ -351,7 +352,7 @@ impl NodeParts {
         }
     }
 
-    /// Opens the node's database as a member of the cluster, which a new directory joins.
+    /// Opens the node's database as a member of the cluster. A new directory joins the cluster.
     fn open(&self, plant: Option<Plant>) -> io::Result<Database> {
         let (disk, options) = (self.disk.borrow().clone(), self.options.get());
         let disk: Arc<dyn Disk> = match plant {
@@ -362,7 +363,7 @@ impl NodeParts {
         let os_dir = (options.backend == BackendKind::Lsm).then(|| self.tables.path());
         let stepped = SteppedOptions { disk, clock: Arc::new(self.clock()), seed: self.id, os_dir };
         let mut database = options.database();
-        // The running hash depends on options below the minimum.
+        // With this planted bug, an option below its minimum changes the running hash of the node.
         let is_planted = plant == Some(Plant::OptionInApply) && self.id == 2;
         take_any_inline_bytes(is_planted);
         if is_planted {
@@ -373,7 +374,7 @@ impl NodeParts {
         opened.map_err(io::Error::other)
     }
 
-    /// Installs a snapshot while the node does not run. Returns the last entry that the state contains then.
+    /// Installs a snapshot while the node does not run. Returns the last entry that the new state contains.
     pub fn install(&self, snapshot: &[u8], plant: Option<Plant>) -> io::Result<Index> {
         let installed = self.open(plant)?.reinstall(&mut &snapshot[..], &mut |_| {});
         Ok(installed.map_err(io::Error::other)?.applied.index)
@@ -465,19 +466,20 @@ async fn maintain(
     loop {
         sleep(random_duration(Duration::from_micros(1)..2 * options.maintenance_pause)).await;
         snapshots.drop_old();
-        // redb fails permanently if the disk is full. The others must flush, move and free on a full disk, too.
+        // redb fails permanently if the disk is full, so its node is not maintained then. The other backends must also
+        // flush, move and free on a full disk.
         let needed = MIN_FREE_BYTES + 2 * consensus.member().machine().backend().bytes_to_persist();
         if options.backend == BackendKind::Redb && disk.free_bytes().is_ok_and(|free| free < needed) {
             continue;
         }
         db.set_follower_floor(follower_floor(&consensus));
         while db.step() {}
-        // A round that finds uncommitted entries stops there; a later round continues.
+        // A round ends at entries that are not committed yet. A later round continues.
         let _ = db.maintain_async().await;
         if let Health::Failed { reason } = db.health() {
             return failed(format!("it cannot persist its state: {reason}"));
         }
-        // The product's node passes on its leadership then, and gets the state of another member.
+        // A node of the product would pass on its leadership and get the state of another member.
         let damage = db.scrub_stats();
         if damage.is_state_damaged {
             return failed(damage.damage.unwrap_or_default());
@@ -485,7 +487,7 @@ async fn maintain(
     }
 }
 
-/// Returns the first entry that a follower which still answers needs from the leader's log.
+/// Returns the index of the first entry that a live follower still needs from the leader's log; `None` if none does.
 fn follower_floor(consensus: &SimConsensus) -> Option<Index> {
     let status = consensus.status();
     let lives = |answer: Option<Duration>| answer.is_some_and(|ago| ago < DOWN_AFTER);
@@ -498,8 +500,8 @@ mod tests {
     use super::*;
     use crate::runtime::simulate;
 
-    /// Returns, for each step, true if the node may be damaged: a bit of a synced file flips, the byte is written
-    /// again, and the file is removed.
+    /// Returns the result of `may_be_damaged` after each of three steps: a bit of a synced file flips, the byte is
+    /// written again, and the file is removed.
     fn steps_of_damage(backend: BackendKind, path: &'static str) -> [bool; 3] {
         let finished = simulate(1, async move {
             let parts = NodeParts::new(1, 1);

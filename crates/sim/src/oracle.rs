@@ -1,27 +1,27 @@
-//! The oracle: decides whether a history is possible in a correct cluster.
+//! The oracle: decides if a history is possible in a correct cluster.
 //!
 //! Owns: the check of a history against the committed commands. Does not own: the meaning of the operations (`model`),
 //! and the check of a short history without the committed commands (`search`).
 //!
-//! The committed entries give one order of all commands. The order is a witness: the history is strictly serializable
-//! if the order explains every answer and agrees with real time. For operations on one object that is linearizability
-//! (M. Herlihy and J. M. Wing, "Linearizability", ACM TOPLAS 12(3), 1990); for transactions over several keys, checking
-//! the keys apart would not be enough, so there is one order for all.
+//! The committed entries give one order of all commands. The history is strictly serializable if this order explains
+//! every answer and agrees with real time. For operations on one object, this property is linearizability (M. Herlihy
+//! and J. M. Wing, "Linearizability", ACM TOPLAS 12(3), 1990). For transactions over several keys, separate checks of
+//! the keys are not enough, so one order must explain all keys.
 //!
 //! Algorithm.
-//! 1. Each command is carried out on the model, in order. Its outcome on the nodes, and the one that its client was
-//!    told, must be the model's.
-//! 2. A read reports the revision that it saw. It lies after the last command with this revision or a lower one, and
-//!    before the next command with a higher one, and must have seen the values that the keys have there. Only reads
-//!    that promise to be recent take part in step 3.
-//! 3. One pass over all moments in order keeps the highest position that an ended operation must have: an operation
-//!    lies at or above this position when it begins, and takes the lowest position that it may have. If that is above
-//!    its range, then no placement of the reads agrees with real time, because every operation before it has the lowest
-//!    possible position.
+//! 1. Each command is carried out on the model, in order. The outcome on the nodes, and the outcome in the answer to
+//!    the client, must be that of the model.
+//! 2. A read reports the revision that it saw. The read lies after the last command with this revision or a lower one,
+//!    and before the next command with a higher revision. It must have seen the values of the keys at that position.
+//!    Only reads with a guarantee of recency take part in step 3.
+//! 3. One pass over all moments, in order, keeps the highest position of the operations that have ended. An operation
+//!    that begins must lie at or above this position, and gets the lowest position that it may have. If that position
+//!    is above its range, no placement of the reads agrees with real time, because all earlier operations have their
+//!    lowest possible positions.
 //!
 //! All of this takes O(n log n) for n operations. The oracle also checks that each acknowledged write is among the
-//! committed commands, that a rejected one is not, that a command that was sent once is not committed twice, and that
-//! the group's records were all acked, once it was drained.
+//! committed commands, that no rejected write is among them, that a command that was sent once is not committed twice,
+//! and that all records of the group are acked after the group was drained.
 
 use std::collections::HashMap;
 
@@ -41,7 +41,7 @@ pub struct Verdict {
     pub checked: usize,
     /// Number of writes without an answer.
     pub unknown: usize,
-    /// Descriptions of what is impossible.
+    /// Descriptions of the impossible findings.
     pub violations: Vec<String>,
     /// Records of the stream, in order.
     pub stream: Vec<u64>,
@@ -49,8 +49,8 @@ pub struct Verdict {
     pub unacked: Vec<u64>,
 }
 
-/// Positions at which an operation may lie, and its moments. The command with rank `r` lies at `2 * r + 1`, the state
-/// after `n` commands at `2 * n`.
+/// Positions in the order of commands at which an operation may lie, and the moments of its begin and end. The command
+/// with rank `r` has the position `2 * r + 1`; the state after `n` commands has the position `2 * n`.
 struct Range<'a> {
     begin: u64,
     end: u64,
@@ -96,9 +96,9 @@ fn count(operation: &Operation, verdict: &mut Verdict) {
     }
 }
 
-/// Checks that an acknowledged write is committed with the outcome that its client was told, and a rejected one is not.
-/// Only the append of a producer is sent several times, so no other command is committed twice: the model alone would
-/// accept two entries with the same put or the same append.
+/// Checks that an acknowledged write is committed with the outcome in the client's answer, and that a rejected write is
+/// not committed. Also checks that no command is committed twice, except the append of a producer, which is sent
+/// several times. The model alone would accept two entries with the same put or append.
 fn check_durable(
     operation: &Operation,
     commands: &[CommittedCommand],
@@ -131,7 +131,7 @@ fn describe(operation: &Operation) -> String {
     format!("{:?} from moment {}, {:?}", operation.action, operation.begin, operation.end)
 }
 
-/// Returns the operation of each command; `None` for commands that are not of clients.
+/// Returns the client's operation of each command; `None` for a command that is not from a client.
 fn owners<'a>(
     operations: &'a [Operation],
     positions: &HashMap<&Bytes, Vec<usize>>,
@@ -153,7 +153,7 @@ fn revision_of(outcome: &Outcome) -> Option<u64> {
     }
 }
 
-/// A read, placed by its revision.
+/// A read, with its position in the order of commands.
 struct PlacedRead<'a> {
     range: Range<'a>,
     values: &'a [Option<u64>],
@@ -189,7 +189,7 @@ fn reads<'a>(
     reads
 }
 
-/// Carries all commands out on the model, and compares outcomes and reads.
+/// Carries out all commands on the model, and compares the outcomes and the values of the reads.
 fn replay(
     commands: &[CommittedCommand],
     owners: &[Option<&Operation>],
@@ -218,9 +218,9 @@ fn replay(
     verdict.stream = model.stream().to_vec();
 }
 
-/// Checks that operations can be placed in an order that agrees with real time.
+/// Checks that the operations can be ordered within their ranges so that the order agrees with real time.
 fn check_real_time(ranges: &[Range<'_>], violations: &mut Vec<String>) {
-    // Moments with the operation and whether it ends.
+    // Each element has the moment, the operation, and true if the operation ends.
     let mut moments: Vec<(u64, usize, bool)> =
         ranges.iter().enumerate().flat_map(|(at, range)| [(range.begin, at, false), (range.end, at, true)]).collect();
     moments.sort_unstable();
@@ -249,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the number of violations of an append that is committed in as many entries as there are outcomes.
+    /// Returns the number of violations for an append that is committed in several entries, one for each outcome.
     fn durable(stamp: Option<(u64, u64)>, end: End, outcomes: &[Outcome]) -> usize {
         let command = Bytes::from_static(b"command");
         let committed = |(index, outcome): (u64, &Outcome)| CommittedCommand {
@@ -293,17 +293,17 @@ mod tests {
 
     #[test]
     fn reads_lie_between_two_writes_and_agree_with_real_time() {
-        // Commands with ranks 5 and 9, one after the other.
+        // Two commands with ranks 5 and 9. The first ends before the second begins.
         let writes = || vec![range(1, 2, 11, 11), range(5, 6, 19, 19)];
         let with = |read: Range<'static>| violations(&writes().into_iter().chain([read]).collect::<Vec<_>>());
         assert_eq!(with(range(3, 4, 12, 18)), 0);
         assert_eq!(with(range(3, 10, 12, 18)), 0, "it overlaps the second write");
         assert_eq!(with(range(7, 8, 12, 18)), 1, "stale: the second write had ended");
         assert_eq!(with(range(3, 4, 20, u64::MAX)), 1, "from the future: the second write begins later");
-        // Two reads that see the values in the wrong order while both writes are under way.
+        // Two reads see the writes in the wrong order, while both writes are in progress.
         let concurrent = [range(1, 20, 11, 11), range(2, 21, 19, 19), range(3, 4, 20, u64::MAX), range(6, 7, 12, 18)];
         assert_eq!(violations(&concurrent), 1);
-        // Writes that real time orders otherwise.
+        // Real time orders these two writes differently than their ranks do.
         assert_eq!(violations(&[range(1, 2, 19, 19), range(3, 4, 11, 11)]), 1);
         assert_eq!(violations(&[range(1, u64::MAX, 19, 19), range(3, 4, 11, 11)]), 0, "its end is unknown");
         assert_eq!(violations(&[range(1, 2, 19, 19), range(3, u64::MAX, 11, 11)]), 1, "it began after the other's end");

@@ -1,6 +1,7 @@
 //! Planted bugs: deliberate faults in the simulated nodes, which the oracles must find.
 //!
-//! No oracle knows them. A simulator that misses one of them would miss the same fault in the product.
+//! No oracle has special knowledge of these bugs. A simulator that misses one of them would miss the same bug in the
+//! product.
 
 use clap::ValueEnum;
 
@@ -15,11 +16,11 @@ pub enum Plant {
     LateVote,
     /// The state applies an entry although a truncation has voided it.
     VoidEntryRead,
-    /// Followers keep a leader that cannot hear them.
+    /// Followers keep a leader that does not hear them.
     DeafLeaderKept,
     /// A node that restarts votes immediately, although a leader may count on its promise.
     VoteAfterRestart,
-    /// A read does not ask a majority whether its node still leads.
+    /// A linearizable read does not check with a majority that its node still leads.
     UncheckedRead,
     /// A node stores entries with the time of its own clock.
     OwnClock,
@@ -33,7 +34,7 @@ pub enum Plant {
     UnsyncedInstall,
     /// A node that has lost its disk starts again with the same id.
     ReusedId,
-    /// A command that requires a term of the leader is proposed without it.
+    /// A command that requires a term of the leader is proposed without this requirement.
     OtherTerm,
     /// A leader sends no commit notices: followers learn of a commit only from the next append.
     WithheldNotice,

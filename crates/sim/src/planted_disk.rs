@@ -1,6 +1,6 @@
-//! A disk that confirms fsyncs wrongly: planted bugs.
+//! A disk with planted bugs: some of its fsyncs return success although nothing was written.
 //!
-//! Owns: the fsyncs that are left out, or whose failure is concealed. Does not own: the files (`disk`).
+//! Owns: the fsyncs that are skipped, and those that fail but return success. Does not own: the files (`disk`).
 
 use std::{
     io,
@@ -22,17 +22,17 @@ pub struct PlantedDisk {
 /// Bug in the fsyncs of a disk.
 #[derive(Clone, Debug)]
 enum SyncBug {
-    /// Fsyncs of an installed state are confirmed and not performed, until the state is the current one.
+    /// Fsyncs of an installed state return success without being performed, until the state is the current one.
     UnsyncedInstalls {
         /// True from the creation of a state directory until it is the current one.
         is_installing: Arc<AtomicBool>,
     },
-    /// A failed fsync is taken for a success.
+    /// A failed fsync returns success.
     ConfirmedFailures,
 }
 
 impl SyncBug {
-    /// Performs the fsync of a file, or of a directory, with the bug.
+    /// Performs the fsync of a file or a directory with the planted bug.
     fn sync(&self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         match self {
             Self::UnsyncedInstalls { is_installing } => {
@@ -49,7 +49,7 @@ impl SyncBug {
         }
     }
 
-    /// Returns true if the bug concerns a file or a directory.
+    /// Returns true if the bug concerns the fsync of this file or directory.
     fn concerns(&self, path: &str) -> bool {
         match self {
             Self::UnsyncedInstalls { .. } => is_installed(path),
@@ -59,14 +59,14 @@ impl SyncBug {
 }
 
 impl PlantedDisk {
-    /// Plants a disk that confirms the fsyncs of an installed state without performing them, until the state is the
+    /// Creates a disk whose fsyncs of an installed state return success without being performed, until the state is the
     /// current one.
     #[must_use]
     pub fn with_unsynced_installs(disk: SimDisk) -> Self {
         Self { disk, bug: SyncBug::UnsyncedInstalls { is_installing: Arc::default() } }
     }
 
-    /// Plants a disk whose failed fsyncs are taken for successes.
+    /// Creates a disk whose failed fsyncs return success.
     #[must_use]
     pub fn with_confirmed_failures(disk: SimDisk) -> Self {
         Self { disk, bug: SyncBug::ConfirmedFailures }

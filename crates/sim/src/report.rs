@@ -1,4 +1,4 @@
-//! The result of a simulation, and its text.
+//! Result of a simulation, and its text.
 
 use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 pub struct Gap {
     /// Kind of the fault.
     pub kind: FaultKind,
-    /// Time until the answer, at most 8 s.
+    /// Time until the answer, at most 8 seconds.
     pub lasted: Duration,
 }
 
@@ -32,15 +32,15 @@ pub struct Report {
     pub checked: usize,
     /// Number of writes whose client got no answer.
     pub unknown: usize,
-    /// Number of operations that were also checked without the committed entries.
+    /// Number of operations that the search checked again without knowing the committed entries.
     pub searched: usize,
-    /// Number of operations that were not checked in this way, because the check took too long.
+    /// Number of operations that the search left undecided because it would have taken too long.
     pub undecided: usize,
     /// Number of changes and records that subscribers have received.
     pub followed: usize,
     /// Number of times that a node refused to continue a watch because its history was gone.
     pub refused: usize,
-    /// Times until the next answered write, for each fault.
+    /// Times from each fault to the next answered write.
     pub gaps: Vec<Gap>,
     /// Time by which the space time of the last entry was behind the true time.
     pub time_behind: Duration,
@@ -61,14 +61,14 @@ pub struct Report {
 pub struct Installs {
     /// Installs that have ended with the new state.
     pub done: usize,
-    /// Installs during which, or after which soon, the node's power was cut.
+    /// Installs during which the node's power was cut, or soon after which it was cut.
     pub cut: usize,
     /// Attempts to switch to the new state that have failed.
     pub not_switched: usize,
 }
 
 impl Installs {
-    /// Adds those of another simulation.
+    /// Adds the numbers of another simulation.
     pub const fn add(&mut self, other: Self) {
         self.done += other.done;
         self.cut += other.cut;
@@ -90,7 +90,7 @@ impl Report {
         self.events.iter().filter(|event| event.text.starts_with(SYNC_FAILED)).count()
     }
 
-    /// Returns the story: one line an event.
+    /// Returns the event log as text, with one line for each event.
     #[must_use]
     pub fn story(&self) -> String {
         let line = |event: &Event| {
@@ -100,9 +100,8 @@ impl Report {
         self.events.iter().map(line).collect()
     }
 
-    /// Returns the report as JSON, with all that is needed to repeat the simulation: its settings, and the commit of
-    /// the program, because a change of the program changes the course of a seed. The script of faults follows from the
-    /// settings, and shows what happened when.
+    /// Returns the report as JSON. It contains the settings and the program's commit, which are needed to repeat the
+    /// simulation: a change of the program changes the course of a seed. It also contains the script of faults.
     #[must_use]
     pub fn json(&self) -> Value {
         let script = self.settings.script().into_iter().map(|fault| {
@@ -177,7 +176,8 @@ fn commit_of_checkout() -> Option<String> {
     Some(String::from_utf8(described.stdout).ok()?.trim().to_owned())
 }
 
-/// Returns the largest of the smallest `share` of the values; `None` without values.
+/// Returns the value at a percentile: the largest of the smallest `share` (0 to 1) of the values; `None` without
+/// values.
 #[must_use]
 pub fn percentile(values: &mut [Duration], share: f64) -> Option<Duration> {
     values.sort_unstable();

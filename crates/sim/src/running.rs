@@ -1,6 +1,7 @@
 //! One run of a simulated node: the product's member and its consensus.
 //!
-//! Owns: proposals and reads on the node, and the report of what it applies. Does not own: starting the node (`node`).
+//! Owns: proposals and reads on the node, and the reports of the entries that it applies. Does not own: starting the
+//! node (`node`).
 
 use std::{
     io,
@@ -35,12 +36,12 @@ use crate::{
 /// Time after which a node stops trying to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
 
-/// Interval of the entries after which the digests of the whole states are compared.
+/// Number of entries between two comparisons of the digests of the whole states.
 const DIGEST_INTERVAL: u64 = 1024;
 /// Number of batches of the stream that are read at a time.
 const PAGE_BATCHES: usize = 256;
 
-/// One run of a node. A clone refers to the same run.
+/// One run of a node. Clones refer to the same run.
 #[derive(Clone)]
 pub struct Running(Rc<Parts>);
 
@@ -85,7 +86,7 @@ impl Running {
         &self.0.consensus
     }
 
-    /// Returns true if the node leads, as far as it knows.
+    /// Returns true if the node believes that it leads.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.0.member.leads()
@@ -108,13 +109,13 @@ impl Running {
         snapshot.into_bytes().map_err(failed)
     }
 
-    /// Returns the term in which the node leads, as far as it knows; `None` if it does not lead.
+    /// Returns the term in which the node believes that it leads; `None` if it does not lead.
     #[must_use]
     pub fn led_term(&self) -> Option<Term> {
         self.0.member.leadership().led_term()
     }
 
-    /// Proposes a command, which may require a term in which the node leads.
+    /// Proposes a command. With a `term`, the command is only written while the node leads in this term.
     pub async fn propose(&self, command: &[u8], term: Option<Term>) -> Result<Committed, ProposeError> {
         let term = term.filter(|_| self.0.plant != Some(Plant::OtherTerm));
         let (purpose, origin) = (thalweg_log::Purpose::Data, Origin { term, ..Origin::default() });
@@ -122,8 +123,8 @@ impl Running {
         member.propose_async_from(origin, framed(command), Durability::Quorum, purpose, Wake::Now)?.await
     }
 
-    /// Reads keys at one point in time, as recent as `level` requires. Returns their values, and the revision of that
-    /// point.
+    /// Reads keys at one point in time, as recent as `level` requires. Returns the revision of that point and the
+    /// values.
     pub async fn read(&self, keys: &[Key], level: Level) -> Result<io::Result<(u64, Vec<Option<u64>>)>, BarrierError> {
         let consensus = &self.0.consensus;
         match level {
@@ -164,8 +165,8 @@ impl Running {
         }
     }
 
-    /// Returns the records of appends that the node has written and not applied, if it has the bug that tails show
-    /// them.
+    /// Returns the records of appends that the node has written but not applied. Empty without the planted bug that
+    /// makes tails show these records.
     pub(crate) fn uncommitted_records(&self) -> Vec<u64> {
         if self.0.plant != Some(Plant::UncommittedTail) {
             return Vec::new();
@@ -210,12 +211,12 @@ fn appended(command: &[u8]) -> Vec<u64> {
     numbers
 }
 
-/// Reports the entries that a node applies.
+/// Observer that reports the entries that a node applies.
 #[derive(Debug)]
 pub(crate) struct Reports {
     pub(crate) node: ProcessId,
     pub(crate) disk: SimDisk,
-    /// True if the node's files may be damaged, and so unreadable.
+    /// True if the node's files may be damaged, so that reads of them may fail.
     pub(crate) is_damaged: bool,
     pub(crate) log: Log,
     pub(crate) machine: Arc<Machine>,
@@ -254,7 +255,7 @@ impl Observer for Reports {
             None if self.is_damaged || self.is_powerless() => {}
             None => self.truth.violation(self.node, format!("entry {} is applied, and cannot be read", state.index)),
         }
-        // Files that are damaged may be unreadable, and so may that of redb after the disk was full.
+        // Damaged files may be unreadable. So may the file of redb after the disk was full.
         if state.index.0.is_multiple_of(DIGEST_INTERVAL)
             && let Ok((index, digest)) = digest_of(&self.machine)
         {

@@ -2,9 +2,9 @@
 //!
 //! Owns: the translation of reads and writes into operations of the checker in `linear`. Does not own: the search.
 //!
-//! For keys it proves the same as the oracle, but it relies only on what the clients saw. So it finds an error that
-//! falsifies the committed entries and the answers in the same way. Keys that an operation uses together form one
-//! object.
+//! For keys, the check proves the same as the oracle, but uses only the clients' requests and answers. So it finds a
+//! bug that makes the committed entries and the answers wrong in the same way. Keys that an operation uses together
+//! form one object.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use crate::{
     },
 };
 
-/// Number of operations, from the beginning of a history, that are checked.
+/// Number of operations at the beginning of a history that are checked.
 pub const MAX_OPERATIONS: usize = 2_000;
-/// Most possible configurations of an object; with more, the object is not decided.
+/// Maximum number of possible configurations of an object. With more configurations, the object is not decided.
 const MAX_CONFIGURATIONS: usize = 50_000;
 
 /// Result of the check.
@@ -30,7 +30,7 @@ pub struct SearchResult {
     pub checked: usize,
     /// Number of operations on objects that were not decided.
     pub undecided: usize,
-    /// Descriptions of what is impossible.
+    /// Descriptions of the impossible findings.
     pub violations: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ pub struct SearchResult {
 #[must_use]
 pub fn check(operations: &[Operation]) -> SearchResult {
     let part = &operations[..operations.len().min(MAX_OPERATIONS)];
-    // An answer after the part is one that its reader does not know.
+    // An answer after the checked part counts as unknown.
     let horizon = operations.get(MAX_OPERATIONS).map_or(u64::MAX, |next| next.begin);
     let mut objects = Objects::default();
     part.iter().for_each(|operation| objects.join(&keys_of(&operation.action)));
@@ -69,7 +69,7 @@ fn keys_of(action: &Action) -> Vec<Key> {
 struct Objects(BTreeMap<Key, Key>);
 
 impl Objects {
-    /// Returns the key that represents the object.
+    /// Returns the key that represents the object of `key`.
     fn of(&self, mut key: Key) -> Key {
         while let Some(other) = self.0.get(&key).filter(|other| **other != key) {
             key = *other;

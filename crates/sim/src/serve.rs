@@ -1,6 +1,7 @@
-//! Requests of clients, as a simulated node serves them.
+//! Service of clients' requests on a simulated node.
 //!
-//! Owns: which errors mean that a request had no effect. Does not own: clients, or the node (`running`).
+//! Owns: the rule that decides which errors mean that a request had no effect. Does not own: clients, or the node
+//! (`running`).
 
 use std::{ops::Range, time::Duration};
 
@@ -16,22 +17,23 @@ use crate::{
     runtime::{ProcessId, random, random_duration, sleep},
 };
 
-/// Time from the reads of a leader to the proposal of a command that follows from them.
+/// Time between the reads of a leader and the proposal of a command that depends on them.
 const FORMING: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(100);
-/// Number of plain writes on a leader of which about one requires the leader's term, as such a command does.
+/// Number of plain writes on a leader of which about one requires the leader's present term, as maintenance commands
+/// do.
 const FORMED: u64 = 8;
 
-/// Result of a request, as its client knows it.
+/// Result of a request from the client's point of view.
 pub(crate) enum Reply {
     /// The request was answered.
     Answered(Answer),
-    /// The node rejected the request, which had no effect. It may know the leader.
+    /// The node rejected the request, which had no effect. Contains the leader if the node knows it.
     Rejected(Option<ProcessId>),
-    /// The answer is missing.
+    /// No answer has arrived, so the outcome is unknown.
     Unknown,
 }
 
-/// Serves a request.
+/// Serves a client's request on a node.
 pub(crate) async fn serve(cluster: &Cluster, node: ProcessId, action: &Action, command: Bytes) -> Reply {
     let Some(running) = cluster.running(node) else { return Reply::Rejected(None) };
     match action {
@@ -41,7 +43,7 @@ pub(crate) async fn serve(cluster: &Cluster, node: ProcessId, action: &Action, c
 }
 
 async fn write(cluster: &Cluster, node: ProcessId, running: &Running, (action, command): (&Action, Bytes)) -> Reply {
-    // Such a command is sent once, so the oracle knows which term it requires.
+    // A plain write is sent only once, so the oracle knows the term that it requires.
     let is_formed = matches!(action, Action::Write { .. }) && random(0..FORMED) == 0;
     let term = running.led_term().filter(|_| is_formed);
     if let Some(term) = term {

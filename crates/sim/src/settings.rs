@@ -1,4 +1,4 @@
-//! The settings of a simulation, from which its whole course follows.
+//! Settings of a simulation. They determine its whole course.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,27 +10,27 @@ use crate::{
 /// Settings of a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Seed from which everything follows.
+    /// Seed of all random decisions.
     pub seed: u64,
     /// Number of nodes.
     pub nodes: u64,
     /// Number of clients.
     pub clients: u64,
-    /// Requests of all clients together per virtual second.
+    /// Number of requests of all clients together per virtual second.
     pub rate: u64,
     /// Number of subscribers: clients that watch keys or tail the stream, and send no requests.
     pub subscribers: u64,
     /// Virtual time in which faults happen.
     pub lasts: Duration,
-    /// Kinds of faults.
+    /// Kinds of faults that may occur.
     pub kinds: Vec<FaultKind>,
-    /// Rule for faults at the same time.
+    /// Rule that decides if faults may overlap in time.
     pub overlap: Overlap,
-    /// True if all faults hit the leader, to measure how long it takes until the next one acknowledges a write.
+    /// True if all faults hit the leader, to measure the time until the next leader acknowledges a write.
     pub on_leader: bool,
     /// Numbers of the script's faults that are left out.
     pub without: BTreeSet<usize>,
-    /// Bug to plant.
+    /// Deliberate bug in the nodes; `None` for correct nodes.
     pub plant: Option<Plant>,
 }
 
@@ -53,7 +53,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the script of faults, with those that the settings leave out.
+    /// Returns the script of faults without the faults that the settings leave out.
     #[must_use]
     pub fn script(&self) -> Vec<Fault> {
         let mut faults = script(self.seed, self.lasts, self.nodes, &self.kinds, self.overlap);

@@ -1,15 +1,15 @@
-//! Shrinking: finds fewer faults that still lead to a violation.
+//! Shrinking: the search for fewer faults that still lead to a violation.
 //!
-//! Owns: the search. It leaves out halves of the script, then quarters, down to single faults, as long as a violation
-//! remains (A. Zeller and R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28(2), 2002,
-//! without the tests of complements). Leaving a fault out changes the course of what follows, so the result may show
+//! Owns: the search. It leaves out halves of the script of faults, then quarters, down to single faults, as long as a
+//! violation remains (A. Zeller and R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", IEEE TSE 28(2),
+//! 2002, without the tests of complements). Without a fault, the later course is different, so the result may show
 //! another violation than the original.
 
 use crate::{report::Report, settings::Settings, simulation::run};
 
 /// Runs the simulation again and again with fewer faults, as long as a violation remains. Returns the report of the run
-/// with the fewest faults, or `None` if the first run, with all faults, has no violation. Calls `tried` after each
-/// further run with the lowest number of faults found up to then.
+/// with the fewest faults, or `None` if the first run, with all faults, has no violation. After each further run, calls
+/// `tried` with the lowest number of faults found so far.
 pub fn shrink(settings: &Settings, mut tried: impl FnMut(usize)) -> Option<Report> {
     let mut best = run(settings);
     if best.violations.is_empty() {

@@ -1,6 +1,7 @@
-//! A simulation: a cluster, its clients, and the script of faults, from the first start to the verdict.
+//! Course of a simulation, from the first start of the cluster to the verdict.
 //!
-//! Owns: the order of events. Does not own: the parts, each of which has a module.
+//! Owns: the order of the steps. Does not own: the cluster, the clients, the faults and the checks, which have modules
+//! of their own.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -19,15 +20,15 @@ use crate::{
     subscribers::Subscribers,
 };
 
-/// Time in which a cluster without faults must answer a write and bring all nodes to the same entry.
+/// Maximum time in which a cluster without faults must answer a write and all nodes must reach the same entry.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
-/// Time in which all records of the consumer group can be fetched and acked. Space time may stand still before, because
-/// the clock of an earlier leader was ahead.
+/// Maximum time in which all records of the consumer group must be fetched and acked. It is long because space time may
+/// stand still at first, if the clock of an earlier leader was ahead.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
-/// Time after the founding after which all nodes apply entries soon, until the first fault.
+/// Time after the founding of the cluster from which all nodes must apply entries promptly, until the first fault.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
-/// Time in which the next leader is awaited while a leader loses its promises.
+/// Maximum time for which the simulation waits for the next leader while a leader loses its promises.
 const PROBED_FOR: Duration = Duration::from_secs(3);
 
 /// Runs a simulation.
@@ -92,7 +93,7 @@ async fn run_cluster(cluster: &Cluster, subscribers: &Subscribers) -> bool {
     carry_out_script(cluster).await;
     recover(cluster).await;
     cluster.stop_clients();
-    // Requests that are under way may still be answered.
+    // Requests that are in progress may still be answered.
     sleep(Duration::from_secs(2)).await;
     let is_drained = Client::new(cluster.clone(), numbers, 0, Duration::ZERO).drain(DRAINED_WITHIN).await;
     if !is_drained {
@@ -103,7 +104,7 @@ async fn run_cluster(cluster: &Cluster, subscribers: &Subscribers) -> bool {
     is_drained
 }
 
-/// Checks that the stream of each node has the records that were appended, in their order.
+/// Checks that the stream of each node has the appended records in their order.
 fn check_streams(cluster: &Cluster, expected: &[u64]) {
     for id in cluster.ids() {
         match cluster.running(id).map(|running| running.stream()) {
@@ -128,8 +129,8 @@ fn start_clients(cluster: &Cluster, numbers: &Rc<Cell<u64>>) {
     }
 }
 
-/// Writes to the next leader as soon as there is one, and then reads from the old leader, which may believe that its
-/// lease still holds.
+/// Writes to the next leader as soon as there is one. Then reads from the old leader, which may believe that its lease
+/// still holds.
 fn probe_lease(cluster: &Cluster, old: ProcessId) {
     let cluster = cluster.clone();
     spawn(OUTSIDE, async move {
@@ -207,7 +208,7 @@ async fn recover(cluster: &Cluster) {
     }
 }
 
-/// Reports the digests of the nodes' states. Most nodes have applied the same entry last.
+/// Reports the digests of the nodes' states. They can be compared if nodes have applied the same last entry.
 fn check_digests(cluster: &Cluster) {
     for id in cluster.ids() {
         match cluster.running(id).map(|running| running.digest()) {
@@ -218,7 +219,7 @@ fn check_digests(cluster: &Cluster) {
     }
 }
 
-/// Waits until all nodes have applied the last committed entry, and compares their states.
+/// Waits until all nodes have applied the last committed entry, and compares the digests of their states.
 async fn check_equal(cluster: &Cluster) {
     let begun = now();
     loop {

@@ -1,7 +1,7 @@
-//! Snapshots of a simulated node's database for consensus, as the product's server wires them, without threads.
+//! Snapshots of a simulated node's database for consensus, connected as in the product's server, but without threads.
 //!
-//! Owns: the snapshot of the last transfer that was interrupted, and the note that an install has begun. Does not own:
-//! the content of chunks (`engine`), or how they travel (`network`).
+//! Owns: the snapshot of the last interrupted transfer, and the record that an install has begun. Does not own: the
+//! content of chunks (`engine`), or their transport (`network`).
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,13 +28,13 @@ use crate::{
 
 /// Time for which a snapshot is kept after its transfer was interrupted.
 const KEEP: Duration = Duration::from_secs(2);
-/// Event of the cut of a node's power in an install.
+/// Text of the event when a node is about to lose power during an install.
 pub(crate) const INSTALL_CUT: &str = "is about to lose power amid its install";
-/// Beginning of the event of an install.
+/// First words of the event of a finished install.
 pub(crate) const INSTALLED: &str = "has installed a snapshot";
-/// Beginning of the event of an install that has failed to switch to the new state.
+/// First words of the event when an install fails to switch to the new state.
 pub(crate) const NOT_INSTALLED: &str = "does not install a snapshot";
-/// Time that a chunk takes on a disk.
+/// Range of the time that a disk needs for a chunk.
 const CHUNK_TIME: std::ops::Range<Duration> = Duration::from_micros(50)..Duration::from_micros(500);
 
 /// A snapshot with its identity, and the time of its last chunk.
@@ -44,14 +44,14 @@ struct KeptSnapshot {
     at: Duration,
 }
 
-/// Snapshots of a node's database. A clone refers to the same ones.
+/// Snapshots of a node's database. Clones refer to the same snapshots.
 #[derive(Clone)]
 pub struct NodeSnapshots {
     node: ProcessId,
     db: Database,
     truth: Truth,
     chunk_bytes: usize,
-    /// Snapshot of the last transfer, if it was interrupted.
+    /// Snapshot of the last transfer, kept if the transfer was interrupted.
     kept: Rc<RefCell<Option<KeptSnapshot>>>,
     /// Number of chunks that the node has received in all its runs.
     received: Rc<Cell<u64>>,
@@ -76,7 +76,7 @@ fn begin(db: &Database, chunk_bytes: usize) -> io::Result<KeptSnapshot> {
 }
 
 impl NodeSnapshots {
-    /// Returns the snapshots of a node that has started. Counts the chunks that it receives.
+    /// Creates the snapshots of a node that has started. `received` counts the chunks that the node receives.
     #[must_use]
     pub fn new(node: ProcessId, db: Database, truth: Truth, chunk_bytes: usize, received: Rc<Cell<u64>>) -> Self {
         Self { node, db, truth, chunk_bytes, kept: Rc::default(), received }
@@ -115,7 +115,7 @@ impl Snapshots for NodeSnapshots {
 
 struct ChunkReader {
     id: SnapshotId,
-    /// `None` after an error, and after the last chunk.
+    /// The snapshot that is read; `None` after an error, and after the last chunk.
     snapshot: Option<Snapshot>,
     at: Duration,
     kept: Rc<RefCell<Option<KeptSnapshot>>>,
@@ -143,7 +143,7 @@ impl SnapshotReader for ChunkReader {
             let mut snapshot = self.snapshot.take().ok_or_else(ended)?;
             snapshot.resume_at(number).map_err(io::Error::other)?;
             let chunk = snapshot.next_chunk().map_err(io::Error::other)?;
-            // After the last chunk nothing is left to continue.
+            // After the last chunk, the transfer is complete, so the snapshot is not kept.
             self.snapshot = chunk.is_some().then_some(snapshot);
             Ok(chunk)
         }
@@ -161,7 +161,7 @@ impl Drop for ChunkReader {
 
 struct ChunkWriter {
     id: SnapshotId,
-    /// `None` after an error.
+    /// The install in progress; `None` after an error.
     install: Option<Install>,
     of: NodeSnapshots,
 }

@@ -1,13 +1,13 @@
 //! Clients that follow changes: watches of keys, and tails of the stream, on any node.
 //!
-//! Owns: connecting to a node, resuming at the last position on another node, and the record of what has arrived. Does
-//! not own: the verdict (`followed`), or the watches and tails themselves, which are the product's (`engine`).
+//! Owns: connecting to a node, resuming at the last position on another node, and the record of the messages that have
+//! arrived. Does not own: the verdict (`followed`), or the watches and tails, which are code of the product (`engine`).
 //!
 //! ```text
 //! node's process: watch or tail ── batches, in order ──> subscriber ── leaves, or the node ends ──> another node
 //! ```
-//! A subscriber stays on a node for some time. What the node has sent and the subscriber has not received is lost then,
-//! and is sent again by the next node. Subscribers send no commands, so they do not count in the rate of requests.
+//! A subscriber stays on a node for some time. When it leaves, messages that are on their way are lost, and the next
+//! node sends their contents again. Subscribers send no commands, so they do not count in the rate of requests.
 
 use std::{
     cell::{Cell, RefCell},
@@ -29,26 +29,26 @@ use crate::{
     runtime::{OUTSIDE, ProcessId, now, random_duration, record, sleep, spawn, timeout},
 };
 
-/// Prefixes of the watches, in turn.
+/// Prefixes of the watched keys. The watches use them in turn.
 const PREFIXES: [&str; 3] = [ALL_KEYS, "key1", "key2"];
 /// Time for which a subscriber stays on a node.
 const STAY: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(4);
-/// Time until a subscriber connects to the next node.
+/// Range of the time until a subscriber connects to the next node.
 const RECONNECT: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(100);
-/// Time for which a node waits for the revision at which a watch continues.
+/// Maximum time for which a node waits until it has the revision at which a watch continues.
 const REACHED_WITHIN: Duration = Duration::from_millis(600);
-/// Time after which a node looks again without being woken, and tells the position that a watch has reached.
+/// Time after which a node checks for changes without being woken, and sends the position that a watch has reached.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Number of records, and about the number of bytes, that a tail reads at a time.
+/// Maximum number of records, and approximate maximum of bytes, that a tail reads at a time.
 const PAGE: (u64, u64) = (64, 64 * 1024);
-/// Number of nodes that may refuse a position in turn before a watch begins anew, at the present revision.
+/// Number of consecutive nodes that may refuse a position. Then the watch begins anew at the present revision.
 const MAX_REFUSALS: u32 = 3;
-/// Time within which all subscribers must have what the nodes have, after the faults and the writes have ended.
+/// Maximum time after the end of faults and writes until all subscribers have received all changes and records.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(20);
 
 /// Message of a node to a subscriber.
 enum SubscriberEvent {
-    /// The changes of a watch up to the revision `next`, which has not been shown.
+    /// All changes of a watch below the revision `next` that were not sent yet.
     Changes { changes: Vec<SeenChange>, next: u64 },
     /// Records of the stream from the offset `first` on.
     Records { first: u64, records: Vec<u64> },
@@ -58,7 +58,7 @@ enum SubscriberEvent {
 
 type Sender = UnboundedSender<SubscriberEvent>;
 
-/// The subscribers of a simulation. A clone refers to the same ones.
+/// The subscribers of a simulation. Clones refer to the same subscribers.
 #[derive(Clone)]
 pub(crate) struct Subscribers(Rc<Inner>);
 
@@ -69,7 +69,7 @@ struct Inner {
 }
 
 impl Subscribers {
-    /// Creates subscribers: watches and tails in turn, watches first.
+    /// Creates `count` subscribers, alternately watches and tails. The first one is a watch.
     pub(crate) fn new(cluster: &Cluster, count: u64) -> Self {
         let watches = PREFIXES.into_iter().cycle().take(count.div_ceil(2) as usize);
         let watches = watches.map(|prefix| Watched { prefix, stretches: Vec::new() }).collect();
@@ -79,7 +79,7 @@ impl Subscribers {
         Self(Rc::new(inner))
     }
 
-    /// Lets the subscribers connect to nodes.
+    /// Starts the subscribers, which then connect to nodes.
     pub(crate) fn start(&self) {
         let (watches, tails) = {
             let followed = self.0.followed.borrow();
@@ -89,12 +89,13 @@ impl Subscribers {
         (0..tails).for_each(|number| spawn(OUTSIDE, self.clone().tail(number)));
     }
 
-    /// Takes what the subscribers have received.
+    /// Takes out the changes and records that the subscribers have received.
     pub(crate) fn take(&self) -> Followed {
         self.0.followed.take()
     }
 
-    /// Waits until all subscribers have what the nodes have now, and ends them.
+    /// Waits until all subscribers have received all changes and records that the nodes have now. Then ends the
+    /// subscribers.
     pub(crate) async fn catch_up(&self) {
         let truth = self.0.cluster.truth();
         let (revision, end, begun) = (truth.revision(), truth.stream_end(), now());
@@ -112,7 +113,8 @@ impl Subscribers {
         self.0.is_ended.set(true);
     }
 
-    /// Returns the subscribers that lack a revision or records.
+    /// Returns descriptions of the subscribers that have not reached `revision`, or lack records below the offset
+    /// `end`.
     fn behind(&self, revision: u64, end: u64) -> Vec<String> {
         let followed = self.0.followed.borrow();
         let watches = followed.watches.iter().enumerate();
@@ -122,7 +124,7 @@ impl Subscribers {
         watches.chain(tails.map(|(number, records)| format!("tail {number} at {}", records.len()))).collect()
     }
 
-    /// Follows keys, on one node after the other.
+    /// Runs a watch of keys, on one node after the other.
     async fn watch(self, number: usize) {
         let (mut refusals, cluster) = (0, self.0.cluster.clone());
         while !self.0.is_ended.get() {
@@ -157,7 +159,7 @@ impl Subscribers {
         }
     }
 
-    /// Adds changes to what a watch has shown. `begins_anew` is true for the first message of a new stretch.
+    /// Adds changes to those that a watch has shown. `begins_anew` is true for the first message of a new stretch.
     fn show(&self, node: ProcessId, number: usize, begins_anew: bool, changes: Vec<SeenChange>, next: u64) {
         let stretches = &mut self.0.followed.borrow_mut().watches[number].stretches;
         if begins_anew {
@@ -172,7 +174,7 @@ impl Subscribers {
         stretch.next = next;
     }
 
-    /// Follows the stream, on one node after the other.
+    /// Runs a tail of the stream, on one node after the other.
     async fn tail(self, number: usize) {
         let cluster = self.0.cluster.clone();
         while !self.0.is_ended.get() {
@@ -197,13 +199,13 @@ impl Subscribers {
     }
 }
 
-/// Returns the next message of a node; `None` if the node has ended, or at the time `until`.
+/// Returns the next message of a node; `None` if the node has ended, or if none arrives before the time `until`.
 async fn received(receiver: &mut UnboundedReceiver<SubscriberEvent>, until: Duration) -> Option<SubscriberEvent> {
     timeout(until.saturating_sub(now()), receiver.recv()).await.ok().flatten()
 }
 
-/// Shows the changes of the keys with a prefix, from a revision on, until the subscriber leaves. Without a revision the
-/// watch begins at the next one. Runs in the node's process.
+/// Sends the changes of the keys with a prefix, from a revision on, until the subscriber leaves. Without a revision,
+/// the watch begins at the next revision. Runs in the node's process.
 async fn serve_watch(
     (cluster, node): (Cluster, ProcessId),
     running: Running,
@@ -249,7 +251,7 @@ async fn serve_watch(
     }
 }
 
-/// Tells the subscriber that a watch has ended, or reports that it should not have.
+/// Tells the subscriber that a watch has ended because the history is gone. Reports any other end as a violation.
 fn end_watch(cluster: &Cluster, node: ProcessId, error: WatchError, sender: &Sender) {
     match error {
         WatchError::Compacted { .. } => _ = sender.send(SubscriberEvent::Compacted),
@@ -259,13 +261,13 @@ fn end_watch(cluster: &Cluster, node: ProcessId, error: WatchError, sender: &Sen
     }
 }
 
-/// Returns the changes of events. Reports those that no node has applied.
+/// Returns the changes in events. Reports a violation if no node has applied a change.
 fn seen_changes(cluster: &Cluster, node: ProcessId, events: &[WatchEvent]) -> Vec<SeenChange> {
     let reached = cluster.truth().revision();
     let mut changes = Vec::with_capacity(events.len());
     for event in events {
         let revision = event.revision.0;
-        // The entries that a damaged node applies are not always known.
+        // The entries that a damaged node applies are not always reported, so its changes are not checked here.
         if revision > reached && !cluster.parts(node).is_flipped.get() {
             let text = format!("a watch shows revision {revision}, and the nodes have applied up to {reached}");
             cluster.truth().violation(node, text);
@@ -284,7 +286,7 @@ fn seen_changes(cluster: &Cluster, node: ProcessId, events: &[WatchEvent]) -> Ve
     changes
 }
 
-/// Shows the records of the stream from an offset on, until the subscriber leaves. Runs in the node's process.
+/// Sends the records of the stream from an offset on, until the subscriber leaves. Runs in the node's process.
 async fn serve_tail((cluster, node): (Cluster, ProcessId), running: Running, from: u64, sender: Sender) {
     sleep(random_duration(USUAL_DELAY)).await;
     let Some(stream) = running.db().find_stream(STREAM_NAME) else { return };
@@ -309,7 +311,7 @@ async fn serve_tail((cluster, node): (Cluster, ProcessId), running: Running, fro
         let first = next;
         next += records.len() as u64;
         let end = cluster.truth().stream_end();
-        // The entries that a damaged node applies are not always known.
+        // The entries that a damaged node applies are not always reported, so its records are not checked here.
         if next > end && !cluster.parts(node).is_flipped.get() {
             let text = format!("a tail shows records up to offset {next}, and the nodes have applied {end}");
             cluster.truth().violation(node, text);
@@ -320,7 +322,7 @@ async fn serve_tail((cluster, node): (Cluster, ProcessId), running: Running, fro
     }
 }
 
-/// Reads records of the stream. Returns none if the node does not have the offset yet.
+/// Reads records of the stream. Returns no records if the node does not have the offset yet.
 fn records_from(stream: &Stream, from: u64) -> Result<Vec<u64>, ReadError> {
     let (max_records, max_bytes) = PAGE;
     let page = match stream.read(Offset(from), max_records, max_bytes) {

@@ -1,12 +1,12 @@
-//! Entries that nodes have applied, compared as the nodes apply them.
+//! Comparison of the entries that nodes apply.
 //!
 //! Owns: the one committed entry of each index, its commands with their outcomes, and the violations found so far.
 //! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, in
 //! each of their runs. The running hash covers the outcomes. States after the same entry have the same digest. The time
 //! of an entry is not later than the time that the wall clocks of a majority have reached. Before the first fault, all
-//! voters apply an entry soon after the first of them.
+//! voters apply an entry soon after the first voter.
 //!
-//! Does not own: entries that are written and not applied (`logs`).
+//! Does not own: entries that are written but not applied (`logs`).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,11 +24,11 @@ use thalweg_types::{
 
 use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
-/// Maximum difference between two clocks that does not count as an error.
+/// Maximum error of a clock that is not counted as an error.
 const CLOCK_SLACK_MICROS: u64 = 10_000;
 /// Maximum time between the application of an entry by the first node and by each voter, in a cluster without faults.
-/// It is far below the interval of heartbeats, because they also tell followers which entries are committed. It is far
-/// above the usual time, even with the longest delay of a notice.
+/// It is far below the interval of heartbeats, because a heartbeat would also tell followers which entries are
+/// committed. It is far above the usual time, even with the longest delay of a notice.
 const APPLIED_WITHIN: Duration = Duration::from_millis(25);
 /// Maximum number of violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
@@ -39,7 +39,7 @@ struct CommittedEntry {
     term: u64,
     payload: Bytes,
     running_hash: u64,
-    /// Time at which the first node applied the entry.
+    /// Virtual time at which the first node applied the entry.
     applied_at: Duration,
 }
 
@@ -52,7 +52,7 @@ pub struct CommittedCommand {
     pub time: SpaceTime,
     /// Bytes of the command.
     pub command: Bytes,
-    /// Outcome of the command, as the first node that applied it computed it.
+    /// Outcome of the command on the first node that applied it.
     pub outcome: Outcome,
 }
 
@@ -61,28 +61,28 @@ struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
     /// Commands of each entry, by its index.
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
-    /// Running hashes of opened states whose last entry is not known, by the index of this entry.
+    /// Running hashes of states that nodes have opened and whose last entry was not reported yet, by the entry's index.
     opened: BTreeMap<u64, u64>,
     /// Digests of whole states, by the index of the last entry that the state includes.
     digests: BTreeMap<u64, u128>,
-    /// Highest revision of the state of a node.
+    /// Highest revision that any node's state has reached.
     revision: u64,
-    /// Number of records in the longest stream of a node.
+    /// Number of records in the longest stream of any node.
     stream_end: u64,
-    /// Term that a command requires of its entry.
+    /// Terms in which entries with certain commands must be written, by the command.
     required: BTreeMap<Bytes, u64>,
     /// Number of voters.
     voters: usize,
     /// True while each voter must apply an entry within `APPLIED_WITHIN` of the first node.
     is_prompt: bool,
-    /// Maximum number of microseconds by which the wall clock of each node has been ahead so far.
+    /// Maximum time in microseconds by which the wall clock of each node has ever been ahead.
     clock_errors: BTreeMap<ProcessId, i64>,
-    /// Time by which the timestamp of the last entry was behind the true time when a node first applied the entry.
+    /// Lag of the last entry's timestamp behind the true time when a node first applied the entry.
     time_behind: Duration,
     violations: Vec<String>,
 }
 
-/// The committed entries of a simulation. A clone refers to the same entries.
+/// The committed entries of a simulation. Clones refer to the same entries.
 #[derive(Clone, Debug, Default)]
 pub struct Truth(Arc<Mutex<Inner>>);
 
@@ -97,7 +97,7 @@ fn commands_of(applied: &LogRecord, outcomes: &[Outcome]) -> Option<Vec<Committe
     (found.len() == outcomes.len()).then(|| found.iter().zip(outcomes).map(of).collect())
 }
 
-/// Returns the number of records in the stream after a command that has appended to it.
+/// Returns the number of records in the stream after a successful append; `None` for other commands.
 fn end_of_append(command: &CommittedCommand) -> Option<u64> {
     let Outcome::Committed { appends, .. } = &command.outcome else { return None };
     appends.last().map(|append| append.first.0 + u64::from(append.count))
@@ -148,7 +148,7 @@ impl Truth {
         }
     }
 
-    /// Requires that a command is in no entry of another term.
+    /// Requires that every entry with this command has the given term.
     pub fn requires(&self, command: Bytes, term: u64) {
         self.inner().required.insert(command, term);
     }
@@ -166,8 +166,8 @@ impl Truth {
         }
     }
 
-    /// Starts or stops the check that every voter applies each entry within `APPLIED_WITHIN` of the first node. Voters
-    /// are the processes 1 to `voters` until a fault changes the membership.
+    /// Starts or stops the check that every voter applies each entry within `APPLIED_WITHIN` of the first node. The
+    /// processes 1 to `voters` are the voters until a fault changes the membership.
     pub fn expect_prompt(&self, is_prompt: bool) {
         self.inner().is_prompt = is_prompt;
     }
@@ -191,21 +191,21 @@ impl Truth {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))
     }
 
-    /// Reports by how many microseconds the wall clock of a node is ahead.
+    /// Records by how many microseconds the wall clock of a node is ahead.
     pub fn clock_error(&self, node: ProcessId, micros: i64) {
         let mut inner = self.inner();
         let most = inner.clock_errors.entry(node).or_default();
         *most = micros.max(*most);
     }
 
-    /// Checks the time of a new entry. A wrong clock of a minority has no effect, so the time is at most as wrong as
-    /// the clocks of a majority have ever been.
+    /// Checks the time of a new entry. A wrong clock of a minority has no effect. So the entry's time is ahead of true
+    /// time by at most the largest lead that the clocks of a majority have ever had.
     fn check_time(&self, node: ProcessId, applied: &LogRecord) {
         let mut inner = self.inner();
         let mut errors: Vec<i64> = inner.clock_errors.values().copied().collect();
         errors.sort_unstable();
         errors.reverse();
-        // Nodes that were replaced, and learners, count too, so this permits rather more than it should.
+        // Nodes that were replaced, and learners, are counted too, so the check permits somewhat more than necessary.
         let most = errors.get(inner.voters / 2).copied().unwrap_or(0).max(0);
         let (time, truth) = (applied.time.0, EPOCH_MICROS + now().as_micros() as u64);
         inner.time_behind = Duration::from_micros(truth.saturating_sub(time));
@@ -216,21 +216,21 @@ impl Truth {
         }
     }
 
-    /// Returns the time by which the last entry was behind the true time when it was first applied.
+    /// Returns the lag of the last entry's timestamp behind the true time when the entry was first applied.
     #[must_use]
     pub fn time_behind(&self) -> Duration {
         self.inner().time_behind
     }
 
-    /// Reports that a node has opened a state that is applied up to a position. Entries without commands are not known
-    /// here, and have running hashes too, so a state at such an entry is not compared.
+    /// Reports that a node has opened a state, and the state's applied position. A state whose last entry has no
+    /// commands is not compared, because only entries with commands are known here.
     pub fn opened(&self, node: ProcessId, state: Applied) {
         let index = state.index.0;
         let known = self.inner().entries.get(&index).map(|entry| entry.running_hash);
         match known {
             Some(hash) if hash != state.running_hash => self.opened_other(node, index),
             Some(_) => {}
-            // A node may commit the entry later; then it must be this one.
+            // A node may apply the entry later. Then its running hash must equal this one.
             None => _ = self.inner().opened.insert(index, state.running_hash),
         }
     }
@@ -255,13 +255,13 @@ impl Truth {
         inner.revision = inner.revision.max(revision);
     }
 
-    /// Returns the highest revision that a node has reached.
+    /// Returns the highest revision that any node has reached.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.inner().revision
     }
 
-    /// Returns the number of records in the longest stream that a node has reached.
+    /// Returns the number of records in the longest stream of any node.
     #[must_use]
     pub fn stream_end(&self) -> u64 {
         self.inner().stream_end
@@ -288,14 +288,14 @@ impl Truth {
         self.inner().commands.values().flatten().cloned().collect()
     }
 
-    /// Returns the index of the last committed entry.
+    /// Returns the index of the last committed entry; `None` if there is none.
     #[must_use]
     pub fn last(&self) -> Option<u64> {
         self.inner().entries.last_key_value().map(|(index, _)| *index)
     }
 }
 
-/// Returns the positions of each command in the list. Only a repeated command has several.
+/// Returns the positions of each command in the list. Only a repeated command has several positions.
 #[must_use]
 pub fn positions(commands: &[CommittedCommand]) -> HashMap<&Bytes, Vec<usize>> {
     let mut positions: HashMap<&Bytes, Vec<usize>> = HashMap::new();

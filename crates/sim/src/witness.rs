@@ -1,6 +1,4 @@
-//! Observes what consensus writes to the log of a node, and what the log confirms.
-//!
-//! Owns: the reports to `logs`. Does not own: the log, which may have a planted bug (`node`).
+//! Observer of the writes of consensus to a node's log, and of the log's confirmations.
 
 use std::{io, ops::RangeInclusive};
 
@@ -19,7 +17,7 @@ use crate::{
     types::Types,
 };
 
-/// The log of one run of a node, observed.
+/// The log of one run of a node, with reports of its operations.
 pub(crate) struct Witness<S> {
     pub(crate) store: S,
     pub(crate) node: ProcessId,
@@ -30,7 +28,7 @@ pub(crate) struct Witness<S> {
 }
 
 impl<S: RaftLogStorage<Types, LogReader = LogReader>> Witness<S> {
-    /// Reports the contents of the log that was opened.
+    /// Reports the contents of the log that was just opened.
     async fn report_opened(&mut self, state: &LogState<Types>) -> io::Result<()> {
         let mut reader = self.store.get_log_reader().await;
         let found = RaftLogReader::<Types>::read_vote(&mut reader).await?;

@@ -84,7 +84,7 @@ pub enum OpenError {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// The directory was never in a cluster.
+    /// The directory was never in a cluster, so it cannot be opened as a member.
     #[error("{path} is not a member of a cluster: found a cluster with it, or open it alone")]
     NotAMember {
         /// Path of the data directory.
@@ -155,7 +155,7 @@ pub enum OpenError {
         /// Path of the data directory.
         path: PathBuf,
     },
-    /// A member's log is repaired by its peers, not by cutting it off.
+    /// The log of a member must not be repaired by cutting off its end. Its peers send the missing entries instead.
     #[error(
         "{path} is a member of a cluster, so its log must not be cut: votes and acknowledged entries would be lost. Open \
         it without the repair; if that fails, remove the member from the cluster and join with a new directory"
@@ -164,8 +164,8 @@ pub enum OpenError {
         /// Path of the data directory.
         path: PathBuf,
     },
-    /// The segments of the log are too small for a member. It could not append the largest entry on which the other
-    /// members may agree, and would never catch up.
+    /// The segments of the log are too small for a member. With such segments, the member could not append the largest
+    /// entry that the other members may commit.
     #[error(
         "segment_bytes is {got}, and a member of a cluster needs at least {MIN_MEMBER_SEGMENT_BYTES} ({} MiB), because it \
          must append every entry that the others agree on: set segment_bytes (`serve --segment-bytes`) to that or more",
@@ -175,7 +175,7 @@ pub enum OpenError {
         /// Size of a segment in the options, in bytes.
         got: u32,
     },
-    /// The directory could not be prepared for founding a cluster.
+    /// The directory could not be prepared to found a cluster.
     #[error("the directory could not be made a member: {reason}; open it again")]
     Founding {
         /// Description of what failed.
@@ -200,7 +200,8 @@ pub enum OpenError {
         /// Path of the missing directory, within the data directory.
         dir: String,
     },
-    /// The file `INSTALLED` was lost: a state directory exists that only an install leaves. Nothing was changed.
+    /// The file `INSTALLED` is missing, although a state directory exists that only an install creates. Nothing was
+    /// changed.
     #[error(
         "{path} has the state directory {dir} of an installed snapshot, but the file INSTALLED, which names the \
         current state directory, is missing: bring the file back, or restore the newest backup into a new directory; \
@@ -237,7 +238,7 @@ pub enum OpenError {
     /// The rows of the state could not be loaded.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The log and the state could not be reconciled, so later log records cannot be applied to the state.
+    /// The log and the state do not fit together, so later log records cannot be applied to the state.
     #[error(transparent)]
     Replica(#[from] thalweg_replica::OpenError),
 }

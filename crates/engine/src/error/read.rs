@@ -11,7 +11,7 @@ use thalweg_types::{Action, Classified, KeyspaceId, Offset, Revision, StreamId};
 /// Error returned when a read cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The requested offset is below the log start offset of the stream: its record was trimmed.
+    /// The requested offset is below the log start offset of the stream, because its record was trimmed.
     #[error("offset {requested} has been trimmed: the stream starts at {start}")]
     Trimmed {
         /// Offset that the reader requested.
@@ -64,7 +64,7 @@ pub enum ReadError {
         /// Name of the collection's kind: `hash` or `stream`.
         kind: &'static str,
     },
-    /// The view that was read shows a value which has since been overwritten, and whose bytes in the log are freed.
+    /// The view shows a value that was overwritten since, and the log no longer has the bytes of this value.
     #[error(
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
     )]
@@ -141,7 +141,7 @@ impl From<MachineError> for ReadError {
 }
 
 impl ReadError {
-    /// Converts an error of reading a stream, and adds the requested offset.
+    /// Converts an error of reading a stream, and adds the requested offset to it.
     pub(crate) fn of_stream(error: StreamReadError, requested: Offset) -> Self {
         match error {
             StreamReadError::NoSuchStream(id) => Self::NoSuchStream(id),
@@ -157,7 +157,7 @@ impl From<thalweg_log::ReadError> for ReadError {
         match error {
             thalweg_log::ReadError::Gone { .. } => Self::ViewExpired,
             thalweg_log::ReadError::Disk(_) => Self::Io(error.to_string()),
-            // Both messages name the command to run.
+            // Both messages already name the command to run.
             thalweg_log::ReadError::Corrupt(corruption) => Self::Corrupt(corruption.to_string()),
             other => Self::Corrupt(other.to_string()),
         }

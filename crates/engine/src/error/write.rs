@@ -92,8 +92,7 @@ pub enum WriteError {
     /// A lease with that id exists, or the keys of an ended one are still being removed. Nothing happened.
     #[error("lease {0} already exists: use another id, or leave out the id to let the server choose one")]
     LeaseExists(LeaseId),
-    /// The command exceeds a maximum number: for example of streams, of leases, or of rows that its conditions
-    /// examine.
+    /// The command exceeds a maximum number, for example of streams, of leases, or of rows that its conditions examine.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
         /// Description of the counted objects, for messages (such as `leases`).
@@ -172,10 +171,10 @@ pub enum WriteError {
     /// The cluster has no leader, or this node does not know it. Nothing happened.
     #[error("the cluster has no leader at the moment: retry later")]
     NoLeader,
-    /// The leader of the cluster has refused the command. Nothing happened.
+    /// The leader of the cluster has refused the command that this node has forwarded. Nothing happened.
     #[error("the leader of the cluster has refused the write: {reason}")]
     LeaderRefused {
-        /// Reason of the leader.
+        /// Reason that the leader has given.
         reason: String,
     },
     /// The command may or may not have been carried out, and may still be.
@@ -186,7 +185,8 @@ pub enum WriteError {
         /// Reason why the outcome is unknown.
         reason: String,
     },
-    /// A record of this member alone, such as a move of bytes within its log, waits for entries before it.
+    /// A record of this member alone, such as a move of bytes within its log, still waits until entries before it are
+    /// committed.
     #[error("entries before this change of the node wait for a quorum: retry later")]
     Behind,
     /// This member has stopped serving. Nothing happened.
@@ -210,11 +210,11 @@ pub enum WriteError {
         /// Number of bytes that must become free before new data is accepted.
         short_bytes: u64,
     },
-    /// Too many members of the cluster have no room for new data, or its leader has none. Nothing happened. Deletes and
-    /// trims still succeed.
+    /// Too many members of the cluster have no disk space left for new data, or the leader has none. Nothing happened.
+    /// Deletes and trims still succeed.
     #[error("disk full: {reason}")]
     NoRoom {
-        /// Members without room, and what to do.
+        /// Names of the members without disk space, and advice on what to do.
         reason: String,
     },
     /// The disk prepares log segments more slowly than writes fill them. Nothing happened.
@@ -333,14 +333,14 @@ impl Classified for WriteError {
 
 impl WriteError {
     /// Returns true if the write may have happened although it was not acknowledged. Repeating the write is safe only
-    /// if it is an append of a producer, or if its effect may happen twice.
+    /// for an append of a producer, or if the write may take effect twice.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::LogFailed { .. } | Self::StateFailed { .. } | Self::OutcomeUnknown { .. } | Self::Closed)
     }
 
-    /// Returns true if the state machine has refused the command when it was applied. Errors that may also come from
-    /// before the log are not among them.
+    /// Returns true if the state machine has certainly refused the command when it was applied. Errors that can also
+    /// occur before the command is in the log return false.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -363,7 +363,7 @@ fn shown_bytes(bytes: u64) -> String {
     }
 }
 
-/// Formats where a client finds the leader, for a message.
+/// Formats the address at which a client finds the leader, for a message.
 fn shown_leader(leader: Option<&(NodeId, String)>) -> String {
     match leader {
         Some((node, address)) => format!("node {:016x} at {address} does", node.0),
@@ -403,7 +403,7 @@ impl From<ProposeError> for WriteError {
             ProposeError::NotLeader { leader } => Self::NotLeader { leader },
             ProposeError::NoLeader => Self::NoLeader,
             ProposeError::LeaderRefused { reason } => Self::LeaderRefused { reason },
-            // Only commands of other members are refused so; an own command that is too large never gets to the leader.
+            // This error only concerns commands that other members forward; a command of this node is checked before.
             error @ ProposeError::TooLarge { .. } => Self::LeaderRefused { reason: error.to_string() },
             ProposeError::NoRoom { reason } => Self::NoRoom { reason },
             ProposeError::OutcomeUnknown { reason } => Self::OutcomeUnknown { reason },
@@ -438,7 +438,7 @@ impl From<MachineError> for WriteError {
     }
 }
 
-/// Converts the outcome of a rejected command to its error. Returns the outcome of a command that was carried out.
+/// Returns the error of a rejected command, or the outcome of a command that was carried out.
 pub(crate) fn refusal(outcome: Outcome) -> Result<Outcome, WriteError> {
     match outcome {
         Outcome::ConditionFailed { condition, actual } => Err(WriteError::ConditionFailed { condition, actual }),

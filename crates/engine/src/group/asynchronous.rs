@@ -38,7 +38,7 @@ use crate::{
     tails::Waiter,
 };
 
-/// Records that a fetch has delivered, before they are read from the log.
+/// Records that a fetch has delivered and that were not read from the log yet.
 #[derive(Debug)]
 pub struct UnreadDelivery {
     db: AsyncDatabase,
@@ -49,7 +49,7 @@ pub struct UnreadDelivery {
 }
 
 impl UnreadDelivery {
-    /// Number of bytes that the records have at most. A single record may be larger.
+    /// Returns the maximum size in bytes of the records. A single record may be larger.
     #[must_use]
     pub fn max_bytes(&self) -> u64 {
         self.request.max_bytes
@@ -61,11 +61,11 @@ impl UnreadDelivery {
         (!self.fetched.deliveries.is_empty()).then_some(self.fetched.attempt)
     }
 
-    /// Reads the records. If the read spends the [budget](thalweg_types::budget) of its thread, it changes nothing and
-    /// may be repeated on another thread.
+    /// Reads the records. A read that spends the [budget](thalweg_types::budget) of its thread returns an error,
+    /// changes nothing, and may be repeated on another thread.
     pub fn read(&self) -> Result<Delivery, GroupError> {
         self.group.read(&self.request, &self.fetched, self.level, |purpose, encode| {
-            // No caller waits for this: if the settlement fails, the records are only redelivered later.
+            // No caller waits for this settlement: if it fails, the records are only redelivered later.
             self.db.propose(Durability::Os, purpose, encode).map(drop)
         })
     }
@@ -73,7 +73,7 @@ impl UnreadDelivery {
 
 impl AsyncDatabase {
     /// Returns the stream's consumer group with this name, and creates it if it is missing. The flag is true if this
-    /// call created the group. A start by time is searched on the calling thread, and may read the log.
+    /// call created the group. A start given as a time is looked up on the calling thread, which may read the log.
     pub fn create_group(
         &self,
         stream: &Stream,
@@ -103,8 +103,8 @@ impl AsyncDatabase {
         async move { fetched?.await?.read() }
     }
 
-    /// Fetches records like [`fetch`](Self::fetch), after the lookups of [`PreparedFetch::new`], and does not read
-    /// them, so that the caller chooses the threads that wait for the disk.
+    /// Fetches records like [`fetch`](Self::fetch), but with the lookups of a [`PreparedFetch`], and without reading
+    /// the delivered records. So the caller chooses the threads that wait for the disk.
     pub fn fetch_prepared(
         &self,
         prepared: PreparedFetch,
@@ -120,8 +120,8 @@ impl AsyncDatabase {
         }
     }
 
-    /// Resolves when a fetch may deliver records, the group is deleted, or the database closes. Does not notice that a
-    /// record's ack deadline or redelivery delay passes: race the future against a timer from [`Group::ready`].
+    /// Resolves when a fetch may deliver records, the group is deleted, or the database closes. The end of a record's
+    /// ack deadline or redelivery delay does not resolve it, so race it against a timer from [`Group::ready`].
     pub fn group_ready(&self, group: &Group) -> impl Future<Output = Result<(), GroupError>> + Send + use<> {
         let registration = Registration::new(self.blocking(), group.stream);
         let group = group.clone();
@@ -156,7 +156,7 @@ impl AsyncDatabase {
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Returns delivered records to the group, to be redelivered as `again` says.
+    /// Returns delivered records to the group, which redelivers them as `again` says.
     pub fn nack_group(
         &self,
         group: &Group,
@@ -170,7 +170,7 @@ impl AsyncDatabase {
         async move { settled(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Moves the ack deadlines of attempts to `by` after now.
+    /// Sets the ack deadlines of attempts to the time `by` from now.
     pub fn extend_group(
         &self,
         group: &Group,
@@ -183,8 +183,8 @@ impl AsyncDatabase {
         async move { extended(proposed?.await.map_err(WriteError::from)?) }
     }
 
-    /// Moves the group's cursor. The future resolves to the new cursor. A position by time is searched on the calling
-    /// thread, and may read the log.
+    /// Moves the group's cursor. The future resolves to the new cursor. A position given as a time is looked up on the
+    /// calling thread, which may read the log.
     pub fn seek_group(
         &self,
         group: &Group,

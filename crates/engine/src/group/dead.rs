@@ -1,18 +1,18 @@
-//! Dead letters: the background thread moves each of them to the dead-letter stream of its group, exactly once.
+//! Dead letters: the background thread moves each dead letter to the dead-letter stream of its group, exactly once.
 //!
 //! Owns: the copies with their headers, and the commits that move them, at most `MAX_COMMITS_PER_ROUND` for each group
 //! in a round. Does not own: the decision that a record is a dead letter (the state machine), or the time of a round
 //! (`maintenance`).
 //!
 //! If a record was delivered too often, the state machine removes it from the pending records and keeps it as a dead
-//! letter. It cannot copy the record, whose bytes are in the log. So the node reads the record, and proposes one
-//! commit that appends it to the dead-letter stream and acks the dead letter. The ack names the dead letter, so a
-//! retry after a crash, or on another node, is rejected: a dead letter is appended exactly once. The record is copied
-//! because headers cannot be added to the bytes in the log.
+//! letter. The state machine cannot copy the record, because the record's bytes are in the log. So the node reads the
+//! record, and proposes one commit that appends it to the dead-letter stream and acks the dead letter. The ack names
+//! the dead letter, so a retry after a crash, or on another node, is rejected: a dead letter is appended exactly once.
+//! The record is copied because headers cannot be added to the bytes in the log.
 //!
 //! A move that fails, for example because the dead-letter stream rejects the records, is tried again in each round of
-//! maintenance. The dead letters stay in their group until then, where they count towards `max_pending`, and the moves
-//! of other groups go on.
+//! maintenance. Until then its dead letters stay in their group and count towards `max_pending`. The moves of other
+//! groups go on.
 //!
 //! Headers added before the record's own headers: `thalweg-stream`, `thalweg-group`, `thalweg-offset`,
 //! `thalweg-deliveries`, `thalweg-reason`, `thalweg-time-micros`. The header `thalweg-payload` marks a dead letter
@@ -57,7 +57,6 @@ enum CopiedPart {
 /// Dead letters of one group, and the stream to which they are moved.
 struct DeadLetterMove<'a> {
     inner: &'a Inner,
-    /// Term in which this node leads.
     term: Term,
     stream: StreamId,
     stream_name: String,
@@ -81,7 +80,6 @@ impl Inner {
         result
     }
 
-    /// Moves the dead letters of one group, and adds their number to `moved`.
     async fn move_letters_of(&self, term: Term, id: GroupId, moved: &mut u64) -> Result<(), WriteError> {
         let machine = &self.open.machine;
         let Some(info) = machine.group(id, self.open.replica.now())? else { return Ok(()) };
@@ -94,7 +92,8 @@ impl Inner {
             group_name: info.name.to_string(),
             target: match &info.config.dead_letters {
                 Some(name) => self.dead_letter_stream(term, name).await?,
-                // The configuration no longer has a stream for dead letters: these are dropped, like later ones.
+                // The group is configured without a dead-letter stream now, so its dead letters are dropped, as later
+                // ones are.
                 None => StreamId::ZERO,
             },
         };
@@ -117,8 +116,8 @@ impl Inner {
         }
     }
 
-    /// Moves as many of these dead letters as fit into one batch, from the first on. Records that no longer exist are
-    /// only acked. Returns the number of dead letters that are done.
+    /// Moves dead letters from the first on, as many as fit into one batch. Records that no longer exist are only
+    /// acked. Returns the number of dead letters that need no further work.
     async fn move_records(&self, burial: &DeadLetterMove<'_>, letters: &DeadParcel) -> Result<u64, WriteError> {
         match self.bury_part(burial, letters, &letters.records, CopiedPart::Whole).await {
             Err(
@@ -138,7 +137,7 @@ impl Inner {
         }
     }
 
-    /// Moves those of the dead letters that are in `records`, from the first on, until the batch is full.
+    /// Moves the dead letters in `records`, from the first on, until the batch is full. Returns the number moved.
     async fn bury_part(
         &self,
         burial: &DeadLetterMove<'_>,
@@ -181,8 +180,8 @@ impl Inner {
         let committed = self.propose_work(burial.term, Durability::Os, Purpose::Data, encode).await?;
         match committed.outcome.map(refusal).transpose() {
             Ok(_) => Ok(count),
-            // The records were trimmed or another node moved them, or the group or the stream for dead letters was
-            // deleted. The caller must look up the records again.
+            // The records were trimmed, another node has moved them, or the group or its dead-letter stream was
+            // deleted. The caller must look up the dead letters again.
             Err(WriteError::AttemptLapsed { .. } | WriteError::NoSuchGroup(_) | WriteError::NoSuchStream(_)) => Ok(0),
             Err(error) => Err(error),
         }
@@ -191,7 +190,7 @@ impl Inner {
 
 impl DeadLetterMove<'_> {
     /// Adds copies of the records of a run to `batch`, from the first on, until the batch is full. Returns the offset
-    /// at which it stopped.
+    /// after the last copied record.
     fn copy(
         &self,
         reason: &str,
@@ -217,7 +216,7 @@ impl DeadLetterMove<'_> {
             }
             match self.push(batch, reason, of.deliveries, part, offset, time, record) {
                 Ok(()) => ControlFlow::Continue(()),
-                // The record fits into a batch of its own.
+                // A full batch ends here. The record fits into a batch of its own.
                 Err(RecordError::BatchTooLarge) if !batch.is_empty() => {
                     reached = offset;
                     ControlFlow::Break(())
@@ -251,7 +250,7 @@ impl DeadLetterMove<'_> {
             ("thalweg-reason", reason.as_bytes()),
             ("thalweg-time-micros", micros.as_bytes()),
         ];
-        // A record with the maximum number of headers loses its last ones.
+        // If a record already has the maximum number of headers, its last headers are dropped.
         let without = || {
             let headers = own.into_iter().chain([("thalweg-payload", b"too large".as_slice())]).collect();
             Record { key: record.key, headers, payload: b"", is_tombstone: record.is_tombstone }

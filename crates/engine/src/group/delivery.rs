@@ -1,7 +1,7 @@
 //! Result of a fetch from a consumer group: records, and the attempt by which they are settled.
 //!
 //! Owns: `Delivery` with its messages, and the reading of delivered records within a byte limit. Does not own: the
-//! choice of the records (the state machine), or the settlement of those that were missing or did not fit (`fetch`).
+//! choice of the records (the state machine), or the settlement of records that were missing or did not fit (`fetch`).
 
 use std::ops::ControlFlow;
 
@@ -22,8 +22,7 @@ use crate::{
 /// [`attempt`](Self::attempt).
 #[derive(Clone, Debug, Default)]
 pub struct Delivery {
-    /// Number of the delivery attempt, by which the consumer settles the records. It has no meaning if there are no
-    /// records.
+    /// Number of the delivery attempt, by which the consumer settles the records. Meaningless if there are no records.
     pub attempt: Attempt,
     /// Ack deadline of the attempt, in space time.
     pub deadline: SpaceTime,
@@ -46,7 +45,7 @@ pub struct Message<'a> {
     pub offset: Offset,
     /// Number of deliveries of the record, including this one.
     pub deliveries: u32,
-    /// Time at which the record was appended, in the log's own clock (microseconds since 1970).
+    /// Space time at which the record was appended.
     pub time: SpaceTime,
     /// The delivered record itself.
     pub record: &'a Record<'a>,
@@ -77,15 +76,15 @@ impl Delivery {
         self.parts.iter().map(|part| part.page.record_count()).sum()
     }
 
-    /// Returns the size in bytes of the batches that the records were appended in, which is at least that of the
+    /// Returns the size in bytes of the batches in which the records were appended. The batches may contain further
     /// records.
     #[must_use]
     pub fn stored_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.page.stored_bytes()).sum()
     }
 
-    /// Returns the records as the log stores them: for each number of deliveries (including this one), the runs of
-    /// records that were delivered that many times.
+    /// Returns the records as the log stores them. Each pair is a number of deliveries (including this one), and the
+    /// runs of records that were delivered that many times.
     pub fn into_runs(self) -> Result<Vec<(u32, Vec<StreamRun>)>, ReadError> {
         const ALL: RunLimits = RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: u64::MAX };
         let runs = |part: Part| Ok((part.deliveries, part.page.into_runs(ALL)?.0));
@@ -166,8 +165,9 @@ impl Reading {
         Ok(())
     }
 
-    /// Adds the sizes of a page's records to the bytes of the delivery. Returns the first record beyond the byte
-    /// limit. The first record of the whole delivery is always accepted, so that a member gets at least one.
+    /// Adds the sizes of a page's records to the bytes of the delivery. Returns the offset of the first record beyond
+    /// the byte limit; `None` if all fit. The first record of the whole delivery is always accepted, so that a member
+    /// gets at least one.
     fn admit(&mut self, page: &StreamPage) -> Result<Option<Offset>, ReadError> {
         let mut too_many = None;
         page.for_each(&mut |offset, _, record| {

@@ -6,7 +6,7 @@
 //! (`asynchronous`), or the decoding of delivered records (`delivery`).
 //!
 //! A fetch is a command: when its entry is applied, the state machine decides which records are delivered. The engine
-//! proposes it only when the state reports that it would deliver records, so waiting members cost nothing.
+//! proposes a fetch only when the state reports that it would deliver records, so waiting members cost nothing.
 //!
 //! Bound: at most [`MAX_WAITING_FETCHES`](thalweg_types::limits::MAX_WAITING_FETCHES) fetches wait at a time. A further
 //! fetch that would have to wait is rejected.
@@ -62,8 +62,8 @@ impl Default for FetchRequest {
 }
 
 impl Group {
-    /// Delivers records to a member: first records that were returned to the group, then new ones. The delivery is
-    /// empty if no records arrived within the waiting time of the request, or if the database closed.
+    /// Delivers records to a member. Records that were returned to the group come first, then new records. The delivery
+    /// is empty if no records arrived within the waiting time of the request, or if the database closed.
     pub fn fetch(&self, request: &FetchRequest) -> Result<Delivery, GroupError> {
         check_outcome_known(true, self.db.durability())?;
         let until = Instant::now().checked_add(request.wait);
@@ -76,7 +76,7 @@ impl Group {
                         return Ok(delivery);
                     }
                 }
-                // A fetch that does not wait is not counted as waiting.
+                // A fetch with a wait of zero does not count as waiting.
                 Ready::In(_) if request.wait.is_zero() => return Ok(Delivery::none(self.db.durability())),
                 Ready::In(due) => {
                     if waiting.is_none() {
@@ -103,7 +103,7 @@ impl Group {
         }
         let ticket = tails.ticket();
         tails.register(self.stream, ticket, Waiter::Thread(thread::current()));
-        // Events between the last look and the registration have woken no thread, so look again.
+        // No event between the last check and the registration has woken this thread, so check again.
         if self.ready()? != Ready::Now && !tails.is_closed() {
             match left.into_iter().chain(due).min() {
                 Some(left) => thread::park_timeout(left),
@@ -124,8 +124,8 @@ impl Group {
         })
     }
 
-    /// Estimates, from the sizes of batches, how many records from the offset `window` on fit into the byte limit. If
-    /// the estimate is too high, the records beyond the limit are returned to the group later.
+    /// Estimates from the sizes of batches how many records from the offset `window` on fit into the byte limit. If the
+    /// estimate is too high, the records beyond the limit go back to the group after the read.
     fn records_that_fit(&self, window: Offset, most: u32, request: &FetchRequest) -> u32 {
         let max_batches = (most as usize).min(MAX_BATCHES_AHEAD);
         let machine = &self.db.inner.open.machine;
@@ -134,7 +134,7 @@ impl Group {
         for batch in &found.batches {
             let len = u64::from(batch.blob.len);
             if bytes + len > request.max_bytes {
-                // Assume that the records of a batch are equally large.
+                // The estimate assumes that the records of a batch are equally large.
                 let share = u64::from(batch.count) * (request.max_bytes - bytes) / len;
                 let fitting = batch.first.0.saturating_sub(window.0) + share;
                 return most.min(u32::try_from(fitting).unwrap_or(most)).max(1);
@@ -144,12 +144,12 @@ impl Group {
         most
     }
 
-    /// Returns the hashes of the keys of the records from the offset `window` on. Looks further ahead than one fetch
-    /// needs, because some records may have to wait behind others of the same key.
+    /// Returns the hashes of the keys of the records from the offset `window` on. Looks up more records than one fetch
+    /// delivers, because some records may have to wait behind earlier records with the same key.
     fn keys_from(&self, window: Offset, most: u32, max_bytes: u64) -> Result<Vec<u64>, GroupError> {
         let wanted = (most as usize * 4).min(MAX_FETCH_KEYS);
         let page = match self.stream().read(window, wanted as u64, max_bytes) {
-            // The stream was trimmed between two looks: the next attempt begins higher.
+            // The stream was trimmed between two reads. The next attempt begins at the new start.
             Err(ReadError::Trimmed { .. }) => return Ok(Vec::new()),
             page => page?,
         };
@@ -179,7 +179,7 @@ impl Group {
             reading.read(&stream, delivered)?;
         }
         if budget::is_spent() {
-            // A read that ended early looks as if records were missing.
+            // If the budget was spent, the read ended early, and unread records would be taken for missing ones.
             return Err(ReadError::Io(BudgetSpent::Steps.to_string()).into());
         }
         let take = |runs: &mut Vec<_>| Settlement { attempt: fetched.attempt, runs: std::mem::take(runs) };
@@ -195,9 +195,8 @@ impl Group {
     }
 }
 
-/// A fetch after the lookups that precede it: the facts for it that only the stream shows, not the state. These are the
-/// number of records that fit into the byte limit or, in a group with order per key, the hashes of the keys of the next
-/// records.
+/// A fetch whose lookups are done. The command needs facts that the stream shows but the state does not: the number of
+/// records that fit into the byte limit or, in a group with order per key, the hashes of the next records' keys.
 #[derive(Debug)]
 pub struct PreparedFetch {
     pub(super) group: Group,
@@ -205,13 +204,13 @@ pub struct PreparedFetch {
     max: u32,
     window: Offset,
     keys: Vec<u64>,
-    /// Number of records that the fetch can add to those that wait for an ack.
+    /// Maximum number of records by which the fetch increases the records that wait for an ack.
     new_records: u64,
 }
 
 impl PreparedFetch {
-    /// Looks up the facts for a fetch, in the index of the stream and, in a group with order per key, in the log. If
-    /// the lookups spend the [budget](thalweg_types::budget) of the thread, they may be repeated on another thread.
+    /// Looks up the facts for a fetch in the index of the stream; in a group with order per key, also in the log.
+    /// Lookups that spend the [budget](thalweg_types::budget) of the thread fail and may be repeated on another thread.
     ///
     /// # Errors
     /// The group or its stream is gone, or the log cannot be read.
@@ -228,7 +227,7 @@ impl PreparedFetch {
         };
         let new_records = match config.order {
             GroupOrder::Competing => u64::from(max).min(stream.next.0.saturating_sub(window.0)),
-            // Those that are not delivered now wait behind others of their keys.
+            // Records that are not delivered now wait behind others of their keys, and count too.
             GroupOrder::PerKey => keys.len() as u64,
         };
         Ok(Self { group: group.clone(), request: request.clone(), max, window, keys, new_records })
@@ -240,16 +239,16 @@ impl PreparedFetch {
         self.group.id
     }
 
-    /// Number of records that the fetch can add to those that wait for an ack.
+    /// Returns the maximum number of records by which the fetch increases the records that wait for an ack.
     #[must_use]
     pub fn new_records(&self) -> u64 {
         self.new_records
     }
 
-    /// Reduces the fetch to records that wait for redelivery, or behind others of their keys, so that it adds none to
-    /// those that wait for an ack. A member that the group does not know may only join a group with fewer than
-    /// `free_members` members. Returns false if the member may not join, or if there are no such records to deliver
-    /// now.
+    /// Restricts the fetch to records that already count as waiting: for redelivery, or behind others of their keys.
+    /// The fetch then adds no record to those that wait for an ack. A member that is new to the group may only join if
+    /// the group has fewer than `free_members` members. Returns false if the member may not join, or if no such record
+    /// can be delivered now.
     pub fn exclude_new(&mut self, free_members: usize) -> Result<bool, GroupError> {
         let open = &self.group.db.inner.open;
         let again = open.machine.deliverable_again(self.group.id, open.replica.now(), self.max);

@@ -13,7 +13,7 @@ pub struct GroupFigures {
     pub name: String,
     /// Number of records that have never been delivered.
     pub lag: u64,
-    /// Counts of the group.
+    /// Counters that the group keeps in the state.
     pub counts: GroupCounts,
 }
 

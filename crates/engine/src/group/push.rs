@@ -4,12 +4,13 @@
 //! credit comes back when records are acked or returned, or when their ack deadline passes. A busy receiver is
 //! therefore sent no more records, and a fast receiver never waits.
 //!
-//! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own timers (they are an argument), nor the
-//! handling of a receiver that goes away: the ack deadline of its records passes, unless [`Push::return_records`] is
-//! called before. A caller that must not wait for the disk performs the fetches itself ([`Push::next_request`]).
+//! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own: timers (they are an argument), or the
+//! end of a receiver. The records of a receiver that goes away are redelivered after their ack deadline, or after a
+//! call of [`Push::return_records`]. A caller that must not wait for the disk performs the fetches itself
+//! ([`Push::next_request`]).
 //!
-//! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left and carries at
-//! least one record, so the last delivery may exceed the bytes of the credit by one record.
+//! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left, and carries at
+//! least one record. So the last delivery may exceed the credit's bytes by one record.
 
 use std::{
     future::{self, Future},
@@ -144,9 +145,9 @@ impl Push {
         }
     }
 
-    /// Waits until the group has records to deliver and the receiver has credit, and returns the fetch that the push
-    /// performs then; `None` when the database closes. Meant for a caller that performs the fetches itself, to choose
-    /// the threads that read the log. It [enters](Self::enter_delivery) each delivery before it waits again.
+    /// Waits until the group has records to deliver and the receiver has credit, and returns the request for the next
+    /// fetch; `None` when the database closes. A caller uses this instead of [`next`](Self::next) to choose the threads
+    /// that read the log: it performs the fetch, and [enters](Self::enter_delivery) the delivery before it waits again.
     ///
     /// The caller may drop the future before it is ready, and call `next_request` again.
     ///
@@ -173,7 +174,8 @@ impl Push {
         }
     }
 
-    /// Counts the records of a delivery, which is not empty, against the receiver's credit until they are settled.
+    /// Counts the records of a delivery against the receiver's credit until they are settled. The delivery must have
+    /// records.
     ///
     /// # Errors
     /// The records do not decode.
@@ -218,9 +220,9 @@ impl Push {
         })
     }
 
-    /// Returns the records of one delivery to the group, because the caller cannot pass them on now. They do not count
-    /// as delivered. The caller need not wait for the result: records that are not returned can be redelivered after
-    /// their ack deadline.
+    /// Returns the records of one delivery to the group, because the caller cannot pass them on now. This delivery of
+    /// the records is not counted. The caller need not wait for the result: records that are not returned can be
+    /// redelivered after their ack deadline.
     pub fn return_delivery(&self, attempt: Attempt) {
         let settlements = [Settlement::all(attempt)];
         drop(self.db.nack_group(&self.group, &settlements, Redelivery::Uncounted, "", Durability::Os));
@@ -266,7 +268,7 @@ impl Push {
         let mut timer = pin!(timer);
         future::poll_fn(|context| {
             registration.register(Waiter::Task(context.waker().clone()));
-            // Look after the registration: later events wake this task.
+            // Check after the registration: later events wake this task.
             match self.next_step() {
                 Ok(PushStep::Wait(_, still_due)) if still_due == due => {}
                 Ok(_) => return Poll::Ready(Ok(())),
@@ -335,8 +337,8 @@ impl Ledger {
         self.held.push((attempt, sizes));
     }
 
-    /// Removes records that the receiver no longer holds, which frees their credit. `still` has the records that each
-    /// attempt of `held` still holds, in the same order.
+    /// Updates the account to the records that the receiver still holds, and so frees the credit of the others. `still`
+    /// lists these records for each attempt of `held`, in the same order.
     fn settle(&mut self, still: &[HeldAttempt]) {
         for ((attempt, sizes), still) in self.held.iter_mut().zip(still) {
             debug_assert_eq!(*attempt, still.attempt);

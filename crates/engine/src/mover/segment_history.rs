@@ -3,10 +3,10 @@
 //! Owns: the back-off. Does not own: the order in which segments take turns, and the number of walks in a round (see
 //! [`super`]).
 //!
-//! Values die by being overwritten, which the state does not count. Only a walk shows how many have died, and the log
-//! must have grown for a walk to find anything new. A segment with many live bytes is walked again once the log has
-//! grown by the segment's size, then by twice that size, and so on up to the size of all segments. All walks together
-//! therefore read no more than is written, except for the first few walks of each segment.
+//! A value dies when it is overwritten. The state does not count this; only a walk shows how many values have died.
+//! Values can only have died if the log has grown since the last walk. A segment with many live bytes is walked again
+//! once the log has grown by the segment's size, then by twice that size, and so on up to the size of all segments. All
+//! walks together therefore read no more than is written, except for the first few walks of each segment.
 
 use thalweg_log::SegmentInfo;
 use thalweg_state::segments::Liveness;
@@ -30,7 +30,7 @@ pub(super) struct LogNow {
 /// Results of the walks over one log segment that has not been freed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SegmentHistory {
-    /// Number of walks so far that did not free the segment.
+    /// Number of walks that did not free the segment.
     walks: u32,
     /// Live bytes that the state counted in the segment at the last walk.
     liveness: Liveness,
@@ -54,30 +54,29 @@ pub(super) struct SegmentHistory {
 }
 
 impl SegmentHistory {
-    /// Prepares for another walk (check of which records are live) over a segment in which the state now counts
-    /// `live` bytes. Keeps the results of earlier walks that still matter.
+    /// Begins another walk over a segment in which the state counts `live` bytes. Keeps the results of earlier walks
+    /// that still matter.
     pub(super) fn begin(&mut self, live: Liveness, log: LogNow) {
         let Self { walks, copied, undercounted, unreadable, .. } = *self;
         *self = Self { walks, liveness: live, log, last: live, copied, undercounted, unreadable, ..Self::default() };
     }
 
-    /// Stores that a walk did not make the segment free, so that the segment must stay.
+    /// Records that the walk did not free the segment.
     pub(super) fn keep(&mut self) {
         self.walks = self.walks.saturating_add(1);
     }
 
-    /// Stores that a walk has left nothing live in the segment. `applied` is the position that the state has applied;
-    /// `row` has the live bytes that the state counts in the segment.
+    /// Records that the walk has left nothing live in the segment. `applied` is the applied position of the state;
+    /// `row` has the live bytes that the state counts in the segment, `None` without a row.
     pub(super) fn set_free(&mut self, applied: Lsn, row: Option<Liveness>, walked: &Walked) {
         self.free_from = Some(self.free_from(applied, row, walked));
         self.last_entry = walked.last_entry;
     }
 
-    /// Returns the LSN up to which the state must be persisted before the segment is freed: the present applied
-    /// position if bytes were copied, or if commands may have read values of the segment, and 0 otherwise. A later
-    /// replay then begins after all copies (also those of earlier walks), and after every command that may have read a
-    /// value in the segment. Commands do not read batches of streams while they are applied, so dead batches do not
-    /// require waiting.
+    /// Returns the LSN up to which the state must be persisted before the segment is freed. It is the applied position
+    /// if bytes were copied, or if commands may have read values of the segment; otherwise 0. So a later replay begins
+    /// after all copies, and after every command that may have read a value in the segment. Commands never read batches
+    /// of streams while they are applied, so dead batches require no wait.
     fn free_from(&self, applied: Lsn, row: Option<Liveness>, walked: &Walked) -> Lsn {
         let held_values = walked.has_long_values && row.is_some();
         if self.copied || held_values { applied } else { Lsn::ZERO }
@@ -92,8 +91,8 @@ impl SegmentHistory {
         if self.unreadable {
             return self.has_grown(segment, log);
         }
-        // While streams are being reclaimed, the count falls in every round: wait until that is over, or until half is
-        // gone.
+        // While streams are being reclaimed, the count falls in every round. So wait until it stays equal, or has
+        // halved.
         let has_changed = self.liveness != live;
         let is_settled = self.last == live || live.bytes() <= self.liveness.bytes() / 2;
         // On a full disk the log grows only by commands that free space, such as deletes, and only by little.

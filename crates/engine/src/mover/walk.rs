@@ -1,10 +1,10 @@
 //! A walk over the records of one log segment, which finds the bytes that the state still points to.
 //!
-//! Owns: the decision, record by record, whether the state still points to this position. Does not own: the treatment
-//! of the bytes found (see [`super`]).
+//! Owns: the check, for each record, that the state still points to the record's bytes. Does not own: the treatment of
+//! the bytes found (see [`super`]).
 //!
 //! A walk does not rely on the live bytes that the state counts. It looks up the row of each value and batch in the
-//! segment: the bytes are live if this row points to them.
+//! segment. The bytes are live if the row points to them.
 //!
 //! Memory: the live bytes, at most half a segment; the batches of streams in the segment; [`MAX_KNOWN_KEYS`] keys.
 
@@ -24,19 +24,20 @@ use crate::{error::WriteError, inner::Inner};
 /// Maximum number of keys for which a walk remembers the log positions of their versions (former values).
 const MAX_KNOWN_KEYS: usize = 4096;
 
-/// Bytes of headers that each copy takes in the log in addition to the move record itself. They must be counted: the
-/// overhead of small records can equal their payload, and a segment of such records must not be copied forever because
-/// its payload is less than half of it.
+/// Bytes of headers that each copy takes in the log in addition to the move record itself. For small records, headers
+/// can be as large as payloads. If only payloads counted, a segment of small live records would seem less than half
+/// live, and would be copied again and again.
 pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
 
 /// Result of a walk over a log segment.
 pub(super) struct Walked {
-    /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows; then the walk
-    /// ended before the end of the segment.
+    /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows; the walk has
+    /// then ended early.
     pub(super) live: Option<Vec<LiveBytes>>,
     /// Term and index of the last valid entry in the segment.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// True if the segment has values so long that rows of the state may have pointed to them.
+    /// True if the segment has values long enough to be read by position, so rows of the state may have pointed to
+    /// them.
     pub(super) has_long_values: bool,
     /// Number of lookups in the state that the walk has made.
     pub(super) lookups: u64,
@@ -120,14 +121,14 @@ struct Walk<'a> {
     /// View in which the walk looks up all values. A value that is superseded during the walk is still found in this
     /// view.
     snapshot: ReadView,
-    /// True for each keyspace met so far whose keys may have versions (former values).
+    /// True for each keyspace whose keys may have versions (former values); has the keyspaces met so far.
     histories: HashMap<KeyspaceId, bool>,
     /// Positions in this segment of the versions of keys in keyspaces with history. Cleared when it has too many keys.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
-    /// Batches of each stream in this segment, as far as the walk has searched for them.
+    /// Batches of each stream in this segment that the walk has looked up so far.
     windows: HashMap<StreamId, Window>,
     live: Vec<LiveBytes>,
-    /// Bytes that copies of all values and batches in `live` would take.
+    /// Number of bytes that copies of all values and batches in `live` would take in the log.
     total: u64,
     last_entry: Option<(Term, Index)>,
     has_long_values: bool,
@@ -143,8 +144,8 @@ impl Walk<'_> {
             generation: record.payload_at.generation,
             offset: record.payload_at.offset.saturating_add(u32::try_from(offset).unwrap_or(u32::MAX)),
         };
-        // Void records are looked up like all others, and not found: no segment is freed on the evidence of another
-        // table.
+        // Void records are looked up like all others, and no row points to them. So a mistake about void records cannot
+        // free a segment.
         if self.valid.is_entry(record) {
             self.last_entry = Some((record.term, record.index));
         }
@@ -203,8 +204,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the pointer to the version of a key whose value is at position `at` of the segment; `None` if no
-    /// version is there.
+    /// Returns the pointer to the version of a key whose value is at position `at`; `None` if there is no such version.
     fn version(&mut self, keyspace: KeyspaceId, key: &[u8], at: LogPosition) -> Result<Option<BlobRef>, WriteError> {
         if !self.has_versions(keyspace)? {
             return Ok(None);
@@ -269,8 +269,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the batches of a stream in this segment that the walk has looked up so far. On the first call for a
-    /// stream, looks up all its batches if there are few, and none otherwise.
+    /// Returns the window of a stream's batches in this segment. At the first call for a stream, the window has all its
+    /// batches if there are few, and is empty otherwise.
     fn window_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
         match self.windows.entry(stream) {
             Entry::Occupied(known) => Ok(known.into_mut()),
@@ -291,7 +291,8 @@ impl Walk<'_> {
     fn add_live(&mut self, from: &BlobRef, target: &MoveTarget<'_>, bytes: &[u8]) {
         let mut payload = Vec::with_capacity(bytes.len() + 64);
         Move::encode(&mut payload, from, target, bytes);
-        // A Redis command names a value once for each key that may have it, and both may be the same key.
+        // A Redis command names a value once for each key that may have it. If both are one key, the value is found
+        // twice.
         if self.live.last().is_some_and(|last| last.payload == payload) {
             return;
         }

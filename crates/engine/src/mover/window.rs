@@ -1,13 +1,12 @@
 //! The batches of one stream that lie in one segment.
 //!
 //! An append in the log does not contain its offsets, so a walk finds its batch by its time: the batches of a stream
-//! are in the order of their times. A window is the result of one such search, for a span of time. A walk reads
-//! records in order, so it needs one search for many records of a stream instead of one for each, whether the batches
-//! are dead or live.
+//! are in the order of their times. A window is the result of one such search, for a span of time. A walk reads records
+//! in order, so one search serves many records of a stream, live or dead.
 //!
 //! Invariant: a window contains all batches that were appended in its span and lay in the segment when it was made. No
 //! batch can be added later, because a segment that is walked is sealed and its entries are applied. If a batch is
-//! removed later, its copy is void.
+//! removed later, the move that copies it has no effect.
 
 use thalweg_state::{
     machine::{Machine, StreamReadError},
@@ -22,8 +21,7 @@ use crate::error::WriteError;
 const FEW_BATCHES: usize = 32;
 /// Number of batches that a search for a stream's batches reads at a time.
 const PAGE_BATCHES: usize = 256;
-/// Number of state lookups that a search by time, or the reading of a page of batches, counts as in the budget of a
-/// round.
+/// Cost of a search by time, or of reading a page of batches, in lookups of the round's budget.
 const LOOKUPS_PER_SEARCH: u64 = 10;
 
 /// All batches of a stream that lie in one log segment and were appended between two times.
@@ -67,7 +65,7 @@ impl Window {
         let mut found = match machine.batches_from(stream, info.start, FEW_BATCHES + 1, u64::MAX) {
             Ok(found) => found.batches,
             Err(StreamReadError::Machine(error)) => return Err(failed(&error)),
-            // The stream has just been trimmed or deleted.
+            // The stream was just trimmed or deleted.
             Err(_) => return Ok(None),
         };
         if found.len() > FEW_BATCHES {
@@ -94,7 +92,7 @@ impl Window {
             lookups += LOOKUPS_PER_SEARCH;
             let page = match machine.batches_from(stream, from, PAGE_BATCHES, u64::MAX) {
                 Ok(page) => page,
-                // A trim has overtaken the search.
+                // The stream was trimmed during the search.
                 Err(StreamReadError::Trimmed { start }) if start > from => {
                     from = start;
                     continue;
@@ -104,7 +102,7 @@ impl Window {
             };
             batches.extend(page.batches.iter().filter(|batch| batch.blob.generation == segment));
             match page.batches.last() {
-                // The batches behind this one were appended at its time or later.
+                // The batches after this one have its time or a later time.
                 Some(last) if last.end() < page.next && last.time > time => break SpaceTime(last.time.0 - 1),
                 Some(last) if last.end() < page.next => from = last.end(),
                 _ => break SpaceTime(u64::MAX),
@@ -129,15 +127,14 @@ impl Window {
         self.covers(SpaceTime(0)) && self.covers(SpaceTime(u64::MAX))
     }
 
-    /// Returns the batch that begins at position `at` of the segment; `None` if there is no such batch among those
-    /// looked up.
+    /// Returns the batch that begins at position `at` of the segment; `None` if the window has no such batch.
     pub(super) fn at(&self, at: LogPosition) -> Option<BatchRef> {
         let found = self.batches.binary_search_by_key(&at.offset, |batch| batch.blob.offset).ok()?;
         Some(self.batches[found]).filter(|batch| lies_at(&batch.blob, at))
     }
 }
 
-/// Returns the readable batch of a stream that contains an offset, if there is one.
+/// Returns the readable batch of a stream that contains an offset; `None` if there is no such batch.
 pub(super) fn batch_with(machine: &Machine, stream: StreamId, offset: Offset) -> Result<Option<BatchRef>, WriteError> {
     let one_from = |from| match machine.batches_from(stream, from, 1, u64::MAX) {
         Ok(found) => Ok(Ok(found.batches.first().copied())),
@@ -146,7 +143,7 @@ pub(super) fn batch_with(machine: &Machine, stream: StreamId, offset: Offset) ->
     };
     match one_from(offset)? {
         Ok(found) => Ok(found),
-        // The batch that contains the start may begin below it, and is live.
+        // The batch that contains the stream's start may begin below it. Such a batch is live.
         Err(StreamReadError::Trimmed { start }) if start > offset => {
             Ok(one_from(start)?.ok().flatten().filter(|found| found.first <= offset))
         }

@@ -1,8 +1,8 @@
 //! Scans of an optimistic transaction: their results, and the range of keys that they have read.
 //!
 //! A scan returns the pairs of the transaction's view merged with the transaction's own writes. The range that counts
-//! as read reaches as far as the scan looked: with a limit, up to the last returned pair. Only pairs of the view count
-//! as read, because the transaction's own writes are invisible to other clients.
+//! as read ends where the scan ended: with a limit, at the last returned pair. Only pairs of the view count as read,
+//! because the transaction's own writes are invisible to other clients.
 
 use std::{
     cmp::Ordering,
@@ -38,12 +38,12 @@ pub(super) struct ReadRange {
 }
 
 impl ReadRange {
-    /// Converts the range to a condition: the range has not changed since the revision `since`.
+    /// Returns the condition that the range has not changed since the revision `since`.
     pub(super) fn unchanged(&self, since: Revision) -> UnchangedRange<'_> {
         UnchangedRange { end: self.end.as_deref(), since, count: self.count }
     }
 
-    /// Returns the range in the form in which it can be scanned again, without values.
+    /// Returns a scan of the range without values.
     pub(super) fn as_scan(&self) -> ScanRange {
         ScanRange {
             start: Bound::Included(self.start.clone()),
@@ -54,7 +54,7 @@ impl ReadRange {
     }
 }
 
-/// Returns the pairs of `range` that a transaction sees, and the range that it has thereby read. `writes` are the
+/// Returns the pairs of `range` that a transaction sees, and the range that counts as read. `writes` are the
 /// transaction's own writes; `stored` scans its view.
 pub(super) fn scan(
     keyspace: &Keyspace,
@@ -73,7 +73,7 @@ pub(super) fn scan(
         .take_while(|((id, key), _)| *id == keyspace.id() && end.as_ref().is_none_or(|end| key < end));
     let mut own: Vec<(&[u8], &Option<Bytes>)> = own.map(|((_, key), write)| (&key[..], write)).collect();
     let before = match range.order {
-        // Keys are taken from the end of the list.
+        // The loop takes keys from the end of the list.
         Order::Ascending => {
             own.reverse();
             Ordering::Less
@@ -146,7 +146,7 @@ fn bounds(range: &ScanRange) -> (Vec<u8>, Option<Vec<u8>>) {
     let end = end.into_iter().chain(after).min();
     match start {
         Some(start) => (start.max(range.prefix.clone()), end),
-        // The range begins above every key.
+        // The range begins above every key, so it is empty.
         None => (Vec::new(), Some(Vec::new())),
     }
 }

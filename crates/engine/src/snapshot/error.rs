@@ -17,7 +17,7 @@ pub enum RestoreError {
         /// Path of the destination directory.
         path: String,
     },
-    /// All full snapshots among the given parts (snapshots of a backup) are newer than the requested position.
+    /// Every full snapshot among the given parts (snapshots of a backup) is newer than the requested position.
     #[error("no full snapshot reaches back to {wanted}: the oldest is at LSN {lsn}, {time} µs", time = time.0)]
     TooEarly {
         /// Position to which the caller wants to restore.

@@ -1,12 +1,11 @@
-//! Snapshots of an open database: taking one, creating a directory from some, and installing one.
+//! Snapshots of an open database: taking and installing them, and creating a directory from a backup.
 //!
 //! Owns: beginning a snapshot of the database ([`Database::snapshot`]), creating a directory from a backup
-//! ([`restore`]), and installing a snapshot into a running database ([`Install`]). Does not own: the bytes of a
-//! snapshot, and the reading and writing of them, which are the crate `thalweg-snapshot`; files, directories of
-//! backups, or sockets.
+//! ([`restore`]), and installing a snapshot into a running database ([`Install`]). Does not own: the reading and
+//! writing of a snapshot's bytes (crate `thalweg-snapshot`), files, directories of backups, or sockets.
 //!
-//! Invariant: a directory or a state that was filled half-way is recognised by the next open, and never taken for a
-//! whole one (`restore`, `install`).
+//! Invariant: the next open recognises a half-filled directory or state, and never takes it for a complete one
+//! (`restore`, `install`).
 
 mod error;
 pub(crate) mod install;
@@ -29,7 +28,7 @@ pub use thalweg_snapshot::{
 
 impl Database {
     /// Begins a snapshot of the present applied state, or of the changes since an LSN. Writes continue concurrently. A
-    /// member that has stopped serving gives its state to nobody.
+    /// member that has stopped serving returns an error, so that no node gets its state.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<Snapshot, SnapshotError> {
         let (inner, open) = (&self.inner, &self.inner.open);
         if let Some(reason) = self.stopped_serving() {

@@ -9,7 +9,7 @@
 //!                        |-- 400..600 --|
 //! ```
 //! The plan takes the newest full snapshot at or before the target. Then it repeatedly takes the increment that begins
-//! at or before the position reached so far and ends last. Parts may be given in any order, and there may be more than
+//! at or before the position reached so far and ends last. The caller may pass parts in any order, and more parts than
 //! needed.
 
 use std::{
@@ -28,7 +28,7 @@ use super::RestoreError;
 /// Function that opens the bytes of a backup's snapshot for reading. A restore calls it at least twice.
 type Open = Box<dyn Fn() -> io::Result<Box<dyn Read>> + Send + Sync>;
 
-/// A part of a backup: one snapshot (full or an increment) at some location, to be restored together with others.
+/// A part of a backup: one snapshot (full or an increment) at some location, restored together with other parts.
 pub struct Part {
     name: String,
     open: Open,
@@ -96,8 +96,8 @@ pub enum RestoreTo {
     End,
     /// The restore applies all entries below this LSN and no later ones.
     Lsn(Lsn),
-    /// The restore applies all entries of this time or earlier. The snapshots do not show whether the node had further
-    /// entries between the last one in them and this time.
+    /// The restore applies all entries of this time or earlier. If the node had entries after the end of the snapshots
+    /// and up to this time, their absence is not noticed.
     Time(SpaceTime),
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for RestoreTo {
 }
 
 impl RestoreTo {
-    /// Returns true if restoring this snapshot would not go past the target.
+    /// Returns true if the contents of this snapshot do not go past the target.
     fn allows(self, info: &SnapshotInfo) -> bool {
         match self {
             Self::End => true,
@@ -123,7 +123,7 @@ impl RestoreTo {
 }
 
 /// Returns the descriptions of the parts that lead to a target, in order, beginning with a full snapshot. Fails if the
-/// parts cannot be restored, as far as their descriptions show this.
+/// descriptions show that the parts cannot be restored.
 pub fn chain(parts: &[Part], to: RestoreTo) -> Result<Vec<SnapshotInfo>, RestoreError> {
     Ok(plan(parts, to)?.into_iter().map(|(_, info)| info).collect())
 }
@@ -154,7 +154,7 @@ fn choose<'a>(all: &[(&'a Part, SnapshotInfo)], to: RestoreTo) -> Result<Vec<(&'
             }
         });
     };
-    // Full snapshots past the target, which show that the node has data in between.
+    // Full snapshots past the target show that the node has data up to their positions.
     let later_fulls = |lsn| fulls().map(|(_, info)| info.applied.lsn).filter(move |full| *full > lsn);
     let mut chosen = vec![full];
     let mut covered = full.1;

@@ -11,9 +11,8 @@
 //! ```
 //! Invariants: the log of the new directory begins above every LSN of the parts (snapshots of the backup). Terms,
 //! indexes, revisions, offsets and times continue from the restored ones, in the next term. The node is a new one: its
-//! increments cannot be combined with backups of the old node. The directory cannot be opened before `IDENTITY`
-//! exists, which is written last. If a restore ends before that, the next restore into the same directory removes the
-//! remains of the first.
+//! increments cannot be combined with backups of the old node. `IDENTITY` is written last, and the directory cannot be
+//! opened before. If a restore ends early, the next restore into the same directory removes the remains.
 
 use std::{
     fs,
@@ -94,8 +93,8 @@ pub struct Restored {
     pub removed_unfinished: bool,
 }
 
-/// Restores a backup into the directory at `path`. The directory must not exist, be empty, or contain the remains of
-/// an unfinished restore.
+/// Restores a backup into the directory at `path`. The directory must not exist, or must be empty, or must contain only
+/// the remains of an unfinished restore.
 pub fn restore(
     path: impl AsRef<Path>,
     parts: &[Part],
@@ -117,7 +116,7 @@ pub fn restore(
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Err(exists()),
         Err(error) => return Err(io_error(path, "reading the directory", &error).into()),
     }
-    // Plan before creating anything: a backup that does not reach the target leaves nothing behind.
+    // The plan is made before anything is created: if a backup does not reach the target, no remains are left.
     plan::plan(parts, to)?;
     let disk = RealDisk::open(path).map_err(|error| io_error(path, "opening the directory", &error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
@@ -154,8 +153,8 @@ pub fn restore_on(
     mark(disk).map_err(io("marking the directory as unfinished"))?;
     let node = NodeId(seed);
     let done = fill(disk, clock, node, &plan, to, &Options { backend: Some(backend), ..options.clone() }, progress)?;
-    // The restore counts as the last use of the directory, so that the first open compares the wall clock with that of
-    // now. If that was wrong, the backup can be restored once more.
+    // The restore counts as the last use of the directory: the first open compares the wall clock with the present one.
+    // If the present clock is wrong, the backup can be restored once more.
     let used = clock.wall().max(done.time);
     ClockFile::open(disk).and_then(|file| file.save(disk, used)).map_err(io("writing the file CLOCK"))?;
     Identity { node, backend, cluster: None }.write(disk).map_err(io("writing the identity"))?;
@@ -252,8 +251,8 @@ fn fill(
     })
 }
 
-/// Returns the options with memtables and a cache that are not much larger than the backup. A short file may hold a lot
-/// of compressed data, and must not fill the memory of the machine that reads it.
+/// Returns the options with memtables and a cache that are not much larger than the backup. A short file may hold much
+/// compressed data, which must not fill the memory of this machine.
 fn within_memory(options: &Options, plan: &[(&Part, SnapshotInfo)]) -> Options {
     let stored: Option<u64> = plan.iter().map(|(part, _)| part.stored_bytes()).sum();
     let most = stored.map_or(u64::MAX, |stored| stored.saturating_mul(USUAL_RATIO).max(LEAST_MEMORY_BYTES));
@@ -401,8 +400,8 @@ impl Replay<'_> {
                 );
                 return Err(not_contiguous(part, what));
             }
-            // Applied with the previous time, its batch would not be found by the time in the log's record (see
-            // `mover::window`).
+            // If the entry were applied with the previous time, `mover::window` could not find its batch by the time in
+            // the log's record.
             if entry.id.time < time {
                 let what = format!(
                     "entry {index} has time {} µs, and entry {} after it has time {} µs",
@@ -436,7 +435,7 @@ impl Replay<'_> {
             );
             return Err(not_contiguous(part, what));
         }
-        // The records between the last entry and the end of the increment belong to the old node itself.
+        // The records between the last entry and the end of the increment concern only the old node.
         self.lsn = match self.to {
             RestoreTo::Lsn(lsn) => info.applied.lsn.min(lsn),
             _ => info.applied.lsn,

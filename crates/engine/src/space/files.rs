@@ -11,18 +11,17 @@ use std::{
 /// Size in bytes of the unit in which the operating system counts the blocks of a file.
 const BLOCK_BYTES: u64 = 512;
 
-/// A file or a directory within a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FoundFile {
     /// Path relative to the data directory; empty for this directory itself.
     pub(super) path: String,
     pub(super) is_dir: bool,
-    /// Bytes of the blocks on the disk. A file with holes takes less than its length.
+    /// Size in bytes of the blocks on the disk. For a file with holes this is less than its length.
     pub(super) allocated_bytes: u64,
 }
 
 /// Lists all files and directories below `root`, and `root` itself. Follows no links. A file with several names counts
-/// once. A file that disappears meanwhile is left out.
+/// once. A file that is removed during the listing may be missing.
 pub(super) fn list(root: &Path) -> io::Result<Vec<FoundFile>> {
     let mut list = List::default();
     list.add(String::new(), &fs::metadata(root)?);
@@ -33,7 +32,7 @@ pub(super) fn list(root: &Path) -> io::Result<Vec<FoundFile>> {
 #[derive(Default)]
 struct List {
     found: Vec<FoundFile>,
-    /// Device and number of the files with several names that were found.
+    /// Device and inode number of each file with several names that was listed.
     linked: HashSet<(u64, u64)>,
 }
 

@@ -16,8 +16,8 @@ pub enum WatchError {
         /// First revision that a watch can still read from the log.
         oldest: Revision,
     },
-    /// The requested revision is above the next one: the client got it from another directory, or it belonged to
-    /// writes that a power loss has undone.
+    /// The requested revision is above the next one. The client got it from another directory, or from writes that a
+    /// power loss has undone.
     #[error("revision {requested} has not been reached: the next one is {next}")]
     BeyondEnd {
         /// Revision from which changes were requested.
@@ -31,7 +31,7 @@ pub enum WatchError {
     /// The maximum number of watches that follow live changes is reached.
     #[error("too many watches: the limit is {MAX_WATCHES}")]
     TooMany,
-    /// The system provides no thread for the watches of live changes.
+    /// The operating system could not start the thread for watches of live changes.
     #[error("the server can start no thread for watches: retry later")]
     NoThread,
     /// The log or the state could not be read.

@@ -9,7 +9,7 @@ use thalweg_types::{Revision, SpaceTime};
 pub enum WatchChange {
     /// The key was set to this value.
     Put(Bytes),
-    /// The key was deleted. A delete of a key without a value is reported too, since deletes do not read.
+    /// The key was deleted. A delete of a key without a value is reported too, because deletes do not read the key.
     Delete,
     /// The key was removed after its deadline or its lease's deadline.
     Expire,
@@ -36,7 +36,7 @@ impl WatchEvent {
         let (_, key) = change.target();
         let (key, change) = match change {
             KeyChange::Put { value, .. } => {
-                // One allocation serves both.
+                // One allocation holds both the key and the value.
                 let mut both = Bytes::from([key, value].concat());
                 let key = both.split_to(key.len());
                 (key, WatchChange::Put(both))

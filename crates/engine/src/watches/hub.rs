@@ -4,14 +4,14 @@
 //! watch and its bounds (`queue`), the index of intervals (`interval`), reading commits from the log (`reader`), or a
 //! watch that reads the log itself because it is behind (`watch` of the crate).
 //!
-//! One dispatcher thread reads the log behind the applying thread, whatever the number of watches, and finds the
-//! interested watches in an index. The applying thread only wakes the dispatcher, and at most once per [`LINGER`]:
-//! after some work the dispatcher looks again before it sleeps. Without watches no thread does any work, and the
-//! applying thread pays one atomic load.
+//! One dispatcher thread serves all watches: it reads the log behind the applying thread, and finds the interested
+//! watches in an index. The applying thread only wakes the dispatcher, at most once per [`LINGER`], because the
+//! dispatcher checks for more work before it sleeps. Without watches no thread does any work, and the applying thread
+//! pays one atomic load.
 //!
-//! The dispatcher holds the registry during a round. Other threads never wait for it: they join and leave at once while
-//! the registry is free, and leave a note for the next round otherwise. A watch whose note waits knows no revision from
-//! which its queue gets changes yet, and is woken when it does.
+//! The dispatcher holds the registry during a round. Other threads never wait for it: they join and leave at once if
+//! the registry is free, and otherwise leave a note for the next round. Until the note is carried out, the watch does
+//! not know the revision from which its queue gets changes; then it is woken.
 //!
 //! Invariant: all changes up to the revision [`Hub::dispatched`] are in the queues of the watches that have joined.
 
@@ -42,18 +42,18 @@ use crate::watches::{
 const LINGER: Duration = Duration::from_millis(1);
 /// Longest sleep of the dispatcher. It bounds the delay that a missed wake-up can cause.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Number of commits after which a round of the dispatcher pauses, so that watches join, leave and are woken. It also
-/// pauses after [`ROUND_BYTES`] of commits, and after [`ROUND_DELIVERIES`].
+/// Number of commits after which a round of the dispatcher ends, so that watches can join, leave and be woken. A round
+/// also ends after [`ROUND_BYTES`] of commits, and after [`ROUND_DELIVERIES`].
 const ROUND_COMMITS: usize = 4096;
 const ROUND_BYTES: usize = 4 * 1024 * 1024;
-/// Number of commits that a round puts into queues, counted once for each queue.
+/// Number of deliveries after which a round ends. Each commit counts once for each queue that gets it.
 const ROUND_DELIVERIES: usize = 4096;
 
 /// State that the applying thread, the dispatcher and the watches share.
 pub(crate) struct Hub {
     source: Source,
     mode: Mode,
-    /// Number of watches that follow live changes, or will when the dispatcher lets them join.
+    /// Number of watches that follow live changes, or wait to join the dispatcher.
     watching: AtomicUsize,
     next_id: AtomicU64,
     /// True while the dispatcher sleeps and must be woken to notice changes.
@@ -63,16 +63,16 @@ pub(crate) struct Hub {
     queued_bytes: Arc<AtomicUsize>,
     max_queued_bytes: usize,
     registry: Mutex<Registry>,
-    /// Joins and leaves that found the registry in use. Locked for moments only, and never before the registry.
+    /// Joins and leaves that found the registry in use. The lock is held only for moments, and never taken before that
+    /// of the registry.
     notes: Mutex<PendingRegistrations>,
-    /// Starts the dispatcher's thread.
     spawn: fn(Arc<Self>) -> io::Result<JoinHandle<()>>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
     /// Handle of the dispatcher's thread, by which the applying thread wakes it.
     sleeper: std::sync::OnceLock<Thread>,
 }
 
-/// Joins and leaves for the next round of the dispatcher, in the order of their lists.
+/// Joins and leaves that the dispatcher's next round carries out, each list in its order.
 #[derive(Debug, Default)]
 struct PendingRegistrations {
     joins: Vec<(u64, Registered)>,
@@ -87,7 +87,7 @@ struct Registry {
     indexes: HashMap<KeyspaceId, IntervalIndex>,
     /// Keyspaces whose index of watched intervals is out of date.
     changed: HashSet<KeyspaceId>,
-    /// The dispatcher's position in the log; `None` while there are no watches.
+    /// Reader of the log for the dispatcher; `None` while there are no watches.
     reader: Option<Reader>,
 }
 
@@ -118,7 +118,7 @@ impl WatchRegistration {
 impl Drop for WatchRegistration {
     fn drop(&mut self) {
         self.hub.free_place(&self.queue);
-        // Once a queue has ended, the dispatcher has removed its watch.
+        // If a queue has ended, the dispatcher has already removed its watch.
         if !self.queue.has_ended() {
             self.hub.unregister(self.id);
         }
@@ -174,8 +174,8 @@ impl Hub {
     }
 
     fn wake(&self) {
-        // The applier publishes the applied position before it checks whether the dispatcher sleeps. The dispatcher
-        // announces its sleep before it looks for the last time.
+        // The applying thread publishes the applied position before it checks if the dispatcher sleeps. The dispatcher
+        // announces its sleep before its last check for work. So one of the two notices the other.
         fence(Ordering::SeqCst);
         if self.idle.load(Ordering::Relaxed)
             && self.idle.swap(false, Ordering::SeqCst)
@@ -185,7 +185,7 @@ impl Hub {
         }
     }
 
-    /// Registers a watch. The dispatcher queues the changes of the keys in `interval` for it from the revision on that
+    /// Registers a watch. The dispatcher queues the changes of keys in `interval` for it, after the revision that
     /// [`WatchRegistration::joined`] returns. Does not wait for a round of the dispatcher.
     pub(crate) fn register(
         self: &Arc<Self>,
@@ -203,7 +203,7 @@ impl Hub {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let queue = Arc::new(Queue::new(Arc::clone(&self.queued_bytes), self.max_queued_bytes));
         let registered = Registered { keyspace, interval: interval.clone(), queue: Arc::clone(&queue), touched: 0 };
-        // If this function fails, the registration frees the place.
+        // If this function fails, dropping the registration frees the watch's place.
         let registration = WatchRegistration { hub: Arc::clone(self), id, queue };
         match self.free_registry() {
             Some(mut registry) => {
@@ -215,7 +215,7 @@ impl Hub {
             }
             None => self.notes().joins.push((id, registered)),
         }
-        // A hub that was closed before the note was written has not ended the queue.
+        // If the hub was closed before the note was written, the close has not ended this queue.
         if self.is_closed() {
             return Err(WatchError::Closed);
         }
@@ -235,7 +235,7 @@ impl Hub {
         }
     }
 
-    /// Lets a watch join at the dispatcher's position.
+    /// Lets a watch get changes from the dispatcher's position on.
     fn join(&self, registry: &mut Registry, id: u64, watch: Registered) -> Result<(), WatchError> {
         let joined = match &registry.reader {
             Some(reader) => reader.done(),
@@ -266,7 +266,7 @@ impl Hub {
         touched
     }
 
-    /// Frees the place of a watch in the maximum number of watches, unless that has happened already.
+    /// Frees the watch's place in the maximum number of watches, if this was not done yet.
     fn free_place(&self, queue: &Queue) {
         if queue.give_up_place() {
             self.watching.fetch_sub(1, Ordering::SeqCst);
@@ -284,10 +284,10 @@ impl Hub {
         let dispatcher = self.dispatcher.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((thread, handle)) = dispatcher {
             thread.unpark();
-            // A waker called by the dispatcher may have dropped the last handle, in which case this code runs on the
-            // dispatcher.
+            // A waker that the dispatcher calls may drop the last handle. Then this code runs on the dispatcher's
+            // thread.
             if thread.id() != thread::current().id() {
-                // A panicking dispatcher has already reported its panic.
+                // A panic of the dispatcher was already printed.
                 let _ = handle.join();
             }
         }
@@ -399,7 +399,6 @@ enum DispatchWork {
 }
 
 impl Registry {
-    /// Stops following the log. Called when no watch is left.
     fn stop(&mut self) {
         self.reader = None;
         self.indexes.clear();
@@ -438,7 +437,8 @@ impl Registry {
         }
     }
 
-    /// Queues changes for the watches, and adds the queues to `touched`, each once. The events count in `queued_bytes`.
+    /// Queues changes for the watches. Adds each queue that got changes to `touched`, once. The memory of the events is
+    /// counted in `queued_bytes`.
     fn dispatch(
         &mut self,
         queued_bytes: &Arc<AtomicUsize>,
@@ -471,7 +471,7 @@ impl Registry {
 
     fn end_all(&mut self, how: &QueueEnd, ended: &mut Vec<Arc<Queue>>) {
         let mut watches: Vec<_> = self.watches.drain().collect();
-        // The watches are woken in this order, so that a simulation repeats its course.
+        // The watches are woken in this order, so that a simulation is repeatable.
         watches.sort_unstable_by_key(|(id, _)| *id);
         for (_, watch) in watches {
             watch.queue.end(how.clone());
@@ -486,13 +486,13 @@ impl Registry {
 struct Matches {
     /// Events that at least one watch wants, in the order of the changes. All interested watches share one copy.
     events: Vec<Arc<QueuedEvent>>,
-    /// Number of a watch and position of an event in `events`. In the order of the changes, until they are sorted by
-    /// watch.
+    /// Pairs of the number of a watch and the position of an event in `events`, first in the order of the changes,
+    /// later sorted by watch.
     found: Vec<(u64, usize)>,
 }
 
 impl Matches {
-    /// Gathers the events of a commit in place of those of the last one.
+    /// Gathers the events of a commit, in place of those of the previous commit.
     fn gather(
         &mut self,
         indexes: &HashMap<KeyspaceId, IntervalIndex>,
@@ -529,7 +529,6 @@ impl Matches {
     }
 }
 
-/// Events of a commit that one watch wants.
 #[derive(Clone)]
 struct MatchedEvents<'m> {
     events: &'m [Arc<QueuedEvent>],

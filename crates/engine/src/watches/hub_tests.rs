@@ -1,4 +1,4 @@
-//! Tests of the dispatcher and its registry. The test holds the registry where a round of the dispatcher would hold it.
+//! Tests of the dispatcher and its registry. Each test holds the lock of the registry in place of a dispatcher's round.
 
 use std::ops::Bound;
 

@@ -1,8 +1,7 @@
-//! Intervals of keys that watches observe, and an index that finds the intervals containing a key without checking
-//! each.
+//! Intervals of keys that watches observe, and an index that finds the intervals that contain a key.
 //!
-//! Owns: `KeyInterval`, and `IntervalIndex` with its searches by key and by prefix. Does not own: the watches to which
-//! the numbers belong, or the time at which the index is built again (`hub`).
+//! Owns: `KeyInterval`, and `IntervalIndex` with its searches by key and by prefix. Does not own: the watches whose
+//! numbers the index holds, or the time at which the index is rebuilt (`hub`).
 //!
 //! Invariants: the nodes of the index ascend strictly by start and end; the highest end of a node is the maximum over
 //! its subtree.
@@ -70,9 +69,9 @@ fn successor(key: &[u8]) -> Vec<u8> {
     [key, b"\0"].concat()
 }
 
-/// Index over numbered intervals of keys. A search takes `O(log n)` for each interval found: the intervals are sorted
-/// by their start and form a balanced tree in place, in which each node stores the highest end beneath it. Equal
-/// intervals share one node, so that a number can join or leave them without building the tree again.
+/// Index over numbered intervals of keys. A search takes `O(log n)` for each interval found. The intervals are sorted
+/// by their start and form a balanced tree in place. Each node stores the highest end in its subtree. Equal intervals
+/// share a node, so that a number can join or leave them without a rebuild of the tree.
 #[derive(Debug, Default)]
 pub(crate) struct IntervalIndex {
     /// Nodes of the tree, sorted by the start and the end of their interval. The root of the subtree `from..to` is the
@@ -114,8 +113,8 @@ impl IntervalIndex {
         node.map(|node| node.numbers.push(number)).is_some()
     }
 
-    /// Removes a number from an interval. Returns false if the interval has no number left, and the index should be
-    /// built again.
+    /// Removes a number from an interval. Returns false if the interval has no number left; the index should then be
+    /// rebuilt.
     pub(crate) fn leave(&mut self, interval: &KeyInterval, number: u64) -> bool {
         let Some(node) = self.node(interval) else { return false };
         if let Some(at) = node.numbers.iter().position(|here| *here == number) {
@@ -160,8 +159,8 @@ fn set_highest_ends(nodes: &mut [Node]) {
     }
 }
 
-/// Visits the nodes of a subtree whose interval begins early enough (`begins` returns true up to some start) and ends
-/// above `lowest`.
+/// Visits the nodes of a subtree whose interval begins early enough and ends above `lowest`. `begins` returns true for
+/// each start up to some key.
 fn search(nodes: &[Node], lowest: &[u8], begins: &dyn Fn(&[u8]) -> bool, found: &mut dyn FnMut(u64)) {
     let middle = nodes.len() / 2;
     let Some(node) = nodes.get(middle) else { return };
@@ -234,7 +233,7 @@ mod tests {
     fn numbers_join_and_leave_equal_intervals() {
         for seed in 0..50 {
             let mut state = seed;
-            // Few keys, so that many intervals are equal.
+            // There are few keys, so that many intervals are equal.
             let mut intervals: Vec<_> = (0..20).map(|number| (interval(&mut state), number)).collect();
             let mut index = IntervalIndex::new(intervals.clone());
             for number in 20..120 {

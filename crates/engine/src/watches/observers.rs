@@ -1,4 +1,4 @@
-//! Notification of waiting stream readers and of watches that entries were applied.
+//! Notification of watches and waiting stream readers about applied entries.
 
 use std::sync::{Arc, OnceLock};
 
@@ -37,7 +37,7 @@ pub(crate) struct MemberObservers {
     pub(crate) observers: Observers,
     pub(crate) machine: Arc<Machine>,
     pub(crate) hashes: Arc<HashMarks>,
-    /// Observer of the caller.
+    /// Observer that the caller has set.
     pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 

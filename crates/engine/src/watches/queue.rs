@@ -1,7 +1,7 @@
 //! Queue of events for one watch that follows live changes.
 //!
-//! Owns: `Queue`, the memory that shared events count, and the wake-up of the watch. Does not own: the choice of events
-//! for a watch (`hub`), or reading lost changes from the log (`reader`).
+//! Owns: `Queue`, the accounting of shared events' memory, and the wake-up of the watch. Does not own: the choice of
+//! events for a watch (`hub`), or reading lost changes from the log (`reader`).
 //!
 //! Bounds: [`MAX_WATCH_QUEUE_EVENTS`] and [`MAX_WATCH_QUEUE_BYTES`] for each queue, `max_watch_queues_bytes` of the
 //! options for all queues together. An event that several queues share counts once for all of them. If a commit would
@@ -26,13 +26,13 @@ use crate::{
     watches::{error::WatchError, event::WatchEvent},
 };
 
-/// Memory in bytes of a shared event in one queue: its reference, in a list with spare capacity.
+/// Memory in bytes of a shared event in one queue: its reference in a list, which may have spare capacity.
 const ENTRY_BYTES: usize = 2 * size_of::<Arc<QueuedEvent>>();
 /// Value of [`Queue::joined`] before the dispatcher knows the watch.
 const NOT_JOINED: u64 = u64::MAX;
 
-/// An event in the queues of one or several watches. Its memory counts once in the sum of all queues, until it has left
-/// the last of them.
+/// An event in the queues of one or several watches. Its memory counts once in the sum of all queues, until the event
+/// has left the last queue.
 #[derive(Debug)]
 pub(crate) struct QueuedEvent {
     event: WatchEvent,
@@ -40,7 +40,7 @@ pub(crate) struct QueuedEvent {
 }
 
 impl QueuedEvent {
-    /// Counts an event in `total`, the sum of the bytes in all queues.
+    /// Creates an event, and adds its memory to `total`, the sum of the bytes in all queues.
     pub(crate) fn new(event: WatchEvent, total: &Arc<AtomicUsize>) -> Arc<Self> {
         total.fetch_add(event.memory(), Ordering::Relaxed);
         Arc::new(Self { event, total: Arc::clone(total) })
@@ -65,10 +65,10 @@ pub(crate) enum QueueEnd {
 #[derive(Debug, Default)]
 struct Inner {
     events: VecDeque<Arc<QueuedEvent>>,
-    /// Memory of the events, whether or not other queues share them.
+    /// Memory of the events in bytes, including events that other queues share.
     bytes: usize,
     ended: Option<QueueEnd>,
-    /// True from the time at which the dispatcher let the watch join late, until the watch next takes events.
+    /// True after the dispatcher let the watch join in a later round, until the watch next takes events.
     has_just_joined: bool,
     waiter: Option<Waiter>,
 }
@@ -93,7 +93,6 @@ pub(crate) struct Queue {
     has_place: AtomicBool,
     /// Sum of the bytes in the queues of all watches.
     total: Arc<AtomicUsize>,
-    /// Maximum of `total`.
     max_total: usize,
 }
 
@@ -128,7 +127,7 @@ impl Queue {
         self.has_place.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns true if the queue has ended. The dispatcher then knows the watch no more.
+    /// Returns true if the queue has ended. The dispatcher then no longer knows the watch.
     pub(crate) fn has_ended(&self) -> bool {
         self.lock().ended.is_some()
     }
@@ -167,7 +166,7 @@ impl Queue {
         self.lock().ended.get_or_insert(how);
     }
 
-    /// Takes queued events: whole commits, as many as fit into `max_events` and `max_bytes`, and at least one.
+    /// Takes whole commits from the queue: as many as fit into `max_events` and `max_bytes`, but at least one.
     pub(crate) fn take(&self, max_events: usize, max_bytes: usize) -> TakenEvents {
         let mut inner = self.lock();
         inner.has_just_joined = false;
@@ -210,7 +209,7 @@ impl Queue {
         inner.events.is_empty() && inner.ended.is_none() && !inner.has_just_joined
     }
 
-    /// Sets the thread or task that the next [`wake`](Self::wake) wakes. The caller must look at the queue again
+    /// Sets the thread or task that the next [`wake`](Self::wake) wakes. The caller must check the queue again
     /// afterwards.
     pub(crate) fn set_waiter(&self, waiter: Waiter) {
         self.lock().waiter = Some(waiter);
@@ -253,7 +252,6 @@ mod tests {
         queue.take(usize::MAX, usize::MAX)
     }
 
-    /// Returns the first revision that a queue lost, if it has ended.
     fn lost(queue: &Queue) -> Option<Revision> {
         match take_all(queue).ended {
             Some(QueueEnd::Lost(revision)) => Some(revision),
@@ -262,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Pushes events that no other queue shares.
+    /// Pushes events that are in no other queue.
     fn push(queue: &Queue, revision: u64, events: &[WatchEvent]) -> PushResult {
         let events: Vec<_> = events.iter().map(|event| QueuedEvent::new(event.clone(), &queue.total)).collect();
         queue.push(Revision(revision), events.iter())
@@ -293,7 +291,7 @@ mod tests {
         const QUEUES: usize = 1000;
         let total = Arc::new(AtomicUsize::new(0));
         let queues: Vec<_> = (0..QUEUES).map(|_| Queue::new(total.clone(), MAX_TOTAL)).collect();
-        // Without sharing, the queues together would hold four of these.
+        // If they counted for each queue, the queues together would hold only four of these events.
         let shared = event(MAX_WATCH_QUEUE_BYTES / 20);
         for revision in 1..=10 {
             let queued = QueuedEvent::new(shared.clone(), &total);

@@ -1,12 +1,11 @@
 //! Reading the changes of commits from the log, from any revision that the log still has.
 //!
 //! Owns: finding the position of a revision, pairing entries with their verdicts (rows about facts that an entry's
-//! bytes do not determine), and counting revisions. Bound: the log's read buffer ([`CHUNK_BYTES`] for a watch, or one
-//! batch) and [`VERDICT_BYTES`] while it reads, and nothing while it rests. A resting reader keeps no segment of the
-//! log.
+//! bytes do not determine), and counting revisions. Bound: while a reader reads, the log's read buffer ([`CHUNK_BYTES`]
+//! for a watch, or one batch) and [`VERDICT_BYTES`]. A resting reader uses no buffers and keeps no segment of the log.
 //!
-//! Invariants: only applied entries are read, and none that a truncation has undone. The revisions counted must match
-//! those of the state; otherwise the data is corrupt.
+//! Invariants: only applied entries are read, and no entry that a truncation has voided. The revisions counted must
+//! match those of the state; otherwise the data is corrupt.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -62,14 +61,14 @@ pub(crate) enum ReadEnd {
     Stop,
 }
 
-/// Result of a visit of a commit: the choice whether the reader goes on.
+/// Decision of the callback after a commit: if and where the read goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visited {
     /// The reader visits the next commit.
     Continue,
     /// The read ends after this commit.
     Last,
-    /// The read ends before this commit: the next read visits it again.
+    /// The read ends before this commit. The next read visits the commit again.
     NotYet,
 }
 
@@ -81,13 +80,13 @@ pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<Vis
 pub(crate) struct ReaderPosition {
     /// LSN of the first record that has not been visited completely.
     next: Lsn,
-    /// Last revision used before that record.
+    /// Revision of the last commit before that record.
     counted: Revision,
-    /// Revision up to which all commits have been visited or were not wanted. `counted <= done`, unless the position
-    /// was just found, which lies before the wanted revision.
+    /// Revision up to which all commits have been visited or were not wanted. `counted <= done`, except that a position
+    /// that was just searched may lie before the wanted revision.
     done: Revision,
-    /// Number of times that another state had replaced the state when the reader was opened. After another replacement
-    /// the reader ends, because the log may lack the entries that led to the new state.
+    /// Number of installs that had replaced the state when the reader was opened. After another install the reader
+    /// ends, because the log may lack the entries that led to the new state.
     replacements: u64,
 }
 
@@ -106,17 +105,16 @@ pub(crate) struct Reader {
 #[derive(Debug)]
 struct OpenReader {
     records: Records,
-    /// Decides which records are valid. It knows all truncations that the log has gained since it was opened and that
-    /// the reader has not passed.
+    /// Rule that decides which records are valid. It knows all truncations that the reader has not passed yet.
     valid: Valid,
-    /// LSN of the last record read; before the first read, of the first record to read.
+    /// LSN of the last record read; before the first read, LSN of the first record to read.
     last: Lsn,
     /// Record that was read from the log before the state had applied it, kept for the next read.
     held: Option<LogRecord>,
     /// Log entry in which the callback stopped the last read, and the state's row about this entry, if there is one.
     pending: Option<(LogRecord, Option<Bytes>)>,
     verdicts: VecDeque<(Index, Bytes)>,
-    /// Index of the last log entry for which the state's row about it has been fetched.
+    /// Index of the last log entry whose row about it (the verdict) was fetched from the state.
     known: Option<Index>,
 }
 
@@ -160,7 +158,8 @@ impl Reader {
             return Ok(());
         }
         let (source, position) = (&self.source, &self.position);
-        // Read the truncations before the records: data freed in between is in neither.
+        // Get the truncations before the records. In the other order, data that is freed in between would be missing in
+        // both.
         let valid = Valid::of(&source.log, source.space);
         let records = source.log.records_in_chunks(position.next, self.chunk_bytes);
         let records = records.map_err(|error| explain(source, position.done, error))?;
@@ -182,7 +181,8 @@ impl Reader {
     /// Visits commits in order until `visit` stops, or all commits applied at the time of the call have been visited.
     pub(crate) fn read(&mut self, visit: &mut Visit<'_>) -> Result<ReadEnd, WatchError> {
         let applied = self.source.machine.applied();
-        // Do this after reading the applied position: if it is of the new state, the number has been raised.
+        // This check follows the read of the applied position. If that position is of a new state, the number is
+        // already raised.
         if self.source.machine.replacements() != self.position.replacements {
             return Err(self.source.compacted(self.position.done.next()));
         }
@@ -190,7 +190,7 @@ impl Reader {
         let Self { source, position, open: Some(open), .. } = self else { unreachable!("the reader was opened above") };
         let extended = source.log.extend_records(&mut open.records);
         extended.map_err(|error| explain(source, position.done, error))?;
-        // Do this after reading the applied position: by then all truncations of the records below it are known.
+        // This update follows the read of the applied position. So all truncations of the records below it are known.
         open.valid.update(&source.log, open.last);
         while let Some((record, verdict)) = open.next_entry(source, position, applied.lsn)? {
             let mut commits = EntryCommits::new(&record.payload, verdict.as_deref(), position.counted);
@@ -258,7 +258,7 @@ impl OpenReader {
         if self.known.is_none_or(|known| known < index) {
             let found = source.machine.verdicts(index, VERDICT_ROWS, VERDICT_BYTES)?;
             if index < found.floor.index {
-                // The verdict may have been forgotten while this reader held on to its segment.
+                // The state may have dropped the verdict while this reader kept its log segment.
                 return Err(source.compacted(done.next()));
             }
             self.known = Some(found.through);

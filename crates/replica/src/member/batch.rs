@@ -1,7 +1,7 @@
 //! Proposals that become one entry of a space, on their way through consensus.
 //!
-//! Owns: the promise that each proposal of the batch is answered. Does not own: consensus, which completes or fails the
-//! batch.
+//! Owns: the guarantee that each proposal of the batch is answered. Does not own: consensus, which completes or fails
+//! the batch.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -16,8 +16,8 @@ use crate::{
     slot::Committed,
 };
 
-/// Maximum length in bytes of the text that names the requests of a batch. Beyond it, the text only states the number
-/// of further requests.
+/// Maximum length in bytes of the text that names the requests of a batch. For further requests the text only states
+/// their number.
 const MAX_NAMES_BYTES: usize = 1024;
 
 /// Proposals that become one entry of a space. A batch that is dropped answers all of them with
@@ -58,14 +58,14 @@ impl Batch {
     }
 
     /// Term in which this node led when it checked the batch's proposals; `None` if it did not lead. The node must not
-    /// write them in another term.
+    /// write the batch in another term.
     #[must_use]
     pub fn term(&self) -> Option<Term> {
         self.term
     }
 
-    /// Prepares a batch for another leader, after it was refused and not written. Answers the proposals that require a
-    /// term of this node with `error`. Returns a batch of the others; `None` if there are none.
+    /// Prepares a batch for another leader, after consensus has refused it unwritten. Proposals that require this node
+    /// to lead in a certain term get `error`. Returns a batch of the other proposals; `None` if there are none.
     #[must_use]
     pub fn for_any_leader(self, error: &ProposeError) -> Option<Self> {
         if self.proposals.iter().all(|pending| pending.term.is_none()) {
@@ -75,19 +75,19 @@ impl Batch {
         (!kept.is_empty()).then(|| Self::new(kept, None))
     }
 
-    /// Returns the proposals, none of which was written.
+    /// Takes the proposals out of the batch. The caller ensures that none of them was written.
     pub(crate) fn into_proposals(mut self) -> Vec<Pending> {
         std::mem::take(&mut self.proposals)
     }
 
-    /// Payload of the entry.
+    /// Returns the payload of the batch's log entry.
     #[must_use]
     pub fn payload(&self) -> &Bytes {
         &self.payload
     }
 
-    /// Purpose with which the entry is appended to the log: an entry whose commands all free space may use the disk's
-    /// reserve.
+    /// Returns the purpose with which the entry is appended to the log. An entry whose commands all free space may use
+    /// the disk's reserve.
     #[must_use]
     pub fn purpose(&self) -> Purpose {
         purpose_of(&self.proposals)
@@ -115,14 +115,14 @@ impl Batch {
         text
     }
 
-    /// Monotonic time of the node at which the last proposer gives up.
+    /// Returns the monotonic time of the node at which the last proposer gives up.
     pub(crate) fn last_expiry(&self) -> Duration {
         let last = self.proposals.iter().map(|pending| pending.expires_micros).max();
         Duration::from_micros(last.unwrap_or(0))
     }
 
-    /// Monotonic time of the node at which the next proposer gives up. Proposers that [`expire`](Self::expire) has
-    /// answered do not count. `None` if no others are left.
+    /// Returns the monotonic time of the node at which the next proposer gives up; `None` if [`expire`](Self::expire)
+    /// has answered all proposers.
     pub(crate) fn next_expiry(&self) -> Option<Duration> {
         let expiries = self.proposals.iter().map(|pending| pending.expires_micros);
         expiries.filter(|expires| *expires > self.expired_micros).min().map(Duration::from_micros)
@@ -165,7 +165,7 @@ impl Drop for Batch {
     }
 }
 
-/// Answers the proposals to which a condition applies with an error. Returns the others.
+/// Answers the proposals for which `applies` returns true with an error. Returns the others.
 pub(crate) fn refuse(
     proposals: Vec<Pending>,
     applies: impl Fn(&Pending) -> bool,

@@ -1,13 +1,13 @@
 //! Space time of a member: the time of the last entry from the leader, plus the monotonic time since it arrived.
 //!
 //! Owns: the timestamps that this node gives to entries while it leads. Does not own: the time by which reads hide
-//! values, which on a member is that of the last applied entry.
+//! values, which on a member is the time of the last applied entry.
 //!
 //! A member continues the leader's time from each entry that it receives, so a new leader's first timestamp follows the
 //! old leader's. Blank entries and memberships carry the time of the entry before them, so they do not advance the
 //! time.
 //!
-//! Invariant: timestamps never decrease, nor does the time that [`MemberClock::now`] returns.
+//! Invariant: the timestamps never decrease, and the times that [`MemberClock::now`] returns never decrease.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -25,14 +25,15 @@ pub struct MemberClock {
 
 #[derive(Debug)]
 struct State {
-    /// Space time at `anchored_at`.
+    /// Space time at the monotonic time `anchored_at`.
     anchor: SpaceTime,
     anchored_at: Duration,
     /// Last timestamp that this node gave to an entry.
     stamped: SpaceTime,
-    /// Latest time that a caller was shown.
+    /// Latest time that [`MemberClock::now`] has returned.
     shown: SpaceTime,
-    /// True if the time began with the node's wall clock, because the state has no entries. The log may have some.
+    /// True if the time began with the node's wall clock because the state has no entries, although the log may have
+    /// some.
     is_of_wall: bool,
 }
 
@@ -45,8 +46,8 @@ impl MemberClock {
         Self { clock, state: Mutex::new(state) }
     }
 
-    /// Creates a clock that begins at the time of the node's wall clock, unless it
-    /// [continues](Self::continue_from) from an entry.
+    /// Creates a clock that begins at the time of the node's wall clock. A later call of
+    /// [`continue_from`](Self::continue_from) replaces this time by that of an entry.
     pub(crate) fn at_wall(clock: Arc<dyn Clock>) -> Self {
         let wall = clock.wall();
         let created = Self::new(clock, wall);
@@ -63,7 +64,7 @@ impl MemberClock {
         state.shown
     }
 
-    /// Returns the timestamp for the next entry of this node, which leads.
+    /// Returns the timestamp for the next entry that this node, the leader, writes.
     #[must_use]
     pub fn stamp(&self) -> SpaceTime {
         let mut state = self.state();
@@ -72,8 +73,8 @@ impl MemberClock {
         state.stamped
     }
 
-    /// Continues from the last entry that was found in the log when it was opened. The time of the node's wall clock does
-    /// not count then, because it may be wrong. Without entries, `time` is zero and has no effect.
+    /// Continues from `time`, the time of the last entry found in the log at open. The clock then drops the time of the
+    /// node's wall clock, which may be wrong. Zero means that the log has no entries, and changes nothing.
     pub fn continue_from(&self, time: SpaceTime) {
         let mut state = self.state();
         if time > self.ticked(&state) || state.is_of_wall && time > SpaceTime::default() {
@@ -81,7 +82,8 @@ impl MemberClock {
         }
     }
 
-    /// Raises the time to one that the members have agreed on, or to that of a state that was installed.
+    /// Raises the time to `time`, which the members have agreed on or which comes from an installed state. An earlier
+    /// time has no effect.
     pub fn raise_to(&self, time: SpaceTime) {
         let mut state = self.state();
         if time > self.ticked(&state) {

@@ -1,10 +1,10 @@
-//! Applying the records of a member's log in log order, as far as they are committed.
+//! Application of the records of a member's log, in log order, up to the last committed entry.
 //!
 //! Owns: the position up to which the log is applied, and the outcomes of moves whose callers wait. Does not own: which
 //! entries are committed (consensus).
 //!
-//! The cursor is the state's own applied LSN. To apply an entry, the cursor passes all valid records of the space
-//! before it, as replay does, so that the state is the same function of the log as after a restart.
+//! The cursor is the state's own applied LSN. To apply an entry, the cursor first applies all valid records of the
+//! space before it, as replay does. So the state is the same as after a restart with the same log.
 //!
 //! ```text
 //! LSN    10   11    12        13    14        15
@@ -30,7 +30,8 @@ use crate::{apply::apply_record, error::OpenError, valid::Valid};
 /// Result of applying one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppliedEntry {
-    /// Steps that applying the entry took on this node, with the reads that it performed for its clients.
+    /// Work of applying the entry on this node in steps, including the reads that the entry's commands made for
+    /// clients.
     pub steps: u64,
 }
 
@@ -124,7 +125,7 @@ impl Cursor {
         self.moved.remove(&lsn)
     }
 
-    /// Removes a caller from the number of those that wait.
+    /// Ends the wait of one caller for a move.
     pub(crate) fn end_wait(&mut self) {
         self.waiting -= 1;
         if self.waiting == 0 {

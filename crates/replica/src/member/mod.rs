@@ -1,4 +1,4 @@
-//! A space whose entries several nodes agree on: the part of it that belongs to this node.
+//! A space whose entries several nodes agree on, as one of these nodes sees it.
 //!
 //! Owns: the queue of proposals, the cutting of queued commands into batches, applying committed entries, and moves.
 //! Does not own: consensus. Crate `raft` takes the batches, replicates them as entries, and reports commits and
@@ -13,11 +13,11 @@
 //!
 //! Proposals of a follower wait in the same queue; consensus forwards their batches to the leader.
 //!
-//! A batch has the term in which this node led when it checked the batch's proposals, if it led. Consensus writes the
+//! When a node that leads checks the proposals of a batch, the batch gets the node's present term. Consensus writes the
 //! entry only in this term. A proposal may require a term itself ([`Origin::term`]).
 //!
 //! Invariants: every proposal that was queued is answered, at the latest when its deadline passes; a node without a
-//! known leader queues none; no proposal is in a batch of another term than it requires.
+//! known leader queues none; a proposal that requires a term is only in a batch of this term.
 
 mod batch;
 mod clock;
@@ -117,7 +117,7 @@ impl Leadership {
     }
 }
 
-/// Wakes the consensus of a space when its member has work: batches to take, or entries to purge.
+/// Wakes the consensus of a space when the member has work for it: batches to take, or entries to purge.
 pub trait ProposalDriver: Send + Sync + fmt::Debug {
     /// Notifies consensus. Called from any thread, often; must be fast.
     fn notify(&self);
@@ -136,7 +136,7 @@ struct Shared {
     clock: Arc<MemberClock>,
     options: MemberOptions,
     queue: Queue,
-    /// Proposals that were taken from the queue, cut into entries.
+    /// Commands taken from the queue. Each element holds the commands of one future entry.
     cut: Mutex<VecDeque<Vec<Pending>>>,
     leadership: RwLock<Leadership>,
     /// Copy of the leadership for fast checks.
@@ -159,7 +159,7 @@ struct Shared {
 }
 
 impl Member {
-    /// Sets the driver that is notified of work. Only the first call has an effect.
+    /// Sets the driver that is notified when consensus has work. Only the first call has an effect.
     pub fn set_driver(&self, driver: Arc<dyn ProposalDriver>) {
         let _ = self.shared.driver.set(driver);
         self.shared.notify();
@@ -202,7 +202,7 @@ impl Member {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
-    /// `value_reads` is called first and returns [those](crate::Origin::value_reads) of the command.
+    /// First calls `value_reads`, which returns the command's [`value_reads`](crate::Origin::value_reads).
     pub fn propose_then<T>(
         &self,
         command: &Framed,
@@ -240,7 +240,8 @@ impl Member {
         self.propose_async_from(Origin { client, ..Origin::default() }, command, level, purpose, wake)
     }
 
-    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with all that is known of its origin.
+    /// Proposes a command like [`propose_async_for`](Self::propose_async_for), with the client, the limits and the
+    /// requirements in `origin`.
     pub fn propose_async_from(
         &self,
         origin: Origin,
@@ -287,7 +288,7 @@ impl Member {
         self.shared.clock.now()
     }
 
-    /// Returns the clock of the space. The space's log sets it to the times of the entries that the log receives.
+    /// Returns the clock of the space. When the node's log receives entries, consensus sets the clock to their times.
     #[must_use]
     pub fn clock(&self) -> &Arc<MemberClock> {
         &self.shared.clock
@@ -322,8 +323,7 @@ impl Member {
         self.shared.fail(reason);
     }
 
-    /// Returns the reason why the space rejects proposals; `None` if neither its state machine has failed nor its
-    /// consensus.
+    /// Returns the reason why the space rejects proposals; `None` if both the state machine and consensus work.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()
@@ -335,8 +335,8 @@ impl Member {
         self.shared.counts.stats(&self.shared.queue)
     }
 
-    /// Closes the space: rejects new proposals and those that wait in the queue. Consensus answers the batches that it
-    /// has already taken.
+    /// Closes the space: rejects new proposals and the queued ones. Consensus answers the batches that it has already
+    /// taken.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.is_closed.store(true, Ordering::SeqCst);
@@ -353,13 +353,13 @@ impl Member {
         self.shared.leads.load(Ordering::Acquire)
     }
 
-    /// Returns the leadership of the space, as this node knows it.
+    /// Returns the leadership of the space as far as this node knows it.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         self.shared.leadership().clone()
     }
 
-    /// Sets the leadership, as consensus has found it. Without a known leader, queued proposals fail.
+    /// Sets the leadership that consensus has reported. If no leader is known, queued proposals fail.
     pub fn set_leadership(&self, leadership: Leadership) {
         let shared = &*self.shared;
         let leads = leadership.leads();
@@ -367,7 +367,8 @@ impl Member {
         *shared.leadership.write().unwrap_or_else(PoisonError::into_inner) = leadership;
         shared.leads.store(leads, Ordering::SeqCst);
         shared.is_led.store(is_led, Ordering::SeqCst);
-        // The pauses of a former leadership, or of a follower, are not those of this one.
+        // The backend may still have pauses from an earlier leadership, or from the time as a follower. They do not
+        // count.
         let _ = shared.machine.backend().take_pause();
         shared.pause_ends_micros.store(0, Ordering::Relaxed);
         if !is_led {
@@ -377,9 +378,9 @@ impl Member {
     }
 
     /// Returns the time for which this node, as the leader, should take no commands, because the background work of its
-    /// state is behind. It is the sum of the pauses that applying has left to consensus, whose thread must not sleep.
-    /// Zero on a follower: a follower that is slower than its leader is only stopped when its state has no room. Only
-    /// consensus calls this.
+    /// state is behind. Applying an entry can require a pause, but must not sleep on the thread of consensus; so this
+    /// function returns the sum of the required pauses. Zero on a follower, which only waits when its state has no
+    /// room. Only consensus calls this function.
     #[must_use]
     pub fn pause_left(&self) -> Duration {
         let shared = &*self.shared;
@@ -401,8 +402,8 @@ impl Member {
         *self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
-    /// Returns the error with which this node, as the leader, refuses new data: its own disk is nearly full, or too
-    /// many others are.
+    /// Checks that this node, as the leader, accepts new data. Returns an error if its own disk is nearly full, or if
+    /// too many members have no room.
     pub fn check_room(&self) -> Result<(), ProposeError> {
         self.shared.log.check_room()?;
         let reason = self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -416,8 +417,9 @@ impl Member {
         self.shared.options.max_clock_jump
     }
 
-    /// Takes the commands of the next entry out of the queue. New data is refused while this node leads and has no room
-    /// for it, or too few other members have; commands that require another term are refused, too.
+    /// Takes the commands of the next entry out of the queue. Refuses new data while this node leads and
+    /// [`check_room`](Self::check_room) fails, and refuses commands that require another term. `None` if no command may
+    /// be taken now.
     pub fn take_batch(&self) -> Option<Batch> {
         loop {
             let proposals = self.shared.next_cut()?;
@@ -427,14 +429,14 @@ impl Member {
         }
     }
 
-    /// Checks the proposals of a batch again that was refused unwritten, under the present leadership. Returns `None`
-    /// if none of them is left.
+    /// Checks the proposals of a batch again, after consensus has refused it unwritten. Refuses proposals that the
+    /// present leadership does not permit. Returns `None` if no proposal is left.
     #[must_use]
     pub fn readmit(&self, batch: Batch) -> Option<Batch> {
         self.admit(batch.into_proposals())
     }
 
-    /// Makes a batch of the proposals that may be written under the present leadership, or forwarded. Refuses the
+    /// Makes a batch of the proposals that this node may write or forward under the present leadership. Refuses the
     /// others.
     fn admit(&self, proposals: Vec<Pending>) -> Option<Batch> {
         let leadership = self.leadership();
@@ -452,8 +454,8 @@ impl Member {
         (!proposals.is_empty()).then(|| Batch::new(proposals, term).taken(taken_at))
     }
 
-    /// Answers all proposals of a batch like [`Batch::complete`]. `times` are those of its entry, if this node has
-    /// written it as the leader; they are counted for each command.
+    /// Answers all proposals of a batch like [`Batch::complete`]. `times` are the times of the batch's entry if this
+    /// node has written it as the leader; they are counted once for each command.
     pub fn complete(&self, batch: Batch, outcomes: Vec<Outcome>, steps: u64, times: Option<EntryTimes>) {
         let replication = &self.shared.counts.replication;
         let timed = times.zip(batch.taken_at());
@@ -506,8 +508,8 @@ impl Member {
         !self.shared.queue.is_empty() || !self.shared.cut().is_empty()
     }
 
-    /// Returns the time until [`take_batch`](Self::take_batch) finds a command that waits now: longer than zero if all
-    /// waiting commands are those of addresses that make pauses, `None` if nothing waits.
+    /// Returns the time until [`take_batch`](Self::take_batch) finds a command: zero if one may be taken now, longer if
+    /// all waiting commands belong to addresses that make pauses, `None` if no command waits.
     #[must_use]
     pub fn time_to_next(&self) -> Option<Duration> {
         if self.shared.cut().is_empty() {
@@ -531,14 +533,14 @@ impl Member {
             let expired: Vec<Pending> = expired;
             late.extend(expired);
         }
-        // Nothing of them was written, so they can be repeated.
+        // None of these commands was written, so their clients can repeat them.
         fail_all(late, &ProposeError::Overloaded { queued_bytes: shared.queue.bytes_and_len().0 });
     }
 
-    /// Applies a committed entry, which must be in this node's log, and everything before it. `cached` is its record,
-    /// if that is in memory. Appends the outcomes of its commands to `outcomes`. An entry that is already applied
-    /// changes nothing. If `is_awaited` is false, no client of this node waits for the outcomes, and reads of Redis
-    /// batches are not performed.
+    /// Applies a committed entry, which must be in this node's log, and all earlier records. `cached` is the entry's
+    /// record if it is in memory. Appends the outcomes of the entry's commands to `outcomes`. Does nothing if the entry
+    /// is already applied. If `is_awaited` is false, no client of this node waits for the outcomes, and the reads in
+    /// Redis batches are skipped.
     ///
     /// An error is final: the space accepts no further proposals.
     pub fn apply(
@@ -569,7 +571,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Shared {
-    /// Queues a proposal, if a leader is known. It is given up after `max_wait`.
+    /// Queues a proposal if a leader is known. The proposer gets an error after `max_wait`.
     fn push(&self, mut pending: Pending, when_full: WhenFull, max_wait: Duration) -> Result<(), ProposeError> {
         self.check()?;
         if !self.is_led.load(Ordering::SeqCst) {
@@ -617,7 +619,7 @@ impl Shared {
         fail_all(self.queue.remove(|_| true), error);
     }
 
-    /// Returns the proposals of the next entry.
+    /// Returns the proposals of the next entry; `None` if none may be taken now.
     fn next_cut(&self) -> Option<Vec<Pending>> {
         let mut cut = self.cut();
         if cut.is_empty() {
@@ -658,7 +660,7 @@ impl Shared {
     }
 
     fn cursor(&self) -> MutexGuard<'_, Cursor> {
-        // After a panic the machine itself is stopped.
+        // A panic while the lock was held has also stopped the machine, so a poisoned lock can be used.
         self.cursor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,11 @@
 //! Records of this node alone: moves of bytes within its log, and notes of purged entries.
 //!
-//! Owns: the wait until the cursor has passed such a record. Does not own: the effect of a move (`state`), or the purge
-//! itself, which consensus writes.
+//! Owns: the wait until the cursor has applied such a record. Does not own: the effect of a move (`state`), or the
+//! purge itself, which consensus writes.
 //!
-//! A move that follows uncommitted entries waits for them, at most [`MemberOptions::max_move_wait`]. If it is not
-//! applied by then, its record stays in the log and is applied later; to repeat the move is harmless, because it
-//! changes nothing if the state no longer refers to the old position.
+//! A move is applied after the entries before it, so its caller waits until they are committed, at most for
+//! [`MemberOptions::max_move_wait`]. If the wait ends early, the record stays in the log and is applied later. The
+//! caller may then repeat the move: a move changes nothing if the state no longer refers to the old position.
 //!
 //! [`MemberOptions::max_move_wait`]: super::MemberOptions::max_move_wait
 
@@ -48,8 +48,8 @@ impl Member {
         moved
     }
 
-    /// Makes consensus write to the log that entries up to `index` may be missing, and waits until that is done. A
-    /// caller that frees segments with such entries calls this first.
+    /// Makes consensus write a record to the log which states that entries up to `index` may be missing, and waits for
+    /// it. A caller that frees segments with such entries calls this first.
     ///
     /// # Errors
     /// [`ProposeError::Behind`] if the note was not written in time.
@@ -70,7 +70,7 @@ impl Member {
         noted
     }
 
-    /// Asks consensus to purge entries up to `index`, without waiting for it.
+    /// Asks consensus to purge entries up to `index`, and returns at once.
     pub fn want_purge(&self, index: Index) {
         self.shared.purge.fetch_max(index.0, Ordering::SeqCst);
         self.shared.notify();
@@ -89,8 +89,8 @@ impl Member {
         applied
     }
 
-    /// Keeps all threads of the member from applying records until the returned value is dropped, for example while a
-    /// state from a snapshot replaces the present one.
+    /// Keeps all threads of the member from applying records until the returned guard is dropped. A caller uses it, for
+    /// example, while it replaces the state with that of a snapshot.
     #[must_use]
     pub fn pause_applying(&self) -> ApplyingPause<'_> {
         ApplyingPause(self.shared.cursor())

@@ -1,7 +1,7 @@
 //! Opening a space as one of its members.
 //!
-//! Owns: the checks, and the initial parts. Does not own: replay. A member applies nothing at open, because it does not
-//! know which entries after its state are committed; consensus reports this soon after the start.
+//! Owns: the checks, and the creation of the member's parts. Does not own: replay. A member applies nothing at open,
+//! because it does not know which entries after its state are committed; consensus reports this soon after the start.
 
 use std::{
     collections::VecDeque,
@@ -28,8 +28,8 @@ use crate::{
 };
 
 impl Member {
-    /// Opens a space whose state may be behind its log. The entries that it has not applied are applied once consensus
-    /// finds them committed. Without consensus the member has no leader.
+    /// Opens a space whose state may be behind its log. The member applies the missing entries once consensus reports
+    /// that they are committed. Until consensus is started, the member has no leader.
     pub fn open(
         log: Log,
         machine: Arc<Machine>,
@@ -49,9 +49,9 @@ impl Member {
             None if applied.time == SpaceTime::default() => MemberClock::at_wall(clock),
             anchor => MemberClock::new(clock, anchor.unwrap_or_default().max(applied.time)),
         };
-        // Entries are applied on the thread of consensus, which has to answer the other members meanwhile.
+        // Entries are applied on the thread of consensus. It must not pause, because it also answers the other members.
         machine.backend().leave_pauses();
-        // Reads hide ended values by the time of the last applied entry, which the machine does without a clock.
+        // Reads hide expired values by the time of the last applied entry. The machine does this without a clock.
         let shared = Shared {
             clock: Arc::new(clock),
             log,

@@ -17,13 +17,13 @@ pub struct MemberOptions {
     /// Maximum time that a proposer waits for its answer.
     pub max_wait: Duration,
     /// Maximum time that a caller waits until a move (a record about bytes that were copied within the log) is applied.
-    /// With zero, a caller never blocks, and a move behind uncommitted entries is refused.
+    /// With zero, a caller never blocks; a move after uncommitted entries then returns an error.
     pub max_move_wait: Duration,
-    /// Space time with which the space begins, if its last entry is not later. `None` continues from the last entry,
+    /// Space time at which the space continues, unless its last entry is later. `None` continues from the last entry,
     /// and takes the wall clock for a space without entries.
     pub anchor: Option<SpaceTime>,
-    /// Maximum span by which space time jumps forward to the wall clock, in a space with one voter. Zero means no
-    /// limit.
+    /// Maximum span by which space time jumps forward to the wall clock, in a space with one voter. Zero means that
+    /// there is no limit.
     pub max_clock_jump: Duration,
 }
 

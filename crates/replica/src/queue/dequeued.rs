@@ -1,4 +1,4 @@
-//! Proposals that were taken out of the queue, and the conclusions from what they cost.
+//! Proposals that were taken out of the queue, and the updates of costs and pauses after their commit.
 //!
 //! Owns: the measured costs of the clients, and the pauses of addresses whose turns delay others. Does not own: the
 //! choice of the proposals (`queue`), or the lengths of the pauses (`turn_pause`).
@@ -20,7 +20,7 @@ pub(crate) struct DequeuedProposals {
     pub(crate) proposals: Vec<Pending>,
     /// The n-th element is the number of proposals in the first n entries.
     pub(crate) ends: Vec<usize>,
-    /// Number of steps that each entry took; entries that were not applied are missing.
+    /// Number of steps that each entry took, in order. Entries that were not applied have no element.
     pub(crate) steps: Vec<u64>,
     /// Addresses whose turn delays other clients, and the steps that their proposals will probably take.
     pub(super) delaying: Vec<(Arc<ClientAddress>, u64)>,
@@ -39,8 +39,8 @@ impl DequeuedProposals {
         }
     }
 
-    /// Begins pauses of the addresses whose turn delays others. The arguments are the monotonic time at which the
-    /// commit of the proposals began, and its duration.
+    /// Begins the pauses of the addresses whose turn delays others. `began` is the monotonic time at which the commit
+    /// of the proposals began, `time` its duration.
     pub(crate) fn begin_pauses(&self, began: Duration, time: Duration) {
         let probable: u64 = self.delaying.iter().map(|(_, steps)| steps).sum();
         let taken: u64 = self.steps.iter().sum();
@@ -61,12 +61,11 @@ impl DequeuedProposals {
         }
     }
 
-    /// Returns true if the queue contains an address whose expensive commands delay other clients.
+    /// Returns true if these proposals contain expensive commands that delay other clients.
     pub(crate) fn delays_others(&self) -> bool {
         !self.delaying.is_empty()
     }
 
-    /// Empties the lists and keeps their memory.
     pub(crate) fn clear(&mut self) {
         self.proposals.clear();
         self.ends.clear();
@@ -75,10 +74,10 @@ impl DequeuedProposals {
     }
 }
 
-/// Updates the measured costs of the clients whose commands an entry contains, by the steps that the entry took. If it
-/// has commands of several clients, the cost of each is unknown. If such an entry took many more steps than expected,
-/// the clients with expensive estimates count as fully expensive again, so that their next commands are measured
-/// separately.
+/// Updates the measured costs of the clients whose commands an entry contains. `steps` is the number of steps that the
+/// entry took. If the entry has commands of several clients, the cost of each client is unknown. If such an entry took
+/// many more steps than expected, the clients with expensive estimates count as fully expensive again, so that their
+/// next commands are measured separately.
 pub(crate) fn learn(entry: &[Pending], steps: u64) {
     let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
     let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { return };

@@ -14,14 +14,14 @@ fn pending(value_bytes: usize) -> Pending {
     Pending::new(command, Durability::Os, Purpose::Data, None, None)
 }
 
-/// Takes the next entries. Returns their ends.
+/// Takes the next entries. Returns the number of proposals up to the end of each entry.
 fn take(queue: &Queue) -> Vec<usize> {
     let mut taken = DequeuedProposals::default();
     queue.take_entries(&mut taken, false, Lanes::All, NOW);
     taken.ends
 }
 
-/// Takes all commands, and waits for the ends of pauses.
+/// Takes all commands of the queue, and waits until pauses end.
 fn drain(queue: &Queue) {
     let mut now = NOW;
     while let Some(pause) = queue.time_to_next(now) {
@@ -123,8 +123,8 @@ fn push(queue: &Queue, client: &Arc<Client>, args: &[&[u8]]) {
     queue.push(burst_of(Some(client), args), WhenFull::Refuse).unwrap();
 }
 
-/// Takes the next entries. Returns the clients of their commands in order; `steps` is the number of steps that each
-/// entry took.
+/// Takes the next entries. Returns the clients of the taken commands in order; `steps` are the steps that each entry
+/// took.
 fn take_clients(queue: &Queue, steps: &[u64]) -> Vec<Option<Arc<Client>>> {
     let mut taken = DequeuedProposals::default();
     queue.take_entries(&mut taken, false, Lanes::All, NOW);
@@ -230,7 +230,7 @@ fn a_turn_that_delays_others_is_short_and_other_addresses_do_not_pause_with_it()
     push(&queue, &clients[1], &[b"keys", b"*"]);
     assert!(Arc::ptr_eq(&take(Lanes::All, NOW)[0], &clients[1]));
     assert!(Arc::ptr_eq(&take(Lanes::All, NOW + pause)[0], &clients[0]));
-    // While it makes long pauses, fewer of its commands may wait.
+    // While the address makes long pauses, fewer of its commands may wait.
     (0..5).for_each(|_| _ = clients[0].address().pause().begin_probable(NOW, MAX_ENTRY_STEPS));
     let accepted = (0..1_000)
         .take_while(|_| queue.push(burst_of(Some(&clients[0]), &[b"keys", b"*"]), WhenFull::Refuse).is_ok())
@@ -259,7 +259,8 @@ fn commands_that_turn_out_cheap_no_longer_wait_for_their_turn() {
         rounds += 1;
     }
     assert!((3..20).contains(&rounds), "{rounds}");
-    // Once they take long, nobody knows whose they were: both clients are measured again.
+    // Once entries with commands of both clients take long, it is unknown which client is expensive. So both are
+    // measured again.
     for client in [&client, &other] {
         (0..30).for_each(|_| client.learn(1_000_000, 0));
         push(&queue, client, &[b"get", b"k"]);
@@ -275,7 +276,7 @@ fn entries_of_a_turn_have_one_client_each() {
     let queue = Queue::new(usize::MAX);
     let clients: Vec<_> = (0..3).map(|_| client()).collect();
     for client in &clients {
-        // Cheap enough to share a turn, and too expensive to be ready.
+        // The commands are cheap enough to share a turn, and too expensive to be ready.
         (0..5).for_each(|_| client.learn(1_000_000, 0));
         (0..2).for_each(|_| push(&queue, client, &[b"keys", b"*"]));
     }
@@ -300,7 +301,7 @@ fn an_address_has_a_bound_of_waiting_commands_of_its_own() {
     queue.push(pending(1), WhenFull::Refuse).unwrap();
     drain(&queue);
     assert_eq!(queue.bytes_and_len(), (0, 0));
-    // It may hold no more bytes than remain free.
+    // The address may hold no more bytes than remain free.
     let each = burst(&[b"keys", b"*"]).bytes();
     let queue = Queue::new(10 * each);
     let one = Client::new(&address);

@@ -1,7 +1,7 @@
 //! Commits of proposals by the holder of the writer role: one entry, or several with one fsync.
 //!
-//! Owns: the steps from proposals to answers (write, make durable, apply), and what follows if the log rejects an entry.
-//! Does not own: the role, and the choice of the proposals (`queue`).
+//! Owns: the steps from proposals to answers (write, make durable, apply), and the handling of an entry that the log
+//! rejects. Does not own: the role, and the choice of the proposals (`queue`).
 
 use std::time::Duration;
 
@@ -48,9 +48,9 @@ impl Shared {
         }
         match self.commit_all(role, taken, purpose_of(taken)) {
             Ok(answers) => answers,
-            // The log rejected the whole entry and wrote nothing. On a full disk it rejects new data, but
-            // commands that free space must not fail with it. And commands that are too large together may
-            // fit one by one.
+            // The log has rejected the whole entry and written nothing. On a full disk the log rejects new data, but
+            // commands that free space must not fail because of it. Commands that are too large together may fit one by
+            // one. So the commands are committed one by one.
             Err(ProposeError::Append(AppendError::DiskFull { .. } | AppendError::TooLarge { .. })) => taken
                 .iter()
                 .map(|pending| self.commit_one(role, pending.command.bytes(), pending.level, pending.purpose))
@@ -59,9 +59,9 @@ impl Shared {
         }
     }
 
-    /// Commits several log entries with one fsync. `ends` are the numbers of proposals at which the entries end. All
-    /// entries are written, then made durable, then applied one after the other. Appends to `steps` the number of steps
-    /// that each applied entry took.
+    /// Commits several log entries with one fsync. Entry `n` ends before proposal `ends[n]`. All entries are written,
+    /// then made durable, then applied one after the other. Appends to `steps` the number of steps that each applied
+    /// entry took.
     pub(super) fn commit_entries(
         &self,
         role: &mut Role,
@@ -73,8 +73,8 @@ impl Shared {
             return taken.iter().map(|_| Err(ProposeError::State(reason.clone()))).collect();
         }
         let level = taken.iter().map(|pending| pending.level).max().unwrap_or_default();
-        // Reads must not pass the timestamp of an entry that is written but not applied yet, also if an earlier entry
-        // of the batch sets the first deadline.
+        // Reads must not pass the timestamp of an entry that is written but not applied yet. The clock is frozen even
+        // without deadlines, because an earlier entry of the batch may set the first one.
         let (time, frozen) = self.clock.stamp_frozen();
         let (stages, mut waited) = (&self.counts.stages, Duration::ZERO);
         let timed = stages.begin_write(role.timed.take(), level, &self.clock);
@@ -84,7 +84,7 @@ impl Shared {
             let payload = payload_of(&taken[begin..end]);
             let purpose = purpose_of(&taken[begin..end]);
             let index = Index(role.next.0 + number as u64);
-            // The fsync of the last entry is also that of the entries before it.
+            // The fsync of the last entry also covers the entries before it.
             let own = if end == taken.len() { level } else { level.min(Durability::Os) };
             match self.append(RecordKind::Entry, self.term, index, time, &payload, own, purpose) {
                 Ok(appended) => {
@@ -123,8 +123,8 @@ impl Shared {
         }
         stages.end_apply(timed, &self.clock);
         drop(frozen);
-        // The log rejected an entry and wrote nothing of it: on a full disk, for example, commands that free space must
-        // not fail with it. The remaining entries are committed one by one.
+        // The log has rejected an entry and written none of its bytes. The remaining entries are committed one by one:
+        // on a full disk, for example, commands that free space must not fail because the log rejects new data.
         let rest = ends.iter().filter(|end| **end > begin);
         let mut from = begin;
         for &end in rest {
@@ -181,7 +181,8 @@ impl Shared {
     }
 
     /// Applies a log entry that has reached its durability level. Stores one outcome for each command in `role`.
-    // Without `always` the compiler outlines it because of its two callers, which costs each put about 40 instructions.
+    // Without `always` the compiler does not inline this function into its two callers, at a cost of about 40
+    // instructions for each put.
     #[inline(always)]
     fn apply_entry(
         &self,

@@ -1,7 +1,7 @@
 //! The fault of failing fsyncs, and the restart of a node that stops because of one.
 //!
-//! Owns: the beginning and the end of the fault, and the restart, which an operator or a supervisor makes in reality.
-//! Does not own: the fsyncs that fail (`crate::failing_syncs`).
+//! Owns: the beginning and the end of the fault, and the restart. In reality, an operator or a supervisor restarts the
+//! node. Does not own: the fsyncs that fail (`crate::failing_syncs`).
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     runtime::{OUTSIDE, ProcessId, now, random, record, sleep, spawn},
 };
 
-/// Time within which a node that has stopped runs again after its fsyncs were mended, unless another fault holds.
+/// Maximum time from the end of failing fsyncs until a stopped node runs again, unless another fault affects it.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
 impl Cluster {
@@ -23,8 +23,8 @@ impl Cluster {
         self.parts(id).fail_syncs(failing);
     }
 
-    /// Ends the failures of a node's fsyncs. In half of the cases the machine then loses power, and with it the pages
-    /// that a failed fsync has not written.
+    /// Ends the failures of a node's fsyncs. In half of the cases the machine then loses power, and the pages that a
+    /// failed fsync has not written are lost.
     pub(super) async fn mend_syncs(&self, id: ProcessId) {
         self.parts(id).mend_syncs();
         if !self.ids().contains(&id) {
@@ -42,8 +42,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a node again that stops because one of its fsyncs has failed. In half of the cases its machine starts
-    /// again too.
+    /// Restarts a node that stops because one of its fsyncs has failed. In half of the cases the machine restarts too.
     pub(super) fn restart_after_failed_sync(&self, id: ProcessId, reason: &str) {
         record(id, format!("{SYNC_FAILED}: {reason}"));
         let kind = if random(0..2) == 0 { FaultKind::PowerLoss } else { FaultKind::Kill };
@@ -55,8 +54,8 @@ impl Cluster {
         });
     }
 
-    /// Records that a run of a node cannot continue, unless the node has crashed since. The run is identified by the
-    /// number of crashes before it.
+    /// Records that a run of a node cannot continue, unless the node has crashed since. `crashes` is the number of
+    /// crashes before the run, which identifies the run.
     pub(super) fn run_failed(&self, id: ProcessId, crashes: u64, reason: &str) {
         if self.parts(id).crashes.get() == crashes {
             self.node_failed(id, reason);

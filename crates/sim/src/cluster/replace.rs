@@ -1,9 +1,9 @@
-//! Replacing a node of a running cluster: a new node joins as learner, is promoted, and the old one is removed. A node
-//! with damaged files that still opens is repaired in place instead, once, as `thalweg cluster repair` and
-//! `cluster_repair` do.
+//! Replacing a node of a running cluster: a new node joins as a learner and is promoted, then the old node is removed.
+//! A node with damaged files that can still open is repaired in place instead, once. The command `thalweg cluster
+//! repair` and the option `cluster_repair` do the same.
 //!
 //! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a
-//! change of the membership, which are those of `raft`.
+//! change of the membership (`raft`).
 
 use std::{future::Future, time::Duration};
 
@@ -18,9 +18,9 @@ use crate::{
     types::SimConsensus,
 };
 
-/// Longest time for a change of the membership.
+/// Maximum time for a change of the membership.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Time limit of one attempt.
+/// Time limit of one attempt at a change.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 impl Cluster {
@@ -36,7 +36,7 @@ impl Cluster {
         });
     }
 
-    /// Repairs a node that found its files damaged, or replaces it. Tries again until that succeeds.
+    /// Repairs or replaces a node that has found its files damaged. Repeats this until it succeeds.
     pub(super) fn replace_broken(&self, old: ProcessId) {
         let cluster = self.clone();
         spawn(OUTSIDE, async move {
@@ -56,7 +56,7 @@ impl Cluster {
     }
 
     /// Replaces the state of a node that is down with a snapshot of another member. Returns false if no member has a
-    /// snapshot with all entries of the node's log, or if a repair of the node was requested before.
+    /// snapshot with all entries of the node's log, or if the node was repaired before.
     fn repair_in_place(&self, id: ProcessId) -> bool {
         let parts = self.parts(id);
         let others = self.ids().into_iter().filter(|other| *other != id);
@@ -97,7 +97,7 @@ impl Cluster {
             self.0.learner.set(Some(new));
             self.0.network.set_learner(Some(new));
         }
-        // From here on the node may be a voter, so it must not disappear.
+        // From here on the node may be a voter, so it must not be removed from the simulation.
         self.0.present.borrow_mut().push(new);
         let promote = move |leader: SimConsensus| async move {
             match leader.promote(NodeId(new)).await {
@@ -123,8 +123,8 @@ impl Cluster {
         self.crash(old, FaultKind::Kill);
     }
 
-    /// Asks the leader for a change, in the leader's process, until one attempt succeeds. Returns false if none does in
-    /// time. An attempt without an answer may have succeeded; repeating a change does no harm.
+    /// Asks the leader for a change, in the leader's process, until one attempt succeeds. Returns false if no attempt
+    /// succeeds in time. An attempt without an answer may have succeeded; repeating a change does no harm.
     async fn until_done<F, T, E>(&self, change: impl Fn(SimConsensus) -> F) -> bool
     where
         F: Future<Output = Result<T, E>> + 'static,
@@ -135,7 +135,7 @@ impl Cluster {
                 let attempt = change(consensus);
                 let (sender, receiver) = tokio::sync::oneshot::channel();
                 spawn(leader, async move {
-                    // The script may have given the attempt up.
+                    // The waiting task may have given up the attempt.
                     let _ = sender.send(attempt.await.is_ok());
                 });
                 if matches!(timeout(ATTEMPT, receiver).await, Ok(Ok(true))) {

@@ -1,4 +1,4 @@
-//! Accounts between which transactions move amounts: checks that one serial order explains all answers to clients.
+//! Check of transactions that move amounts between accounts: one serial order must explain all answers to clients.
 //!
 //! Owns: the types of transactions and their answers, the check, and its violations. Does not own: the transactions
 //! that the simulation runs, or checks of single keys (the other modules of `linear`).
@@ -17,25 +17,25 @@ use std::collections::HashMap;
 pub struct Timed {
     /// Moment of the request.
     pub begin: u64,
-    /// End of the transaction; for a change without an answer, the moment when its server was dead.
+    /// Moment of the answer; for a change without an answer, the moment at which its server was dead.
     pub end: u64,
     /// The transaction.
     pub transaction: Transaction,
 }
 
-/// Account and its balance, or the change of its balance.
+/// Number of an account, with its balance or the change of its balance.
 pub type Balance = (usize, i64);
 
 /// A transaction and its answer.
 #[derive(Clone, Debug)]
 pub enum Transaction {
-    /// A transaction with changes, or with a lost answer.
+    /// A transaction with changes of balances, or a transaction whose answer was lost.
     Change {
         /// Number of the transaction, which it appends to the stream.
         id: u64,
         /// Amounts by which balances change.
         changes: Vec<Balance>,
-        /// Balances on which the change was conditional.
+        /// Balances that the accounts must have for the change to happen.
         expected: Vec<Balance>,
         /// Answer to the change; `None` if it was lost.
         outcome: Option<Change>,
@@ -46,7 +46,7 @@ pub enum Transaction {
         saw: Vec<Balance>,
         /// Revision of the last change before the read.
         revision: u64,
-        /// Unmet conditions, if the transaction was rejected.
+        /// Conditions that were not met, if the transaction was rejected.
         refused: Vec<Balance>,
     },
 }
@@ -62,15 +62,15 @@ pub struct Change {
     pub after: Vec<Balance>,
 }
 
-/// Violation that the check found.
+/// Violation that [`check`] has found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BankViolation {
-    /// The stream contains a number of no change, or one number twice.
+    /// The stream contains a number that belongs to no change, or contains a number twice.
     Stray {
         /// Number of the change.
         id: u64,
     },
-    /// An acknowledged change is missing from the stream, or at another offset.
+    /// An acknowledged change is missing from the stream, or its number is at another offset than the answer says.
     Misplaced {
         /// Number of the change.
         id: u64,
@@ -80,35 +80,35 @@ pub enum BankViolation {
         /// Number of the change.
         id: u64,
     },
-    /// The change happened on other balances than it expected.
+    /// The change happened although the balances were not those that it expected.
     Expectation {
         /// Number of the change.
         id: u64,
     },
-    /// The answer to the change contains other balances than it led to.
+    /// The answer to the change contains balances that differ from those after the change.
     Outcome {
         /// Number of the change.
         id: u64,
     },
-    /// The change precedes one that had ended before it began.
+    /// The change precedes another change that had ended before this one began.
     RealTime {
         /// Number of the change.
         id: u64,
     },
-    /// The read matches the balances of no moment that it could have seen, or its condition was met although the read
-    /// reports it as unmet.
+    /// The read saw balances that the accounts had at no possible moment, or it reports a condition as unmet that was
+    /// met.
     Read {
         /// Index of the read in the history.
         transaction: usize,
     },
-    /// The later of two reads saw an earlier revision.
+    /// The read saw an earlier revision than a read that had ended before it began.
     ReadBack {
         /// Index of the read in the history.
         transaction: usize,
     },
 }
 
-/// Returns the transactions that a violation is about.
+/// Returns the transactions that a violation concerns.
 pub fn about<'a>(wrong: &BankViolation, history: &'a [Timed]) -> Vec<&'a Timed> {
     match wrong {
         BankViolation::Read { transaction } | BankViolation::ReadBack { transaction } => vec![&history[*transaction]],
@@ -131,7 +131,8 @@ struct OrderedChange<'a> {
     revision: Option<u64>,
 }
 
-/// Checks the clients' answers against the stream of numbers.
+/// Checks the clients' answers against `order`, the numbers of the changes in the stream. `opening` has the balances at
+/// the beginning.
 pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), BankViolation> {
     let placed = place(order, history)?;
     let states = replay(opening, &placed)?;
@@ -139,7 +140,8 @@ pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), Ba
     let mut reads: Vec<_> = Vec::new();
     for (at, timed) in history.iter().enumerate() {
         let Transaction::Read { saw, revision, refused } = &timed.transaction else { continue };
-        // A change without an answer may be on either side of the revision if it lies between two changes with answers.
+        // A change without an answer has no known revision. Between two changes with answers, it may lie before or
+        // after the read's revision.
         let least = placed.iter().rposition(|change| change.revision.is_some_and(|known| known <= *revision));
         let least = least.map_or(0, |last| last + 1);
         let most = placed.iter().position(|change| change.revision.is_some_and(|known| known > *revision));

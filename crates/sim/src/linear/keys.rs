@@ -1,8 +1,8 @@
-//! Several keys as one object: reads and writes of some of them, on condition that some have expected values.
+//! Model of several keys as one object, with reads of some keys and conditional writes.
 
 use super::Model;
 
-/// A key of the object, by its number, and its value; `None` if it does not exist.
+/// Number of a key in the object, and the key's value; `None` if the key does not exist.
 pub type Pair = (usize, Option<u64>);
 
 /// Request for some keys.
@@ -10,7 +10,7 @@ pub type Pair = (usize, Option<u64>);
 pub enum Request {
     /// Read of keys at one point in time.
     Read(Vec<usize>),
-    /// Write on a condition.
+    /// Write that happens only if keys have expected values.
     Write {
         /// Values that keys must have.
         expect: Vec<Pair>,
@@ -32,7 +32,7 @@ pub enum Answer {
     Lost,
 }
 
-/// Model of several keys whose values are numbers. The state has the value of each key.
+/// Model of several keys whose values are numbers. The state is the value of each key.
 #[derive(Debug)]
 pub enum Keys {}
 
@@ -112,7 +112,7 @@ mod tests {
         assert!(is_explained(&[both.clone(), saw(2, [None; 2]), saw(4, [Some(1); 2])]));
         assert!(!is_explained(&[both.clone(), saw(2, [Some(1), None])]), "half of a transaction");
         assert!(!is_explained(&[both, saw(2, [Some(1); 2]), saw(4, [None; 2])]), "undone");
-        // Two writes of different keys: both orders are possible, but not both for different readers.
+        // The two writes concern different keys. Both orders are possible, but all readers must see the same order.
         let writes =
             || [timed(1, 20, put(&[(0, Some(1))]), Answer::Done), timed(2, 21, put(&[(1, Some(2))]), Answer::Done)];
         let with = |reads: [Timed<_>; 2]| is_explained(&writes().into_iter().chain(reads).collect::<Vec<_>>());
@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn operations_without_an_answer_pile_up_and_the_search_stays_short() {
-        // Each of the lost writes may still happen. The reads see some of them, in an order of their own.
+        // Each of the lost writes may still take effect. The reads see some of them, in another order than that of
+        // their requests.
         let mut history: Vec<_> =
             (0..120).map(|number| timed(number + 1, u64::MAX, put(&[(0, Some(number))]), Answer::Lost)).collect();
         let saw = |at: u64, value| timed(1000 + 2 * at, 1001 + 2 * at, read(&[0]), Answer::Values(vec![Some(value)]));

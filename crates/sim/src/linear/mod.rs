@@ -3,24 +3,24 @@
 //! Owns: the search, and the models of a register and of a set of accounts. Does not own: histories, or the check with
 //! a known order of all writes (`oracle`).
 //!
-//! A history is a list of operations on one object, each with the two moments between which it took effect, if it did.
-//! The check processes these moments in order and keeps every *configuration* that is possible so far: the object's
-//! state, and the set of pending operations that have already taken effect. When an operation ends in a configuration
-//! without its effect, the check applies it, after any of the other pending operations. If no configuration is left, no
-//! order explains the history.
+//! A history is a list of operations on one object, each with its begin and its end. An operation that took effect did
+//! so between these two moments. The check processes these moments in order and keeps every *configuration* that is
+//! possible so far: the object's state, and the set of pending operations that have already taken effect. When an
+//! operation ends and a configuration does not contain its effect yet, the check applies the operation, after any
+//! selection of the other pending operations. If no configuration is left, no order explains the history.
 //!
 //! This is the just-in-time linearization of G. Lowe, "Testing for linearizability" (Concurrency and Computation:
 //! Practice and Experience 29(4), 2017), which improves on J. M. Wing and C. Gong, "Testing and verifying concurrent
 //! objects" (Journal of Parallel and Distributed Computing 17, 1993). Keys are checked one by one: a history is
 //! linearizable if the history of each object is (M. Herlihy and J. M. Wing, 1990).
 //!
-//! An operation without an answer may have taken effect between its start and its end (the moment at which its server
-//! was dead, or never), or not at all. The number of such operations grows, and each could have an effect in a
-//! configuration or not. Two rules keep the number of configurations from growing with it:
-//! - A configuration is dropped if there is another with the same state and the same answered operations, and with a
-//!   subset of the operations without an answer: those that it lacks can still take effect, or never do.
-//! - Before the ended operation, only operations are applied that do not commute with it, or with another one that is
-//!   applied before it. All others can take effect afterwards as well.
+//! An operation without an answer may have taken effect at any time from its start to the moment at which its server
+//! was dead, or not at all. The longer a history, the more such operations it has, and each doubles the possible
+//! configurations. Two rules keep the number of configurations small:
+//! - A configuration is dropped if another one has the same state, the same answered operations, and a subset of its
+//!   operations without an answer. The missing operations can still take effect later, or never.
+//! - Before an ended operation, the check applies only operations that do not commute with it or with another operation
+//!   applied before it. All other operations can take effect afterwards as well.
 
 pub mod bank;
 pub mod keys;
@@ -35,14 +35,14 @@ use std::{
 pub trait Model {
     /// State of the modelled object.
     type State: Clone + Ord + Debug;
-    /// An operation, with its answer if that is known.
+    /// An operation with its answer, or without one if the answer was lost.
     type Operation: Debug;
 
     /// Returns the state after the operation, or `None` if its answer is impossible in this state.
     fn step(state: &Self::State, operation: &Self::Operation) -> Option<Self::State>;
 
-    /// Returns true if the order of the two operations changes neither their answers nor the state. False is always
-    /// correct, and makes the search longer.
+    /// Returns true if the order of the two operations changes neither their answers nor the state. The result false is
+    /// always safe, but makes the search longer.
     fn commute(one: &Self::Operation, other: &Self::Operation) -> bool {
         let _ = (one, other);
         false
@@ -58,8 +58,8 @@ pub enum ClientAnswer {
     Nothing,
 }
 
-/// Operation of a history, which took effect after `begin` and before `end`. All moments are distinct, except the ends
-/// of operations that may take effect at any time, which are `u64::MAX`.
+/// Operation of a history, which took effect between `begin` and `end`. All moments are distinct, except `u64::MAX`,
+/// the end of operations that may take effect at any later time.
 #[derive(Clone, Debug)]
 pub struct Timed<O> {
     /// Moment of the request.
@@ -72,7 +72,7 @@ pub struct Timed<O> {
     pub operation: O,
 }
 
-/// Error for a history without an explanation: no configuration allows its operation with this index.
+/// Error for a history that no order explains: after this operation, no configuration is left.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unexplained<S> {
     /// Index of the operation in the history.
@@ -84,8 +84,8 @@ pub struct Unexplained<S> {
 /// Operations, by their indexes in the history, in ascending order.
 type Operations = Vec<usize>;
 
-/// Possible configurations: for each state and set of answered operations that have taken effect, the sets of
-/// operations without an answer that have. No set of these contains another.
+/// Possible configurations. For each state and set of answered operations that have taken effect, they hold the sets of
+/// operations without an answer that may have taken effect. None of these sets contains another one.
 struct Configurations<S> {
     sets: BTreeMap<(S, Operations), Vec<Operations>>,
     count: usize,
@@ -96,8 +96,8 @@ impl<S: Clone + Ord> Configurations<S> {
         Self { sets: BTreeMap::new(), count: 0 }
     }
 
-    /// Adds a configuration, unless an existing one permits all outcomes that the new one permits. Returns true if it
-    /// was added.
+    /// Adds a configuration, unless an existing one permits all outcomes that the new one permits. Returns true if the
+    /// configuration was added.
     fn add(&mut self, state: S, answered: Operations, lost: Operations) -> bool {
         let sets = self.sets.entry((state, answered)).or_default();
         if sets.iter().any(|other| is_subset(other, &lost)) {
@@ -135,8 +135,8 @@ pub fn check<M: Model>(initial: M::State, history: &[Timed<M::Operation>]) -> Re
     check_within::<M>(initial, history, usize::MAX).unwrap_or(Ok(()))
 }
 
-/// Checks the history of one object like [`check`]. Returns `None`, without a result, if more than `max_configurations`
-/// are possible at one moment.
+/// Checks the history of one object like [`check`]. Returns `None`, so that the history is not decided, if more than
+/// `max_configurations` configurations are possible at one moment.
 pub fn check_within<M: Model>(
     initial: M::State,
     history: &[Timed<M::Operation>],
@@ -156,7 +156,7 @@ pub fn check_within<M: Model>(
             continue;
         }
         if moment == u64::MAX {
-            // It never ends, and nothing that was answered comes later.
+            // This operation never ends, and no answered operation ends later.
             break;
         }
         let next = ended::<M>(&possible, history, &pending, at, max_configurations)?;
@@ -197,7 +197,7 @@ fn ended<M: Model>(
     let (mut next, mut seen) = (Configurations::new(), Configurations::new());
     let is_lost = |operation: usize| history[operation].client_answer == ClientAnswer::Nothing;
     let relevant = relevant::<M>(history, pending, at);
-    // Configurations with fewer operations come first, because they replace those with more.
+    // Configurations with fewer operations come first, because they make those with more operations unnecessary.
     let mut open: VecDeque<_> =
         possible.all().map(|(state, answered, lost)| (state.clone(), answered.clone(), lost.clone())).collect();
     while let Some((state, answered, lost)) = open.pop_front() {
@@ -210,7 +210,8 @@ fn ended<M: Model>(
             continue;
         }
         if is_lost(at) {
-            // The operation never happened. The effects of other pending operations are decided at their ends.
+            // A lost operation may never have happened. The effects of other pending operations are decided when those
+            // end.
             next.add(state.clone(), answered.clone(), lost.clone());
         }
         for &other in &relevant {

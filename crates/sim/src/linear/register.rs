@@ -1,4 +1,4 @@
-//! A key as an object with an optional value.
+//! Model of one key as an object with an optional value.
 //!
 //! No two writes use the same number as value, so each revision has one value.
 
@@ -13,14 +13,14 @@ pub enum Action {
     Put(u64),
     /// Delete.
     Delete,
-    /// Put on condition that the key has this value, or none.
+    /// Put that happens only if the key has the expected value; `None` expects that the key does not exist.
     Swap {
         /// Expected value.
         expect: Option<u64>,
         /// New value.
         put: u64,
     },
-    /// Delete on condition that the key has this value.
+    /// Delete that happens only if the key has this value.
     DeleteIf(u64),
 }
 
@@ -48,7 +48,7 @@ impl Model for Register {
     type Operation = (Action, Answer);
 
     fn step(state: &Option<u64>, (action, answer): &(Action, Answer)) -> Option<Option<u64>> {
-        // Result of the condition, and the state after the write.
+        // `holds` is the result of the condition, `after` the state after the write.
         let (holds, after) = match *action {
             Action::Get => return matches!(answer, Answer::Value(value) if value == state).then_some(*state),
             Action::Put(value) => (true, Some(value)),

@@ -1,4 +1,4 @@
-//! openraft's view of the runtime.
+//! The simulation's runtime as an async runtime of openraft.
 
 use std::{future::Future, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{
     watch::SimWatch,
 };
 
-/// The simulation as openraft's async runtime. Its tasks belong to the process of the task that starts them.
+/// The simulation as openraft's async runtime. A task belongs to the process of the task that starts it.
 #[derive(Debug)]
 pub struct SimRuntime;
 

@@ -1,4 +1,4 @@
-//! The handle of a task's output.
+//! Handle that returns the output of a task.
 
 use std::{
     cell::RefCell,
@@ -16,8 +16,8 @@ struct Shared<T> {
     waker: Option<Waker>,
 }
 
-/// A future that resolves with the output of a task. If the task's process is killed, it never resolves. Only tasks of
-/// the same process wait for it, and they are dropped too.
+/// A future that resolves with the output of a task. If the task's process is killed, the future never resolves. Only
+/// tasks of this process wait for it, and they are dropped at the same time.
 pub struct JoinHandle<T>(Rc<RefCell<Shared<T>>>);
 
 impl<T> fmt::Debug for JoinHandle<T> {
@@ -39,7 +39,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// Starts a task of the process whose task runs now.
+/// Starts a task in the process of the task that runs now.
 pub(super) fn spawn_joined<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,

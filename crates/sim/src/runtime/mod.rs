@@ -4,12 +4,12 @@
 //! networks, which are built from tasks and timers.
 //!
 //! Tasks belong to a *process*: a node of the cluster, or [`OUTSIDE`] for clients and for the script of faults. A crash
-//! drops all tasks of a process; a stopped process keeps its tasks, and none of them runs.
+//! drops all tasks of a process; a stopped process keeps its tasks, but none of them runs.
 //!
 //! Invariants:
-//! - the same seed and the same program give the same sequence of polls, so the same events;
+//! - with the same seed and the same program, tasks are polled in the same order, so the events are the same;
 //! - time advances only while no task is ready, to the next timer;
-//! - nothing reads the clock, the scheduler or the random numbers of the operating system.
+//! - no code uses the clock, the scheduler or the random numbers of the operating system.
 
 mod async_runtime;
 mod join;
@@ -39,9 +39,9 @@ pub use time::{Elapsed, SimInstant, Sleep, Timeout, sleep, timeout};
 
 /// A process of the simulation, by its number.
 pub type ProcessId = u64;
-/// Process of the tasks that belong to no node.
+/// Process of the tasks that do not belong to a node.
 pub const OUTSIDE: ProcessId = 0;
-/// True time at the start of a simulation, in microseconds since the Unix epoch.
+/// Simulated true time at the start of a simulation, in microseconds since the Unix epoch.
 pub const EPOCH_MICROS: u64 = 1_800_000_000_000_000;
 
 type TaskId = u64;
@@ -75,7 +75,7 @@ fn lock(ready: &ReadyQueue) -> std::sync::MutexGuard<'_, VecDeque<TaskId>> {
 
 struct Task {
     process: ProcessId,
-    /// `None` while the task is being polled.
+    /// Future of the task; `None` while the task is being polled.
     future: Option<BoxedTask>,
     waker: Arc<TaskWaker>,
 }
@@ -96,10 +96,10 @@ struct Scheduler {
     last_id: Cell<u64>,
     tasks: RefCell<BTreeMap<TaskId, Task>>,
     ready: ReadyQueue,
-    /// Tasks of stopped processes that have become ready.
+    /// Tasks of stopped processes that became ready in the meantime.
     held: RefCell<Vec<TaskId>>,
     stopped: RefCell<BTreeSet<ProcessId>>,
-    /// Wakers by the time and the number of their timers.
+    /// Wakers of the timers, by the time and the number of the timer.
     timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
     rng: RefCell<SmallRng>,
     /// Process of the task that runs now.
@@ -122,7 +122,8 @@ fn scheduler<T>(with: impl FnOnce(&Scheduler) -> T) -> T {
 /// Result of a finished simulation.
 #[derive(Debug)]
 pub struct Finished<T> {
-    /// Output of the main task; the message of the panic, if a task panicked or all tasks waited for one another.
+    /// Output of the main task; the error is the message of a panic in a task, or says that all tasks waited for each
+    /// other.
     pub output: Result<T, String>,
     /// Virtual time that passed.
     pub elapsed: Duration,
@@ -134,7 +135,7 @@ pub struct Finished<T> {
     pub events: Vec<Event>,
 }
 
-/// Runs a simulation until its main task ends, and drops all other tasks then.
+/// Runs a simulation until its main task ends. Then drops all other tasks.
 pub fn simulate<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static) -> Finished<T> {
     let scheduler = Rc::new(Scheduler::new(seed));
     let _current = Current::enter(&scheduler);
@@ -149,7 +150,7 @@ pub fn simulate<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static) 
             assert!(scheduler.step(), "all tasks wait at {:?}", scheduler.now.get());
         }
     };
-    // Nothing of the simulation is used after a panic, except its log.
+    // After a panic, only the event log of the simulation is used.
     let output = panic::catch_unwind(AssertUnwindSafe(course)).map_err(|panicked| message_of(&*panicked));
     scheduler.drop_tasks(|_| true);
     Finished {
@@ -166,7 +167,7 @@ fn message_of(panicked: &(dyn Any + Send)) -> String {
     text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Runs a future to its end in a new simulation, which replaces the present one of the thread for that time.
+/// Runs a future to its end in a new simulation, which replaces the thread's present simulation for this time.
 fn block_on<T>(seed: u64, main: impl Future<Output = T>) -> T {
     let scheduler = Rc::new(Scheduler::new(seed));
     let _current = Current::enter(&scheduler);
@@ -183,7 +184,7 @@ fn block_on<T>(seed: u64, main: impl Future<Output = T>) -> T {
     }
 }
 
-/// Guard of the thread's current scheduler.
+/// Guard of the current thread's scheduler. Dropping it restores the previous scheduler.
 struct Current(Option<Rc<Scheduler>>);
 
 impl Current {
@@ -234,7 +235,7 @@ impl Scheduler {
         waker.wake();
     }
 
-    /// Takes a ready task, any of them with equal probability.
+    /// Takes a random one of the ready tasks, all with equal probability.
     fn next_ready(&self) -> Option<TaskId> {
         let mut ready = lock(&self.ready);
         if ready.is_empty() {
@@ -267,10 +268,10 @@ impl Scheduler {
                 None
             }
             (Poll::Ready(()), Some(_)) => tasks.remove(&id).map(|_| future),
-            // The task killed its own process.
+            // The task has killed its own process.
             (_, None) => Some(future),
         };
-        // The drop of a future may use the scheduler.
+        // Dropping a future may use the scheduler, so the lock on the tasks is released first.
         drop(tasks);
         drop(ended);
         true
@@ -307,13 +308,13 @@ pub fn now() -> Duration {
     scheduler(|scheduler| scheduler.now.get() - BEGIN)
 }
 
-/// Returns a random number of a range, derived from the seed.
+/// Returns a random number from a range, derived from the seed.
 #[must_use]
 pub fn random(range: Range<u64>) -> u64 {
     scheduler(|scheduler| scheduler.rng.borrow_mut().random_range(range))
 }
 
-/// Returns a random duration of a range, in whole microseconds.
+/// Returns a random duration from a range, in whole microseconds.
 #[must_use]
 pub fn random_duration(range: Range<Duration>) -> Duration {
     Duration::from_micros(random(range.start.as_micros() as u64..range.end.as_micros() as u64))
@@ -342,7 +343,7 @@ pub fn resume(process: ProcessId) {
     scheduler(|scheduler| {
         scheduler.stopped.borrow_mut().remove(&process);
         let held = scheduler.held.take();
-        // Tasks of other stopped processes are held again at their turn.
+        // Tasks of other processes that are still stopped are held back again when they would run.
         lock(&scheduler.ready).extend(held);
     });
 }
@@ -357,7 +358,7 @@ pub fn record(process: ProcessId, text: impl Into<String>) {
     });
 }
 
-/// Returns the number of the timer that wakes `waker` at a time of the scheduler.
+/// Sets or changes a timer that wakes `waker` at the scheduler's time `at`. Returns the number of the timer.
 fn set_timer(at: Duration, number: Option<u64>, waker: &Waker) -> u64 {
     scheduler(|scheduler| {
         let number = number.unwrap_or_else(|| scheduler.next_id());
@@ -367,7 +368,7 @@ fn set_timer(at: Duration, number: Option<u64>, waker: &Waker) -> u64 {
 }
 
 fn remove_timer(at: Duration, number: u64) {
-    // A future may be dropped after its simulation has ended.
+    // A future may be dropped after its simulation has ended. Then there is no scheduler.
     let current = CURRENT.try_with(|current| current.borrow().clone());
     if let Ok(Some(scheduler)) = current {
         let removed = scheduler.timers.borrow_mut().remove(&(at, number));
@@ -375,7 +376,7 @@ fn remove_timer(at: Duration, number: u64) {
     }
 }
 
-/// Returns the scheduler's time, which is not zero at the start.
+/// Returns the time of the scheduler, which begins at one second and not at zero.
 fn clock() -> Duration {
     scheduler(|scheduler| scheduler.now.get())
 }
@@ -392,7 +393,7 @@ fn new_rng() -> SmallRng {
 mod tests {
     use super::*;
 
-    /// Several tasks that draw random numbers and sleep. Returns the order of their steps.
+    /// Runs several tasks that draw random numbers and sleep. Returns the order of their steps.
     fn course(seed: u64) -> Finished<Vec<(u64, u64)>> {
         simulate(seed, async {
             let steps = Rc::new(RefCell::new(Vec::new()));

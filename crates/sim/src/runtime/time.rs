@@ -96,7 +96,7 @@ pub fn sleep(duration: Duration) -> Sleep {
     Sleep { at: clock() + duration, timer: None }
 }
 
-/// Error for a future that did not end in time, or for a task that was killed.
+/// Error of a timeout that passed, or of waiting for a task that was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elapsed;
 

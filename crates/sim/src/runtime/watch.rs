@@ -1,4 +1,4 @@
-//! A channel that holds one value, for one thread.
+//! A watch channel for one thread: it holds one value, the latest.
 
 use std::{
     cell::{Cell, Ref, RefCell},
@@ -12,7 +12,7 @@ use openraft_rt::{
     watch::{RecvError, SendError, Watch, WatchReceiver, WatchSender},
 };
 
-/// The watch channels of the simulation.
+/// Watch channels of the simulation, in the form that openraft requires.
 #[derive(Debug)]
 pub struct SimWatch;
 

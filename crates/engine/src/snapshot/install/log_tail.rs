@@ -4,8 +4,9 @@
 //! records after it ([`catch_up`]). Does not own: replay after a restart, or the entries after the snapshot, which are
 //! applied when they are committed.
 //!
-//! The log of a node that installs a snapshot can contain, in any mixture: entries that the snapshot covers, some of
-//! which may not be part of the space's history; entries after the snapshot; votes; moves, most of them of the install.
+//! The log of a node that installs a snapshot can contain, in any mixture: entries that the snapshot covers, also
+//! entries that are not part of the space's history; entries after the snapshot; votes; and moves, most of which the
+//! install has written.
 
 use thalweg_log::{Log, RecordKind};
 use thalweg_replica::Valid;
@@ -20,7 +21,8 @@ use crate::install_error::InstallError;
 /// Contents of the unapplied part of a log, read up to its present end.
 #[derive(Debug)]
 pub(super) struct LogTail {
-    /// LSN from which the records continue the snapshot: that of the first entry after it, or the end of the log.
+    /// LSN from which the records continue the snapshot: that of the first entry after the snapshot, or the end of the
+    /// log.
     pub(super) start: Lsn,
     /// Index of the first entry after the snapshot; `None` if there is none.
     pub(super) later: Option<Index>,
@@ -54,7 +56,7 @@ impl LogTail {
     }
 }
 
-/// Kinds of records that a catch-up has passed.
+/// Records that a catch-up has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PassedRecords {
     OwnRecords,

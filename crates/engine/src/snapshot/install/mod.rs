@@ -10,18 +10,18 @@
 //!           ─► INSTALLED.tmp names n+1, synced
 //! finish:   later own records ─► log synced ─► renamed to INSTALLED, synced ─► readers see the new state ─► BACKEND.n removed
 //! ```
-//! The last line runs while no log record is applied. All that needs room on the disk comes before it, so a member
-//! whose disk is full refuses a snapshot before consensus relies on it. Reads continue all the time: a read sees the
-//! former state or the new one, and a view taken before stays valid. Bytes that such a view refers to can be freed
-//! later, as after any change of the state; then the read looks the key up again, or ends with `view_expired`.
+//! The last line runs while no log record is applied. All steps that need disk space come before it, so a member whose
+//! disk is full refuses a snapshot before consensus relies on the snapshot. Reads continue all the time. A read sees
+//! the former state or the new one, and an earlier view stays valid. If bytes that the view refers to are freed later,
+//! as after any change of the state, the read looks the key up again or ends with `view_expired`.
 //!
 //! Invariants:
 //! - `INSTALLED` names a state that is complete and on disk, with all bytes that it points to. So a crash at any step
 //!   leaves the former state or the new one (the table in `docs/formats/directory.md`).
-//! - What consensus has truncated before the switch is void on disk when `INSTALLED` names the new state. Otherwise a
-//!   power loss could bring back entries after the snapshot that do not follow it, and consensus would not start.
-//! - From its first record on, the segments of the log that an install appends to are not walked and not freed until it
-//!   has ended (`install_slot`). The segments of the former state are walked afterwards like all others.
+//! - Truncations by consensus before the switch are on disk before `INSTALLED` names the new state. Otherwise a power
+//!   loss could bring back void entries after the snapshot, and consensus would not start.
+//! - From its first record to its end, an install keeps the log segments that it appends to from being walked and freed
+//!   (`install_slot`). The segments of the former state are walked afterwards like all others.
 //! - The vote is the node's own. The applied index and LSN do not decrease.
 //!
 //! Memory: one chunk, and memtables and a cache of at most [`LOAD_MEMORY_BYTES`] each while rows are loaded. The memory
@@ -29,7 +29,7 @@
 
 mod log_tail;
 
-// These tests need private parts, so they are a module of the crate, although their files lie beside the other tests.
+// These tests need private parts, so they are a module of the crate. Their files lie in `tests`, with the other tests.
 #[cfg(test)]
 #[path = "../../../tests/install/mod.rs"]
 mod tests;
@@ -67,8 +67,8 @@ use crate::{
     state_dir::{StateDir, SwitchError},
 };
 
-/// Maximum size of a memtable and of the cache of the new state while rows are loaded. Larger ones make the load little
-/// faster, because the rows come in order.
+/// Maximum size of a memtable and of the cache of the new state while rows are loaded. Larger sizes would hardly speed
+/// up the load, because the rows come in order.
 const LOAD_MEMORY_BYTES: u64 = 16 << 20;
 
 /// Progress of an install.
@@ -78,7 +78,7 @@ pub struct InstallProgress {
     pub next: u64,
     /// Numbers of rows and bytes installed so far.
     pub totals: Totals,
-    /// True if the last chunk was given, so that the install can be [finished](Install::finish).
+    /// True if the last chunk was passed, so that the install can be [finished](Install::finish).
     pub is_complete: bool,
 }
 
@@ -104,26 +104,25 @@ pub struct Installed {
 /// install has ended: it is finished, has failed, or is dropped.
 #[derive(Debug)]
 pub struct Install(
-    /// `None` once the install has ended.
+    /// The install; `None` once it has ended.
     Option<InstallInProgress>,
 );
 
-/// An install that has not ended.
 #[derive(Debug)]
 struct InstallInProgress {
     inner: Arc<Inner>,
     phase: InstallPhase,
-    /// Released after the files of an unfinished install are removed.
+    /// Guard that is released after the files of an unfinished install are removed.
     hold: Option<InstallGuard>,
 }
 
 enum InstallPhase {
-    /// The first chunk has not been given.
+    /// The first chunk has not been passed yet.
     Begin,
     Loading(Box<Loading>),
     /// The new state is complete and on disk.
     Prepared(Box<Prepared>),
-    /// The install has failed, or was finished. After the call, [`Install`] drops it.
+    /// The install has failed or is finished. [`Install`] drops this value after the call.
     Ended,
 }
 
@@ -138,13 +137,13 @@ impl std::fmt::Debug for InstallPhase {
     }
 }
 
-/// A complete state on disk, to which the database only has to switch.
+/// A complete state on disk. The database only has to switch to it.
 struct Prepared {
     machine: Machine,
     info: SnapshotInfo,
     membership: AppliedMembership,
     totals: Totals,
-    /// Number of chunks.
+    /// Number of chunks in the snapshot.
     next: u64,
 }
 
@@ -160,7 +159,7 @@ impl Database {
     /// Begins to install a snapshot. The database continues as before until the install is [finished](Install::finish).
     ///
     /// # Errors
-    /// [`InstallError::Alone`] on a node alone: its entries would not follow those of the snapshot.
+    /// [`InstallError::Alone`] on a node alone, because its entries would not continue those of the snapshot.
     pub fn install(&self) -> Result<Install, InstallError> {
         if self.inner.open.replica.member().is_none() {
             return Err(InstallError::Alone);
@@ -168,8 +167,8 @@ impl Database {
         Install::begin(&self.inner)
     }
 
-    /// Repairs a member whose consensus does not run: puts a snapshot of another member in the place of its state. The
-    /// votes and the log stay. Calls `progress` after each chunk of `from`.
+    /// Repairs a member whose consensus does not run: replaces its state by a snapshot of another member. The votes and
+    /// the log stay. Calls `progress` after each chunk of `from`.
     ///
     /// # Errors
     /// Those of an install, and [`InstallError::LogAhead`]. The member then has its former state, except after
@@ -196,7 +195,7 @@ impl Install {
         self.0.as_ref().map_or(0, InstallInProgress::next_number)
     }
 
-    /// Description of the snapshot; `None` before its first chunk was given, and once the install has ended.
+    /// Description of the snapshot; `None` before its first chunk was passed, and once the install has ended.
     #[must_use]
     pub fn info(&self) -> Option<&SnapshotInfo> {
         self.0.as_ref()?.info()
@@ -212,7 +211,7 @@ impl Install {
         self.work(|work| work.push(chunk))
     }
 
-    /// Takes all chunks that follow, from the bytes of a snapshot. Calls `progress` after each chunk.
+    /// Takes all remaining chunks from a reader of the snapshot's bytes. Calls `progress` after each chunk.
     ///
     /// # Errors
     /// Those of [`push`](Self::push), and an error of the reader.
@@ -231,8 +230,8 @@ impl Install {
         }
     }
 
-    /// Completes the new state on disk, beside the running one. Does nothing if that is done. Everything that needs
-    /// room on the disk happens here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
+    /// Completes the new state on disk, beside the running one. Does nothing if it is complete. All steps that need
+    /// disk space happen here, so that [`finish`](Self::finish) only has to switch. Fails if chunks are missing.
     ///
     /// # Errors
     /// After [`InstallError::Incomplete`] the install continues. All other errors end it, and nothing has changed.
@@ -240,13 +239,13 @@ impl Install {
         self.work(InstallInProgress::prepare)
     }
 
-    /// Makes the state of the snapshot the state of the database, also after a crash. [Prepares](Self::prepare) it
-    /// first if that is not done.
+    /// Makes the state of the snapshot the durable state of the database. [Prepares](Self::prepare) it first if
+    /// necessary.
     ///
     /// # Errors
     /// After [`InstallError::NotSwitched`] nothing has changed, and the call can be repeated. After
-    /// [`InstallError::SwitchFailed`], the database continues with the former state, and the next open finds the former
-    /// state or the new one. All other errors end the install, and nothing has changed.
+    /// [`InstallError::SwitchFailed`], the database continues with the former state, and the next open uses either the
+    /// former or the new state. All other errors end the install, and nothing has changed.
     pub fn finish(&mut self) -> Result<Installed, InstallError> {
         self.work(InstallInProgress::finish)
     }
@@ -265,7 +264,7 @@ impl Install {
         self.work(|work| work.check_log())
     }
 
-    /// Performs a step, and releases the database if the install has ended with it.
+    /// Performs a step. If the install has ended with this step, releases the database.
     fn work<T>(
         &mut self,
         step: impl FnOnce(&mut InstallInProgress) -> Result<T, InstallError>,
@@ -331,7 +330,7 @@ impl InstallInProgress {
             return Err(InstallError::Outdated { snapshot, applied });
         }
         let (former, new) = self.dirs()?;
-        // The remains of an install that could not remove its files.
+        // An earlier install may have left files that it could not remove.
         let identity = open.identity.lock().unwrap_or_else(PoisonError::into_inner);
         let swept = backends::remove_all_but(open.place(), &identity, former);
         drop(identity);
@@ -379,8 +378,8 @@ impl InstallInProgress {
         Ok(())
     }
 
-    /// Checks that the log has no entry after the snapshot. While consensus does not run, nothing would undo such an
-    /// entry if it belongs to another history than the snapshot.
+    /// Checks that the log has no entry after the snapshot. Such an entry may belong to another history than the
+    /// snapshot, and without consensus it would not be undone.
     fn check_log(&self) -> Result<(), InstallError> {
         let open = &self.inner.open;
         let last = self.info().map_or(Index::ZERO, |info| info.applied.index);
@@ -401,8 +400,8 @@ impl InstallInProgress {
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
     }
 
-    /// Appends a record without an effect if the former state ends where the log does, so that the new state has a
-    /// later LSN. Incremental backups that begin before the install differ from those after it only in this LSN.
+    /// Appends a record without an effect if the former state ends where the log ends. So the new state gets a later
+    /// LSN. Only by this LSN can incremental backups from before and after the install be told apart.
     fn separate(&self) -> Result<(), InstallError> {
         let open = &self.inner.open;
         let Applied { lsn, time, .. } = open.machine.applied();
@@ -452,16 +451,16 @@ impl InstallInProgress {
         Ok(machine)
     }
 
-    /// Switches to the new state: on disk, then in memory. No log record is applied meanwhile. Returns the message of
-    /// an error that left files of the former state behind.
+    /// Switches to the new state: on disk, then in memory. No log record is applied during the switch. Returns the
+    /// message of an error that left files of the former state behind.
     fn switch(&mut self, prepared: Box<Prepared>) -> Result<Option<String>, InstallError> {
         let inner = Arc::clone(&self.inner);
         let open = &inner.open;
         let machine = &prepared.machine;
         let Applied { index: last, time, .. } = prepared.info.applied;
         let (former, new) = self.dirs()?;
-        // Other threads of the member look up the next record of the log first and apply it then. In between, the new
-        // state would pass that record.
+        // Other threads of the member first look up the next log record and then apply it. Without this pause, the new
+        // state could pass that record in between.
         let applying = open.replica.member().map(|member| member.pause_applying());
         let replacement = open.machine.begin_replacement();
         let switched = catch_up(&open.log, machine, last).and_then(|passed| {
@@ -471,8 +470,8 @@ impl InstallInProgress {
             if !replacement.accepts(machine) {
                 return Err(InstallError::Outdated { snapshot: last, applied: replacement.applied().index });
             }
-            // Consensus may have truncated the log since `prepare`. If a power loss took that record and left the new
-            // state, entries of another history would follow the snapshot.
+            // Consensus may have truncated the log since `prepare`. If a power loss lost the record of the truncation
+            // but not the new state, entries of another history would follow the snapshot.
             open.log.sync()?;
             Ok(new.switch_to_prepared(&open.disk))
         });
@@ -507,7 +506,7 @@ impl InstallInProgress {
         open.watches.notify();
         open.growth.notify();
         inner.note_state_space();
-        // Waits for the threads that work on the former state's files.
+        // Waits for the threads that still use the former state's files.
         drop(replaced);
         let removed = open.place().remove(&former.path(open.report.backend));
         Ok(removed.err().map(|error| error.to_string()))
@@ -520,7 +519,6 @@ impl InstallInProgress {
         }
     }
 
-    /// Returns the current state directory and the new one.
     fn dirs(&self) -> Result<(StateDir, StateDir), InstallError> {
         let current = self.hold.as_ref().ok_or(InstallError::Ended)?.current();
         Ok((current, current.next()))
