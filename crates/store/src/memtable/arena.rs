@@ -37,10 +37,6 @@ use std::{
 pub(super) const MAX_HEIGHT: usize = 12;
 
 const ALIGN: usize = 8;
-/// Distance in bytes between the end of the written bytes and those that the processor is asked to load. It is a few
-/// puts of small values, which take longer than a load from the cache of another core.
-const FETCH_AHEAD_BYTES: usize = 1024;
-const CACHE_LINE_BYTES: usize = 64;
 /// Size of a huge page in bytes. By default the kernel provides new memory in pages of 4 KiB, each at the cost of a
 /// page fault, which slows down a put. On request the kernel provides pages of this size instead.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -279,27 +275,7 @@ impl ArenaWriter {
         let start = self.used;
         let end = start.checked_add(bytes).filter(|end| *end <= self.arena.layout.size()).ok_or(ArenaFull)?;
         self.used = end;
-        self.fetch_ahead(end, bytes);
         Ok(start)
-    }
-
-    /// Requests that the processor loads `bytes` bytes, which a later put will write, into its cache. Another thread has
-    /// provided this memory, so the kernel's zeroes may be in the cache of another core.
-    #[inline]
-    fn fetch_ahead(&self, used: usize, bytes: usize) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-
-            let begin = used + FETCH_AHEAD_BYTES;
-            let end = (begin + bytes.min(FETCH_AHEAD_BYTES)).min(self.arena.layout.size());
-            for at in (begin..end).step_by(CACHE_LINE_BYTES) {
-                // SAFETY: `at` is within the arena. A prefetch changes no byte and never faults.
-                unsafe { _mm_prefetch::<_MM_HINT_ET0>(self.arena.at(at).cast()) };
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (used, bytes);
     }
 
     /// Writes a version (batch number, offset of the older version, value) at byte `at` of the arena.
