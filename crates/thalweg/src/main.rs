@@ -9,7 +9,7 @@
 //! ```text
 //! cli ──┬── commands ──┬── session ── args
 //!       │              └── figures, render, retry, span, failure, log_fields, permissions,
-//!       │                  private_dir, unfinished_file
+//!       │                  private_dir, unfinished_file, heap
 //!       └── help, man
 //! ```
 
@@ -20,6 +20,7 @@ mod cli;
 mod commands;
 mod failure;
 mod figures;
+mod heap;
 mod help;
 mod log_fields;
 mod man;

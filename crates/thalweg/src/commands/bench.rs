@@ -36,7 +36,7 @@ use thalweg_bench_pressure::{self as pressure, PressureOptions};
 
 use crate::{
     failure::{Exit, Failure},
-    render,
+    heap, render,
 };
 
 /// Subcommands of `bench`: one for each suite, and those that compare results.
@@ -246,6 +246,8 @@ impl LiveView for RunBar {
 }
 
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
+    // The suites that run a database in this process have the memory of a server.
+    heap::permit_huge_pages();
     let mut progress = Stderr::default();
     if io::stderr().is_terminal() {
         live::show_runs_on(Box::<RunBar>::default());

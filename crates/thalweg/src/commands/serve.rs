@@ -40,7 +40,7 @@ use super::{
 };
 use crate::{
     failure::{Exit, Failure},
-    permissions, render,
+    heap, permissions, render,
     span::show_span,
 };
 
@@ -181,6 +181,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Explain {
         return render::out(resolved.explain().as_bytes());
     }
+    heap::permit_huge_pages();
     let log = Log::to_stderr(&resolved.config);
     let part = membership::decide(&resolved.config)?;
     // The warnings name commands for the directory, which would be wrong for one of another program.
