@@ -40,7 +40,7 @@ const COUNTERS: [(&str, &str, Figure); 5] = [
 
 impl Collector for Groups {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // Other metrics report a failed state.
+        // If the state has failed, other metrics report it.
         let Ok((groups, count)) = self.0.group_figures(MAX_METRIC_GROUPS) else { return Ok(()) };
         let metric = encoder.encode_descriptor("groups", "Consumer groups", None, MetricType::Gauge)?;
         ConstGauge::new(count as i64).encode(metric)?;
