@@ -476,7 +476,7 @@ operations! {
     /// Reports the node's health.
     Health = "health", GET "/health"
         => now status::health(app);
-    /// Reports whether the node accepts requests.
+    /// Reports if the node accepts requests.
     Ready = "ready", GET "/ready"
         => now status::ready(app, call);
     /// Returns metrics for Prometheus.

@@ -79,7 +79,7 @@ pub(crate) async fn body(
         start,
         end,
         order: if query.reverse { Order::Descending } else { Order::Ascending },
-        // One more pair than requested shows whether further pairs exist.
+        // One additional pair is requested, to learn if further pairs exist.
         limit: limit.map(|limit| limit.saturating_add(1)),
         values: if query.keys_only { Values::Omit } else { Values::Include },
     };

@@ -19,8 +19,8 @@ use crate::{
 
 /// Maximum length in bytes of a text that is parsed as a number, as in Redis.
 const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;
-/// Limit to which a parsed exponent is clamped. A text cannot have so many digits that a larger exponent would give
-/// anything but infinity or zero.
+/// Limit to which a parsed exponent is clamped. A text has at most 5 KiB of digits, so with a larger exponent the
+/// number would be infinity or zero anyway.
 const MAX_EXPONENT: i64 = 100_000;
 /// Maximum number of digits of a fraction that `rustc_apfloat` divides. Its division of longer fractions is too slow.
 const MAX_DIVIDED_DIGITS: usize = 40;

@@ -6,8 +6,8 @@
 //! values ([`ValueUse`]), and the bound to which these steps are added
 //! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
-//! Invariant: the steps are an upper bound, regardless of which commands take effect. So a length never becomes smaller
-//! in the course of a batch, and a value that moves to another key may also still be at its old key.
+//! Invariant: the steps are an upper bound, even if some of the commands take no effect. So a length never becomes
+//! smaller in the course of a batch, and a value that moves to another key may also still be at its old key.
 
 use std::collections::HashMap;
 

@@ -97,7 +97,7 @@ impl Failures {
 /// Closes a connection that exceeds the limit on connections. Sends the reason `why` first, but only as much as the
 /// socket accepts without waiting.
 pub fn reject_connection(stream: TcpStream, why: &[u8]) {
-    // The write bypasses the runtime, which does not know yet whether the new socket is writable.
+    // The write bypasses the runtime, which may not know yet that the new socket is writable.
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write(why);
     }

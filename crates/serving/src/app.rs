@@ -37,7 +37,7 @@ use crate::{
 pub struct App {
     /// Handle of the database, with the configured durability level.
     pub db: AsyncDatabase,
-    /// Cluster of which the node is a member; `None` if the node runs alone.
+    /// Cluster that the node belongs to; `None` if the node runs alone.
     pub cluster: Option<Cluster>,
     /// Configuration of the server.
     pub config: Config,

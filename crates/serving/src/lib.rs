@@ -1,18 +1,18 @@
 //! Parts of a server that all protocols share: configuration, bounds, errors, metrics, threads, and serving of sockets.
 //!
-//! Owns, by module:
+//! Owns:
 //!
-//! - [`app`]: the state that requests of every protocol share, and [`config`]
-//! - [`admission`], [`half_open`], [`held_log`], [`pace`] and [`limits`]: the bounds on work and memory, and clients'
-//!   shares of them
-//! - `created`, [`objects`] and [`deleting`]: the same for what clients create in the database, for the memory of these
-//!   objects, and for deletes of many keys
-//! - [`finishing`]: work that continues after its client has disconnected
-//! - [`readers`] and [`fetched`]: threads for long reads, and reads of rows before a write is proposed
-//! - [`error`] and [`metrics`]: codes and messages of failed requests, counters and collectors
-//! - [`accepting`], [`threads`], [`served_socket`] and [`aside`]: the life of a connection from listener to close
-//! - [`pushing`] and [`watching`]: pushes of consumer groups, and reports of the progress of watches
-//! - [`views`] and [`cluster`]: subjects and caches, and the cluster as the protocols see it
+//! - the state that requests of every protocol share ([`app`]), and the configuration ([`config`])
+//! - the bounds on work and memory, and clients' shares of them ([`admission`], [`half_open`], [`held_log`], [`pace`],
+//!   [`limits`])
+//! - the same for objects that clients create in the database (`created`), for the memory of these objects
+//!   ([`objects`]), and for deletes of many keys ([`deleting`])
+//! - work that continues after its client has disconnected ([`finishing`])
+//! - threads for long reads ([`readers`]), and reads of rows before a write is proposed ([`fetched`])
+//! - codes and messages of failed requests ([`error`]), counters and collectors ([`metrics`])
+//! - the life of a connection from listener to close ([`accepting`], [`threads`], [`served_socket`], [`aside`])
+//! - pushes of consumer groups ([`pushing`]), and reports of the progress of watches ([`watching`])
+//! - subjects and caches ([`views`]), and the cluster as the protocols see it ([`cluster`])
 //!
 //! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
 //! import each other; `thalweg-server` composes them.

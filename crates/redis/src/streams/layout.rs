@@ -70,7 +70,7 @@ pub struct Meta {
     pub next_number: u64,
     /// Number of consumer groups.
     pub groups: u32,
-    /// Number of destroyed groups of which rows are left. Each of them has a grave row (kind 7).
+    /// Number of destroyed groups that have rows left. Each of them has a grave row (kind 7).
     pub graves: u32,
 }
 
