@@ -124,8 +124,8 @@ impl Call {
         Ok(Some(Duration::from_secs_f64(seconds)))
     }
 
-    /// Returns the time until which the request may wait for the cluster. If it states no time, this is `default` from
-    /// now.
+    /// Returns the time until which the request may wait for the cluster. If the request states no time, this is
+    /// `default` from now.
     pub(crate) fn deadline(&self, default: Duration) -> Result<Instant, ParseError> {
         match self.timeout()? {
             Some(timeout) => Ok(self.waits_since() + timeout),
@@ -145,9 +145,9 @@ impl Call {
         Ok(Origin { max_wait: timeout.map(|timeout| timeout.saturating_sub(self.waits_since().elapsed())), ..origin })
     }
 
-    /// Returns the database handle for the writes of this request. With it, expensive writes wait for the connection's
-    /// turn, the leader of a cluster logs the request's id, and writes end in time. A handler calls this when it is
-    /// about to write.
+    /// Returns the database handle for the writes of this request. With this handle, expensive writes wait for the
+    /// connection's turn, the leader of a cluster logs the request's id, and writes end in time. A handler calls this
+    /// method when it is about to write.
     pub(crate) fn db(&self, app: &App) -> Result<AsyncDatabase, ParseError> {
         Ok(app.db.for_origin(&self.origin(app)?))
     }

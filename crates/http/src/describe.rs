@@ -92,42 +92,42 @@ macro_rules! parameters {
 }
 
 parameters! {
-    /// Path of a key of a keyspace.
+    /// Path parameters of a key of a keyspace.
     KeyPath {
         Path "keyspace": text(), "Name of the keyspace.";
         Path "key": text(), "Percent-encoded bytes of the key; a slash may be plain or %2F.";
     }
-    /// Path of a keyspace.
+    /// Path parameter of a keyspace.
     KeyspacePath { Path "keyspace": text(), "Name of the keyspace."; }
-    /// Path of a lease.
+    /// Path parameter of a lease.
     LeasePath { Path "lease": integer(), "Id of the lease."; }
-    /// Path of a stream.
+    /// Path parameter of a stream.
     StreamPath { Path "stream": text(), "Name of the stream."; }
-    /// Path of a producer of a stream.
+    /// Path parameters of a producer of a stream.
     ProducerPath {
         Path "stream": text(), "Name of the stream.";
         Path "producer": text().max_length(Some(64)), "Id of the producer.";
     }
-    /// Path of a consumer group.
+    /// Path parameters of a consumer group.
     GroupPath {
         Path "stream": text(), "Name of the stream.";
         Path "group": text(), "Name of the consumer group.";
     }
-    /// Path of a subject.
+    /// Path parameter of a subject.
     SubjectPath { Path "subject": text(), "Percent-encoded bytes: tokens joined by dots, without wildcards."; }
-    /// Path of a pattern of subjects.
+    /// Path parameter of a pattern of subjects.
     PatternPath {
         Path "subject": text(), "A pattern: * matches any one token, and > at the end (percent-encoded as %3E) matches \
             one or more.";
     }
-    /// Path of a cache.
+    /// Path parameter of a cache.
     CachePath { Path "cache": text(), "Name of the cache."; }
-    /// Path of an entry of a cache.
+    /// Path parameters of an entry of a cache.
     EntryPath {
         Path "cache": text(), "Name of the cache.";
         Path "key": text(), "Percent-encoded bytes of the key; a slash may be plain or %2F.";
     }
-    /// Path of a key below `/keys`.
+    /// Path parameter of a key below `/keys`.
     KeysPath { Path "key": text(), "Percent-encoded bytes of the key."; }
     /// Header with the durability level of a write.
     Level {

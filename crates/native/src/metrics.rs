@@ -40,7 +40,7 @@ pub struct Metrics {
     channels_opened: AtomicU64,
     channels_closed: AtomicU64,
     handshakes_failed: AtomicU64,
-    /// Times of the stages of publishes.
+    /// Histograms of the times that publishes spend in each stage.
     pub(crate) publishes: PublishTimes,
     /// TLS identity, with its certificate, that the native port presents in handshakes.
     identity: OnceLock<Identity>,

@@ -302,7 +302,7 @@ impl Publishing {
 pub(crate) struct PublishTarget<'a> {
     /// Broker that distributes the batches to subscribers, and its clock.
     pub views: &'a Views,
-    /// Times of the stages of publishes.
+    /// Histograms for the times of the stages of publishes.
     pub times: &'a PublishTimes,
     /// Handle that wakes the channel's task.
     pub waiter: &'a Arc<dyn Notify>,

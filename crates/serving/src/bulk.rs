@@ -217,7 +217,7 @@ async fn begin_rounds(turns: Arc<BulkTurns>) {
 pub struct BulkSeat {
     turns: Arc<BulkTurns>,
     account: Arc<Account>,
-    /// Created when the connection first waits.
+    /// Flag and waker of this place. Created when the connection first waits for a turn.
     seat: Option<Arc<TurnTicket>>,
     state: SeatState,
 }

@@ -239,7 +239,7 @@ struct ProposedFetch {
     group: Group,
     /// Memory for the records among the stored objects; `None` once the command has an outcome.
     room: Option<ObjectRoom>,
-    /// `None` once the command has an outcome.
+    /// Future of the command; `None` once the command has an outcome.
     committing: Option<Committing>,
 }
 

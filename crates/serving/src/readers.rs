@@ -294,7 +294,7 @@ fn caught<T>(read: impl FnOnce() -> T) -> Result<T, ReaderError> {
 /// Future of a read that was given to the readers. See [`Readers::run`].
 #[derive(Debug)]
 pub struct PendingRead<T> {
-    /// `None` if the read was rejected with `error`.
+    /// Receiver of the read's result. `None` if the read was rejected; the future then returns `error`.
     result: Option<oneshot::Receiver<Result<T, ReaderError>>>,
     /// Position of the read in the queues, with the queues; `None` once the read has left them.
     queued: Option<(Arc<Pools>, QueuePosition)>,

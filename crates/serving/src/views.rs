@@ -53,7 +53,7 @@ struct CacheShare(#[expect(dead_code, reason = "the shares are held until they a
 pub struct Views {
     /// Broker of the subjects.
     pub broker: Broker,
-    /// The caches of the server, which are found by name.
+    /// Caches of the server. They are found by name.
     pub caches: Caches,
     started: Instant,
     random: RandomState,

@@ -301,7 +301,7 @@ impl JsonJoin {
     }
 }
 
-/// Result of a join.
+/// Result of a request to join the cluster.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterJoined)]
 pub(crate) struct Joined {
@@ -394,7 +394,7 @@ pub(crate) struct Leading {
 /// The token with which nodes join, and the addresses through which they join.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct JoinToken {
-    /// The token. It contains the secret that the nodes share.
+    /// Token with which a node joins. It contains the secret that the nodes share.
     pub(super) token: String,
     /// Addresses of the members, for `--join`.
     pub(super) addresses: Vec<String>,

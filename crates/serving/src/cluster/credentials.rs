@@ -116,7 +116,7 @@ impl fmt::Debug for AdminToken {
 /// Credentials of a cluster, which each of its members stores.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Id of the cluster.
+    /// Id of the cluster to which the credentials belong.
     pub cluster: ClusterId,
     secret: [u8; SECRET_BYTES],
     admin_hash: [u8; 32],

@@ -93,7 +93,7 @@ pub enum ClusterError {
     /// No other voter can take over the leadership, because none is alive.
     #[error("no other voter is alive that could take over the leadership: retry when one is")]
     NoSuccessor,
-    /// Nodes did not reach a common index for their digests in time.
+    /// Nodes did not compute their digests at one common index in time.
     #[error("the digests were not complete in time, because {missing} members did not reach index {index}")]
     DigestTimeout {
         /// Index at which the digests were to be computed.

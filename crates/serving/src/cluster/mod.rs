@@ -89,8 +89,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// if the member is a voter already and the change that made it a voter is complete.
     fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()>;
 
-    /// Removes a member for good. Its id is never used again. Fails with [`ClusterError::AlreadyRemoved`] if the node
-    /// was a member and its removal is complete.
+    /// Removes a member permanently. Its id is never used again. Fails with [`ClusterError::AlreadyRemoved`] if the
+    /// node was a member and its removal is complete.
     fn remove(&self, node: NodeId, removal: Removal, deadline: Instant) -> ClusterFuture<()>;
 
     /// Transfers leadership to the voter `to`, or to the voter with the least lag if `to` is `None`. Returns the new
@@ -117,7 +117,7 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
 /// The cluster of a server: the handle, and the credentials of administrators.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// This node's place in the cluster.
+    /// Handle by which this node calls the cluster.
     pub handle: Arc<dyn ClusterHandle>,
     /// Cluster id, secret between nodes, and hash of the administrators' token.
     pub credentials: Arc<Credentials>,

@@ -14,7 +14,7 @@ pub enum ConfigError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Error text of the system.
+        /// Description of the error, from the operating system.
         reason: String,
     },
     /// The configuration file is not valid TOML.

@@ -7,7 +7,8 @@ use super::Setting;
 /// Longest host name that DNS permits, in bytes.
 const MAX_HOST_BYTES: usize = 253;
 
-/// Host names that HTTP accepts in addition to the names of this machine's loopback addresses.
+/// Host names that HTTP accepts, in addition to localhost, loopback addresses, and the address at which a connection
+/// arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedHosts {
     /// Requests may name any host.

@@ -57,7 +57,8 @@ pub struct Layers {
 /// Prefix of the environment variables that set configuration values.
 const PREFIX: &str = "THALWEG_";
 
-/// Variables with the prefix that are not configuration values. The command reads or sets them.
+/// Variables that begin with `THALWEG_` but are not configuration values, without this prefix. The command reads or
+/// sets them.
 const OTHER_VARIABLES: [&str; 6] = ["server", "admin_token", "bench_dir", "fencing_token", "lock_keyspace", "lock_key"];
 
 /// Maximum number of wrong characters at which a name still counts as mistyped.

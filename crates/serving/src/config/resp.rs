@@ -54,9 +54,9 @@ impl RespDatabases {
         Self((0..count).map(|number| (number, RespDatabase::durable(number))).collect())
     }
 
-    /// Returns the number of databases if the short text form can describe them. This form states a number of databases
-    /// that are all as in [`durable`](Self::durable), and then lists replacements. It is used if the numbers of the
-    /// databases have no gaps, and at least two are as in `durable`.
+    /// Returns the number of databases if the short text form can describe them. This form begins with a number of
+    /// databases, which are as in [`durable`](Self::durable), and then lists the others as replacements. It is used if
+    /// the numbers have no gaps, and at least two databases are as in `durable`.
     fn mostly_durable(&self) -> Option<u32> {
         let has_gaps = self.0.iter().zip(0..).any(|((number, _), expected)| *number != expected);
         let durable = self.0.iter().filter(|(number, database)| *database == RespDatabase::durable(*number)).count();
