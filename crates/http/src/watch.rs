@@ -8,8 +8,8 @@
 //! commit's revision as its `id`. So a client that reconnects with `Last-Event-ID` gets no partial commit, and no
 //! commit twice. As NDJSON, each change is a line, and the field `last` marks the last change of a commit. When no
 //! change matches for a while, `progress` states the revision up to which the client missed no change. It is sent so
-//! often that the log's history floor stays below it until the client reconnects. The watch ends when the server stops
-//! or `limit` changes were sent. If an error ends the watch, a last event or line states the reason.
+//! often that a client that reconnects finds the log's history floor below this revision. The watch ends when the
+//! server stops or `limit` changes were sent. If an error ends the watch, a last event or line states the reason.
 //!
 //! Bounds: a watch holds the changes of one batch of at most [`HELD_BYTES`], and sends them in pages of
 //! [`TAIL_PAGE_BYTES`]. A thread for long reads encodes larger batches immediately; their pages count in the limit on

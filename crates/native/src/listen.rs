@@ -7,8 +7,8 @@
 //! # Thread of a connection
 //!
 //! Plain TCP connections run on one of the [`threads`](thalweg_serving::threads). TLS and QUIC connections run on the
-//! runtime that accepts them. Their handshakes and ciphers would use a core for so long that other connections of the
-//! same thread were delayed. Also, the datagrams of QUIC connections arrive at one task, that of the endpoint.
+//! runtime that accepts them. Their handshakes and ciphers use a core for so long that they would delay other
+//! connections of the same thread. Also, the datagrams of QUIC connections arrive at one task, that of the endpoint.
 //!
 //! # Connections before the handshake
 //!

@@ -213,9 +213,9 @@ pub trait Read {
 /// Operations on stored keys that writing commands need. Later reads see earlier writes. `'a` is the lifetime of
 /// the commands' arguments.
 pub trait Store<'a>: Read {
-    /// Charges the work of writing a value of `bytes` bytes, before the command computes the value. Returns an error if
-    /// the command may not do so much more work, so that it does not compute a value only to discard it. A store
-    /// without a bound on work always agrees.
+    /// Checks if the command may still do the work of writing a value of this length, before it computes the value.
+    /// Returns an error if not, so that the command does not compute a value only to discard it. A store without a
+    /// bound on work always agrees.
     fn prepare_value(&mut self, _bytes: usize) -> Result<(), StoreError> {
         Ok(())
     }

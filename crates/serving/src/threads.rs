@@ -42,7 +42,7 @@ struct Worker {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
     bulk: Arc<BulkTurns>,
-    /// Sender by whose drop the thread is told to end.
+    /// Sender that is dropped to end the thread.
     _stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }

@@ -44,8 +44,8 @@ impl Config {
         self.max_queue_bytes.0.min(MAX_IN_FLIGHT_BYTES)
     }
 
-    /// Maximum number of bytes of outcomes of forwarded commands that a member of a cluster keeps until its waiting
-    /// requests take them: a quarter of `max_reply_bytes_in_flight`, within fixed limits.
+    /// Maximum number of bytes of outcomes of forwarded commands that a member of a cluster keeps until the leader's
+    /// answers to these commands arrive: a quarter of `max_reply_bytes_in_flight`, within fixed limits.
     #[must_use]
     pub fn cluster_outcome_bytes(&self) -> u64 {
         (self.max_reply_bytes_in_flight.0 / 4).clamp(LEAST_OUTCOME_BYTES, MAX_FORWARDED_OUTCOME_BYTES as u64)

@@ -73,8 +73,8 @@ pub(super) struct Job {
     pub read: Box<dyn FnOnce() + Send>,
     /// Bytes of memory that the read requests.
     pub bytes: u64,
-    /// Account of the connection. Holding it keeps its address in memory, which identifies the connection, from being
-    /// reused.
+    /// Account of the connection. Holding it ensures that its memory address is not reused. The address identifies the
+    /// connection.
     pub account: Arc<Account>,
 }
 
