@@ -28,7 +28,7 @@ pub(crate) struct JsonRecord {
     headers: Vec<JsonHeader>,
     payload: Option<String>,
     payload_base64: Option<String>,
-    /// True if the record is a tombstone, which marks its key as deleted. A tombstone may have no payload.
+    /// True if the record is a tombstone, which marks its key as deleted. A tombstone needs no payload.
     #[serde(default)]
     tombstone: bool,
 }
@@ -81,7 +81,8 @@ pub(crate) fn media(call: &Call) -> Result<Media, ApiError> {
     })
 }
 
-/// Parses a body into records or messages with `parse`: JSON as [`body::parse`] does, and a single payload here.
+/// Parses a body into records or messages with `parse`. JSON may be parsed on another thread, as [`body::parse`] does.
+/// A single payload is parsed on the calling thread.
 pub(crate) async fn parse<T: Send + 'static>(
     app: &App,
     call: &Call,
@@ -119,7 +120,7 @@ pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatc
     Ok(batch)
 }
 
-/// Adds each line of the body as a payload, unchanged, and skips empty lines. A line that is not JSON is an error,
+/// Adds each line of the body as a payload, unchanged, and skips empty lines. Returns an error if a line is not JSON,
 /// because the media type promises JSON.
 fn push_lines(batch: &mut RecordBatch, body: &[u8]) -> Result<(), ApiError> {
     for (number, line) in body.split(|&byte| byte == b'\n').enumerate() {

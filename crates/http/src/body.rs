@@ -1,7 +1,7 @@
 //! Reading of request bodies, after the request was admitted and within the server's memory limits.
 //!
-//! Invariant: a body byte is in memory only while the limit `max_body_bytes_in_flight` counts it, or while it belongs
-//! to the first bytes of its connection, which the memory of the connection covers.
+//! Invariant: each byte of a body in memory counts in the limit `max_body_bytes_in_flight`. The exception is the first
+//! bytes of each connection, which are part of the connection's memory.
 
 use std::{
     future::{Future, poll_fn},
@@ -30,11 +30,12 @@ use tokio::time::Instant;
 use crate::{json, reading};
 
 /// Maximum length of a JSON body that is parsed on the thread of its connection. Lists of operations take longest:
-/// about half a millisecond for this length, as long as a [short read](thalweg_types::steps::SHORT_READ).
+/// about half a millisecond for this length. This is as long as a [short read](thalweg_types::steps::SHORT_READ) may
+/// take.
 const SHORT_JSON_BYTES: usize = 64 * 1024;
 
-/// A request body in memory. The limit `max_body_bytes_in_flight` counts its bytes until the body is dropped.
-/// Clones share the bytes, which count once.
+/// A request body in memory. Its bytes count in the limit `max_body_bytes_in_flight` until the last clone is dropped.
+/// Clones share the bytes, so the bytes count once.
 #[derive(Clone, Debug)]
 pub(crate) struct HeldBody {
     bytes: Bytes,
@@ -49,9 +50,9 @@ impl Deref for HeldBody {
     }
 }
 
-/// Reads the whole body of a request. The limit on body bytes counts the bytes as they arrive, and the buffer grows
-/// with them, so a client that only announces a long body holds nothing. A body whose announced length is above the
-/// request's limit is refused before any of it is read.
+/// Reads the whole body of a request. The bytes count in the limit on body bytes as they arrive, and the buffer grows
+/// with them. So a client that only announces a long body holds no memory. A body whose announced length is above the
+/// request's limit is rejected before any of it is read.
 pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> Result<HeldBody, ApiError> {
     let limit = app.config.max_body_bytes.0;
     let declared = body.size_hint().lower();
@@ -81,8 +82,9 @@ pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> 
     Ok(HeldBody { bytes: all.freeze(), _held: Arc::new(held) })
 }
 
-/// Parses a body of JSON. A long one is parsed on a thread for long reads, so that no other client of this thread waits
-/// for it. The parsed value may hold as many bytes as the body, so the caller keeps the body with it.
+/// Parses a body of JSON. A long body is parsed on a thread for long reads, so that it does not delay other clients of
+/// the calling thread. The parsed value may hold as many bytes as the body, so the caller keeps the returned body, and
+/// the bytes stay counted.
 pub(crate) async fn parse<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -96,7 +98,7 @@ pub(crate) async fn parse<T: Send + 'static>(
     reading::on_reader(app, account, bytes, move || Ok((parse(&body)?, body))).await?
 }
 
-/// Parses a body of JSON like [`parse`], for a value that is much smaller than the body may be.
+/// Parses a body of JSON like [`parse`], and drops the body. Meant for values that are much smaller than the body.
 pub(crate) async fn parsed<T: DeserializeOwned + Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -105,7 +107,8 @@ pub(crate) async fn parsed<T: DeserializeOwned + Send + 'static>(
     Ok(parse(app, account, body, json::parse).await?.0)
 }
 
-/// Works on `bytes` bytes that a request has sent or reads: here if they are few, else on a thread for long reads.
+/// Runs `work`, which handles `bytes` bytes that a request has sent or reads. Few bytes are handled on the calling
+/// thread, more on a thread for long reads.
 pub(crate) async fn work<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -115,7 +118,8 @@ pub(crate) async fn work<T: Send + 'static>(
     if bytes <= SHORT_JSON_BYTES { Ok(work()) } else { reading::on_reader(app, account, bytes, work).await }
 }
 
-/// Ensures that a body of `total` bytes is within the request's limit and counted in the server's limit on body bytes.
+/// Checks that a body of `total` bytes is within the request's limit, and counts it in the server's limit on body
+/// bytes.
 fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiError> {
     if total > limit {
         return Err(body_too_large(limit));
@@ -123,7 +127,7 @@ fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiE
     if held.grow_to(total) { Ok(()) } else { Err(too_many_bytes()) }
 }
 
-/// A body that is arriving, and the measure of its rate.
+/// A body that is arriving, with the measure of its rate.
 pub(crate) struct Arrival<'a> {
     body: &'a mut Body,
     config: &'a Config,
@@ -142,7 +146,7 @@ impl<'a> Arrival<'a> {
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let arrived = {
             let mut next = pin!(next_data(self.body));
-            // Most bodies arrive with their head, and then no timer needs to be set.
+            // Most bodies arrive together with their head, so the first poll mostly succeeds, and no timer is needed.
             match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
                 Poll::Ready(arrived) => arrived?,
                 Poll::Pending => {

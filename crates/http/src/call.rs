@@ -18,7 +18,7 @@ use crate::{
     reply_memory::ReplyMemory,
 };
 
-/// Header with the time that a request may wait for its cluster.
+/// Header with the maximum time that a request may wait for its cluster.
 const TIMEOUT: HeaderName = HeaderName::from_static("thalweg-timeout");
 /// Longest time that a request may wait for its cluster, in seconds.
 const MAX_TIMEOUT_SECONDS: f64 = 600.0;
@@ -33,19 +33,20 @@ pub(crate) struct Call {
     pub account: Arc<Account>,
     /// Head of the request: method, URI and headers.
     pub head: Parts,
-    /// Id of the request in log lines, which the reply states.
+    /// Id of the request for log lines. The reply states it too.
     pub id: HeaderValue,
-    /// Body of the request, not read yet. The wrapper lets a handler keep the request across an await.
+    /// Body of the request, not read yet. The wrapper makes the request `Sync`, so that a handler can keep it across an
+    /// await.
     pub body: SyncWrapper<Body>,
-    /// Time at which the request began to wait for its cluster. All its waits together last as long as
-    /// `Thalweg-Timeout` states.
+    /// Time at which the request began to wait for its cluster. `Thalweg-Timeout` limits all waits of the request
+    /// together.
     pub waits_since: OnceLock<Instant>,
-    /// Way in which the reply is counted if its size is known.
+    /// Rule by which the reply counts in the limit on reply bytes, if its size is known.
     pub reply_memory: ReplyMemory,
 }
 
 impl Call {
-    /// Creates a request that no handler has seen yet.
+    /// Creates the request as the first handler gets it.
     #[must_use]
     pub(crate) fn new(
         account: Arc<Account>,
@@ -57,7 +58,7 @@ impl Call {
         Self { account, head, id, body: SyncWrapper::new(body), waits_since: OnceLock::new(), reply_memory }
     }
 
-    /// Returns the rest of the path after `prefix`, which the route has matched.
+    /// Returns the part of the path after `prefix`, with which the path of the route begins.
     #[must_use]
     pub(crate) fn path_after(&self, prefix: &str) -> &str {
         self.head.uri.path().strip_prefix(prefix).unwrap_or_default()
@@ -78,9 +79,9 @@ impl Call {
         }
     }
 
-    /// Returns error 415 if `Content-Type` is not JSON. A missing header is an error as well. A page of another origin
-    /// can make a browser send a body as a form, as plain text, or without a type; to send JSON, the browser first asks
-    /// the server for permission.
+    /// Returns error 415 if `Content-Type` is missing or is not JSON. The check protects from pages of other origins:
+    /// such a page can make a browser send a form, plain text, or a body without a type. Before the browser sends JSON
+    /// for it, the browser asks the server for permission.
     pub(crate) fn require_json(&self) -> Result<(), ApiError> {
         let given = self.header(&header::CONTENT_TYPE);
         match given.map(request_media) {
@@ -112,7 +113,8 @@ impl Call {
         }
     }
 
-    /// Returns the time that the request may wait for the cluster, if it states one: seconds, fractions allowed.
+    /// Returns the maximum time that the request may wait for the cluster; `None` if it states none. The header has
+    /// seconds, with fractions.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>, ParseError> {
         let Some(text) = self.header(&TIMEOUT) else { return Ok(None) };
         let seconds = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse::<f64>().ok());
@@ -122,7 +124,8 @@ impl Call {
         Ok(Some(Duration::from_secs_f64(seconds)))
     }
 
-    /// Returns the time until which the request may wait for the cluster: `default` from now if it states no time.
+    /// Returns the time until which the request may wait for the cluster. If the request states no time, this is
+    /// `default` from now.
     pub(crate) fn deadline(&self, default: Duration) -> Result<Instant, ParseError> {
         match self.timeout()? {
             Some(timeout) => Ok(self.waits_since() + timeout),
@@ -134,17 +137,17 @@ impl Call {
         *self.waits_since.get_or_init(Instant::now)
     }
 
-    /// Returns the origin of the request's commands. On a node of a cluster, they are given up when the time is over
-    /// that the request may wait.
+    /// Returns the origin of the request's commands. On a node of a cluster, a command is given up when the time that
+    /// the request may wait for the cluster is over.
     fn origin(&self, app: &App) -> Result<Origin, ParseError> {
         let origin = app.origin(&self.account, || self.id.to_str().unwrap_or_default());
         let timeout = if app.cluster.is_some() { self.timeout()? } else { None };
         Ok(Origin { max_wait: timeout.map(|timeout| timeout.saturating_sub(self.waits_since().elapsed())), ..origin })
     }
 
-    /// Returns the database handle of the connection that sent the request. Writes use it, so that expensive ones wait
-    /// for the connection's turn, so that the leader of a cluster logs the request's id, and so that they end in time.
-    /// A handler calls this when it is about to write.
+    /// Returns the database handle for the writes of this request. With this handle, expensive writes wait for the
+    /// connection's turn, the leader of a cluster logs the request's id, and writes end in time. A handler calls this
+    /// method when it is about to write.
     pub(crate) fn db(&self, app: &App) -> Result<AsyncDatabase, ParseError> {
         Ok(app.db.for_origin(&self.origin(app)?))
     }
@@ -155,7 +158,7 @@ impl Call {
         Ok(db.for_origin(&self.origin(app)?))
     }
 
-    /// Finds a keyspace to write to, and creates it for the client if it does not exist.
+    /// Finds the keyspace to which the request writes. Creates the keyspace for the client if it does not exist.
     pub(crate) async fn keyspace(&self, app: &App, name: &str) -> Result<Keyspace, ApiError> {
         match app.db.blocking().find_keyspace(name) {
             Some(keyspace) => Ok(keyspace),
@@ -163,7 +166,7 @@ impl Call {
         }
     }
 
-    /// Finds a stream to append to, and creates it without limits if it does not exist.
+    /// Finds the stream to which the request appends. Creates the stream without limits if it does not exist.
     pub(crate) async fn stream(&self, app: &App, name: &str) -> Result<Stream, ApiError> {
         match app.db.blocking().find_stream(name) {
             Some(stream) => Ok(stream),

@@ -1,6 +1,6 @@
 //! Steps before each request of a node that is a member of a cluster.
 //!
-//! Owns: the check of the administrators' token, and the wait that an operation's [`Consistency`] requires. Does not
+//! Owns: the check of the administrators' token, and the wait that the operation's [`Consistency`] requires. Does not
 //! own: the barrier of reads (`read_gate`), and the operations.
 //!
 //! Invariant: these steps run only on a node that has a cluster.
@@ -15,7 +15,7 @@ use crate::{
     shared::Http,
 };
 
-/// Handles a request of a clustered node.
+/// Checks and waits as the operation requires, and then handles a request of a clustered node.
 pub(crate) async fn answer(operation: Operation, cluster: &Cluster, http: &Http, call: &mut Call) -> Answer {
     if operation.needs_admin() {
         check_token(cluster, call)?;

@@ -1,4 +1,4 @@
-//! The handler of `POST /v1/commit`: conditions and writes across keyspaces and streams, all or nothing.
+//! The handler of `POST /v1/commit`: conditions and writes across keyspaces and streams, all applied or none.
 
 use std::sync::Arc;
 
@@ -37,7 +37,8 @@ struct JsonCommit {
 }
 
 impl JsonCommit {
-    /// Returns the commit's durability level. Returns an error if the commit is invalid whatever the database contains.
+    /// Returns the commit's durability level. Returns an error if the commit is invalid, regardless of the database's
+    /// content.
     fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
         let level = level_of(self.durability.as_ref(), asked)?;
         if self.writes.is_empty() {
@@ -77,7 +78,7 @@ impl JsonCommit {
     }
 }
 
-/// An append that the commit contains: the data that the reply needs to describe its result.
+/// An append of the commit, with the data that the reply needs to describe its result.
 struct RequestedAppend {
     stream: String,
     produced: bool,
@@ -107,7 +108,8 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     fetch_rows(app, &call.account, &db, RowsOf::Commit(&commit)).await;
     let committed = db.commit(&commit, level);
     drop(commit);
-    // The body stays counted while a part of it is in memory: conditions, to name a failed one, or messages to publish.
+    // Parts of the body may stay in memory: conditions, to name a failed one, or messages to publish. The body stays
+    // counted as long as they do.
     let kept = (!conditions.is_empty() || !batches.is_empty()).then_some(body);
     let carried_out = async move {
         let _kept = kept;
@@ -120,8 +122,8 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, answer(&ack, &appends, published)))
 }
 
-/// Executes a commit and then publishes its messages, even if the client disconnects earlier. Both run in a task of
-/// their own, which is not dropped with the connection.
+/// Executes a commit and then publishes its messages, even if the client disconnects before. Both run in a task of
+/// their own, which the connection does not end.
 async fn publish_after(
     app: &Arc<App>,
     carried_out: impl Future<Output = Result<Ack, ApiError>> + Send + 'static,
@@ -130,8 +132,8 @@ async fn publish_after(
     let app = Arc::clone(app);
     let task = tokio::spawn(async move {
         let ack = carried_out.await?;
-        // The first attempt of a repeated commit has published already, or the node stopped in between. So delivery is
-        // at most once.
+        // If the commit is a repetition, its first attempt has published already, or the node stopped before it could.
+        // So messages are delivered at most once.
         let published = (!ack.duplicate).then(|| app.views.publish_committed(&batches));
         Ok((ack, published))
     });
@@ -146,7 +148,7 @@ pub fn check(body: &[u8]) -> Result<(), ApiError> {
     parsed(body).map(|_| ())
 }
 
-/// Parses a commit. The error about an unknown operation lists those that a commit can have.
+/// Parses a commit. The error for an unknown operation lists the operations that a commit may contain.
 fn parsed(body: &[u8]) -> Result<JsonCommit, ApiError> {
     json::parse(body).map_err(|mut error: ApiError| {
         let unknown = error.message.split_once(", expected one of `put`, ").map(|(unknown, _)| unknown.to_owned());
@@ -159,7 +161,7 @@ fn parsed(body: &[u8]) -> Result<JsonCommit, ApiError> {
 }
 
 fn answer(ack: &Ack, asked: &[RequestedAppend], published: Option<Vec<Value>>) -> Value {
-    // The state remembers only the appends of producers for a repeated commit.
+    // For a repeated commit, the state remembers only the appends of producers.
     let mut object = json!({});
     if ack.duplicate {
         object["duplicate"] = json!(true);

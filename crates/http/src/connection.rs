@@ -1,9 +1,9 @@
-//! Watches the sockets of connections, and enforces limits that the HTTP library does not have.
+//! Counters of the sockets' activity, and timeouts that the HTTP library does not have.
 //!
-//! Owns: counting the bytes that a socket reads and writes ([`MonitoredSocket`]), and the check whether a connection
-//! has waited too long ([`ActivityMonitor::verdict`]). The check runs a few times per timeout. It covers a connection
-//! with half a request head, an idle one, and one whose client reads a reply too slowly. Each connection has one timer;
-//! requests have none. Does not own: the timeout of a request's body, which gets a proper reply.
+//! Owns: counting the bytes that a socket reads and writes ([`MonitoredSocket`]), and the check of a connection against
+//! its timeouts ([`ActivityMonitor::verdict`]). The check runs a few times per timeout. It finds a connection with an
+//! incomplete request head, an idle connection, and a connection whose client reads a reply too slowly. Each connection
+//! has one timer; requests have none. Does not own: the timeout of a request's body, which gets a proper reply.
 
 use std::{
     io,
@@ -32,7 +32,7 @@ use tokio::{
 
 use crate::{caller::Service, waiting_parts::WaitingParts};
 
-/// Activity counters of a connection, shared by its socket, its service and its watch.
+/// Activity counters of a connection. The socket and the requests of the connection write them, its watch reads them.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     read: AtomicU64,
@@ -43,8 +43,8 @@ pub(crate) struct Activity {
     http2: AtomicBool,
     /// Number of the connection's requests whose handlers are running.
     busy: AtomicU32,
-    /// Value of the field `read`, the bytes read from the socket, when the last handler ended. If `read` is larger, the
-    /// head of another request has begun to arrive.
+    /// Bytes that had been read from the socket when the last handler ended. If `read` is larger, the head of another
+    /// request has begun to arrive.
     read_at_last_end: AtomicU64,
     /// Streams of HTTP/2 replies that wait for the client.
     pub(crate) streams: Arc<WaitingParts>,
@@ -89,7 +89,7 @@ pub(crate) struct ConnectionTimeouts {
     pub header: Duration,
     /// Time after which an idle connection is closed.
     pub idle: Duration,
-    /// Time after which an idle connection is closed while connections run short.
+    /// Time after which an idle connection is closed while the server runs short of connections.
     pub idle_when_short: Duration,
     /// Minimum rate at which the client must read a reply.
     pub write: MinRate,
@@ -111,7 +111,7 @@ impl ConnectionTimeouts {
         }
     }
 
-    /// Returns the interval between checks. A timeout is exceeded by at most a quarter of the shortest one.
+    /// Returns the interval between checks. So a timeout is exceeded by at most a quarter of the shortest timeout.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         (self.header.min(self.idle).min(self.write.window) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
@@ -123,42 +123,44 @@ impl ConnectionTimeouts {
 pub(crate) enum ConnectionStatus {
     /// The connection may stay open.
     Active,
-    /// The connection is idle: the server closes it in an orderly way.
+    /// The connection is idle. The server closes it in an orderly way.
     Idle,
-    /// The connection blocks resources, for the given reason: the server cuts it.
+    /// The connection blocks resources, for the given reason. The server cuts it.
     Stuck(&'static str),
 }
 
-/// State of the check for one connection: when something last changed on the connection.
+/// State of the check of one connection: its activity at the last check, and the times of the last changes.
 #[derive(Debug)]
 pub(crate) struct ActivityMonitor {
     timeouts: ConnectionTimeouts,
     read: u64,
     written: u64,
-    /// Last time when a request was running, the client read bytes, or bytes arrived that count as activity.
+    /// Last time when a request was running, the server wrote bytes, or bytes arrived that count as activity.
     moved_at: Instant,
     /// Rate at which the client reads the replies that wait for it.
     writing: Pace,
-    /// Time since which an incomplete head has been waiting for its remaining bytes.
+    /// Time since which an incomplete request head waits for its remaining bytes; `None` if there is none.
     head_since: Option<Instant>,
 }
 
 impl ActivityMonitor {
-    /// Starts watching a connection at `now`. A new connection has not sent its first head yet.
+    /// Starts watching a new connection at `now`. The connection must send its first head in time.
     #[must_use]
     pub(crate) fn new(timeouts: ConnectionTimeouts, now: Instant) -> Self {
         Self { timeouts, read: 0, written: 0, moved_at: now, writing: Pace::new(timeouts.write), head_since: Some(now) }
     }
 
-    /// Checks a connection against its timeouts. The caller must call this every [`ConnectionTimeouts::tick`].
-    /// `is_short` is true while connections run short and the client's address holds more than its share.
+    /// Checks a connection against its timeouts. The caller must call this once every [`ConnectionTimeouts::tick`].
+    /// `is_short` is true while the server runs short of connections and the client's address holds more than its
+    /// share.
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant, is_short: bool) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
         let http2 = activity.http2.load(Ordering::Relaxed);
         let busy = activity.busy.load(Ordering::Relaxed) > 0;
         let wrote = written != self.written;
-        // An HTTP/2 client that only trickles bytes never makes the server write, so reads don't count.
+        // Bytes from an HTTP/2 client do not count as activity: such a client can send single bytes without causing a
+        // write.
         if busy || wrote || (read != self.read && !http2) {
             self.moved_at = now;
         }
@@ -189,15 +191,16 @@ impl ActivityMonitor {
     }
 }
 
-/// Time for which the server still reads after it has closed a connection, so that a client that is still sending
-/// receives the reply instead of a reset.
+/// Time for which the server still reads from a connection that it has closed. Otherwise a client that is still sending
+/// would get a reset instead of the reply.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Maximum number of bytes of one write beyond [`REPLY_BYTES`].
+/// Maximum number of bytes in one write if more than [`REPLY_BYTES`] wait.
 const MAX_WRITE_BYTES: usize = 128 * 1024;
 
-/// A socket that counts the bytes it reads and writes, and that still reads for a while after it is closed. Waiting
-/// bytes beyond [`REPLY_BYTES`] are [bulk output](thalweg_serving::bulk), which the socket writes in its turn.
+/// A socket that counts the bytes it reads and writes, and that lingers after it is closed. If more than
+/// [`REPLY_BYTES`] wait to be sent, they are [bulk output](thalweg_serving::bulk), which the socket writes only in its
+/// turn.
 #[derive(Debug)]
 pub(crate) struct MonitoredSocket {
     /// The wrapped socket; `None` only while the wrapper is being dropped.
@@ -210,14 +213,14 @@ pub(crate) struct MonitoredSocket {
 }
 
 impl MonitoredSocket {
-    /// Wraps a socket; its bytes count in `activity`.
+    /// Wraps a socket. Its bytes are counted in `activity`.
     #[must_use]
     pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>, held: Arc<Slot>, bulk: BulkSeat) -> Self {
         Self { inner: Some(inner), activity, peer_closed: false, held: Some(held), bulk }
     }
 
-    /// Writes from the start of `data`, which is a part of the `waiting` bytes queued for the client. A larger amount
-    /// than [`REPLY_BYTES`] counts as bulk output, which is written only in the connection's turn.
+    /// Writes from the start of `data`. `waiting` is the number of bytes, including `data`, that are queued for the
+    /// client. If it exceeds [`REPLY_BYTES`], the write is bulk output, and happens only in the connection's turn.
     fn write_front(&mut self, context: &mut Context<'_>, data: &[u8], waiting: usize) -> Poll<io::Result<usize>> {
         if waiting <= REPLY_BYTES {
             let result = self.socket().poll_write(context, data);
@@ -225,8 +228,8 @@ impl MonitoredSocket {
             return result;
         }
         if !self.bulk.may_send(context) {
-            // The last attempt to write decided if the client is slow, and this keeps the result: a client that does
-            // not read would otherwise count as a new one in each round.
+            // The flag for a slow client keeps its value from the last attempt to write. Otherwise a client that does
+            // not read would count as a new slow client in each round.
             return Poll::Pending;
         }
         let result = self.socket().poll_write(context, &data[..data.len().min(MAX_WRITE_BYTES)]);
@@ -272,9 +275,9 @@ impl Drop for MonitoredSocket {
     }
 }
 
-/// Closes a connection without losing its last reply. Closing a socket that holds unread bytes resets the connection,
-/// and the client may lose a reply that it has not read. So this function sends the end of the stream, and reads on for
-/// [`LINGER`].
+/// Closes a connection without losing its last reply. If a socket is closed while it holds unread bytes, the kernel
+/// resets the connection, and the client may lose a reply that it has not read. So this function sends the end of the
+/// stream, and then reads and discards bytes for [`LINGER`].
 async fn linger(mut stream: TcpStream, _held: Option<Arc<Slot>>) {
     let drain = async {
         let mut scratch = [0_u8; 4096];
@@ -282,7 +285,7 @@ async fn linger(mut stream: TcpStream, _held: Option<Arc<Slot>>) {
         while stream.read(&mut scratch).await? > 0 {}
         io::Result::Ok(())
     };
-    // The connection is over, with or without an error here.
+    // The connection ends in either case, so the result does not matter.
     let _ = timeout(LINGER, drain).await;
 }
 
@@ -318,7 +321,7 @@ impl AsyncWrite for MonitoredSocket {
         };
         let count = parts.iter().take_while(fits).count();
         if count <= 1 {
-            // The first part that is not empty. An empty write would mean the end of the connection.
+            // Chooses the first part that is not empty. An empty write would mean the end of the connection.
             let first = parts.iter().find(|part| !part.is_empty()).map_or(&[][..], |part| part);
             return self.write_front(context, first, waiting);
         }
@@ -376,7 +379,7 @@ mod tests {
         write: MinRate { window: Duration::from_secs(30), bytes: 30_000 },
     };
 
-    /// Checks a connection every two seconds until the verdict is not `Active`. Returns the number of seconds and the
+    /// Checks a connection every two seconds until the verdict is not `Active`. Returns the time in seconds and the
     /// verdict.
     fn seconds_until_verdict(activity: &Activity, mut each: impl FnMut(&Activity, u64)) -> (u64, ConnectionStatus) {
         let start = Instant::now();

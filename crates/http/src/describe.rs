@@ -4,7 +4,7 @@
 //! (`parse`), schemas of JSON bodies, which are derived from their types, and the assembly of the document
 //! (`document`).
 //!
-//! Invariant: nothing here runs while a request is handled.
+//! Invariant: handling a request runs no code of this module.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-/// Returns the schema of a text that must be one of several words.
+/// Returns the schema of a text that must be one of the given words.
 fn text_of<const N: usize>(words: [&'static str; N]) -> ObjectBuilder {
     text().enum_values(Some(words))
 }
@@ -53,7 +53,7 @@ pub(crate) fn ttl() -> RefOr<Schema> {
     number_or_word(Type::Number, ["never", "default", "keep"], text)
 }
 
-/// Gives types a name and a schema in the OpenAPI document if these cannot be derived from the types.
+/// Gives types a name and a schema in the OpenAPI document, if these cannot be derived from the types' definitions.
 macro_rules! described_as {
     ($($type:ty: $name:literal, $schema:expr;)+) => {$(
         impl utoipa::PartialSchema for $type {
@@ -92,42 +92,42 @@ macro_rules! parameters {
 }
 
 parameters! {
-    /// Path of a key of a keyspace.
+    /// Path parameters of a key of a keyspace.
     KeyPath {
         Path "keyspace": text(), "Name of the keyspace.";
         Path "key": text(), "Percent-encoded bytes of the key; a slash may be plain or %2F.";
     }
-    /// Path of a keyspace.
+    /// Path parameter of a keyspace.
     KeyspacePath { Path "keyspace": text(), "Name of the keyspace."; }
-    /// Path of a lease.
+    /// Path parameter of a lease.
     LeasePath { Path "lease": integer(), "Id of the lease."; }
-    /// Path of a stream.
+    /// Path parameter of a stream.
     StreamPath { Path "stream": text(), "Name of the stream."; }
-    /// Path of a producer of a stream.
+    /// Path parameters of a producer of a stream.
     ProducerPath {
         Path "stream": text(), "Name of the stream.";
         Path "producer": text().max_length(Some(64)), "Id of the producer.";
     }
-    /// Path of a consumer group.
+    /// Path parameters of a consumer group.
     GroupPath {
         Path "stream": text(), "Name of the stream.";
         Path "group": text(), "Name of the consumer group.";
     }
-    /// Path of a subject.
+    /// Path parameter of a subject.
     SubjectPath { Path "subject": text(), "Percent-encoded bytes: tokens joined by dots, without wildcards."; }
-    /// Path of a pattern of subjects.
+    /// Path parameter of a pattern of subjects.
     PatternPath {
         Path "subject": text(), "A pattern: * matches any one token, and > at the end (percent-encoded as %3E) matches \
             one or more.";
     }
-    /// Path of a cache.
+    /// Path parameter of a cache.
     CachePath { Path "cache": text(), "Name of the cache."; }
-    /// Path of an entry of a cache.
+    /// Path parameters of an entry of a cache.
     EntryPath {
         Path "cache": text(), "Name of the cache.";
         Path "key": text(), "Percent-encoded bytes of the key; a slash may be plain or %2F.";
     }
-    /// Path of `/keys`.
+    /// Path parameter of a key below `/keys`.
     KeysPath { Path "key": text(), "Percent-encoded bytes of the key."; }
     /// Header with the durability level of a write.
     Level {
@@ -143,7 +143,7 @@ parameters! {
         Query "ttl": ttl(), "The same as Thalweg-TTL.";
         Query "lease": integer(), "The same as Thalweg-Lease.";
     }
-    /// Lifetime that a touch gives to a key or an entry, or a put to an entry.
+    /// Lifetime that a touch gives to a key or an entry, or that a put gives to an entry.
     TimeToLive {
         Header "Thalweg-TTL": ttl(), "Lifetime from now on: seconds or a word.";
         Query "ttl": ttl(), "The same as Thalweg-TTL.";
@@ -251,7 +251,7 @@ impl Head {
     }
 }
 
-/// Returns the description of the header in which a read on a clustered node states the revision that it shows.
+/// Describes the header in which a node of a cluster states a revision: a read shows this revision or a later one.
 pub(crate) fn shown_header() -> RefOr<Header> {
     let mut header = Header::new(ObjectBuilder::new().schema_type(Type::Integer));
     header.description = Some("Revision that the reply shows at least; only on a node of a cluster.".to_owned());
@@ -297,8 +297,8 @@ replies! {
         204 "The write is done." [Durability, Revision, Tag];
         202 "The write is accepted at level none; its outcome is not known yet." [Durability];
     }
-    /// Reply to a write that needs no body and whose outcome is always known: the level `none` counts as `os`, or is
-    /// refused.
+    /// Reply to a write that needs no body and whose outcome is always known. Such a write rejects the level `none`, or
+    /// treats it as `os`.
     Committed { 204 "The write is done." [Durability, Revision, Tag]; }
     /// Reply to a write at durability level `none`, with JSON.
     Accepted {

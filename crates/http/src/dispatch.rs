@@ -1,11 +1,11 @@
 //! The table of HTTP routes, which maps methods and paths to operations and their handlers.
 //!
-//! Each row names an operation, its label in metrics, its method and paths, and its handler. The selection of
-//! an operation, the dispatch of requests, the metrics and the test of the OpenAPI document all use this table.
+//! Each row names an operation, its label in metrics, its method and paths, and its handler. The selection of an
+//! operation, the dispatch of requests, the metrics and the test of the OpenAPI document all use this table.
 //!
-//! Owns: the table, and the properties of each operation: its requirement on the state of a member ([`Consistency`]),
-//! the need for an admin token, admission, and the way in which its reply is counted. Does not own: the search for the
-//! route of a path (`routes`), reading and checking requests (the handlers), or limits.
+//! Owns: the table, and the properties of each operation: the required state of a member ([`Consistency`]), the need
+//! for an admin token, admission, and the counting of its reply. Does not own: the search for the route of a path
+//! (`routes`), reading and checking requests (the handlers), or limits.
 //!
 //! Invariants: each operation has one handler, one name in the metrics, and an entry in the OpenAPI document. An
 //! operation without a [`Consistency`] does not compile.
@@ -29,9 +29,9 @@ use crate::{
     snapshot, space, state, status, streams, subjects, transaction, ttl, watch,
 };
 
-/// Calls a handler: `now` returns its answer, `inline` and `boxed` await it. Futures of point requests are inline. All
-/// other futures are boxed, so that the future of a point request stays small. `read` calls a handler that only reads,
-/// and calls it again on a thread for long reads if it takes too long; `long` calls it there immediately.
+/// Calls a handler in one of these ways. `now` returns its answer. `inline` and `boxed` await it; only point requests
+/// are inline, so that their future stays small. `read` calls a handler that only reads, and repeats it on a thread for
+/// long reads if it takes too long. `long` calls it on such a thread immediately.
 macro_rules! answer {
     (read $($handler:ident)::+ ($app:ident, $call:ident)) => {
         match reading::briefly($app, $call, $($handler)::+) {
@@ -150,8 +150,8 @@ operations! {
         => boxed transaction::add_to(app, call);
     /// Changes the deadline of a key.
     ///
-    /// The value, revision and lease stay. The reply is 404 if the key has no value. The lifetime is required: seconds,
-    /// never or default.
+    /// The value, revision and lease stay unchanged. The reply is 404 if the key has no value. The lifetime is
+    /// required: seconds, never or default.
     KvTouch = "kv_touch", PATCH "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => boxed ttl::touch(app, call);
     /// Removes all keys with a prefix.
@@ -162,8 +162,8 @@ operations! {
         => boxed scan::keyspace(app, call);
     /// Streams changes of keys.
     ///
-    /// A watch begins at a revision, or with the changes from now on, and does not end until the client or the server
-    /// ends it.
+    /// A watch begins at a revision, or with the changes from now on. It continues until the client or the server ends
+    /// it.
     KvWatch = "kv_watch", GET "/v1/watch/{keyspace}"
         => boxed watch::keyspace(app, call);
     /// Lists past versions of a key.
@@ -216,7 +216,7 @@ operations! {
     /// Executes a commit across keyspaces and streams.
     ///
     /// Writes are put, touch, delete, append, ack and nack. Messages in publish are published once the writes have
-    /// reached their level: at most once, and never by a repeated commit.
+    /// reached their level. They are delivered at most once, and a repeated commit does not publish them.
     Commit = "commit", POST "/v1/commit"
         => boxed commit::commit(app, call);
     /// Appends records.
@@ -354,15 +354,15 @@ operations! {
         => now caches::keys::add(app, call);
     /// Changes the deadline of an entry of a cache.
     ///
-    /// The value and version stay. The reply is 404 if the entry does not exist. The lifetime is required: seconds or
-    /// never.
+    /// The value and version stay unchanged. The reply is 404 if the entry does not exist. The lifetime is required:
+    /// seconds or never.
     CacheTouch = "cache_touch", PATCH "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::keys::touch(app, call);
     /// Computes a digest of the state.
     ///
-    /// Writes an entry, and hashes everything that replicas agree on as of the end of that entry, while writes
-    /// continue. Replicas with different digests at one index have diverged. One digest is computed at a time; it is
-    /// kept if the client leaves.
+    /// Writes a log entry, and hashes all data that replicas share as of the end of that entry, while writes continue.
+    /// Replicas with different digests at one index have diverged. One digest is computed at a time. If the client
+    /// disconnects, the digest is still completed and kept.
     StateDigest = "state_digest", POST "/v1/state/digest"
         => boxed state::digest(app, &http.digests, call);
     /// Returns the last computed digest.
@@ -377,14 +377,14 @@ operations! {
         => now state::version(app, call);
     /// Raises the version of the state machine.
     ///
-    /// Upgrade every node first: a node that does not support the version stops. A version below the one in force
-    /// changes nothing.
+    /// Upgrade every node first: a node that does not support the version stops. A request for a version below the one
+    /// in force changes nothing.
     StateVersionRaise = "state_version_raise", POST "/v1/state/version"
         => boxed state::raise_version(app, call);
     /// Sends a backup of the whole state, or of everything written since an LSN.
     ///
-    /// Chunks as in docs/formats/snapshot.md, of one point in time, while writes continue. A body without its last
-    /// chunk was cut off: resume it with resume and chunk within a minute, or take a new snapshot.
+    /// The body has chunks as in docs/formats/snapshot.md. They show one point in time, while writes continue. A body
+    /// without its last chunk was cut off: resume it with resume and chunk within a minute, or take a new snapshot.
     Snapshot = "snapshot", GET "/v1/snapshot"
         => boxed snapshot::get(app, &http.snapshots, call);
     /// Returns this node's place in the cluster.
@@ -401,19 +401,19 @@ operations! {
         => now cluster::replicas(app, call);
     /// Adds a node to the cluster.
     ///
-    /// The node becomes a learner, and a voter once it has caught up. Nodes that are started with --join do this
-    /// themselves.
+    /// The node becomes a learner, and a voter once it has caught up. A node that is started with --join sends this
+    /// request itself.
     ClusterJoin = "cluster_join", POST "/v1/cluster/join"
         => boxed cluster::join(app, call);
     /// Removes this node from the cluster.
     ///
-    /// The node hands leadership over first. Afterwards it can be stopped; its directory can't join again.
+    /// The node first hands leadership over. Afterwards it can be stopped. Its directory cannot join again.
     ClusterLeave = "cluster_leave", POST "/v1/cluster/leave"
         => boxed cluster::leave(app, call);
     /// Stops this node's server.
     ///
     /// The node hands leadership over, answers the requests that it has accepted, and ends, as at SIGTERM. It stays a
-    /// member. The reply comes before it stops.
+    /// member. The reply is sent before the node stops.
     ClusterShutdown = "cluster_shutdown", POST "/v1/cluster/shutdown"
         => boxed cluster::shut_down(app, call);
     /// Makes a learner a voter.
@@ -421,7 +421,7 @@ operations! {
         => boxed cluster::promote(app, call);
     /// Removes a member from the cluster.
     ///
-    /// Its id is never used again. Without force, the voters that are alive must be a majority afterwards.
+    /// The member's id is never used again. Without force, a majority of the remaining voters must be alive.
     ClusterRemove = "cluster_remove", POST "/v1/cluster/remove"
         => boxed cluster::remove(app, call);
     /// Transfers leadership to another voter.
@@ -429,7 +429,7 @@ operations! {
         => boxed cluster::transfer(app, call);
     /// Compares the states of the members by their digests.
     ///
-    /// Writes an entry, and lets each member hash its state as of the end of that entry.
+    /// Writes a log entry, and each member hashes its state as of the end of that entry.
     ClusterDigest = "cluster_digest", POST "/v1/cluster/digest"
         => boxed cluster::digest(app, call);
     /// Returns the token with which nodes join.
@@ -437,7 +437,7 @@ operations! {
         => now cluster::join_token(app, call);
     /// Streams events of the cluster.
     ///
-    /// Changes of the leader and of members, and of their health, as the node that answers sees them.
+    /// Events are changes of the leader, of the members and of their health, as the node that answers sees them.
     ClusterEvents = "cluster_events", GET "/v1/cluster/events"
         => now cluster::events::events(app, call);
     /// Stores an entity.
@@ -476,7 +476,7 @@ operations! {
     /// Reports the node's health.
     Health = "health", GET "/health"
         => now status::health(app);
-    /// Reports whether the node accepts requests.
+    /// Reports if the node accepts requests.
     Ready = "ready", GET "/ready"
         => now status::ready(app, call);
     /// Returns metrics for Prometheus.
@@ -485,10 +485,9 @@ operations! {
     /// Returns the server's figures for operators.
     Status = "status", GET "/v1/status"
         => now status::status(app);
-    /// Explains the disk space of the node's directory.
+    /// Explains how the node's directory uses disk space.
     ///
-    /// Lists the files by what they serve, and counts the payload for which it reads the whole state. One report is
-    /// made at a time.
+    /// Lists the files by their purpose. Counting the payload reads the whole state. One report is made at a time.
     Space = "space", GET "/v1/space"
         => boxed space::space(app, &http.spaces, call);
     /// Returns the OpenAPI document.
@@ -511,18 +510,18 @@ pub static OPENAPI: LazyLock<String> = LazyLock::new(|| {
     document::assemble(<Described as utoipa::OpenApi>::openapi(), routes)
 });
 
-/// Requirement of an operation on the state of a node that is a member of a cluster.
+/// State that an operation requires of a node that is a member of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consistency {
     /// The operation reads the node's state, at the level that its request states.
     Read,
-    /// The operation looks up names in the node's state before it proposes a command, so the state must have everything
-    /// that was acknowledged before.
+    /// The operation looks up names in the node's state before it proposes a command. So the state must contain every
+    /// change that was acknowledged before.
     Names,
-    /// The operation's body decides if it is a read or looks up names. The handler waits for the barrier once it has
-    /// read the body.
+    /// The operation's body determines if the operation only reads or looks up names. The handler waits for the barrier
+    /// after it has read the body.
     Body,
-    /// The operation needs nothing beforehand: it creates what it names, or concerns this node or the cluster itself.
+    /// The operation has no requirement: it creates what it names, or concerns only this node or the cluster itself.
     Local,
 }
 
@@ -633,8 +632,8 @@ impl Operation {
         }
     }
 
-    /// Returns true if a request for the operation needs the administrators' token, on loopback too: it changes the
-    /// cluster, or reveals its secret.
+    /// Returns true if a request for the operation needs the administrators' token, even over loopback. The operation
+    /// changes the cluster, or reveals its secret.
     pub(crate) const fn needs_admin(self) -> bool {
         matches!(
             self,
@@ -649,15 +648,15 @@ impl Operation {
         )
     }
 
-    /// Returns the way in which the reply to a request with this method is counted if its size is known. A handler may
-    /// change it.
+    /// Returns the rule by which the reply to a request with this method counts in the limit on reply bytes, if its
+    /// size is known. A handler may change the rule.
     pub(crate) fn reply_memory(self, method: &Method) -> ReplyMemory {
         let only_reads = matches!(*method, Method::GET | Method::HEAD) || self == Self::CacheMultiGet;
         if only_reads { ReplyMemory::Reserve } else { ReplyMemory::Exceed }
     }
 
-    /// Returns true if the server answers the operation even when all its request slots are taken, because an operator
-    /// must see why the server is full.
+    /// Returns true if the server performs the operation even when all its request slots are taken. An operator needs
+    /// these operations to see why the server is full.
     #[must_use]
     pub(crate) const fn is_always_admitted(self) -> bool {
         matches!(

@@ -1,7 +1,7 @@
 //! Assembly of the OpenAPI document from the operations that the handlers describe and from the table of routes.
 //!
-//! Owns: names, summaries and descriptions of the operations, which come from the table, and the operations of a
-//! route's further paths. Does not own: parameters, bodies and replies, which are described at the handlers.
+//! Owns: names, summaries and descriptions of the operations, which come from the table, and the operations of an
+//! operation's further routes. Does not own: parameters, bodies and replies, which the handlers describe.
 
 use utoipa::{
     IntoParams as _,
@@ -37,12 +37,12 @@ pub(crate) struct Documented {
     pub operation: &'static str,
     /// Summary of the operation and, after an empty line, its description.
     pub text: &'static str,
-    /// True if the operation reads the state at a level that its request states.
+    /// True if the operation reads the state at a level that the request may state.
     pub reads: bool,
 }
 
-/// Assembles the OpenAPI document. Each operation is described at the first of its routes. Its further routes have no
-/// key in their path: the key is empty, or is a query parameter.
+/// Assembles the OpenAPI document. The handlers describe each operation at the first of its routes. The further routes
+/// of an operation have no key in their path: the key is empty, or is a query parameter.
 pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Documented>) -> String {
     let mut paths = Paths::new();
     let mut previous: Option<(&str, Operation)> = None;
@@ -72,8 +72,8 @@ pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Docu
     described.to_pretty_json().expect("the keys are text")
 }
 
-/// Adds the headers of reads to an operation, except those that it has as a write, and the revision to its successful
-/// reply.
+/// Adds the headers of a read to an operation, except headers that the operation has already. Adds the header of the
+/// shown revision to its successful reply.
 fn with_read_level(operation: &mut Operation) {
     let parameters = operation.parameters.get_or_insert_default();
     for header in ReadLevels::into_params(|| None) {
@@ -103,7 +103,8 @@ fn method_of<'a>(item: &'a mut PathItem, method: &str) -> (HttpMethod, &'a mut O
     }
 }
 
-/// Adds name, summary, description and the error reply to an operation. The table of routes has these texts.
+/// Adds the name, the summary, the description and the error reply to an operation. The texts come from the table of
+/// routes.
 fn named(mut operation: Operation, route: &Documented) -> Operation {
     let (summary, description) = route.text.split_once("\n\n").unwrap_or((route.text, ""));
     let joined = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

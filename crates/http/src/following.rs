@@ -1,8 +1,8 @@
 //! Replies without a fixed end: tails of streams, watches of keys, pushes to group members, subscriptions to subjects.
 //!
-//! Owns: the choice between server-sent events and lines, the head of the reply, the form of an error at its end, the
-//! slot in the limit `max_tails`, and waiting. A wait ends when something is ready, after a time of silence, or when
-//! the server stops. Does not own: the content of replies, or its encoding.
+//! Owns: the choice between server-sent events and lines, the head of the reply, the format of an error at its end, the
+//! slot in the limit `max_tails`, and waiting. A wait ends when an item is ready, after a time of silence, or when the
+//! server stops. Does not own: the content of replies, or its encoding.
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,8 +39,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format that the `Accept` header requests. If it requests no supported format, returns an error, in
-    /// which `what` names the items.
+    /// Returns the format that the `Accept` header requests. Returns an error if the header requests no supported
+    /// format; `what` names the items of the reply in its message.
     pub(crate) fn asked(call: &Call, what: &str) -> Result<Self, ApiError> {
         match negotiate(call.header(&header::ACCEPT), &[Media::Events, Media::Ndjson]) {
             Some(Media::Events) => Ok(Self::Events),
@@ -61,8 +61,8 @@ impl Format {
         }
     }
 
-    /// Creates the reply whose body is produced by repeated calls of `step`. If `bulk` is given, a step runs only while
-    /// the reply has a turn to send bulk output.
+    /// Creates the reply whose body is produced by repeated calls of `step`. With `bulk`, a step runs only while the
+    /// reply has a turn to send bulk output.
     pub(crate) fn reply<S: Send + Unpin + 'static>(
         self,
         bulk: BulkSeat,
@@ -79,8 +79,8 @@ impl Format {
     }
 }
 
-/// Returns the number after the one in `Last-Event-ID`, at which the client resumes. `expected` describes the header in
-/// the error.
+/// Returns the number after the one in `Last-Event-ID`; the client resumes there. `None` if the header is missing.
+/// `expected` describes valid headers in the error.
 pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>, ApiError> {
     let Some(id) = call.header(&LAST_EVENT_ID) else { return Ok(None) };
     let seen = std::str::from_utf8(id).ok().and_then(|id| id.trim().parse::<u64>().ok());
@@ -94,13 +94,13 @@ pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>
 pub(crate) enum WakeReason<T> {
     /// The awaited value is ready.
     Ready(T),
-    /// Nothing happened for a while: the server must send a keepalive to the client.
+    /// No item was sent for a while. The server must send a keepalive to the client.
     Silence,
     /// The server is stopping.
     Stopping,
 }
 
-/// Error of a page for which the limit on reply bytes has no room.
+/// Error of a page that does not fit into the limit on reply bytes at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
     /// Size of the page in bytes.
@@ -108,15 +108,15 @@ pub(crate) struct NoRoom {
 }
 
 impl NoRoom {
-    /// Returns the bytes for which the follower waits. JSON can be several times as long as a value of the maximum
-    /// size, and longer than the limit. The bytes beyond two such values are counted above the limit, so that the page
-    /// is sent.
+    /// Returns the number of bytes of room for which the follower waits: at most two values of the maximum size. The
+    /// JSON of a page can be several times as long as a value, and longer than the whole limit. The bytes above this
+    /// number are counted even above the limit, so that the page can be sent.
     fn awaited(self) -> u64 {
         self.bytes.min(2 * MAX_VALUE_BYTES as u64)
     }
 }
 
-/// A client of a tail, watch, push or subscription. It holds a slot in `max_tails` until it is dropped.
+/// Server side of a tail, watch, push or subscription. It holds a slot in `max_tails` until it is dropped.
 pub(crate) struct Follower {
     /// State that all protocols of the server share.
     pub app: Arc<App>,
@@ -126,7 +126,7 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    /// Returns the account of the connection that follows.
+    /// Returns the account of the client's connection.
     pub(crate) fn account(&self) -> &Arc<Account> {
         self.held.account()
     }
@@ -145,8 +145,8 @@ impl Follower {
         Ok(Self { app: Arc::clone(app), stopping: app.stopping.clone(), greeted: false, held })
     }
 
-    /// Returns true in the first step of the reply. The caller must then send a greeting, so that the reply's head is
-    /// sent immediately, even if no item follows for a long time.
+    /// Returns true in the first step of the reply. The caller must then send a greeting. So the reply's head is sent
+    /// immediately, even if the first item follows much later.
     pub(crate) fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.greeted, true)
     }
@@ -156,9 +156,9 @@ impl Follower {
         *self.stopping.borrow()
     }
 
-    /// Converts an encoded page to bytes, and counts the bytes in the limit on reply bytes if the page is large. `room`
-    /// is the reservation with which the follower [waited](Self::room) for this page, if it did. Without room for the
-    /// page the page is dropped.
+    /// Converts an encoded page to bytes. If the page is large, counts it in the limit on reply bytes. `room` is the
+    /// reservation that [`room`](Self::room) has returned for this page; `None` if the follower has not waited. If the
+    /// limit has no room for the page, drops the page and returns an error.
     pub(crate) fn counted(&self, page: Vec<u8>, room: Option<Reservation>) -> Result<Bytes, NoRoom> {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Ok(page.into());
@@ -175,8 +175,8 @@ impl Follower {
         Ok(counted(gathered(page), held))
     }
 
-    /// Waits until the limit on reply bytes has room for a page that was dropped, and reserves the room. In the
-    /// meantime the caller holds neither the page nor its data. Returns `None` if the server stops.
+    /// Waits until the limit on reply bytes has room for a page that was dropped, and reserves the room. During the
+    /// wait, the caller must hold neither the page nor its data. Returns `None` if the server stops.
     pub(crate) async fn room(&mut self, page: NoRoom) -> Option<Reservation> {
         while !self.is_over() {
             if let Some(held) = self.held.account().take_quietly(Resource::ReplyBytes, page.awaited()) {

@@ -1,8 +1,9 @@
 //! Handling of one HTTP request, from head to reply.
 //!
-//! Owns: request ids, and the order of steps: select the operation, admit, dispatch, count the memory of the reply,
-//! turn errors into JSON, discard an unread body, count. Does not own: the selection (`routes`), and the handler of
-//! each operation (`dispatch`). Invariant: every reply has the request's id and is counted exactly once.
+//! Owns: request ids, and the order of steps: select the operation, admit the request, call the handler, count the
+//! memory of the reply, turn errors into JSON, discard an unread body, count the request. Does not own: the selection
+//! (`routes`), and the handler of each operation (`dispatch`). Invariant: every reply has the request's id and is
+//! counted exactly once.
 
 use std::{sync::Arc, time::Instant};
 
@@ -32,25 +33,26 @@ use crate::{
     shared::Http,
 };
 
-/// Number that represents all HTTP requests in [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode). No
-/// channel has this number.
+/// Number that stands for all HTTP requests in [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode). No
+/// native channel has this number.
 const HTTP: u64 = 0;
 
 impl Http {
-    /// Creates the state of the HTTP server. `app` is the state that all protocols share; `/metrics` shows the figures
-    /// of `others` after those of HTTP.
+    /// Creates the state of the HTTP server. `app` is the state that all protocols share. `/metrics` shows the figures
+    /// of the collectors `others` after those of HTTP.
     #[must_use]
     pub fn new(app: &Arc<App>, others: Vec<Box<dyn Collector>>) -> Arc<Self> {
         let operations = Operation::ALL.iter().map(|operation| operation.name()).collect();
         Self::with_operations(app, operations, others)
     }
 
-    /// Releases the snapshots that are kept for clients that may resume them. The server calls this when it stops.
+    /// Releases the snapshots that the server keeps for clients that may resume them. The server calls this when it
+    /// stops.
     pub fn stop(&self) {
         self.snapshots.clear();
     }
 
-    /// Handles a request that no connection sent. It belongs to the local account.
+    /// Handles a request that arrived over no connection. It counts for the account of callers in the same process.
     pub async fn respond<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -60,8 +62,8 @@ impl Http {
         self.handle(request.map(Body::new), caller, None).await
     }
 
-    /// Handles one request of `caller`: selects its operation, admits it, calls its handler, encodes an error as JSON,
-    /// and counts the reply. A request that is `forbidden` is rejected.
+    /// Handles one request of `caller`: selects its operation, admits the request, calls its handler, encodes an error
+    /// as JSON, and counts the reply. If `forbidden` is a reason, the request is rejected with it.
     pub(crate) async fn handle(
         &self,
         request: Request<Body>,
@@ -101,7 +103,7 @@ impl Http {
             origin::withhold_from_other_origins(headers);
         }
         if service == Service::StatusOnly {
-            // The connection makes room for others after one reply.
+            // Closes the connection after one reply, so that it makes room for others.
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(methods) = allow {
@@ -144,7 +146,7 @@ impl Http {
 
     fn refuse(&self, operation: Operation, call: &Call, error: ApiError) -> Response<Body> {
         let id = call.id.to_str().unwrap_or_default();
-        // The log reports the state of the cluster once, and not with every request.
+        // The log reports a change of the cluster once. It does not report such errors for every request.
         let is_usual = matches!(
             error.code,
             "overloaded" | "no_leader" | "not_leader" | "read_timeout" | "revision_not_reached" | "recovering"
@@ -159,7 +161,7 @@ impl Http {
             .unwrap_or_else(|_| reply::refusal(&error.shortened(), Some(id)))
     }
 
-    /// Returns the request id that the client sent if it is short and printable, or else a new one.
+    /// Returns the request id that the client sent, if it is short and printable; otherwise a new id.
     fn request_id(&self, headers: &HeaderMap) -> HeaderValue {
         match headers.get(&REQUEST_ID) {
             Some(id) if !id.is_empty() && id.len() <= MAX_REQUEST_ID_BYTES && id.to_str().is_ok() => id.clone(),
@@ -173,7 +175,7 @@ impl Http {
     }
 }
 
-/// Removes the body of a reply to a `HEAD` request. `Content-Length` stays that of the body.
+/// Removes the body of a reply to a `HEAD` request. `Content-Length` still states the length of the body.
 fn remove_body(response: &mut Response<Body>) {
     let body = std::mem::take(response.body_mut());
     if let Some(bytes) = body.size_hint().exact() {

@@ -8,7 +8,7 @@ use thalweg_serving::app::App;
 
 use crate::call::Answer;
 
-/// Pages to which the page links, with their descriptions.
+/// Links on the page, with their descriptions.
 const LINKS: [(&str, &str); 5] = [
     ("/openapi.json", "all routes of the API, as an OpenAPI document"),
     ("/v1/status", "figures of the node"),
@@ -17,8 +17,8 @@ const LINKS: [(&str, &str); 5] = [
     ("/ready", "readiness for requests"),
 ];
 
-/// Handles `GET /`: returns a page that names the node and links to the API. The page contains nothing that a client
-/// has sent or stored, and runs nothing.
+/// Handles `GET /`: returns a page that names the node and links to the API. The page has no scripts, and shows no data
+/// that clients have sent or stored.
 #[utoipa::path(
     get, path = "/", responses((status = 200, description = "The page.", body = String, content_type = "text/html"))
 )]

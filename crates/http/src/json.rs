@@ -1,4 +1,4 @@
-//! Bytes in JSON: as text if they are UTF-8, or else as base64 in a field of another name.
+//! Bytes in JSON: as text if they are UTF-8, or as base64 in a field with the suffix `_base64` otherwise.
 //!
 //! For example, `"key": "a"` and `"key_base64": "/w=="` both name a key. A reader checks which of the two fields is
 //! present. Base64 is the standard alphabet with padding.
@@ -12,7 +12,7 @@ use thalweg_serving::error::ApiError;
 /// Maximum number of bytes of the parser's description of an error.
 const MAX_ERROR_BYTES: usize = 512;
 
-/// Appends a JSON field with bytes: `"name":"text"` if they are UTF-8, else `"name_base64":"..."`.
+/// Appends a JSON field with bytes: `"name":"text"` if they are UTF-8, `"name_base64":"..."` otherwise.
 pub(crate) fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
     out.push(b'"');
     out.extend_from_slice(name.as_bytes());
@@ -32,7 +32,7 @@ pub(crate) fn push_bytes(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
     }
 }
 
-/// Inserts bytes into an object, in the form of [`push_bytes`].
+/// Inserts bytes into an object, in the form that [`push_bytes`] describes.
 pub(crate) fn insert_bytes(object: &mut serde_json::Map<String, serde_json::Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), text.into()),
@@ -53,8 +53,8 @@ pub(crate) fn push_number(out: &mut Vec<u8>, name: &str, number: u64) {
     push_digits(out, number);
 }
 
-/// Appends a number in decimal digits. Pages have numbers for each of their records and pairs, so this does without the
-/// formatting of the standard library.
+/// Appends a number in decimal digits. This is faster than the formatting of the standard library, which matters
+/// because pages have numbers for each of their records and pairs.
 pub(crate) fn push_digits(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0_u8; 20];
     let mut at = digits.len();
@@ -76,7 +76,7 @@ pub(crate) fn present_field<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     Option::deserialize(from).map(Some)
 }
 
-/// Converts the number of seconds in the field `name` to a duration.
+/// Converts a number of seconds to a duration. `name` is the field of the request, for the error.
 pub(crate) fn span_of_seconds(name: &str, seconds: f64) -> Result<Duration, ApiError> {
     Duration::try_from_secs_f64(seconds).map_err(|error| ApiError::bad_request("bad_json", format!("{name}: {error}")))
 }
@@ -111,7 +111,7 @@ pub(crate) fn required_bytes<'a>(
 /// Parses a JSON body.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(bytes).map_err(|error| {
-        // It quotes unknown names of fields, which may be as long as the body.
+        // The error quotes unknown names of fields. These may be as long as the body.
         let mut error = error.to_string();
         error.truncate(error.floor_char_boundary(MAX_ERROR_BYTES));
         ApiError::bad_request("bad_json", format!("the body is not the JSON that this route expects: {error}"))

@@ -1,6 +1,6 @@
 //! JSON bodies of requests that are read as a whole and parsed into one value.
 //!
-//! Does not own: the bound on body bytes (`body`), or JSON of which handlers keep the bytes, such as long transactions.
+//! Does not own: the bound on body bytes (`body`), or JSON whose bytes handlers keep, such as long transactions.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use thalweg_serving::{app::App, error::ApiError};
 
 use crate::{body, call::Call};
 
-/// Reads a body that may be missing; `None` if it is empty. An empty body needs no content type.
+/// Reads an optional body; `None` if the body is empty. An empty body needs no content type.
 pub(crate) async fn optional<T>(app: &Arc<App>, call: &mut Call) -> Result<Option<T>, ApiError>
 where
     T: DeserializeOwned + Send + 'static,
@@ -22,7 +22,7 @@ where
     body::parsed(app, &call.account, body).await.map(Some)
 }
 
-/// Reads a body that may be missing; returns the default for an empty one.
+/// Reads an optional body; returns the default value if the body is empty.
 pub(crate) async fn or_default<T>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError>
 where
     T: DeserializeOwned + Default + Send + 'static,
@@ -30,7 +30,7 @@ where
     Ok(optional(app, call).await?.unwrap_or_default())
 }
 
-/// Reads a body that must be there.
+/// Reads a required body. Returns an error if it is empty or invalid.
 pub(crate) async fn required<T>(app: &Arc<App>, call: &mut Call) -> Result<T, ApiError>
 where
     T: DeserializeOwned + Send + 'static,

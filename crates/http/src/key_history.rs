@@ -40,7 +40,7 @@ pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision
     Ok(response)
 }
 
-/// Choice between a reply with the value as its body and one without a body.
+/// Presence of the value in the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WithValue {
     /// The reply has the value as its body.
@@ -61,7 +61,7 @@ pub(crate) fn versions(app: &Arc<App>, call: &Call) -> Answer {
     let (name, key) = kv_path(call.path_after("/v1/versions/"))?;
     let keyspace = app.find_keyspace(&name)?;
     let key = key.unwrap_or_default();
-    // This costs as much work and memory as a page of a scan, so it counts as a scan.
+    // The request costs as much work and memory as a page of a scan, so it counts as a scan.
     let held = call.account.take(Resource::Scans, 1);
     let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
     let limit = query.limit.map_or(DEFAULT_VERSIONS, |limit| usize::try_from(limit).unwrap_or(usize::MAX));

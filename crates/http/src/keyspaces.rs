@@ -30,13 +30,13 @@ use crate::{
 #[serde(deny_unknown_fields)]
 #[schema(as = KeyspaceConfig)]
 struct JsonConfig {
-    /// True to count keys and bytes exactly, which costs a read for each write. Only for a new keyspace.
+    /// True to count keys and bytes exactly. Costs a read for each write. Only for a new keyspace.
     exact_counts: Option<bool>,
-    /// Lifetime of values whose put states none; null: no end. Costs a read for each put.
+    /// Default lifetime of values, for puts that state none; null: no end. Costs a read for each put.
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<f64>)]
     default_ttl_seconds: Option<Option<f64>>,
-    /// Values to keep after they were overwritten or deleted, to read them at a revision; null: none. Costs a read for
+    /// Overwritten and deleted values to keep, so that clients can read at past revisions; null: none. Costs a read for
     /// each write.
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<JsonHistory>)]
@@ -135,7 +135,7 @@ pub(crate) async fn get(app: &Arc<App>, call: &Call) -> Answer {
     let name = name(call)?;
     let keyspace = app.find_keyspace(&name)?;
     let info = keyspace.info().ok_or_else(|| no_such_keyspace(&name))?;
-    // Counting is bounded and costs as much as a scan, so it counts as a scan.
+    // Counting is bounded, and costs as much as a scan, so it counts as a scan.
     let held = call.account.take(Resource::Scans, 1);
     let _held = held.ok_or_else(|| ApiError::overloaded("too many scans: retry later"))?;
     let count = move || keyspace.stats(DEFAULT_STATS_KEYS);

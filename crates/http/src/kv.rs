@@ -1,8 +1,8 @@
 //! Handlers of `/v1/kv`: raw values under binary keys.
 //!
-//! Owns: the handlers of one key, the headers of conditional reads and writes, and storing and removing a value, which
-//! the simple APIs (`keys`, `entity`) use too. Does not own: scans (`scan`), counters and deletes by prefix
-//! (`transaction`), lifetimes (`ttl`), or reads at a revision (`key_history`).
+//! Owns: the handlers of one key, the headers of conditional reads and writes, and the functions that store and remove
+//! a value. The simple APIs (`keys`, `entity`) call these functions too. Does not own: scans (`scan`), counters and
+//! deletes by prefix (`transaction`), lifetimes (`ttl`), or reads at a revision (`key_history`).
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
         Ok::<_, ApiError>(head.as_ref().map(|head| head.value_bytes))
     })?;
     if let Some(head) = head.filter(|_| !has_room) {
-        // A conditional read without a value needs no room.
+        // A conditional read that sends no value needs no room in the limit on reply bytes.
         let level = app.db.blocking().visible_durability();
         return stale(call, head.revision, level)?.ok_or_else(reply::no_room);
     }
@@ -72,8 +72,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Returns a key's value. Returns error 503, without reading the value, if replies already use so much memory that it
-/// cannot be sent.
+/// Returns a key's value; `None` if the key has none. Returns error 503, without reading the value, if the limit on
+/// reply bytes has no room for it.
 pub(crate) fn value(call: &Call, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>, ApiError> {
     let len = || Ok::<_, ApiError>(keyspace.head(key)?.map(|head| head.value_bytes));
     if !call.account.has_reply_room(len)? {
@@ -110,13 +110,13 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Returns error 404 with the durability level of the state that was read: the delete of the key may not be durable
-/// yet.
+/// Returns error 404. The error states the durability level of the state that was read, because the delete of the key
+/// may not be durable yet.
 fn missing(level: Durability) -> ApiError {
     ApiError { shown: Some(level), ..no_such_key() }
 }
 
-/// Returns the reply to a conditional read if its conditions forbid sending the value.
+/// Returns the reply to a conditional read whose conditions forbid sending the value; `None` if they permit it.
 fn stale(call: &Call, revision: Revision, level: Durability) -> Result<Option<Response<Body>>, ApiError> {
     let (if_match, if_none_match) = (call.header(&header::IF_MATCH), call.header(&header::IF_NONE_MATCH));
     match read_freshness(if_match, if_none_match, revision) {
@@ -168,7 +168,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Stores a value with a lifetime, like [`store`].
+/// Stores a value with a lifetime. The rest is as in [`store`].
 async fn store_with(
     app: &App,
     call: &Call,
@@ -185,7 +185,7 @@ async fn store_with(
     Ok(committed.await?)
 }
 
-/// Stores a value like [`store`], in the keyspace with this name, which is created if it does not exist.
+/// Stores a value like [`store`]. Creates the keyspace with this name if it does not exist.
 pub(crate) async fn store_by_name(
     app: &App,
     call: &Call,
@@ -203,7 +203,7 @@ pub(crate) async fn store_by_name(
     Box::pin(store(app, call, &keyspace, key, value, expect, level)).await
 }
 
-/// Stores a value, and frees the memory of the request's body before waiting for the disk.
+/// Stores a value. Frees the memory of the request's body before the wait for the disk.
 async fn store(
     app: &App,
     call: &Call,
@@ -255,8 +255,8 @@ pub(crate) async fn delete(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&removed?, StatusCode::NO_CONTENT))
 }
 
-/// Answers the delete of a key in a keyspace that does not exist, and creates nothing. The reply has no revision, since
-/// nothing was written. An empty transaction waits until the state that the reply reveals has reached the level.
+/// Answers the delete of a key in a keyspace that does not exist. Creates nothing, and the reply has no revision. The
+/// reply reveals state, so an empty transaction first waits until this state has reached the durability level.
 async fn delete_nothing(app: &Arc<App>, call: &Call, expect: Option<Expect<'_>>, level: Durability) -> Answer {
     if expect.is_some_and(|expect| !matches!(expect, Expect::Absent)) {
         return Err(WriteError::ConditionFailed { condition: 0, actual: None }.into());

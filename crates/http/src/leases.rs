@@ -49,13 +49,13 @@ struct LeaseShown {
     ttl_seconds: f64,
     remaining_seconds: f64,
     deadline_micros: u64,
-    /// Number of attached keys. Keys that were overwritten since may count for a while.
+    /// Number of attached keys. May still count keys that were overwritten a short time ago.
     about_keys: u32,
     /// Keys attached to the lease. Missing in a list of leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<LeaseKeyName>>)]
     keys: Option<Value>,
-    /// True if the lease has more keys than `limit` allowed in the reply. Missing in a list of leases.
+    /// True if the lease has more keys than `limit` permits in the reply. Missing in a list of leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     more: Option<bool>,
 }
@@ -96,7 +96,7 @@ fn lease_json_with_keys(info: &LeaseInfo, mut keys: Vec<LeaseKey>, limit: usize)
     json!(LeaseShown { keys, more: Some(more), ..LeaseShown::of(info) })
 }
 
-/// Parses the id in a path `/v1/leases/{lease}` or below it.
+/// Parses the id of the lease in a path `/v1/leases/{lease}` or below it.
 fn id_of(call: &Call) -> Result<LeaseId, ApiError> {
     let rest = call.path_after("/v1/leases/");
     let segment = rest.split_once('/').map_or(rest, |(id, _)| id);
@@ -104,7 +104,7 @@ fn id_of(call: &Call) -> Result<LeaseId, ApiError> {
     lease_of(&decode(segment.as_bytes())?).ok_or_else(|| ApiError::bad_request("bad_lease_id", expected))
 }
 
-/// Returns the number of items of a page: `default` if the request states none, and `max` at most.
+/// Returns the maximum number of items of a page: the number `sent` in the request or `default`, and at most `max`.
 fn limit_of(sent: Option<u64>, default: usize, max: usize) -> usize {
     sent.map_or(default, |limit| usize::try_from(limit).unwrap_or(usize::MAX)).clamp(1, max)
 }
@@ -202,7 +202,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     let limit = limit_of(query.limit, DEFAULT_LEASE_KEYS, MAX_LEASE_KEYS_SHOWN);
     let id = id_of(call)?;
     let leases = app.db.blocking().leases();
-    // The lease may end between the two reads.
+    // The lease may end between the two reads. Then the lease counts as missing.
     let found = leases.get(id)?.zip(leases.keys(id, limit + 1)?);
     let (info, keys) = found.ok_or_else(|| no_such_lease(id))?;
     Ok(shown(app, &lease_json_with_keys(&info, keys, limit)))

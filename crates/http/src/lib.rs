@@ -4,14 +4,14 @@
 //! command line also calls [`Http::respond`] without a server, over a directory that it has opened. Does not own:
 //! bounds, errors and the database, which all protocols share ([`thalweg_serving`]).
 //!
-//! The path of a request: socket (`connection`) → check of the host that it names and of the page that caused it
-//! (`origin`) → `handling`, which admits it and counts its reply → operation (`routes`) → handler (`dispatch`) →
-//! reply (`reply`), or an error as JSON → rest of its body (`draining`).
+//! A request passes these steps: the socket (`connection`); the check of its host, and of the page that caused it
+//! (`origin`); admission and counting (`handling`); the selection of its operation (`routes`); the handler
+//! (`dispatch`); the reply (`reply`), or an error as JSON; the rest of its body (`draining`).
 //!
 //! Invariant: modules import each other in one direction only. From the top down: `listen`, `handling`, `routes`,
 //! `dispatch`; the handlers; the modules that several handlers use (`names`, `operations`, `batch`, `record_json`,
-//! `following`, `pages`, `body`); the parts of requests and replies (`call`, `caller`, `reply`, `json`, `parse`), and
-//! of their description in the OpenAPI document (`describe`, `shapes`).
+//! `following`, `pages`, `body`); the parts of requests and replies (`call`, `caller`, `reply`, `json`, `parse`); the
+//! descriptions of these parts in the OpenAPI document (`describe`, `shapes`).
 
 mod batch;
 mod body;

@@ -1,6 +1,6 @@
-//! Listening for HTTP clients, and serving of their connections.
+//! The listener for HTTP clients, and the tasks of their connections.
 //!
-//! Owns: the bound on connections, one task per connection, and the stop. During a stop, open connections take no new
+//! Owns: the bound on connections, one task per connection, and the stop. During a stop, open connections accept no new
 //! requests, and requests in progress may finish. Does not own: requests (`handling`), and the maximum time of a stop
 //! (`server`).
 
@@ -34,11 +34,11 @@ use crate::{
     waiting_parts::PacedBody,
 };
 
-/// Name of HTTP connections' clients in log lines.
+/// Name of this kind of clients in log lines.
 const CLIENTS: &str = "HTTP clients";
 
-/// Accepts connections until `shutdown` resolves. The connections that are then open stay in `connections`, each until
-/// its requests in progress have ended.
+/// Accepts connections until `shutdown` resolves. Connections that are open at that time stay in the set `connections`
+/// until their requests in progress have ended.
 pub async fn serve_until(
     shutdown: impl Future<Output = ()>,
     http: &Arc<Http>,
@@ -49,8 +49,9 @@ pub async fn serve_until(
     accept_until(shutdown, || listener.accept(), begin, connections, CLIENTS).await;
 }
 
-/// Begins to serve a connection. Above the limit `max_connections`, the connection gets answers to requests for the
-/// server's health only, so that an operator can see why the server is full. Every other request is answered with 503.
+/// Begins to serve a connection. Above the limit `max_connections`, the connection gets answers only to requests for
+/// the server's health, metrics and status, so that an operator can see why the server is full. Every other request
+/// gets 503.
 fn begin(stream: TcpStream, peer: SocketAddr, http: &Arc<Http>, connections: &mut JoinSet<()>) {
     let app = &http.app;
     let account = app.admission.account(AddressKey::of(peer.ip()));
@@ -73,12 +74,12 @@ fn builder(service: Service) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // The watch bounds the time of a head with one timer per connection. The library's own timeout costs one timer
-        // per request.
+        // The watch bounds the time until a head has arrived, with one timer per connection. The library's own timeout
+        // costs one timer per request.
         .header_read_timeout(None)
         .max_buf_size(READ_BUFFER_BYTES)
-        // `pipeline_flush` stays off. It would save writes for pipelining clients. But it also holds back the replies
-        // before a malformed request, and the 400 itself, and then drops them.
+        // `pipeline_flush` stays off. It would save writes for clients that pipeline. But if a malformed request
+        // follows, it first holds back the earlier replies and the 400, and then drops them.
         .max_headers(MAX_HEADER_FIELDS);
     builder
         .http2()
@@ -89,8 +90,8 @@ fn builder(service: Service) -> Builder<TokioExecutor> {
     builder
 }
 
-/// Serves one connection. It may lose `slot` to a newer connection: until its first request, or always if it is above
-/// `max_connections`.
+/// Serves one connection. A newer connection may take `slot` away: before this one's first request, or at any time if
+/// this one is above `max_connections`.
 async fn serve(stream: TcpStream, http: Arc<Http>, slot: Arc<Slot>, caller: Caller) {
     let app = &http.app;
     let activity = Arc::new(Activity::default());
@@ -152,7 +153,7 @@ async fn serve(stream: TcpStream, http: Arc<Http>, slot: Arc<Slot>, caller: Call
     }
 }
 
-/// Service of one connection: the check of the requests' origins, and the connection's account and activity counters.
+/// Service of one connection, with the rules for its origins, its account and its activity counters.
 struct PerConnection {
     http: Arc<Http>,
     policy: OriginPolicy,
@@ -172,12 +173,12 @@ impl hyper::service::Service<Request<Incoming>> for PerConnection {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let forbidden = self.policy.check(&request).err();
         if self.caller.service == Service::Full && !self.slot.release() {
-            // A newer connection has taken over the share of this one, whose task ends.
+            // A newer connection has taken over the share of this connection, whose task therefore ends.
             return Box::pin(std::future::pending());
         }
         let busy = Busy::new(&self.activity);
         let (http, caller, reply_rate) = (Arc::clone(&self.http), self.caller.clone(), self.reply_rate);
-        // Boxed, because a connection without a request should not hold the memory of one.
+        // The future is boxed, so that a connection without a request does not hold the memory of one.
         Box::pin(async move {
             let response = http.handle(request.map(Body::new), caller, forbidden).await;
             let activity = busy.activity();

@@ -3,8 +3,8 @@
 //! Owns: the document ([`LongJson`]), its memory in `max_reply_bytes_in_flight`, and its encoding in slices. Does not
 //! own: the content.
 //!
-//! A value of control characters is six times as long in JSON. So a document keeps its long values as they are, and its
-//! memory is that of the values:
+//! A value of control characters becomes six times as long in JSON. So a document keeps its long values unencoded, and
+//! needs only the memory of the values:
 //! ```text
 //! json:    {"results":[{"op":"get","value":"","revision":7}]}
 //! values:                               ▲ 8 MiB, as text
@@ -34,15 +34,16 @@ use crate::{
     reply_memory::{self, ReplyMemory},
 };
 
-/// Length of a value from which it is encoded only while it is sent. The JSON of a shorter one is at most as large as
-/// the memory of an item in a list.
+/// Length in bytes from which a value is encoded only while it is sent. The JSON of a shorter value needs no more
+/// memory than an item of the list of long values.
 const LONG_VALUE_BYTES: usize = 64;
-/// Size in bytes up to which a document is encoded at once on the thread of its connection. Takes about half a
-/// millisecond in the worst case.
+/// Maximum size in bytes of a document that is encoded at once on the thread of its connection. Encoding takes about
+/// half a millisecond in the worst case.
 const SHORT_BYTES: usize = 64 * 1024;
-/// Size in bytes of a slice, without the last part of a value in it.
+/// Size in bytes of a slice. The last part of a value may exceed it.
 const SLICE_BYTES: usize = 64 * 1024;
-/// Number of bytes of a value that are encoded as one part: divisible by 3, so that parts of base64 need no padding.
+/// Number of bytes of a value that are encoded as one part. It is divisible by 3, so that parts of base64 need no
+/// padding.
 const PART_BYTES: usize = 12 * 1024;
 
 /// A JSON document whose long values are not encoded yet.
@@ -53,19 +54,19 @@ pub(crate) struct LongJson {
     values: VecDeque<LongValue>,
     /// Sum of the lengths of the values.
     value_bytes: usize,
-    /// Bytes that contain some of the values, which are then not copied.
+    /// Bytes that contain some of the values. The document shares these values and does not copy them.
     source: Bytes,
 }
 
 #[derive(Debug)]
 struct LongValue {
-    /// Position in the JSON before which the encoded value belongs.
+    /// Position in the JSON at which the encoded value is inserted.
     at: usize,
     bytes: Bytes,
     form: Form,
 }
 
-/// Form of bytes in JSON.
+/// Encoding of bytes in JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Text,
@@ -78,17 +79,17 @@ impl LongJson {
         Self { json: begin.to_vec(), ..Self::default() }
     }
 
-    /// Creates an empty document which shares the values that lie in `source`.
+    /// Creates an empty document that shares the values which lie in `source`, instead of copying them.
     pub(crate) fn sharing(source: &Bytes) -> Self {
         Self { source: source.clone(), ..Self::default() }
     }
 
-    /// Returns the end of the document, to which encoded JSON can be appended.
+    /// Returns the encoded JSON of the document, to which the caller can append.
     pub(crate) fn json(&mut self) -> &mut Vec<u8> {
         &mut self.json
     }
 
-    /// Appends a field with bytes, in the form of [`push_bytes`].
+    /// Appends a field with bytes, in the form that [`push_bytes`] describes.
     pub(crate) fn push(&mut self, name: &str, bytes: &[u8]) {
         if bytes.len() < LONG_VALUE_BYTES {
             push_bytes(&mut self.json, name, bytes);
@@ -100,7 +101,7 @@ impl LongJson {
         }
     }
 
-    /// Appends a field with bytes like [`push`](Self::push), and does not copy long ones.
+    /// Appends a field with bytes like [`push`](Self::push), but shares long bytes instead of copying them.
     pub(crate) fn push_shared(&mut self, name: &str, bytes: &Bytes) {
         if bytes.len() < LONG_VALUE_BYTES {
             push_bytes(&mut self.json, name, bytes);
@@ -140,8 +141,8 @@ impl LongJson {
         out
     }
 
-    /// Creates the body of the reply to a request, and counts it in the limit on reply bytes if it is large. A document
-    /// that is not short is encoded while it is sent. Returns an error if the limit has no room for the reply.
+    /// Creates the body of the reply to a request. If the document is large, it counts in the limit on reply bytes. A
+    /// long document is encoded while it is sent. Returns an error if the limit has no room for the reply.
     pub(crate) fn into_body(self, app: &App, call: &mut Call) -> Result<Body, ApiError> {
         call.reply_memory = ReplyMemory::Counted;
         let take = |bytes| call.account.take(Resource::ReplyBytes, bytes).ok_or_else(reply::no_room);
@@ -157,7 +158,7 @@ impl LongJson {
         Ok(Body::from(counted(bytes, held)))
     }
 
-    /// Creates the body of a reply for which the caller has reserved memory: [`most_held_bytes`] of its content.
+    /// Creates the body of a reply. The caller has reserved `held` for it, at least [`most_held_bytes`] of its content.
     pub(crate) fn into_reserved_body(self, app: &App, mut held: Reservation) -> Body {
         if self.len() > SHORT_BYTES {
             held.set(self.held_bytes());
@@ -175,12 +176,12 @@ impl LongJson {
     }
 }
 
-/// Returns the most memory that a reply needs for a document with one message of this size.
+/// Returns the maximum memory of the reply with a document that contains one message of `message_bytes`.
 pub(crate) fn most_held_bytes(message_bytes: u64) -> u64 {
     if message_bytes > SHORT_BYTES as u64 { message_bytes + 2 * SLICE_BYTES as u64 } else { 6 * message_bytes + 1024 }
 }
 
-/// A document that is being sent.
+/// A document that is being sent, with its reservation in the limit on reply bytes.
 struct CountedSlices {
     slices: Slices,
     held: Arc<Reservation>,
@@ -199,9 +200,9 @@ fn step(mut state: CountedSlices) -> Running<CountedSlices> {
 #[derive(Debug)]
 pub(crate) struct Slices {
     document: LongJson,
-    /// Position in the JSON up to which it was encoded.
+    /// Position in `json` up to which it was encoded.
     json_at: usize,
-    /// Position in the first value up to which it was encoded.
+    /// Position in the first remaining value up to which it was encoded.
     value_at: usize,
     /// Buffer for the JSON of one part of a value.
     text: Vec<u8>,
@@ -239,7 +240,8 @@ impl Slices {
 }
 
 impl LongValue {
-    /// Encodes the part of the value that begins at `from`, without quotes. Returns its number of bytes.
+    /// Encodes the part of the first value that begins at `from`, without quotes. Returns the number of bytes of this
+    /// part.
     fn push_part(&self, from: usize, text: &mut Vec<u8>, out: &mut Vec<u8>) -> usize {
         let part = &self.bytes[from..self.bytes.len().min(from + PART_BYTES)];
         match self.form {
@@ -251,7 +253,7 @@ impl LongValue {
                 part.len()
             }
             Form::Text => {
-                // A part ends between two characters.
+                // A part must end between two characters.
                 let valid = match std::str::from_utf8(part) {
                     Ok(valid) => valid,
                     Err(cut) => std::str::from_utf8(&part[..cut.valid_up_to()]).unwrap_or_default(),

@@ -1,9 +1,8 @@
 //! Metrics of HTTP requests.
 //!
 //! Owns: request counters and latency histograms by operation and level, and their collector, which also shows the
-//! server's bounds. Does not own: operations. In this module an operation is a number with a name.
-//! Invariant: recording a request costs three relaxed additions on memory that the recording thread shares with few
-//! others.
+//! server's bounds. Does not own: operations. This module knows an operation as a number with a name. Invariant:
+//! recording a request costs three relaxed additions to memory that few other threads write.
 
 use std::{fmt, sync::Arc, time::Duration};
 

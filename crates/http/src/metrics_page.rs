@@ -2,13 +2,15 @@
 //!
 //! Owns: the text, and the texts that clients have not read yet. Does not own: the metrics.
 //!
-//! The server answers `/metrics` even when it is full, so the page must not make it fuller. A text is made for each
-//! request while that takes little time ([`Credit`]). If it is large, it counts in `max_reply_bytes_in_flight` until
-//! the client has read it. Requests for which there is no time, or for whose text the limit has no room, share a text.
-//! The shared text is at most [`MAX_AGE`] old, unless clients still read [`MAX_SHARED`] earlier ones.
+//! The server answers `/metrics` even when it is full, so the page must not use more of its memory or time. While
+//! little time was spent on texts ([`Credit`]), each request gets a text of its own. If this text is large, it counts
+//! in `max_reply_bytes_in_flight` until the client has read it. If no time is left, or if the limit has no room,
+//! requests share a text. The shared text is at most [`MAX_AGE`] old, unless clients still read [`MAX_SHARED`] earlier
+//! ones.
 //!
-//! Invariants: at most [`MAX_SHARED`] texts that are not counted are in memory, besides those of small replies; making
-//! texts takes at most one in [`ENCODING_SHARE`] of a processor's time, and one text in each [`MAX_AGE`] besides.
+//! Invariants: apart from small replies, at most [`MAX_SHARED`] uncounted texts are in memory. Texts for single
+//! requests take at most one in [`ENCODING_SHARE`] of a processor's time. At most one shared text is made in each
+//! [`MAX_AGE`].
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -22,23 +24,23 @@ use thalweg_serving::admission::{Account, Resource, counted};
 
 use crate::reply_memory::is_counted;
 
-/// Age from which a shared text is made again.
+/// Age at which a shared text is too old, so that a new one is made.
 const MAX_AGE: Duration = Duration::from_millis(100);
 /// Maximum number of shared texts in memory.
 const MAX_SHARED: usize = 8;
 
-/// Part of a processor's time that texts for single requests may take.
+/// Divisor of a processor's time: the part that texts for single requests may take.
 const ENCODING_SHARE: u32 = 10;
-/// Time for which texts may be made one after the other.
+/// Maximum time that texts for single requests may take without a pause.
 const MAX_CREDIT: Duration = Duration::from_millis(500);
 
-/// Processor time that the node may still spend on texts that it makes for single requests. A tenth
-/// (`1 / ENCODING_SHARE`) of the elapsed time is added to it, up to [`MAX_CREDIT`].
+/// Processor time that the node may still spend on texts for single requests. A tenth (`1 / ENCODING_SHARE`) of the
+/// elapsed time is added to it, up to [`MAX_CREDIT`].
 #[derive(Debug)]
 struct Credit {
-    /// Time in nanoseconds; negative after a text that took more than was left.
+    /// Remaining time in nanoseconds; negative after a text that took more time than was left.
     left: i64,
-    /// Last time at which it has grown.
+    /// Last time at which elapsed time was added.
     at: Option<Instant>,
 }
 
@@ -71,24 +73,25 @@ pub(crate) struct MetricsPage {
     shared: Mutex<Shared>,
 }
 
-/// Texts that are shared by clients which may not hold one of their own.
+/// Texts that several clients share. They are for requests that get no text of their own.
 #[derive(Debug, Default)]
 struct Shared {
     newest: Option<(Instant, Bytes)>,
-    /// One reference for each shared text in memory, and this one.
+    /// Counter of the shared texts in memory: each of them holds one reference, and this field holds one.
     in_memory: Arc<()>,
     credit: Credit,
 }
 
 impl Shared {
-    /// Returns the newest shared text. `make` makes the newest one if the last one is too old and few are in memory.
+    /// Returns the newest shared text. If it is too old and few texts are in memory, replaces it by a text that `make`
+    /// returns.
     fn text(&mut self, make: impl FnOnce() -> Bytes, now: Instant) -> Bytes {
         if let Some((made, newest)) = &self.newest
             && (now.saturating_duration_since(*made) < MAX_AGE || Arc::strong_count(&self.in_memory) > MAX_SHARED)
         {
             return newest.clone();
         }
-        // The last text is dropped first, so it does not count if no client reads it any more.
+        // Dropped before the count, so that this text does not count if no client reads it any more.
         self.newest = None;
         let text = counted(make(), Arc::clone(&self.in_memory));
         self.newest = Some((now, text.clone()));
@@ -97,7 +100,7 @@ impl Shared {
 }
 
 impl MetricsPage {
-    /// Creates the page of these metrics.
+    /// Creates the page for the metrics in `registry`.
     pub(crate) fn new(registry: Registry) -> Self {
         Self { registry, shared: Mutex::default() }
     }

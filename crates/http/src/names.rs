@@ -17,8 +17,8 @@ pub(crate) enum Target<'a> {
     Group(&'a str, &'a str),
 }
 
-/// Ids of the names in a commit or transaction. Missing keyspaces and streams are created before the commit. Creating
-/// them is not part of the atomic commit, and is harmless if the commit then fails.
+/// Ids of the keyspaces, streams and groups that a commit or transaction names. Missing keyspaces and streams are
+/// created before the commit. Their creation is not part of the atomic commit, and stays if the commit fails.
 #[derive(Default)]
 pub(crate) struct Names {
     keyspaces: HashMap<String, KeyspaceId>,

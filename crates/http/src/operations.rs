@@ -1,6 +1,6 @@
 //! JSON of the conditions and operations that commits and transactions contain.
 //!
-//! Owns: their JSON form, and the database command that each becomes. Does not own: the lookup of ids by name
+//! Owns: their JSON form, and the conversion of each to a database command. Does not own: the lookup of ids by name
 //! (`names`), and replies (`commit`, `transaction`).
 
 use serde::Deserialize;
@@ -50,7 +50,7 @@ impl JsonCondition {
         object
     }
 
-    /// Calls `add` with the key and the state that the condition expects of the key.
+    /// Calls `add` with the key of the condition, and with the state that the key is expected to have.
     pub(crate) fn with(&self, add: impl FnOnce(&[u8], Expect<'_>) -> Result<(), ApiError>) -> Result<(), ApiError> {
         let key = required_bytes("key", self.key.as_ref(), self.key_base64.as_ref())?;
         let (value, end);
@@ -100,7 +100,7 @@ struct JsonUnchanged {
     count: u32,
 }
 
-/// A write of a commit, or an operation of a transaction, which may also read.
+/// A write of a commit, or an operation of a transaction. Operations of transactions may also read.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = Operation)]
@@ -112,7 +112,8 @@ pub(crate) enum JsonOperation {
         value: Option<String>,
         value_base64: Option<String>,
         ttl_seconds: Option<JsonTtl>,
-        /// Lease of the value, which lives no longer than the lease. The operation fails if the lease does not exist.
+        /// Lease to which the value is attached: the value ends with the lease, at the latest. The operation fails if
+        /// the lease does not exist.
         lease: Option<u64>,
     },
     Touch {
@@ -200,7 +201,7 @@ described_as! {
     );
 }
 
-/// Id, epoch and sequence number of a producer, by which the stream recognises a repeated append.
+/// Id, epoch and sequence number of a producer. By these, the stream recognises a repeated append.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = ProducerStamp)]
@@ -227,9 +228,9 @@ fn expected_offset(expected: Option<&JsonExpected>) -> Result<ExpectedOffset, Ap
     })
 }
 
-/// A list of writes that is being built, for a commit or for one of a transaction's two lists.
+/// Builder of a list of writes: for a commit, or for one of the two lists of a transaction.
 pub(crate) trait Writes {
-    /// Adds a put of a value to the list. `terms` determine how long the value lives.
+    /// Adds a put of a value to the list. `terms` has the lifetime of the value.
     fn put(&mut self, keyspace: KeyspaceId, key: &[u8], value: &[u8], terms: PutLifetime) -> Result<(), CommandError>;
     /// Adds a change of a key's deadline to the list.
     fn touch(&mut self, keyspace: KeyspaceId, key: &[u8], deadline: Deadline) -> Result<(), CommandError>;
@@ -302,8 +303,8 @@ macro_rules! writes {
 writes!(CommitBuilder, |list: &mut Self, id, terms, batch| Ok(list.append_with(id, terms, batch).map(drop)?));
 writes!(Operations, |list: &mut Self, id, terms: &AppendConditions<'_>, batch| match terms.producer {
     None => Ok(list.append(id, terms.expected, batch).map(drop)?),
-    // The state does not remember the chosen branch of a transaction or the values it read, so a repetition can't be
-    // answered.
+    // The state remembers neither the chosen branch of a transaction nor the values that it read. So it could not
+    // answer a repetition.
     Some(_) => Err(ApiError::bad_request(
         "bad_json",
         "a transaction cannot have an append of a producer: send it in a commit (POST /v1/commit, thalweg commit)"

@@ -1,20 +1,20 @@
 //! Protection from websites: the check that decides which requests of a browser the server answers.
 //!
-//! A page of any website can make the browser of its visitor send requests to this node: it can name the node's address
-//! in an image, a form or a script (another *origin*), or let its own name lead to the node's address, so that the
+//! A page of any website (another *origin*) can make its visitor's browser send requests to this node. The page can
+//! name the node's address in an image, a form or a script. Or its own name can lead to the node's address, so that the
 //! browser takes the node for the website (*DNS rebinding*). Programs other than browsers send neither `Origin` nor
-//! `Sec-Fetch-Site`, and are only asked for a host name that belongs to the node.
+//! `Sec-Fetch-Site`. Their requests only need a host name that belongs to the node.
 //!
-//! A browser sends `Sec-Fetch-Site` only to addresses that it trusts: HTTPS and loopback. To `http://10.0.0.5` it sends
-//! a page's request for an image or a script with neither header, and such a request only reads. So the replies to
-//! reads tell the browser itself to withhold them from pages of other origins ([`withhold_from_other_origins`]).
+//! Browsers send `Sec-Fetch-Site` only to addresses that they trust: HTTPS and loopback. If a page requests an image or
+//! a script from `http://10.0.0.5`, the browser sends neither header. Such a request only reads. So replies to reads
+//! contain headers by which the browser withholds them from pages of other origins ([`withhold_from_other_origins`]).
 //!
 //! Owns: the check of `Host`, `Origin` and `Sec-Fetch-Site`, before a handler is chosen, and the headers that withhold
 //! a reply. Does not own: the content types that routes require (`call`), or the rest of replies.
 //!
-//! Invariants: a request that names another host reaches no handler. A request that says that a page of another origin
-//! caused it reaches no handler except those of the pages in [`HARMLESS`], by a method that only reads. No page of
-//! another origin sees or embeds a reply to a read, except of these pages.
+//! Invariants: a request that names another host reaches no handler. If its headers show that a page of another origin
+//! caused a request, it reaches only the handlers of [`HARMLESS`] paths, and only by a method that reads. Pages of
+//! other origins can neither see nor embed replies to reads, except replies from these paths.
 
 use std::{net::IpAddr, sync::OnceLock};
 
@@ -31,13 +31,13 @@ const HARMLESS: [&str; 4] = ["/", "/health", "/ready", "/openapi.json"];
 /// Header that tells a browser which pages may embed a reply.
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// Maximum number of bytes of a `Host` header that is remembered for the next requests of its connection.
+/// Maximum length in bytes of a `Host` header that is remembered for the next requests of its connection.
 const MAX_REMEMBERED: usize = 255;
 
-/// Maximum number of characters of a client's text in an error.
+/// Maximum number of characters that an error quotes from a client's text.
 const MAX_SHOWN: usize = 64;
 
-/// Reason for which a request is rejected before it reaches a handler. The reply is made and counted like every other.
+/// Reason why a request is rejected before it reaches a handler. The reply is made and counted like every other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Forbidden {
     /// The request names a host that is not allowed.
@@ -74,7 +74,7 @@ pub(crate) struct OriginPolicy {
     allowed: AllowedHosts,
     /// Address of this machine at which the connection arrived; `None` if the system does not report it.
     local: Option<IpAddr>,
-    /// First `Host` of the connection that was allowed. Most clients send the same one with each request.
+    /// First allowed `Host` header of the connection. Most clients send the same one with each request.
     allowed_host: OnceLock<Box<[u8]>>,
 }
 
@@ -86,14 +86,15 @@ impl OriginPolicy {
         Self { allowed: allowed.clone(), local, allowed_host: OnceLock::new() }
     }
 
-    /// Checks a request. Returns the reason if it is rejected.
+    /// Checks a request. Returns an error with the reason if the request must be rejected.
     pub(crate) fn check<B>(&self, request: &Request<B>) -> Result<(), Forbidden> {
         let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-        // HTTP/2 names the host in the target, and so may HTTP/1.1. Each name that is there must be allowed.
+        // HTTP/2 states the host in the target, and HTTP/1.1 may do so too. Each host that the request states must be
+        // allowed.
         if let Some(authority) = uri.authority() {
             self.check_host(authority.as_str().as_bytes())?;
         }
-        // One pass is cheaper than a search for each name.
+        // One pass over all headers is cheaper than a search for each name.
         let mut is_of_browser = false;
         for (name, value) in headers {
             if name == header::HOST {
@@ -135,7 +136,7 @@ impl OriginPolicy {
         Ok(())
     }
 
-    /// Returns true if the name without a port always leads to this machine, or is configured.
+    /// Returns true for `name`, a host without a port, if it always leads to this machine or is configured.
     fn is_ours(&self, name: &str) -> bool {
         if name.eq_ignore_ascii_case("localhost") || name == "127.0.0.1" {
             return true;
@@ -150,14 +151,14 @@ impl OriginPolicy {
     }
 }
 
-/// Returns true if a request can come from a page of another origin although neither `Origin` nor `Sec-Fetch-Site` says
-/// so, and its reply must be withheld from that page. Browsers send `Origin` with every request of another method.
+/// Returns true if the reply to a request must be withheld from pages of other origins. Such a page can cause a read
+/// without `Origin` and `Sec-Fetch-Site`. Browsers send `Origin` with every request of another method.
 pub(crate) fn must_withhold(method: &Method, path: &str) -> bool {
     matches!(*method, Method::GET | Method::HEAD) && !HARMLESS.contains(&path)
 }
 
-/// Adds the headers with which a browser shows a reply to no page of another origin, and takes no reply for a script or
-/// a page whose type says otherwise.
+/// Adds headers for browsers: they show the reply to no page of another origin, and never guess that a reply of another
+/// type is a script or a page.
 pub(crate) fn withhold_from_other_origins(headers: &mut HeaderMap) {
     headers.insert(RESOURCE_POLICY, const { HeaderValue::from_static("same-origin") });
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, const { HeaderValue::from_static("nosniff") });
@@ -174,8 +175,8 @@ fn without_port(host: &str) -> Option<&str> {
     (port_is_sound && !name.is_empty()).then_some(name)
 }
 
-/// Returns true if an `Origin` is that of the pages of the host and port that the request names. The scheme is not
-/// compared, because a proxy in front of the node may add TLS.
+/// Returns true if `origin` names the host and port of the request, so that a page of this node sent the request. The
+/// scheme is not compared, because a proxy in front of the node may add TLS.
 fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
     let page = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
     page.is_some_and(|page| page.eq_ignore_ascii_case(host))

@@ -1,10 +1,10 @@
 //! Reply bodies that are made page by page, so that a reply of any length needs bounded memory.
 //!
-//! Owns: requesting pages from a [`PageSource`] on a thread for long reads, or a short first page that waits for the
-//! disk on a thread for cold reads. The next page is made after the client has received the last one, so a slow client
-//! holds no thread. A page is larger than usual if it holds one large pair or record. Such a page counts in the limit
-//! `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. A source is kept until
-//! its last page is sent, and with it the source's slot, such as one in `max_scans`. A body of one page has a known
+//! Owns: requesting pages from a [`PageSource`] on a thread for long reads. A short first page that waits for the disk
+//! is made on a thread for cold reads. The next page is made after the client has received the last one, so a slow
+//! client occupies no thread. A page with one large pair or record is larger than usual. It counts in the limit
+//! `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. The source is kept
+//! until its last page is sent, together with its slot, such as one in `max_scans`. A body of one page has a known
 //! size, so `reply_memory` counts it instead.
 
 use std::{
@@ -50,23 +50,22 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
     fn page(&mut self) -> Result<Page, ApiError>;
     /// Returns the server's state and the account of the connection that reads the body.
     fn reader(&self) -> (&Arc<App>, &Arc<Account>);
-    /// Returns true if large pages count in `max_reply_bytes_in_flight`. The pages of other sources are bounded in
-    /// another way.
+    /// Returns true if large pages count in `max_reply_bytes_in_flight`. Other sources bound their pages themselves.
     fn is_counted(&self) -> bool {
         true
     }
-    /// Sets the source back to its first page, of which nothing was sent. May be called more than once.
+    /// Resets the source to its first page. No page was sent before. May be called more than once.
     fn restart(&mut self);
-    /// Returns the bytes to send if a page fails after the head was sent. `None` cuts the connection, so that the
-    /// client does not mistake a partial body for a complete one.
+    /// Returns the bytes to send if making a page fails after the head was sent. With `None` the connection is cut, so
+    /// that the client does not mistake a partial body for a complete one.
     fn failure(&mut self, error: &ApiError) -> Option<Bytes>;
 }
 
-/// Thread on which the first page of a body is made.
+/// Thread that makes the first page of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPageThread {
-    /// The calling thread: the page is small. If making it takes too long nevertheless, a thread for long reads makes
-    /// it, and if it needs the disk, a thread for cold reads.
+    /// The calling thread, because the page should be small. If making it takes too long, a thread for long reads takes
+    /// over; if it needs the disk, a thread for cold reads does.
     Inline,
     /// A thread for long reads.
     Blocking,
@@ -81,7 +80,7 @@ pub(crate) enum Framing {
     Chunks,
 }
 
-/// Creates the body over `source`. An error of the first page is an error of the request.
+/// Creates the body with the pages of `source`. Returns an error if the first page fails.
 pub(crate) async fn body<S: PageSource>(
     mut source: S,
     first: FirstPageThread,
@@ -103,13 +102,13 @@ pub(crate) async fn body<S: PageSource>(
 }
 
 impl Page {
-    /// Returns true if the page is sent as a body with its length.
+    /// Returns true if the page is the whole body and is sent with its length.
     fn is_whole(&self, framing: Framing) -> bool {
         self.last && self.frames.len() <= 1 && framing == Framing::Any
     }
 
-    /// Returns the frames of the page, and its source if more pages follow. The frames of the last page keep the
-    /// source, because its slot covers their memory.
+    /// Returns the frames of the page, and the source if more pages follow. The frames of the last page keep the source
+    /// alive, because its slot covers their memory.
     fn with_source<S: PageSource>(self, source: S) -> (Vec<Bytes>, Option<S>) {
         if !self.last || !source.is_counted() {
             return (self.frames, (!self.last).then_some(source));
@@ -124,8 +123,8 @@ async fn blocking<S: PageSource>(mut source: S, framing: Framing) -> Result<(Res
     reading::on_reader(&app, &account, bytes, move || (made(&mut source, framing), source)).await
 }
 
-/// Makes the first page of a source from its beginning, after an attempt that has `spent` the budget of the thread of
-/// its connection.
+/// Makes the first page of a source on another thread, from its beginning. `spent` is the reason why the attempt on the
+/// connection's thread failed.
 async fn again<S: PageSource>(
     spent: BudgetSpent,
     source: S,
@@ -139,10 +138,10 @@ async fn again<S: PageSource>(
     reading::work_again(spent, (&*app, &account, bytes), source, make).await
 }
 
-/// Returns the server's state, the account that pays for a page, and the number of bytes to request for the page.
+/// Returns the server's state, the account of the connection, and the number of bytes of memory to request for a page.
 fn owners<S: PageSource>(source: &S) -> (Arc<App>, Arc<Account>, usize) {
     let (app, account) = source.reader();
-    // The size of the next pair is unknown.
+    // The size of the next pair is unknown, so the maximum is requested.
     let bytes = if source.is_counted() { MAX_VALUE_BYTES } else { 0 };
     (Arc::clone(app), Arc::clone(account), bytes)
 }
@@ -170,7 +169,7 @@ pub(crate) fn gathered(mut bytes: Vec<u8>) -> Bytes {
 
 fn next_page<S: PageSource>(source: S) -> Running<S> {
     Box::pin(async move {
-        // Only a first page may be the whole body.
+        // Only a first page can be the whole body, so this one is never sent with its length.
         match blocking(source, Framing::Chunks).await {
             Err(error) => Err(io::Error::other(error.message.into_owned())),
             Ok((Ok(page), source)) => Ok(page.with_source(source)),
@@ -182,7 +181,7 @@ fn next_page<S: PageSource>(source: S) -> Running<S> {
     })
 }
 
-/// Result of one step of a body: frames to send, and the state for the next step if there is one.
+/// Result of one step of a body: frames to send, and the state for the next step; `None` if the body ends.
 pub(crate) type Step<S> = io::Result<(Vec<Bytes>, Option<S>)>;
 /// Future of one step of a body.
 pub(crate) type Running<S> = Pin<Box<dyn Future<Output = Step<S>> + Send>>;
@@ -197,8 +196,8 @@ pub(crate) struct Unfold<S> {
     pub running: Option<Running<S>>,
     /// Function that starts a step from the current state.
     pub step: fn(S) -> Running<S>,
-    /// Place of the body in the queue of bodies that take turns, because a step may encode a page on the serving
-    /// thread. `None` if other threads make the pages.
+    /// Place of the body among those that take turns, because a step may encode a page on the serving thread. `None` if
+    /// other threads make the pages.
     pub bulk: Option<BulkSeat>,
 }
 

@@ -1,4 +1,5 @@
-//! Handlers of `/v1/streams/{stream}/producers`: producers, which append exactly once, and their epochs.
+//! Handlers of `/v1/streams/{stream}/producers`: producers and their epochs. A producer appends each record exactly
+//! once.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -38,8 +39,8 @@ fn find(app: &App, call: &Call) -> Result<(Stream, String), ApiError> {
     Ok((app.find_stream(&stream)?, producer.into_owned()))
 }
 
-/// Handles `GET /v1/streams/{stream}/producers`. Returns all producers that the stream remembers; their number is
-/// bounded.
+/// Handles `GET /v1/streams/{stream}/producers`. Returns all producers that the stream remembers. Their number is
+/// bounded, so the reply has no pages.
 #[utoipa::path(
     get, path = "/v1/streams/{stream}/producers", params(StreamPath),
     responses((status = 200,
@@ -65,7 +66,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     }
 }
 
-/// Handles `POST /v1/streams/{stream}/producers/{producer}`. Fences earlier users of the id.
+/// Handles `POST /v1/streams/{stream}/producers/{producer}`: assigns a new epoch. Appends with earlier epochs of the id
+/// are rejected from then on.
 #[utoipa::path(
     post, path = "/v1/streams/{stream}/producers/{producer}", params(ProducerPath, Level),
     responses((status = 200, description = "The new epoch. The next sequence number is 0.", body = Object))

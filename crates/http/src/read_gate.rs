@@ -1,13 +1,12 @@
 //! The gate of reads on a node that is a member of a cluster.
 //!
-//! Owns: the read barrier, the level that a request states, and the header with the revision that a read shows. Does
-//! not own: the barrier itself ([`ClusterHandle::read`](thalweg_serving::cluster::ClusterHandle::read)), and which
-//! operations need one (`dispatch`).
+//! Owns: the choice of the level of a read, the wait for the read barrier, and the header with the revision that a read
+//! shows. Does not own: the barrier itself ([`ClusterHandle::read`](thalweg_serving::cluster::ClusterHandle::read)),
+//! and the choice of operations that need it (`dispatch`).
 //!
-//! A node that leads may have been replaced without knowing it. It finds out when it proposes a command, so a write
-//! needs no barrier. But an answer that it gives without a command needs one: a read, also if the read is a
-//! transaction, the answer that a name does not exist ([`look_up`]), and the answer that an object to create exists
-//! ([`look_up_existing`]).
+//! A leader may have been replaced without knowing it. It learns this when it proposes a command, so a write needs no
+//! barrier. But each answer without a command needs one: a read, also in a transaction that only reads; the answer that
+//! a name does not exist ([`look_up`]); and the answer that an object to create exists already ([`look_up_existing`]).
 //!
 //! Invariant: a node without a cluster waits for no barrier.
 
@@ -23,8 +22,8 @@ const READ: HeaderName = HeaderName::from_static("thalweg-read");
 /// Header of a reply that states a revision: the reply shows this revision or a later one.
 const SHOWN: HeaderName = HeaderName::from_static("thalweg-shown");
 
-/// Waits until a transaction may begin on this node, if the node is a member of a cluster. Returns a revision: a
-/// transaction that only reads then shows this revision or a later one.
+/// Waits until a transaction may begin on this node, if the node is a member of a cluster. For a transaction that only
+/// reads, returns a revision: the transaction shows this revision or a later one.
 pub(crate) async fn before_transaction(app: &App, call: &Call, only_reads: bool) -> Result<Option<Revision>, ApiError> {
     match &app.cluster {
         None => Ok(None),
@@ -41,8 +40,9 @@ pub(crate) fn showing(mut response: Response<Body>, shown: Option<Revision>) -> 
     response
 }
 
-/// Finds the object that a command names. If a member of a cluster does not have it, another leader may have created
-/// it. So the member waits for a linearizable read and looks again, before it reports that the name does not exist.
+/// Finds the object that a command names. If a member of a cluster does not find it, another leader may have created
+/// the object. So the member waits for a linearizable read and looks again, before it reports that the name does not
+/// exist.
 pub(crate) async fn look_up<T>(app: &App, call: &Call, find: impl Fn() -> Result<T, ApiError>) -> Result<T, ApiError> {
     let found = find();
     let is_missing = matches!(&found, Err(error) if error.status == StatusCode::NOT_FOUND);
@@ -52,8 +52,8 @@ pub(crate) async fn look_up<T>(app: &App, call: &Call, find: impl Fn() -> Result
     find()
 }
 
-/// Finds an object that a request would create. If a member of a cluster has it, another leader may have deleted it or
-/// created it again. So the member waits for a linearizable read and looks again, before the object is returned.
+/// Finds an object that a request would create. If a member of a cluster finds it, another leader may have deleted it
+/// or created it again. So the member waits for a linearizable read and looks again, before it returns the object.
 pub(crate) async fn look_up_existing<T>(
     app: &App,
     call: &Call,
@@ -66,7 +66,7 @@ pub(crate) async fn look_up_existing<T>(
     Ok(find())
 }
 
-/// Waits until this node's state shows everything that was acknowledged before, if the node is a member of a cluster.
+/// On a member of a cluster, waits until this node's state contains every change that was acknowledged before.
 pub(crate) async fn catch_up(app: &App, call: &Call) -> Result<(), ApiError> {
     match &app.cluster {
         Some(cluster) => barrier(cluster, ReadLevel::Linearizable, call).await.map(drop),
@@ -74,7 +74,8 @@ pub(crate) async fn catch_up(app: &App, call: &Call) -> Result<(), ApiError> {
     }
 }
 
-/// Waits until this node may look up the names of a command. Then the command goes to the leader.
+/// Waits until this node may look up the names of a command. A leader need not wait: the command itself then shows that
+/// the node still leads.
 pub(crate) async fn may_look_up(cluster: &Cluster, call: &Call) -> Result<(), ApiError> {
     if cluster.handle.leads() {
         return Ok(());
@@ -82,8 +83,8 @@ pub(crate) async fn may_look_up(cluster: &Cluster, call: &Call) -> Result<(), Ap
     barrier(cluster, ReadLevel::Linearizable, call).await.map(drop)
 }
 
-/// Waits until a read may begin at the level that its request states. Returns a revision: the read then shows this
-/// revision or a later one.
+/// Waits until a read may begin at the level that its request states. Returns a revision: the read shows this revision
+/// or a later one.
 pub(crate) async fn may_read(cluster: &Cluster, app: &App, call: &Call) -> Result<Revision, ApiError> {
     barrier(cluster, level(app, call)?, call).await
 }
@@ -95,7 +96,7 @@ async fn barrier(cluster: &Cluster, level: ReadLevel, call: &Call) -> Result<Rev
     }
 }
 
-/// Returns the level that a read states, or else the server's default.
+/// Returns the level that a request states for its read, or the server's default.
 fn level(app: &App, call: &Call) -> Result<ReadLevel, ApiError> {
     let Some(text) = call.header(&READ) else { return Ok(app.config.read_level) };
     let parsed = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());

@@ -1,6 +1,6 @@
 //! JSON objects of records and messages, in the form that reads, tails, fetches, pushes and subscriptions return.
 //!
-//! They are appended to encoded JSON, or to a document whose long values are encoded while it is sent.
+//! The objects are appended to encoded JSON, or to a document that encodes its long values while it is sent.
 
 use thalweg_types::{Offset, SpaceTime, record::Record};
 
@@ -9,11 +9,11 @@ use crate::{
     long_json::LongJson,
 };
 
-/// End of a JSON text to which an object is appended.
+/// Output to which JSON can be appended: encoded bytes, or a document with long values.
 pub(crate) trait JsonOutput {
     /// Returns the buffer to which encoded JSON can be appended.
     fn json(&mut self) -> &mut Vec<u8>;
-    /// Appends a field with bytes, in the form of [`push_bytes`].
+    /// Appends a field with bytes, in the form that the function [`push_bytes`] describes.
     fn push_bytes(&mut self, name: &str, bytes: &[u8]);
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn push_json(out: &mut impl JsonOutput, offset: Offset, time: SpaceTi
     out.json().push(b'}');
 }
 
-/// Appends the JSON fields that records and messages share. Each field is preceded by a comma.
+/// Appends the JSON fields that records and messages have in common, with a comma before each field.
 pub(crate) fn push_content<'a>(
     out: &mut impl JsonOutput,
     key: Option<&[u8]>,

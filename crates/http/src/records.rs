@@ -1,15 +1,15 @@
-//! Reading of a stream: pages of records as NDJSON or in the binary format. Requests for tails begin here, too.
+//! Reading of a stream: pages of records as NDJSON or in the binary format. Requests for tails arrive here too.
 //!
 //! Owns: the handler, the position and limits of a read in progress, and both formats. Does not own: tails (`tail`),
 //! appends (`streams`), or the JSON of a record (`record_json`).
 //!
 //! ```text
 //! binary := frame* | end
-//! frame  := len u32 | offset u64 | time u64 | record      len counts what follows it: 16 + record
+//! frame  := len u32 | offset u64 | time u64 | record      len counts the bytes after it: 16 + record
 //! end    := 0 u32 | next u64 | high_watermark u64
 //! ```
 //! Integers are little-endian. `record` is the encoding of `thalweg_types::record` without its own length. `time` is in
-//! microseconds. A body without the end frame was cut off.
+//! microseconds since 1970. A body without the end frame was cut off.
 //!
 //! Invariant: a read sends no record that was appended after it began, so the durability level in the reply's head
 //! holds for all records.
@@ -111,7 +111,7 @@ async fn stream_pages(
     Ok(reply::shown(media, pages::body(reading, first, Framing::Any).await?, level))
 }
 
-/// A read in progress. `next <= end`: records that are appended after the read began are not sent, so that the
+/// A read in progress. Invariant: `next <= end`. Records that are appended after the read began are not sent. So the
 /// durability level in the reply's head is valid for every sent record.
 struct Reading {
     stream: Stream,
@@ -123,9 +123,9 @@ struct Reading {
     level: Durability,
     count: u64,
     held: Reservation,
-    /// Next offset, limit of records and limit of bytes at the beginning.
+    /// Next offset, limit on records and limit on bytes, as of the beginning of the read.
     begun: (Offset, u64, u64),
-    /// Number of records sent and the offset after the last of them, without the page that is being made.
+    /// Number of records sent, and the offset after the last of them. Does not include the page that is being made.
     sent: (u64, Offset),
     app: Arc<App>,
 }
@@ -137,7 +137,7 @@ impl Reading {
         let page = self.stream.read(self.next, records, max_bytes)?;
         let (before, begun_at, mut taken) = (self.count, out.len() as u64, 0);
         let mut scratch = RecordBatch::new();
-        // Offsets may have gaps, so the next offset and the end do not follow from the number of records.
+        // Offsets may have gaps, so the next offset and the end cannot be computed from the number of records.
         let (mut next, end) = (page.next, self.end);
         page.for_each(&mut |offset, time, record| {
             // The log returns whole batches, which may be larger than the request.
@@ -208,7 +208,7 @@ impl PageSource for Reading {
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
-        // A client that resumes gets the records of the failed page again.
+        // The position of a failed page is undone, so that a client that resumes gets its records again.
         (self.count, self.next) = self.sent;
         (self.media == Media::Ndjson).then(|| {
             let line = serde_json::json!({ "error": error.to_json(None), "count": self.count, "next": self.next.0 });
@@ -227,7 +227,7 @@ fn push_record(
 ) {
     if media == Media::Binary {
         scratch.clear();
-        // The record fitted when it was stored, so it fits now.
+        // The record was within the limits when it was stored, so this cannot fail.
         if scratch.push(record).is_ok() {
             let encoded = &scratch.bytes()[4..];
             out.extend_from_slice(&(16 + encoded.len() as u32).to_le_bytes());

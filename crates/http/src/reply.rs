@@ -11,9 +11,9 @@ use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
 
-/// Number of headers for which the replies with values have room from the beginning.
+/// Number of headers for which replies with values allocate memory at once.
 const MOST_HEADERS: usize = 12;
-/// Header with the durability level that a request states, or that a reply states.
+/// Header with a durability level: the level that a request states for its write, or the level of the reply's data.
 pub(crate) const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");
 /// Header with a key's revision.
 const REVISION: HeaderName = HeaderName::from_static("thalweg-revision");
@@ -26,7 +26,7 @@ pub(crate) fn level_value(level: Durability) -> HeaderValue {
     HeaderValue::from_static(level.name())
 }
 
-/// Puts a revision into `Thalweg-Revision` and `ETag`; one allocation serves both.
+/// Adds the headers `Thalweg-Revision` and `ETag` for a revision; one allocation serves both.
 pub(crate) fn put_revision(headers: &mut HeaderMap, revision: Revision) {
     let mut digits = [0_u8; 22];
     let mut at = digits.len() - 1;
@@ -63,7 +63,7 @@ pub(crate) fn empty(status: StatusCode) -> Response<Body> {
 pub(crate) fn shown(media: Media, body: Body, level: Durability) -> Response<Body> {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
-    // The replies with most headers. A map that grows allocates twice.
+    // These replies have the most headers. A map that grows allocates twice.
     headers.reserve(MOST_HEADERS);
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media.name()));
     headers.insert(DURABILITY, level_value(level));
@@ -110,14 +110,14 @@ pub(crate) fn refusal(error: &ApiError, request_id: Option<&str>) -> Response<Bo
     response
 }
 
-/// Returns the offset of the last of `count` records that begin at `first`.
+/// Returns the offset of the last of `count` records whose first offset is `first`.
 #[must_use]
 pub(crate) fn last(first: Offset, count: u32) -> u64 {
     first.0 + u64::from(count.saturating_sub(1))
 }
 
-/// Returns the HTTP status for an acknowledged write: `status`, or 202 at level `none`, where the outcome is still
-/// unknown.
+/// Returns the HTTP status of an acknowledged write: `status`, or 202 at level `none`, because the outcome is then
+/// still unknown.
 #[must_use]
 fn ack_status(ack: &Ack, status: StatusCode) -> StatusCode {
     if ack.durability == Durability::None { StatusCode::ACCEPTED } else { status }
@@ -139,7 +139,8 @@ pub(crate) fn acked(ack: &Ack, status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Creates the reply to an acknowledged write with a JSON object, to which revision and durability level are added.
+/// Creates the reply to an acknowledged write, with `object` as JSON. Adds the revision and the durability level to the
+/// object.
 #[must_use]
 pub(crate) fn acked_json(ack: &Ack, status: StatusCode, object: Value) -> Response<Body> {
     let mut response = json(ack_status(ack, status), &with_ack(ack, object));

@@ -1,10 +1,11 @@
 //! Memory of replies that wait for clients.
 //!
-//! Owns: counting every reply of known size in `max_reply_bytes_in_flight`, from the handler's end until the client has
-//! read it. Does not own: replies that are made in parts (`pages`, `long_json`, `following`), which count their parts.
+//! Owns: counting every reply of known size in `max_reply_bytes_in_flight`, from the end of its handler until the
+//! client has read it. Does not own: replies that are made in parts (`pages`, `long_json`, `following`); these count
+//! their parts.
 //!
-//! Invariant: the replies of a connection that are not counted have fewer than [`COUNTED_REPLY_BYTES`] bytes together.
-//! Over HTTP/1 a connection has one reply at a time, over HTTP/2 up to [`MAX_H2_STREAMS`].
+//! Invariant: the uncounted replies of a connection have fewer than [`COUNTED_REPLY_BYTES`] bytes in total. Over HTTP/1
+//! a connection has one reply at a time, over HTTP/2 up to [`MAX_H2_STREAMS`].
 
 use std::{
     pin::Pin,
@@ -24,14 +25,14 @@ use thalweg_serving::{
 
 use crate::reply;
 
-/// Way in which a reply of known size is counted.
+/// Rule by which a reply of known size counts in the limit on reply bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMemory {
-    /// The request only reads, so the server refuses it if the limit has no room for its reply.
+    /// The request only reads, so the server rejects it if the limit has no room for its reply.
     Reserve,
     /// The request may have had an effect, so its reply is sent and counted even above the limit.
     Exceed,
-    /// The handler has counted the reply, or the reply is shared with other clients.
+    /// The handler has counted the reply already, or other clients share it.
     Counted,
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn is_counted(bytes: u64, version: Version) -> bool {
     bytes >= counted_from(version)
 }
 
-/// Counts a reply whose size is known, if it is large, until the client has read it. Returns an error if the limit has
+/// Counts a reply of known size until the client has read it, if the reply is large. Returns an error if the limit has
 /// no room and the request only reads.
 pub(crate) fn count(
     mut response: Response<Body>,

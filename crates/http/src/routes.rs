@@ -1,7 +1,7 @@
 //! Selection of an operation by the method and path of a request.
 //!
 //! Owns: the search tree over the paths of the table of routes, and the methods of each path. Does not own: the table
-//! (`dispatch`), and the parameters in a path, which each handler parses from the path as it was sent.
+//! (`dispatch`), and the parameters in a path. Each handler parses them from the path as the client sent it.
 
 use std::sync::LazyLock;
 
@@ -9,10 +9,10 @@ use http::{HeaderValue, Method};
 
 use crate::dispatch::{Operation, ROUTES};
 
-/// Operations of one path template.
+/// Operations of one path template, one for each method.
 struct PathOperations {
     methods: Vec<(Method, Operation)>,
-    /// Value of the `Allow` header for requests with another method.
+    /// Value of the `Allow` header in replies to requests with a method that the path does not have.
     allow: HeaderValue,
 }
 
@@ -31,9 +31,9 @@ static PATHS: LazyLock<matchit::Router<PathOperations>> = LazyLock::new(|| {
 #[derive(Debug)]
 pub(crate) struct Selected {
     pub operation: Operation,
-    /// True if a `HEAD` request selects the operation of `GET`, whose reply is then sent without its body.
+    /// True if a `HEAD` request selects the operation of `GET`. The reply is then sent without its body.
     pub is_without_body: bool,
-    /// Value of the `Allow` header, if the path has no operation for the method.
+    /// Value of the `Allow` header if the path does not have the method; `None` otherwise.
     pub allow: Option<&'static HeaderValue>,
 }
 

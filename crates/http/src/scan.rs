@@ -3,7 +3,7 @@
 //! Owns: the handler of `/v1/kv/{keyspace}`, the state of a scan in progress, and the formats. Does not own: the
 //! division of a reply into pages and their sending (`pages`), or the encoding of a cursor (`key_history`).
 //!
-//! Invariant: the durability level in the reply's head is determined after the view was taken, so that it covers all
+//! Invariant: the durability level in the reply's head is determined after the view was taken, so it is valid for all
 //! pairs.
 
 use std::sync::Arc;
@@ -57,8 +57,8 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::shown(Media::Ndjson, body, level))
 }
 
-/// Creates the reply body of a scan, and returns the durability level of the data that it shows. A missing keyspace has
-/// no pairs.
+/// Creates the reply body of a scan. Also returns the durability level of the data that the scan shows. A missing
+/// keyspace counts as empty.
 pub(crate) async fn body(
     app: &Arc<App>,
     account: &Arc<Account>,
@@ -79,12 +79,12 @@ pub(crate) async fn body(
         start,
         end,
         order: if query.reverse { Order::Descending } else { Order::Ascending },
-        // One more pair than requested shows whether further pairs exist.
+        // One additional pair is requested, to learn if further pairs exist.
         limit: limit.map(|limit| limit.saturating_add(1)),
         values: if query.keys_only { Values::Omit } else { Values::Include },
     };
     let iter = keyspace.map(|keyspace| begin(keyspace, range, query.revision, query.cursor)).transpose()?;
-    // The view is fixed now, so the level that is durable now covers all of it.
+    // The view is fixed now, so a durability level that is determined now is valid for all of it.
     let level = app.db.blocking().visible_durability();
     let first = if limit.is_some_and(|limit| limit <= INLINE_SCAN_ITEMS) {
         FirstPageThread::Inline
@@ -134,7 +134,7 @@ fn begin(
 /// A scan that is in progress.
 struct Scan {
     iter: Option<KeyspaceIter>,
-    /// The iterator at its beginning, if the first page may have to be made again.
+    /// Copy of the iterator at its beginning, as long as the first page may have to be made again.
     first: Option<KeyspaceIter>,
     shape: Shape,
     limit: Option<u64>,
@@ -143,12 +143,12 @@ struct Scan {
     last_key: Bytes,
     begun: bool,
     held: Reservation,
-    /// Number of pairs sent and the last key sent, without the page that is being made.
+    /// Number of pairs sent, and the last key sent. Does not include the page that is being made.
     sent: (u64, Bytes),
     app: Arc<App>,
 }
 
-/// State of a scanned range after the pairs that were sent: it has further pairs, or none.
+/// Content of the scanned range after the pairs that were sent: further pairs, or none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remainder {
     None,
@@ -201,7 +201,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns error 503 if the next value is so large that it cannot be sent now. The value is not read.
+    /// Returns error 503 if the limit on reply bytes has no room for the next value. Does not read the value.
     fn check_room(&self) -> Result<(), ApiError> {
         let account = self.held.account();
         if matches!(self.shape, Shape::Ndjson(Values::Omit)) || !account.is_short_of_reply_room() {
@@ -260,7 +260,7 @@ impl PageSource for Scan {
     }
 
     fn failure(&mut self, error: &ApiError) -> Option<Bytes> {
-        // A client that resumes gets the pairs of the failed page again.
+        // The position of a failed page is undone, so that a client that resumes gets its pairs again.
         (self.count, self.last_key) = self.sent.clone();
         matches!(self.shape, Shape::Ndjson(_)).then(|| {
             let mut line = serde_json::json!({ "error": error.to_json(None), "count": self.count });
@@ -275,8 +275,8 @@ impl PageSource for Scan {
 }
 
 impl Scan {
-    /// Encodes some pairs, and adds the end position of each to `cuts`. If the scan ends here, returns whether the
-    /// range has further pairs.
+    /// Encodes some pairs, and adds the end position of each to `cuts`. If the scan ends here, returns if the range has
+    /// further pairs; otherwise `None`.
     fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Remainder>, ApiError> {
         let pairs = match &mut self.iter {
             Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,

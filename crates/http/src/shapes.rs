@@ -1,8 +1,7 @@
 //! Shapes of replies that handlers write by hand, for the OpenAPI document.
 //!
-//! Owns: one type for each such reply. The writers append text to a buffer, because these replies are large or
-//! frequent.
-//! Does not own: replies that are serialized from a type. Their types describe them.
+//! Owns: one type for each such reply. The handlers append these replies to a buffer as text, because they are large or
+//! frequent. Does not own: replies that are serialized from a type. Their types describe them.
 
 #![allow(dead_code, reason = "the types only describe replies; no value of them is made")]
 
@@ -11,21 +10,21 @@ use utoipa::ToSchema;
 
 use crate::describe::Durable;
 
-/// The reply to a request that failed.
+/// The body of a reply to a failed request.
 #[derive(ToSchema)]
 pub(crate) struct Error {
-    /// Stable code for programs.
+    /// Stable code for client programs.
     code: String,
     /// Text for people: what happened, and what to do next.
     message: String,
     retry: NextStep,
     request_id: Option<String>,
-    /// Number of the first condition that failed, from 0, if the failed request is a commit. The keyspace and key of
-    /// the condition are beside it.
+    /// Number of the first failed condition, from 0, if the failed request is a commit. The fields next to it have the
+    /// keyspace and the key of the condition.
     condition: Option<u64>,
 }
 
-/// Next step for programs.
+/// Next step for client programs.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 enum NextStep {
@@ -34,7 +33,7 @@ enum NextStep {
     Stop,
 }
 
-/// A key and its value. Bytes that are not UTF-8 are in the field with `_base64`.
+/// A key and its value. Bytes that are not UTF-8 are in the fields with the suffix `_base64`.
 #[derive(ToSchema)]
 pub(crate) struct KeyValue {
     key: Option<String>,
@@ -85,7 +84,7 @@ struct DeliveredRecord {
 pub(crate) struct Delivered {
     #[serde(flatten)]
     record: DeliveredRecord,
-    /// Number with which the member settles the record.
+    /// Number of the delivery. The member settles the record with this number.
     attempt: u64,
     deadline_micros: u64,
     #[schema(value_type = Durable)]
@@ -95,7 +94,7 @@ pub(crate) struct Delivered {
 /// Records that a fetch returned.
 #[derive(ToSchema)]
 pub(crate) struct Delivery {
-    /// Number of the delivery, with which the member acks or nacks the records.
+    /// Number of the delivery. The member acks or nacks the records with this number.
     attempt: Option<u64>,
     deadline_micros: Option<u64>,
     messages: Vec<DeliveredRecord>,
@@ -107,7 +106,7 @@ pub(crate) struct Delivery {
 pub(crate) struct Message {
     subject: Option<String>,
     subject_base64: Option<String>,
-    /// Subject to which answers should be published.
+    /// Subject to which the receiver should publish its answer.
     reply: Option<String>,
     reply_base64: Option<String>,
     key: Option<String>,
@@ -132,7 +131,7 @@ pub(crate) struct Change {
     value: Option<String>,
     value_base64: Option<String>,
     durability: Durable,
-    /// True for the last change of a commit, in a reply with one change per line. In event streams the `id` marks it.
+    /// True for the last change of a commit, in NDJSON. In event streams, the field `id` of the event marks it.
     last: Option<bool>,
 }
 
@@ -153,9 +152,9 @@ pub(crate) struct Versions {
     key: Option<String>,
     key_base64: Option<String>,
     versions: Vec<Version>,
-    /// Revision since which all versions of the key are kept.
+    /// Oldest revision from which on all versions of the key are kept.
     oldest: u64,
-    /// Present if there are older versions: the value of `before` for the request for them.
+    /// Present if there are older versions: the value of `before` that requests them.
     next: Option<u64>,
     durability: Durable,
 }
@@ -169,13 +168,13 @@ struct Version {
     value: Option<String>,
     value_base64: Option<String>,
     state: VersionState,
-    /// First revision at which the key did not have the value any more.
+    /// First revision at which the key no longer had the value.
     until: Option<u64>,
     /// Time of the revision `until` in microseconds since 1970; null while an expired value waits to be removed.
     until_micros: Option<u64>,
 }
 
-/// State of a version: `ended` if its deadline has passed and it is about to be removed.
+/// State of a version. `ended` means that its deadline has passed and the server is about to remove it.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 enum VersionState {
@@ -196,11 +195,11 @@ struct CacheEntry {
     value: Option<String>,
     value_base64: Option<String>,
     version: Option<u64>,
-    /// Remaining lifetime in seconds, if the entry has a deadline.
+    /// Remaining lifetime in seconds; missing if the entry has no deadline.
     ttl_seconds: Option<f64>,
 }
 
-/// Entries of a cache, one for each requested key, in order.
+/// Entries of a cache, one for each requested key, in the order of the request.
 #[derive(ToSchema)]
 pub(crate) struct CacheEntries {
     entries: Vec<CacheEntry>,
@@ -269,7 +268,7 @@ pub(crate) struct Appended {
     /// Offset of the last appended record.
     last: Option<u64>,
     count: u32,
-    /// True if the producer's append happened before.
+    /// True if the producer has sent this append before. The offsets are then those of the first attempt.
     duplicate: Option<bool>,
     durability: Durable,
     revision: Option<u64>,

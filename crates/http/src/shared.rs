@@ -30,8 +30,8 @@ pub struct Http {
 }
 
 impl Http {
-    /// Creates the state of the HTTP server. `app` is the state that all protocols share; `operations` are the names
-    /// under which requests are counted.
+    /// Creates the state of the HTTP server. `app` is the state that all protocols share. `operations` are the names by
+    /// which requests are counted.
     pub(crate) fn with_operations(
         app: &Arc<App>,
         operations: Vec<&'static str>,

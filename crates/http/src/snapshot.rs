@@ -3,13 +3,13 @@
 //! Owns: snapshots whose connection ended, for as long as clients may resume them. Does not own: the format of the
 //! chunks, which the engine defines.
 //!
-//! A reply names its snapshot. A client whose connection broke requests the same snapshot, from the first chunk that it
-//! did not receive completely. For this the server keeps a view of the state and the log's segments for
-//! [`SNAPSHOT_KEEP`]. It also keeps a snapshot that was sent to its end, for [`SENT_SNAPSHOT_KEEP`]: its last megabytes
-//! may have been in the buffers of a broken connection, and the server can't detect that.
+//! A reply names its snapshot. If the connection breaks, the client requests the same snapshot again, from the first
+//! chunk that it did not receive completely. For this, the server keeps a view of the state and the log's segments for
+//! [`SNAPSHOT_KEEP`]. It keeps a completely sent snapshot for [`SENT_SNAPSHOT_KEEP`], because its last megabytes may
+//! have been in the buffers of a broken connection, and the server cannot detect that.
 //!
 //! Invariant: at most the engine's `MAX_OPEN_SNAPSHOTS` exist here. A new snapshot replaces a kept one: first those
-//! that were sent to their end, then those that have been kept longest.
+//! that were sent completely, then those that have been kept longest.
 
 use std::{
     collections::HashMap,
@@ -37,10 +37,10 @@ use crate::{
 
 /// Header that names a snapshot, so that a client can resume it.
 const SNAPSHOT: HeaderName = HeaderName::from_static("thalweg-snapshot");
-/// Header with the LSN up to which a snapshot is applied. The next increment begins there.
+/// Header with the LSN up to which a snapshot contains the data. The next increment begins there.
 const LSN: HeaderName = HeaderName::from_static("thalweg-lsn");
 
-/// Snapshots that are being sent, or kept for clients to resume them, by their names.
+/// Snapshots that are being sent, or that are kept until clients resume them, by their names.
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     table: Mutex<Table>,
@@ -57,11 +57,11 @@ struct Table {
 enum SnapshotSlot {
     /// A connection is reading the snapshot.
     Sending,
-    /// The snapshot's connection ended; a client may resume it.
+    /// The snapshot's connection has ended, and the client may resume the snapshot.
     Kept(KeptSnapshot),
 }
 
-/// A snapshot, and the share of the connection that took it.
+/// A snapshot, with the reservation of the connection that took it.
 #[derive(Debug)]
 struct HeldSnapshot {
     snapshot: Box<Snapshot>,
@@ -72,7 +72,7 @@ struct HeldSnapshot {
 struct KeptSnapshot {
     snapshot: HeldSnapshot,
     since: Instant,
-    /// True if the server has handed all bytes of the snapshot to the connection.
+    /// True if the server has passed all bytes of the snapshot to the connection.
     is_sent: bool,
 }
 
@@ -93,7 +93,7 @@ impl Snapshots {
         self.table().slots.retain(|_, place| matches!(place, SnapshotSlot::Sending));
     }
 
-    /// Releases the snapshots that no client resumed in time.
+    /// Releases the kept snapshots whose time is over.
     fn expire(&self) {
         let now = Instant::now();
         self.table().slots.retain(|_, place| match place {
@@ -102,8 +102,8 @@ impl Snapshots {
         });
     }
 
-    /// Returns the time at which the next kept snapshot expires. If no snapshot is kept, returns `None`, and the task
-    /// that removes expired snapshots ends.
+    /// Returns the time at which the next kept snapshot expires. Returns `None` if no snapshot is kept; the task that
+    /// removes expired snapshots then ends.
     fn next_end(&self) -> Option<Instant> {
         let mut table = self.table();
         let next = table.kept().map(|(_, kept)| kept.until()).min();
@@ -111,14 +111,15 @@ impl Snapshots {
         next
     }
 
-    /// Releases the kept snapshot that a client is least likely to resume. Returns false if none is kept.
+    /// Releases the kept snapshot that a client is least likely to resume. Returns false if no snapshot is kept.
     fn evict_one(&self) -> bool {
         let mut table = self.table();
         let first = table.kept().min_by_key(|(name, kept)| (!kept.is_sent, kept.since, *name)).map(|(name, _)| name);
         first.is_some_and(|name| table.slots.remove(&name).is_some())
     }
 
-    /// Releases the oldest kept snapshot that a client of this address has taken. Returns false if none is kept.
+    /// Releases the oldest kept snapshot that a client of this address has taken. Returns false if no snapshot of the
+    /// address is kept.
     fn evict_one_of(&self, address: AddressKey) -> bool {
         let mut table = self.table();
         let kept = table.kept().filter(|(_, kept)| kept.snapshot.held.account().address() == address);
@@ -149,8 +150,8 @@ impl Snapshots {
         }
     }
 
-    /// Keeps a snapshot until it expires. Without an async runtime the server is shutting down, and the snapshot is
-    /// dropped with the table.
+    /// Keeps a snapshot until it expires. Without an async runtime the server is shutting down; the snapshot is then
+    /// dropped together with the table.
     fn keep(self: &Arc<Self>, name: u64, kept: KeptSnapshot) {
         let mut table = self.table();
         table.slots.insert(name, SnapshotSlot::Kept(kept));
@@ -226,8 +227,8 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
     Ok(response)
 }
 
-/// Reserves one of the concurrent snapshots for a connection. If the client address already holds as many as it may,
-/// this releases a snapshot that is kept for that address until a client resumes it.
+/// Reserves one of the permitted snapshots for a connection. If the client's address has used up its share, first
+/// releases a snapshot of this address that is only kept to be resumed.
 fn share(snapshots: &Snapshots, account: &Arc<Account>) -> Result<Reservation, ApiError> {
     loop {
         if let Some(held) = account.take_quietly(Resource::Snapshots, 1) {
@@ -251,7 +252,7 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
     let taken = tokio::task::spawn_blocking(move || {
         loop {
             match db.snapshot(&options) {
-                // A kept snapshot, which a client may never resume, must not block a client that is waiting now.
+                // A client may never resume a kept snapshot, so a kept snapshot must not block a client that waits now.
                 Err(SnapshotError::TooMany { .. }) if snapshots.evict_one() => {}
                 taken => return taken,
             }
@@ -268,12 +269,12 @@ async fn take(app: &App, snapshots: &Arc<Snapshots>, options: SnapshotOptions) -
     }
 }
 
-/// A snapshot that is being sent. If it is dropped before its end, clients can resume it for a while.
+/// A snapshot that is being sent. If it is dropped before its end, clients can resume the snapshot for a while.
 struct Sending {
     app: Arc<App>,
     snapshots: Arc<Snapshots>,
-    /// Account of the connection that reads the snapshot. A resumed snapshot still counts in the share of the
-    /// connection that took it.
+    /// Account of the connection that reads the snapshot. A resumed snapshot still counts for the connection that took
+    /// it.
     reader: Arc<Account>,
     name: u64,
     /// The engine's snapshot; `None` after it has failed.
@@ -287,12 +288,12 @@ impl PageSource for Sending {
     }
 
     fn is_counted(&self) -> bool {
-        // The number of snapshots and the size of a chunk are bounded already.
+        // Pages are not counted: the number of snapshots and the size of a chunk are bounded already.
         false
     }
 
     fn restart(&mut self) {
-        // Its first chunk is read on a thread for long reads, which needs no second attempt.
+        // The first chunk is read on a thread for long reads, which needs no second attempt.
     }
 
     fn page(&mut self) -> Result<Page, ApiError> {
@@ -304,7 +305,7 @@ impl PageSource for Sending {
                 Ok(Page { frames: Vec::new(), last: true })
             }
             Err(error) => {
-                // A later attempt would fail, too.
+                // Another attempt would fail too.
                 self.snapshot = None;
                 Err(error.into())
             }
@@ -320,7 +321,7 @@ impl Drop for Sending {
     fn drop(&mut self) {
         match self.snapshot.take() {
             None => self.snapshots.remove(self.name),
-            // A client that did not read gets no more time, because the snapshot holds the log.
+            // If the client did not read, the server does not keep the snapshot, because it holds the log.
             Some(_) if self.reader.is_cut() => self.snapshots.remove(self.name),
             Some(snapshot) => {
                 let kept = KeptSnapshot { snapshot, since: Instant::now(), is_sent: self.is_sent };

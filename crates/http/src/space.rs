@@ -1,4 +1,4 @@
-//! Handler for the report about disk space.
+//! The handler of the report about disk space.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     reply,
 };
 
-/// Handles `GET /v1/space`. Reads the state on a thread of its own. If the client leaves, the thread still finishes.
+/// Handles `GET /v1/space`. A new thread reads the state. If the client disconnects, this thread still finishes.
 #[utoipa::path(
     get, path = "/v1/space", params(SpaceQuery),
     responses((status = 200, description = "Bytes by kind, the payload, and other figures.", body = Object))
@@ -29,7 +29,7 @@ pub(crate) async fn space(app: &Arc<App>, spaces: &Arc<Semaphore>, call: &Call) 
     let (send, reported) = oneshot::channel();
     app.db.blocking().space_in_background(count, move |report| {
         drop(turn);
-        // Sending fails if the client has left.
+        // Sending fails if the client has disconnected.
         let _ = send.send(report);
     })?;
     let report = reported.await.map_err(|_| {

@@ -1,5 +1,5 @@
-//! Handlers for the database state as a whole: digests by which replicas are compared, and the version of the state
-//! machine.
+//! Handlers for the database state as a whole: digests, by which the states of replicas are compared, and the version
+//! of the state machine.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,8 +23,8 @@ use crate::{
     json_body, reply,
 };
 
-/// Handles `POST /v1/state/digest`. Reads the whole state on a thread of its own. If the client leaves, the thread
-/// still finishes, and stores the result as the last digest.
+/// Handles `POST /v1/state/digest`. A new thread reads the whole state. If the client disconnects, this thread still
+/// finishes, and stores the result as the last digest.
 #[utoipa::path(
     post, path = "/v1/state/digest", params(Level),
     responses((status = 200, description = "The digest.", body = DigestShown))
@@ -39,7 +39,7 @@ pub(crate) async fn digest(app: &Arc<App>, digests: &Arc<Semaphore>, call: &mut 
     let (send, computed) = oneshot::channel();
     view.digest_in_background(move |report| {
         drop(turn);
-        // Sending fails if the client has left.
+        // Sending fails if the client has disconnected.
         let _ = send.send(report);
     })?;
     let report = computed.await.map_err(|_| {
@@ -79,14 +79,14 @@ pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
 struct JsonRaise {
     /// Version to put in force.
     to: u16,
-    /// True to raise the version although a member of the cluster does not answer. That member stops when it gets the
-    /// entry, if it does not support the version.
+    /// True to raise the version even if a member of the cluster does not answer. If this member does not support the
+    /// version, it stops when it gets the log entry.
     #[serde(default)]
     force: bool,
 }
 
-/// Returns an error if a member of the cluster does not support a version of the state machine: it would stop. Members
-/// that do not answer pass with `force`.
+/// Returns an error if a member of the cluster does not support a version of the state machine, because it would stop.
+/// With `force`, ignores members that do not answer.
 async fn check_members(cluster: &Cluster, to: u16, force: bool, deadline: Instant) -> Result<(), ClusterError> {
     let versions = cluster.handle.known_versions(deadline).await?;
     let report = cluster.handle.report();

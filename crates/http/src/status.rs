@@ -30,7 +30,7 @@ pub(crate) fn health(app: &Arc<App>) -> Answer {
     Ok(reply::json(StatusCode::OK, &status_of(app)?))
 }
 
-/// Returns the status of a working node. For a node that has failed or stopped serving, returns the error to reply.
+/// Returns the status of the node as JSON. If the node has failed or stopped serving, returns the error for the reply.
 fn status_of(app: &App) -> Result<Value, ApiError> {
     match app.db.blocking().health() {
         Health::Good => Ok(json!({ "status": "good" })),
@@ -41,9 +41,8 @@ fn status_of(app: &App) -> Result<Value, ApiError> {
     }
 }
 
-/// Handles `GET /ready`. Also returns 503 while the server stops or its cluster has no leader, so
-/// that load balancers send no more requests. With
-/// `verbose`, the reply has the warnings about the server's configuration.
+/// Handles `GET /ready`. Like `/health`, but also returns 503 while the server stops or its cluster has no leader. Load
+/// balancers then send no more requests. With `verbose`, the reply has the warnings about the server's configuration.
 #[utoipa::path(
     get, path = "/ready", params(ReadyQuery),
     responses((status = 200, description = "The node accepts requests.", body = Object))
@@ -91,7 +90,7 @@ pub(crate) fn status(app: &Arc<App>) -> Answer {
 /// Handles `GET /openapi.json`: returns the OpenAPI document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1.", body = Object)))]
 pub(crate) fn openapi(document: &'static str, call: &mut Call) -> Answer {
-    // All replies share the document.
+    // All replies share the document, so its memory does not count for each.
     call.reply_memory = ReplyMemory::Counted;
     let mut response = Response::new(Body::from(document));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -71,7 +71,8 @@ pub(crate) async fn append(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 fn appended_reply(ack: &Ack, count: u32) -> http::Response<axum_core::body::Body> {
-    // A repeated append may have had another number of records. The reply reports the records of the first attempt.
+    // A repeated append may have another number of records than the first attempt. The reply reports those of the
+    // first.
     let mut object = json!({ "count": ack.appends.first().map_or(count, |at| at.count) });
     if let Some(at) = ack.appends.first() {
         object["first"] = json!(at.first.0);
@@ -113,8 +114,8 @@ struct JsonList<'a> {
     cursor: Option<String>,
 }
 
-/// A stream in JSON. It is serialized directly, because a list may have thousands of streams, and a tree of JSON values
-/// for each would be costly.
+/// A stream in JSON. It is serialized without a tree of JSON values, which would be costly for lists of thousands of
+/// streams.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Stream)]
 struct JsonStream<'a> {
@@ -190,8 +191,8 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Retention of a stream, as sent. A field that is `null` lifts the limit. A missing field keeps its value (`PATCH`),
-/// or means no limit (`PUT`).
+/// Retention of a stream, as the client sent it. A field that is `null` removes the limit. A missing field keeps its
+/// value (`PATCH`), or means no limit (`PUT`).
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = StreamConfig)]
@@ -205,11 +206,11 @@ struct JsonConfig {
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_records: Option<Option<u64>>,
-    /// Maximum size of a record in bytes. An append with a larger one is rejected.
+    /// Maximum size of a record in bytes. An append with a larger record is rejected.
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_record_bytes: Option<Option<u64>>,
-    /// Maximum size of an append in encoded bytes. A larger one is rejected.
+    /// Maximum size of an append in encoded bytes. A larger append is rejected.
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_batch_bytes: Option<Option<u64>>,
@@ -223,12 +224,12 @@ struct JsonConfig {
 #[serde(deny_unknown_fields)]
 #[schema(as = Compaction)]
 struct JsonCompaction {
-    /// Time for which a tombstone is kept, so that readers see it; a day if missing.
+    /// Time in seconds for which a tombstone is kept, so that readers see it; a day if missing.
     #[serde(default = "default_grace_seconds")]
     tombstone_grace_seconds: f64,
 }
 
-/// Returns the default grace of a tombstone in seconds: a day, in which slow readers can still see it.
+/// Returns the default of `tombstone_grace_seconds`: a day, so that slow readers can still see tombstones.
 fn default_grace_seconds() -> f64 {
     DEFAULT_TOMBSTONE_GRACE.as_secs_f64()
 }
@@ -273,7 +274,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     let config = sent_config(app, call).await?.apply_to(StreamConfig::default())?;
     let name = name(call, "")?;
     call.level(app)?;
-    // An existing stream is described without a command.
+    // If the stream exists, the reply describes it, and no command is needed.
     let existing = read_gate::look_up_existing(app, call, || app.db.blocking().find_stream(&name)).await?;
     let (stream, created) = match existing {
         Some(stream) => (stream, false),

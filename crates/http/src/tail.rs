@@ -32,7 +32,7 @@ use crate::{
     record_json::push_json,
 };
 
-/// Handles a request for a tail. Without a position, the tail begins at the end of the stream.
+/// Handles a request for a tail. If the request states no position, the tail begins at the end of the stream.
 pub(crate) async fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: RecordsQuery) -> Answer {
     let follower = Follower::admit(app, call)?;
     let resumed = resumed(call, "an offset")?.map(|next| StartPosition::Offset(Offset(next)));
@@ -53,12 +53,12 @@ pub(crate) async fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: Rec
         bytes_left: query.max_bytes.unwrap_or(u64::MAX),
         behind: next < info.next,
     };
-    // The head states no level: each event has its own, because later records may be at another level.
+    // The head states no level: later records may have another level, so each event states its own.
     Ok(Format::Events.reply(tail.follower.bulk(), tail, step))
 }
 
 /// Returns the offset at which a read or a tail of a stream begins. A search by time may need a batch of the log that
-/// is not in memory; a thread for cold reads then repeats the search.
+/// is not in memory. A thread for cold reads then repeats the search.
 pub(crate) async fn begin(
     app: &App,
     account: &Arc<Account>,
@@ -94,7 +94,7 @@ struct Tail {
     next: Offset,
     left: u64,
     bytes_left: u64,
-    /// True if more records exist than the last page held, so that the next read may reach the disk.
+    /// True if more records exist than the last page contained. The next read may then need the disk.
     behind: bool,
 }
 
@@ -122,7 +122,7 @@ fn step(tail: Tail) -> Running<Tail> {
                 Ok(TailRead::Events(events)) => match tail.follower.counted(events, room.take()) {
                     Ok(events) => return Ok((vec![events], Some(tail))),
                     Err(no_room) => {
-                        // The tail reads the page again when there is room, and holds no memory in the meantime.
+                        // The tail reads the page again when there is room, and holds no memory until then.
                         (tail.next, tail.left, tail.bytes_left) = before;
                         tail.behind = true;
                         room = tail.follower.room(no_room).await;
@@ -139,9 +139,9 @@ fn step(tail: Tail) -> Running<Tail> {
     })
 }
 
-/// Reads a page of records. At the end of the stream, where most records are still in memory, the read runs on the
-/// current thread if it takes a short time, and otherwise on a thread for long reads, or for cold ones if it needs the
-/// disk.
+/// Reads a page of records. At the end of the stream, most records are still in memory, so the current thread reads
+/// them. If this takes too long, a thread for long reads takes over; if it needs the disk, a thread for cold reads
+/// does.
 async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Tail)> {
     let before = (tail.next, tail.left, tail.bytes_left);
     let attempt = if tail.behind { Err(BudgetSpent::Steps) } else { budget::within(SHORT_READ, || tail.read()) };
@@ -169,7 +169,7 @@ impl Tail {
         let max_bytes = self.bytes_left.min(TAIL_PAGE_BYTES as u64);
         let max_records = self.left.min(TAIL_PAGE_ITEMS);
         let page = self.stream.read(self.next, max_records, max_bytes)?;
-        // The level is read after the records, so that it covers all of them.
+        // The level is determined after the records were read, so it is valid for all of them.
         let level = self.follower.app.db.blocking().visible_durability();
         let (mut out, mut taken, mut next) = (Vec::new(), 0, page.next);
         page.for_each(&mut |offset, time, record| {

@@ -1,11 +1,11 @@
-//! The handler of `POST /v1/txn`: conditions that choose between two lists of operations. Also counters and deletes by
-//! prefix, which are transactions of one operation.
+//! The handler of `POST /v1/txn`: conditions that choose between two lists of operations. Also the handlers of counters
+//! and of deletes by prefix, which are transactions of one operation.
 //!
 //! Owns: these handlers, the JSON of a transaction and of its results, and the room for its reply. Does not own: the
 //! JSON of conditions and operations (`operations`), commits (`commit`), or the evaluation (the state machine).
 //!
-//! Invariant: a client always learns that a transaction which may write was carried out: without room for its results
-//! they are `null`.
+//! Invariant: if a transaction that may write was carried out, the client always learns this. If there is no room for
+//! its results, they are `null`.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl JsonTransaction {
         self.operations().all(JsonOperation::reads)
     }
 
-    /// Builds the transaction, using the ids of all names that it contains.
+    /// Builds the transaction. `names` has the ids of all names in it.
     fn build(&self, names: &Names) -> Result<TransactionBuilder, ApiError> {
         let mut builder = TransactionBuilder::new();
         for condition in &self.conditions {
@@ -96,8 +96,8 @@ impl JsonTransaction {
         of_list(&self.then).max(of_list(&self.otherwise)).min(MOST)
     }
 
-    /// Returns an error if the transaction reads and there is no room for the reply. Later it would be too late: a
-    /// transaction that was carried out is not refused.
+    /// Returns an error if the transaction reads and there is no room for the reply. A later check could not reject the
+    /// transaction, because it would have been carried out.
     fn check_reply_room(&self, app: &App, call: &Call, names: &Names) -> Result<(), ApiError> {
         if !self.operations().any(JsonOperation::reads) {
             return Ok(());
@@ -113,22 +113,22 @@ impl JsonTransaction {
     }
 }
 
-/// Number of gets of a transaction up to which the sizes of their values are looked up to estimate the reply.
+/// Maximum number of gets whose values' sizes are looked up to estimate the reply of a transaction.
 const MAX_ESTIMATED_GETS: usize = 16;
 
-/// A transaction that was proposed, without its data.
+/// The parts of a proposed transaction that its reply repeats.
 struct Requested {
     conditions: Vec<JsonCondition>,
     then: Vec<RequestedOperation>,
     otherwise: Vec<RequestedOperation>,
 }
 
-/// An operation of a transaction, as far as its result must show it.
+/// The part of an operation that its result shows.
 enum RequestedOperation {
-    /// An append to a stream with this name.
+    /// An append to the stream with this name.
     Append(String),
     Ack,
-    /// Another operation.
+    /// Any other operation.
     Other,
 }
 
@@ -161,7 +161,7 @@ impl Requested {
         .into()
     }
 
-    /// Creates the reply from its outline and the results.
+    /// Creates the reply from the outline (the JSON before the results) and the results.
     fn answer(&self, outline: &[u8], succeeded: bool, results: &[OperationResult]) -> LongJson {
         let operations = if succeeded { &self.then } else { &self.otherwise };
         let mut out = LongJson::new(outline);
@@ -174,7 +174,7 @@ impl Requested {
     }
 }
 
-/// Returns the number of bytes that results have read.
+/// Returns the number of bytes of the values in these results.
 fn read_bytes(results: &[OperationResult]) -> usize {
     let of_item = |item: &ScannedItem| item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES;
     let of_result = |result: &OperationResult| match result {
@@ -188,8 +188,8 @@ fn read_bytes(results: &[OperationResult]) -> usize {
 /// Length of the JSON of a result without its values.
 const ITEM_BYTES: usize = 64;
 
-/// Creates the reply to a transaction. A reply for which there is no room is an error if the transaction only reads.
-/// Otherwise it has no results, because the client must learn that the transaction was carried out.
+/// Creates the reply to a transaction. If there is no room for the reply, a transaction that only reads gets an error.
+/// Any other gets a reply without results, because the client must learn that it was carried out.
 async fn answer(app: &App, call: &mut Call, requested: Requested, ack: TransactionAck, only_reads: bool) -> Answer {
     let (durability, revision, succeeded) = (ack.durability, ack.outcome.revision, ack.succeeded());
     let (outline, results) = (requested.outline(&ack), ack.outcome.results);
@@ -240,18 +240,18 @@ pub(crate) async fn transaction(app: &Arc<App>, call: &mut Call) -> Answer {
     fetch_rows(app, &call.account, &db, RowsOf::Transaction(&transaction)).await;
     let transacted = DeleteShare::until(share, db.transact(&transaction, level), deleted_at);
     drop(transaction);
-    // The body stays counted while its conditions are in memory, to name a failed one.
+    // The conditions stay in memory, to name a failed one. The body stays counted as long as they do.
     let _kept = (!requested.conditions.is_empty()).then_some(body);
     let ack = transacted.await?;
     answer(app, call, requested, ack, only_reads).await
 }
 
-/// Returns the revision at which a transaction may have deleted prefixes.
+/// Returns the revision at which a transaction may have deleted prefixes; `None` if it deleted none.
 fn deleted_at(ack: &TransactionAck) -> Option<Revision> {
     ack.outcome.wrote.then_some(ack.outcome.revision)
 }
 
-/// Answers a transaction that only reads, without the log.
+/// Answers a transaction that only reads, without writing to the log.
 async fn read(
     app: &Arc<App>,
     account: &Arc<Account>,
@@ -389,7 +389,7 @@ pub(crate) async fn delete_prefix(app: &Arc<App>, call: &mut Call) -> Answer {
         let mut builder = TransactionBuilder::new();
         match found {
             Ok(keyspace) => _ = builder.then().delete_prefix(keyspace.id(), &prefix)?,
-            // A keyspace that does not exist has no keys, and a delete does not create it.
+            // A keyspace that does not exist has no keys. A delete does not create the keyspace.
             Err(error) if error.status == StatusCode::NOT_FOUND => {}
             Err(error) => return Err(error),
         }

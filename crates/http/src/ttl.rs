@@ -2,7 +2,7 @@
 //! `ttl_seconds` and `lease` of a put in a commit.
 //!
 //! Owns: parsing of all these into [`PutLifetime`], and `PATCH /v1/kv/...`, which changes only a deadline. Does not
-//! own: leases; see [`crate::leases`].
+//! own: leases (see [`crate::leases`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,12 +34,12 @@ const LEASE: HeaderName = HeaderName::from_static("thalweg-lease");
 pub(crate) const TTL_EXPECTED: &str = "seconds, as in 30 or 0.5, or never, default or keep";
 const LEASE_EXPECTED: &str = "the number that the grant of the lease returned";
 
-/// How long the value of a put lives.
+/// Lifetime of the value of a put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PutLifetime {
-    /// Deadline of the value itself; the deadline of its lease is separate.
+    /// Deadline of the value itself. If the value has a lease, the lease has a separate deadline.
     pub deadline: Deadline,
-    /// Lease of the value; it lives no longer than the lease.
+    /// Lease to which the value is attached: the value ends with the lease, at the latest. `None` if it has no lease.
     pub lease: Option<LeaseId>,
 }
 
@@ -72,7 +72,7 @@ impl PutLifetime {
         Ok(Self { deadline: ttl.unwrap_or_default().check()?, lease })
     }
 
-    /// Returns true if the lifetime is the default, so that a plain put is enough.
+    /// Returns true if the lifetime is the default. A put without options then has the same effect.
     pub(crate) fn is_plain(&self) -> bool {
         *self == Self::default()
     }
@@ -87,7 +87,7 @@ fn set_once<T>(slot: &mut Option<T>, name: &'static str, value: T) -> Result<(),
     if slot.replace(value).is_some() { Err(ParseError::Repeated { name }) } else { Ok(()) }
 }
 
-/// Parses a deadline from the text of a header, a query parameter or a word in JSON.
+/// Parses a deadline from the text of a header, of a query parameter, or of a word in JSON.
 pub(crate) fn deadline_of(text: &[u8]) -> Option<Deadline> {
     match text.trim_ascii() {
         b"never" => Some(Deadline::Never),
@@ -182,15 +182,15 @@ pub(crate) async fn touch(app: &Arc<App>, call: &mut Call) -> Answer {
     fetch_rows(app, &call.account, &db, RowsOf::Key(keyspace.id(), &key)).await;
     let touched = db.touch(&keyspace, &key, terms.deadline, expect, level);
     let ack = touched.await?.ok_or_else(no_such_key)?;
-    // The reply has no revision: the key's revision did not change, and clients would mistake the commit's revision for
-    // it.
+    // The reply has no revision. The key's revision did not change, and clients would mistake the commit's revision for
+    // the key's.
     let mut response = reply::empty(StatusCode::NO_CONTENT);
     response.headers_mut().insert(reply::DURABILITY, reply::level_value(ack.durability));
     Ok(response)
 }
 
-/// Returns true if the request states a TTL. The result of parsing does not show that, because an explicit `default`
-/// equals a missing TTL.
+/// Returns true if the request states a TTL. The parsed lifetime does not show this, because an explicit `default` is
+/// the same as a missing TTL.
 fn has_ttl(call: &Call) -> bool {
     call.header(&TTL).is_some() || call.head.uri.query().is_some_and(|query| !query.is_empty())
 }

@@ -1,14 +1,14 @@
 //! Parts of HTTP/2 replies that wait for their client.
 //!
-//! Each stream of an HTTP/2 connection has its own flow-control window, so a client can read one stream and leave
-//! another unread. The socket then still moves bytes, so it does not show that a stream waits and holds a scan, a
-//! snapshot or memory. Owns: division of bodies into small parts, and the rate at which the client reads each stream
-//! whose parts wait. A part counts as read when the HTTP library has sent it or requests the next one ([`PacedBody`]).
-//! Does not own: the check for streams that are read too slowly, after which the connection is cut.
+//! Each stream of an HTTP/2 connection has its own flow-control window. So a client can read one stream and leave
+//! another unread, which holds a scan, a snapshot or memory. The socket does not show this, because it still moves
+//! bytes. Owns: the division of bodies into small parts, and the rate at which the client reads each stream with
+//! waiting parts. A part counts as read when the HTTP library has sent it or requests the next one ([`PacedBody`]).
+//! Does not own: the check for streams that are read too slowly. The check then cuts the connection.
 //!
-//! Invariant: a window of a stream's [`Pace`] ends only with enough bytes, or when no part of the stream waits. A
-//! client that reads one small part after another therefore does not begin a new window with each.
-//! Bound: one entry for each stream of the connection.
+//! Invariant: a window of a stream's [`Pace`] ends only when enough bytes were read, or when no part of the stream
+//! waits. So a client that reads one small part after another does not begin a new window with each part. Bound: one
+//! entry for each stream of the connection.
 
 use std::{
     collections::HashMap,
@@ -32,12 +32,13 @@ use thalweg_serving::{
 /// Maximum size in bytes of a part. Equal to the default size of an HTTP/2 frame, so the division adds few frames.
 const MAX_PART_BYTES: usize = 16 * 1024;
 /// Minimum size in bytes of a part that waits until it was sent. A smaller part waits only until the next one is
-/// requested. Also the minimum size of the parts into which a body is divided.
+/// requested. It is also the minimum size of the parts into which a body is divided.
 const TRACKED_BYTES: usize = 4096;
 
-/// Returns the size in bytes of the parts of a reply. A window of the minimum rate requires a whole number of parts,
-/// because a part counts only when all of it was read: with other sizes, a client at the minimum rate would be cut. If
-/// the window requires fewer bytes than the smallest part has, the client must read one such part in each window.
+/// Returns the size in bytes of the parts of a reply. The minimum bytes of a window are a whole number of parts. With
+/// other sizes, a client that reads at the minimum rate would be cut, because a part counts only once all of it was
+/// read. If a window requires fewer bytes than the smallest part has, the client must read one smallest part in each
+/// window.
 fn part_bytes(rate: MinRate) -> usize {
     let parts = rate.bytes.div_ceil(MAX_PART_BYTES as u64).max(1);
     usize::try_from(rate.bytes / parts).unwrap_or(MAX_PART_BYTES).clamp(TRACKED_BYTES, MAX_PART_BYTES)
@@ -82,7 +83,7 @@ impl WaitingParts {
             return;
         }
         waiting.pace.moved(bytes);
-        // The other parts begin the next window if this part completed the last one.
+        // If this part completed the last window, the other parts begin the next one.
         waiting.pace.waits(now);
     }
 
@@ -91,7 +92,7 @@ impl WaitingParts {
     }
 }
 
-/// A part that waits until it was sent. Dropping it records that the client read it.
+/// A part that waits until it was sent. Dropping the value records that the client has read the part.
 #[derive(Debug)]
 struct WaitingPart {
     all: Arc<WaitingParts>,
@@ -105,28 +106,29 @@ impl Drop for WaitingPart {
     }
 }
 
-/// Body of an HTTP/2 reply, which its client must read at a minimum rate.
+/// Body of an HTTP/2 reply that its client must read at a minimum rate.
 #[derive(Debug)]
 pub(crate) struct PacedBody {
     inner: Body,
-    /// Bytes of the last frame of `inner` that were not handed out yet.
+    /// Bytes of the last frame of `inner` that the HTTP library has not received yet.
     rest: Bytes,
     all: Arc<WaitingParts>,
     stream: u64,
     rate: MinRate,
-    /// Present from the time when a part was handed out until the next one is requested: the number of bytes that then
-    /// count as read.
+    /// Number of bytes that count as read when the HTTP library requests the next part. `None` if no part is
+    /// outstanding.
     waiting: Option<u64>,
 }
 
 impl PacedBody {
-    /// Wraps the body of a reply. Its waiting parts are recorded in `all`, which belongs to the connection.
+    /// Wraps the body of a reply. `all` belongs to the connection, and records the waiting parts of the body.
     pub(crate) fn new(inner: Body, all: &Arc<WaitingParts>, rate: MinRate) -> Self {
         let stream = all.next.fetch_add(1, Ordering::Relaxed);
         Self { inner, rest: Bytes::new(), all: Arc::clone(all), stream, rate, waiting: None }
     }
 
-    /// Returns the next frame. The library asks for it, so the client has room for the previous one.
+    /// Returns the next frame. The library requests it only if the client has room, so the previous frame counts as
+    /// read.
     fn poll_at(
         &mut self,
         context: &mut Context<'_>,
@@ -134,8 +136,8 @@ impl PacedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, axum_core::Error>>> {
         let previous = self.waiting.take();
         let next = self.poll_next(context, now);
-        // The next part begins to wait before the previous one ends, so they wait in the same window. If `inner` has
-        // nothing yet, no part waits for the client.
+        // The next part begins to wait before the previous one ends, so both wait in the same window. If `inner` has no
+        // frame yet, no part waits for the client.
         if let Some(bytes) = previous {
             self.all.end(self.stream, bytes, now);
         }
@@ -159,7 +161,7 @@ impl PacedBody {
         Poll::Ready(Some(Ok(self.next_part(now))))
     }
 
-    /// Returns the next part of the bytes that were not handed out yet. From now on the client must read.
+    /// Returns the next part of the remaining bytes. From now on the client must read it.
     fn next_part(&mut self, now: Instant) -> Frame<Bytes> {
         let part = self.rest.split_to(self.rest.len().min(part_bytes(self.rate)));
         let bytes = part.len() as u64;
@@ -216,9 +218,9 @@ mod tests {
 
     /// A body of frames of 100 bytes.
     struct Frames {
-        /// Number of polls after each frame for which the body has nothing.
+        /// Number of polls after each frame at which the body is not ready.
         pause: u32,
-        /// Number of polls up to now.
+        /// Number of polls so far.
         polls: u32,
     }
 
@@ -237,7 +239,8 @@ mod tests {
 
     const RATE: MinRate = MinRate { window: Duration::from_secs(30), bytes: 1000 };
 
-    /// Polls a body every `seconds`. Returns the second in which its client counts as too slow.
+    /// Polls a body every `seconds`. Returns the time in seconds at which its client counts as too slow; `None` if it
+    /// never does.
     fn overdue_after(frames: Frames, seconds: usize) -> Option<usize> {
         let (all, begun) = (Arc::new(WaitingParts::default()), Instant::now());
         let mut body = PacedBody::new(Body::new(frames), &all, RATE);
@@ -254,7 +257,7 @@ mod tests {
     fn a_client_that_reads_small_frames_must_read_enough_of_them() {
         assert_eq!(overdue_after(Frames { pause: 0, polls: 0 }, 10), Some(30));
         assert_eq!(overdue_after(Frames { pause: 0, polls: 0 }, 2), None);
-        // The server had nothing to send in between.
+        // The server had no bytes to send between the frames.
         assert_eq!(overdue_after(Frames { pause: 1, polls: 0 }, 10), None);
     }
 

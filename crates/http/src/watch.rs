@@ -6,16 +6,16 @@
 //!
 //! As server-sent events, each change is an event whose `data` is a JSON object. The last event of a commit has the
 //! commit's revision as its `id`. So a client that reconnects with `Last-Event-ID` gets no partial commit, and no
-//! commit twice. As NDJSON, each change is a line, and the last one of a commit is marked with `last`. When no change
-//! matches for a while, `progress` states the revision up to which the client missed nothing, often enough that a
-//! client that reconnects finds the log's history floor below it. The watch ends when the server stops or `limit`
-//! changes were sent. If an error ends the watch, a last event or line states the reason.
+//! commit twice. As NDJSON, each change is a line, and the field `last` marks the last change of a commit. When no
+//! change matches for a while, `progress` states the revision up to which the client missed no change. It is sent so
+//! often that a client that reconnects finds the log's history floor below this revision. The watch ends when the
+//! server stops or `limit` changes were sent. If an error ends the watch, a last event or line states the reason.
 //!
 //! Bounds: a watch holds the changes of one batch of at most [`HELD_BYTES`], and sends them in pages of
-//! [`TAIL_PAGE_BYTES`]. Changes above that are encoded where they are read, on a thread for long reads, and count in
-//! the limit on reply bytes. Without room for them a watch returns to its position before them, and holds nothing while
-//! it waits. A commit can span several pages and batches; only the page with its last change has the commit's `id` or
-//! `last`.
+//! [`TAIL_PAGE_BYTES`]. A thread for long reads encodes larger batches immediately; their pages count in the limit on
+//! reply bytes. If the limit has no room, the watch returns to its position before the batch, and holds no changes
+//! while it waits. A commit can span several pages and batches; only the page with its last change has the commit's
+//! `id` or `last`.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -43,14 +43,15 @@ use crate::{
     shapes::Change,
 };
 
-/// Memory in bytes of the changes that a watch holds while its client does not read, beside a page that is being sent.
+/// Memory in bytes of the changes that a watch holds while its client does not read, in addition to the page that is
+/// being sent.
 const HELD_BYTES: usize = MAX_WATCH_QUEUE_BYTES;
 const _: () = assert!(HELD_BYTES as u64 <= NATIVE_PAGE_BYTES);
-/// Limits of the batches of a watch. A part of a large commit is larger than other batches, because each part reads the
-/// commit from the log again.
+/// Limits of the batches of a watch. A batch with a part of a large commit is larger than others, because each such
+/// batch reads the commit from the log again.
 const LIMITS: WatchLimits =
     WatchLimits { events: MAX_WATCH_QUEUE_EVENTS, bytes: HELD_BYTES, part_bytes: 4 * HELD_BYTES };
-/// Factor by which JSON can be longer than the bytes in it: a control character takes six.
+/// Factor by which JSON can be longer than the bytes that it represents: a control character takes six.
 const MAX_JSON_FACTOR: usize = 6;
 
 /// Handles `GET /v1/watch/{keyspace}`: streams changes of keys.
@@ -66,7 +67,7 @@ pub(crate) async fn keyspace(app: &Arc<App>, call: &Call) -> Answer {
     let keyspace = app.find_keyspace(&name_segment(call.path_after("/v1/watch/"))?)?;
     let from = resumed(call, "a revision")?.map(Revision).or(query.from);
     let follower = Follower::admit(app, call)?;
-    // Finding a position in the log reads one row. Reads of the log itself run on another thread.
+    // Finding the position in the log reads only one row. Reads of the log itself run on another thread.
     let watch = keyspace.watch(&query.keys, from)?;
     let following = WatchStream {
         follower,
@@ -86,23 +87,23 @@ struct WatchStream {
     watch: Watch,
     /// Changes that were taken from the watch and not sent yet, at most [`HELD_BYTES`].
     held: VecDeque<WatchEvent>,
-    /// Revision below which all changes are in `held` or were sent.
+    /// Revision below which all changes were sent, or are in `held`.
     held_until: Revision,
     format: Format,
-    /// Last revision that the server reported to the client: the client has missed no change below this revision.
+    /// Last revision that the server reported to the client. The client has missed no change below this revision.
     reported: Revision,
-    /// When a new position must be reported.
+    /// Timer that determines when the next report is due.
     timer: ProgressTimer,
     left: u64,
 }
 
-/// Result of one look for changes.
+/// Result of one search for changes.
 enum WatchStep {
     /// A page of changes.
     Page(Bytes),
     /// The next page is large, and the limit on reply bytes has no room for it.
     NoRoom(NoRoom),
-    /// The watch has moved on without a change of its keys.
+    /// The watch has reached a later revision, without a change of its keys.
     Progress,
     /// There are no changes now.
     Nothing,
@@ -124,10 +125,10 @@ fn step(following: WatchStream) -> Running<WatchStream> {
             following = returned;
             match found {
                 Ok(WatchStep::Page(page)) => return Ok((vec![page], Some(following))),
-                // A client that the server's stop cuts off resumes after the last change that it got.
+                // The server stops. A client that reconnects resumes after the last change that it received.
                 Ok(WatchStep::NoRoom(no_room)) => room = following.follower.room(no_room).await,
                 Ok(WatchStep::Progress) => return Ok((vec![following.progress()], Some(following))),
-                // The watch has looked for changes after the silence, so its position is the present one.
+                // The watch has searched for changes after the silence, so its position is up to date.
                 Ok(WatchStep::Nothing) if is_silent && following.owes_progress() => {
                     return Ok((vec![following.progress()], Some(following)));
                 }
@@ -147,8 +148,8 @@ fn step(following: WatchStream) -> Running<WatchStream> {
     })
 }
 
-/// Looks for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the memory
-/// for which the watch has waited, if it has.
+/// Searches for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the
+/// memory that the watch has reserved after a wait; `None` if it has not waited.
 async fn look(
     mut following: WatchStream,
     room: Option<Reservation>,
@@ -157,14 +158,14 @@ async fn look(
         return Ok((following.look(room), following));
     }
     let (app, account) = (Arc::clone(&following.follower.app), Arc::clone(following.follower.account()));
-    // The size of the next change is unknown.
+    // The size of the next change is unknown, so the maximum is requested.
     let read = reading::on_reader(&app, &account, MAX_VALUE_BYTES, move || (following.look(room), following));
     read.await.map_err(|error| io::Error::other(error.message.into_owned()))
 }
 
 impl WatchStream {
-    /// Returns true if the server should report the watch's position to the client: the position is new and a report is
-    /// due, or nothing was sent for so long that the connection needs a keepalive.
+    /// Returns true if the server should report the watch's position to the client. This is so if the position is new
+    /// and a report is due, or if nothing was sent for so long that the connection needs a keepalive.
     fn owes_progress(&self) -> bool {
         let app = &self.follower.app;
         self.watch.position() > self.reported && self.timer.is_due(app.db.blocking())
@@ -184,15 +185,15 @@ impl WatchStream {
             if events.iter().map(WatchEvent::memory).sum::<usize>() > HELD_BYTES {
                 return Ok(self.show_all(&events, room));
             }
-            // The held bytes do not include spare capacity.
+            // Spare capacity would not be counted in the bytes that are held.
             events.shrink_to_fit();
             self.held = events.into();
         }
         Ok(self.show_held(room))
     }
 
-    /// Returns a page with all events of a large batch, without holding the events. If there is no room for the page,
-    /// the watch returns to its position before them.
+    /// Returns a page with all events of a large batch, and does not hold the events. If there is no room for the page,
+    /// the watch returns to its position before the batch.
     fn show_all(&mut self, events: &[WatchEvent], room: Option<Reservation>) -> WatchStep {
         let shown = usize::try_from(self.left).unwrap_or(usize::MAX).min(events.len());
         let (mut out, level) = (Vec::new(), self.level());
@@ -214,8 +215,8 @@ impl WatchStream {
         }
     }
 
-    /// Returns a page of the changes that the watch holds. A change whose JSON may be large is a page of its own. It
-    /// stays held if there is no room for that page.
+    /// Returns a page of the changes that the watch holds. A change whose JSON may be large gets a page of its own. If
+    /// there is no room for this page, the watch still holds the change.
     fn show_held(&mut self, room: Option<Reservation>) -> WatchStep {
         let (mut out, mut shown, level) = (Vec::new(), 0, self.level());
         let most = usize::try_from(self.left).unwrap_or(usize::MAX);
@@ -246,18 +247,19 @@ impl WatchStream {
         }
     }
 
-    /// Returns the level of the changes that were taken from the watch. It is read after they were taken, so that it
-    /// covers all of them.
+    /// Returns the durability level of the changes that were taken from the watch. It is determined after they were
+    /// taken, so it is valid for all of them.
     fn level(&self) -> Durability {
         self.follower.app.db.blocking().visible_durability()
     }
 
-    /// Returns true if an event is the last one of its commit. `next` is the event after it, if that has been read.
+    /// Returns true if an event is the last one of its commit. `next` is the event after it; `None` if it was not read
+    /// yet.
     fn ends_commit(&self, event: &WatchEvent, next: Option<&WatchEvent>) -> bool {
         next.map_or(self.held_until, |next| next.revision) > event.revision
     }
 
-    /// Appends an event or a line with a change.
+    /// Appends a change as a server-sent event or as a line.
     fn push(&self, out: &mut Vec<u8>, event: &WatchEvent, level: Durability, ends_commit: bool) {
         match self.format {
             Format::Events => {
@@ -277,7 +279,7 @@ impl WatchStream {
         }
     }
 
-    /// Notes that a change is in a page for the client.
+    /// Records that a change is in a page for the client.
     fn sent(&mut self, event: &WatchEvent, ends_commit: bool) {
         self.left -= 1;
         if ends_commit {
@@ -285,8 +287,8 @@ impl WatchStream {
         }
     }
 
-    /// Returns a message with the revision up to which the client missed no change. As a server-sent event it carries
-    /// the revision as its id, or is only a comment if the client has that revision already.
+    /// Returns a message with the revision up to which the client missed no change. As a server-sent event, it has this
+    /// revision as its id. If the client has the revision already, it is only a comment.
     fn progress(&mut self) -> Bytes {
         self.timer.reported(self.follower.app.db.blocking());
         let done = self.watch.position().0 - 1;
@@ -299,7 +301,7 @@ impl WatchStream {
     }
 }
 
-/// Appends a change of a key as a JSON object. `is_last` adds the mark of a commit's last change.
+/// Appends a change of a key as a JSON object. If `is_last` is true, marks it as the last change of its commit.
 fn push_change(out: &mut Vec<u8>, event: &WatchEvent, level: Durability, is_last: bool) {
     out.push(b'{');
     push_number(out, "revision", event.revision.0);

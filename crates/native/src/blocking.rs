@@ -7,8 +7,9 @@ use thalweg_types::budget::BudgetSpent;
 
 use super::failure::Failure;
 
-/// Runs `read`, which requests about `bytes` bytes of memory, on a thread for long reads, so that it does not delay the
-/// other connections of the calling thread. Clients get their turns on these threads by address and by connection.
+/// Runs `read` on a thread for long reads, so that it does not delay other connections of the calling thread. `read`
+/// requests about `bytes` bytes of memory. These threads serve client addresses in turn, and the connections of each
+/// address in turn.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -18,8 +19,8 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     app.readers.run(account, bytes, read).await.unwrap_or_else(|error| Err(Failure::of(&error)))
 }
 
-/// Runs a read that has `spent` its budget on the channel's thread on another one. If the read waits for the disk and
-/// turns out to be long, it is called twice, and only the long read requests about `bytes` bytes of memory.
+/// Runs a read on another thread, after it has `spent` its budget on the channel's thread. `read` is called twice if it
+/// waits for the disk and then turns out to be long. Only a long read requests about `bytes` bytes of memory.
 pub(crate) async fn run_again<T: Send + 'static>(
     app: &App,
     spent: BudgetSpent,

@@ -4,8 +4,8 @@
 //! found through `App::views`), or the frames (`thalweg_wire`).
 //!
 //! Each request is answered immediately from memory, and the replies to pipelined requests leave in one write. A small
-//! value is copied from the cache entry into the channel's outbox while the mutex of the entry's shard is held, so a
-//! hit allocates nothing and counts no reference; a large value is shared instead of copied.
+//! value is copied from the cache entry into the channel's outbox while the mutex of the entry's shard is held. So a
+//! hit allocates no memory and changes no reference count. A large value is shared instead of copied.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -34,14 +34,14 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Number of bytes that a page of keys usually requests at most.
+/// Maximum number of bytes that a page of keys usually requests.
 const MAX_SCAN_BYTES: usize = 1024 * 1024;
 /// Value of the field `remaining` in the reply, for an entry that does not expire.
 const NEVER: u64 = u64::MAX;
 /// Size in bytes from which a value is shared with the outbox. Smaller values are copied while the shard's mutex is
 /// held.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
-/// Number of bytes that precede the value in the frame with a cache value.
+/// Number of bytes before the value in a frame with a cache value.
 const VALUE_HEAD_BYTES: usize = 8 + 8;
 
 impl From<CacheError> for Failure {
@@ -73,7 +73,7 @@ fn expiry(ttl: &CacheTtl, now: Moment) -> Expiry {
     }
 }
 
-/// Converts the condition of a cache write; returns `None` if the write is unconditional.
+/// Converts the condition of a cache write. Returns `None` if the write is unconditional.
 fn condition<'f>(expect: &CacheExpect<'f>) -> Option<Condition<'f>> {
     match *expect {
         CacheExpect::Any {} => None,
@@ -193,13 +193,13 @@ fn done(turn: &mut Turn<'_>, request: &Request<'_>, existed: bool) -> Result<Han
     Ok(Handled::Replied)
 }
 
-/// Handles a `cache delete` request: replies whether the key existed.
+/// Handles a `cache delete` request: deletes a key, and replies if the key existed.
 pub(crate) fn delete(turn: &mut Turn<'_>, request: &Request<'_>, delete: &CacheDelete<'_>) -> Result<Handled, Failure> {
     let cache = find(turn.app, delete.cache)?;
     let (now, key) = (turn.app.views.moment(request.received), delete.key.0);
     let existed = match condition(&delete.expect) {
         None => cache.delete(now, key),
-        // An absent key meets this condition, and there is nothing to delete then.
+        // An absent key meets this condition. Then no entry is left to delete.
         Some(condition @ Condition::Absent) => cache.delete_if(now, key, condition).map(|()| false)?,
         Some(condition) => cache.delete_if(now, key, condition).map(|()| true)?,
     };
@@ -227,11 +227,11 @@ pub(crate) fn add(turn: &mut Turn<'_>, request: &Request<'_>, add: &CacheAdd<'_>
 pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &CacheScan) -> Result<Handled, Failure> {
     let cache = find(turn.app, scan.cache)?;
     let count = if scan.limit == 0 { DEFAULT_CACHE_KEYS as usize } else { scan.limit as usize };
-    // The frame's fixed fields and the length prefixes of the keys count towards the frame size.
+    // The fixed fields of the frame and the length prefixes of the keys need a part of the frame.
     let room = turn.out.max_frame_bytes().saturating_sub(64 + 4 * count.min(MAX_CACHE_SCAN_KEYS));
     let (now, cursor) = (turn.app.views.moment(request.received), scan.cursor.map(ScanCursor));
     inline_or_blocking(turn, request, 1, room.min(MAX_SCAN_BYTES), move || {
-        // A page of the default size is read here, unless the cache has very many entries.
+        // A page of the default size is read on this thread, unless the cache has very many entries.
         let steps = cache.scan_steps() + ROW * count.min(MAX_CACHE_SCAN_KEYS) as u64;
         let page = match budget::charge(steps) {
             ControlFlow::Continue(()) => cache.scan(now, cursor, count, room),
@@ -251,7 +251,7 @@ pub(crate) fn clear(turn: &mut Turn<'_>, request: &Request<'_>, clear: &CacheCle
     done(turn, request, true)
 }
 
-/// Handles an `open cache` request: finds a cache by name, or creates it if the request allows.
+/// Handles an `open cache` request: finds a cache by name, or creates it if the request permits.
 pub(crate) fn open(turn: &mut Turn<'_>, request: &Request<'_>, open: &OpenCache<'_>) -> Result<Handled, Failure> {
     let views = &turn.app.views;
     let (named, created) = match open.create {

@@ -32,7 +32,7 @@ pub(crate) fn find_keyspace(
         turn.out.reply(request.id, &KeyspaceFound { keyspace: found, counts: None })?;
         return Ok(Handled::Replied);
     }
-    // Counting costs at most as much as a scan, so it is admitted as one.
+    // Counting costs at most as much as a scan, so it is admitted like a scan.
     let held = turn.account.take(Resource::Scans, 1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     let app = Arc::clone(turn.app);

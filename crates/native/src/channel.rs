@@ -1,21 +1,21 @@
 //! The task of a channel: reads frames, calls their handlers, and writes replies. A connection has one channel over
 //! TCP, and can have several over QUIC.
 //!
-//! Owns: the order of these steps and backpressure; in its modules, receiving, the handling of requests, answers, and
+//! Owns: the order of these steps, and backpressure; in its modules, receiving, the handling of requests, answers, and
 //! the ends of the channel, with its keepalive. Does not own: the execution of requests (`dispatch` and the handlers),
 //! pending requests (`requests`), the socket and its timers (`thalweg_serving::served_socket`).
 //!
 //! ```text
 //! one turn:  read once ─► frames ─► finished replies ─► subjects ─► write
 //! ```
-//! Frames that arrive in one read are therefore answered in one write, and their commands are committed together.
-//! Turns repeat until no step makes progress. Then the task sleeps until its socket, a finished reply, the broker or
-//! its timer tick wakes it.
+//! So frames that arrive in one read are answered in one write, and their commands are committed together. Turns repeat
+//! until no step makes progress. Then the task sleeps until its socket, a finished reply, the broker or its timer tick
+//! wakes it.
 //!
 //! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more bytes wait for the client, the
-//! task reads nothing, handles no frame and takes nothing from the broker. The memory used by a client that does not
-//! read its replies is therefore bounded. The task handles no frame either while too many writes wait for rows from the
-//! disk (`write_queue`).
+//! task reads no bytes, handles no frames and takes no messages from the broker. This bounds the memory of a client
+//! that does not read its replies. The task also handles no frames while too many writes wait for rows from the disk
+//! (`write_queue`).
 
 mod answering;
 mod ends;
@@ -45,13 +45,13 @@ use super::{replies::Replies, requests::Requests, session::Session, subjects::Su
 enum ChannelPhase {
     /// The channel handles frames of its client.
     Open,
-    /// The channel handles no more frames. Pending requests are answered; then the channel sends a goodbye frame, if
-    /// the client can still receive it.
+    /// The channel handles no more frames. It answers pending requests, and then sends a goodbye frame if the client
+    /// can still receive one.
     Finishing { goodbye: Option<Reason> },
-    /// The client has said goodbye, and its last messages wait for room at subscribers whose policy blocks publishers.
-    /// The channel publishes them, until this time at most, and does nothing else.
+    /// The client has said goodbye, and its last messages wait until subscribers whose policy blocks publishers have
+    /// room. The channel only publishes these messages, at most until this time.
     Leaving { until: Instant },
-    /// The last bytes and the end of the byte stream are being written. After that the [socket](ServedSocket) lingers,
+    /// The last bytes and the end of the byte stream are being written. Afterwards the [socket](ServedSocket) lingers,
     /// so that the client can read them.
     Closing,
 }
@@ -62,7 +62,7 @@ pub(crate) struct ChannelTask {
     session: Session,
     socket: ServedSocket,
     decoder: Decoder,
-    /// Memory reservation for the frame that is arriving; `None` if that frame is small.
+    /// Memory reservation for the frame that is arriving; `None` if this frame is small.
     arriving: Option<Reservation>,
     out: Replies,
     requests: Requests,
@@ -70,22 +70,22 @@ pub(crate) struct ChannelTask {
     subjects: Subjects,
     /// Number of the channel, unique on this server.
     number: u64,
-    /// True if no other channel on this server has been active recently.
+    /// True if no other channel or connection of the server has been active recently.
     is_sole_client: bool,
     phase: ChannelPhase,
     /// Time of the last request.
     active_at: Instant,
-    /// Barrier of the reads of the received frames. Unused on a node without a cluster.
+    /// Barrier before the reads in the received frames. Unused on a node without a cluster.
     barrier: ConnectionBarrier,
-    /// Error with which the barrier failed; the read in the next frame is answered with it.
+    /// Error of the failed barrier. The read in the next frame is answered with it.
     barred: Option<ClusterError>,
-    /// Keepalive of the connection. `None` on all channels except the first, whose keepalive covers the whole
-    /// connection.
+    /// Keepalive of the connection. Only the first channel has it, and it covers the whole connection; `None` on all
+    /// others.
     keep_alive: Option<KeepAlive>,
 }
 
 impl ChannelTask {
-    /// Creates the task of a channel after the handshake of its connection. `decoder` contains the bytes received
+    /// Creates the task of a channel after the handshake of its connection. `decoder` contains the bytes that arrived
     /// after the handshake.
     #[must_use]
     pub(crate) fn new(session: Session, io: Channel, decoder: Decoder) -> Self {
@@ -115,7 +115,7 @@ impl ChannelTask {
         }
     }
 
-    /// Makes all progress that is possible now: receives, answers and sends. Ready when the channel has ended.
+    /// Makes all progress that is possible now: receives, handles, answers and sends. Ready when the channel has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let polled = self.take_turns(cx);
         self.socket.rest();
@@ -143,7 +143,7 @@ impl ChannelTask {
             }
             self.socket.now = Instant::now();
         }
-        // Yields to the other tasks of this thread.
+        // Lets other tasks of this thread run before the next turn.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -152,7 +152,7 @@ impl ChannelTask {
         self.phase == ChannelPhase::Open && self.socket.is_open()
     }
 
-    /// Returns true if the client gets no more frames than those in the outbox.
+    /// Returns true if the client gets no frames except those in the outbox.
     fn is_closing(&self) -> bool {
         matches!(self.phase, ChannelPhase::Leaving { .. } | ChannelPhase::Closing) || !self.socket.is_open()
     }

@@ -1,7 +1,7 @@
 //! A connection of the native protocol: its handshake, and the tasks of its channels.
 //!
 //! Owns: the hello and welcome frames, the parameters agreed with the client, and the tasks of a connection's channels.
-//! Does not own the frames of a channel after the welcome (`channel`).
+//! Does not own: the frames of a channel after the welcome (`channel`).
 
 use std::{
     future::poll_fn,
@@ -27,8 +27,8 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
 
-/// Serves a connection from its handshake to its end, on the runtime with the rounds `bulk`. `place` is its slot among
-/// the connections without a finished handshake; the slot is released after the handshake.
+/// Serves a connection from its handshake to its end. `bulk` has the rounds of bulk output of this runtime. `place` is
+/// the connection's slot among those without a finished handshake; the handshake releases it.
 pub(crate) async fn serve(
     native: Arc<Native>,
     account: Arc<Account>,
@@ -106,7 +106,7 @@ async fn multiplexed(session: Session, connection: &Connection, first: impl Futu
         }
     }
     if *session.app.stopping.borrow() {
-        // The other channels send goodbyes as well. The caller that stops the server bounds the time for that.
+        // The other channels send goodbyes too. The caller that stops the server limits the time for this.
         while channels.join_next().await.is_some() {}
     }
 }
@@ -116,7 +116,7 @@ fn parameters<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerParamete
     let config = &native.app.config;
     ServerParameters {
         max_frame_bytes: u32::try_from(MAX_FRAME_BYTES).expect("32 MiB"),
-        // A silent peer counts as gone after three intervals, which equals HTTP's idle timeout.
+        // A silent peer counts as gone after three keepalive intervals. Together they equal HTTP's idle timeout.
         keep_alive: config.idle_timeout.0 / 3,
         max_requests: MAX_CHANNEL_REQUESTS,
         max_subscriptions: MAX_CHANNEL_SUBSCRIPTIONS,
@@ -129,7 +129,7 @@ fn parameters<'a>(native: &'a Native, spaces: &'a [Space<'a>]) -> ServerParamete
     }
 }
 
-/// Reason why a handshake failed. If the client speaks the protocol, it was sent the reason.
+/// Reason why a handshake failed. The server has sent the reason to the client, if the client speaks the protocol.
 #[derive(Debug, thiserror::Error)]
 enum NoHandshake {
     #[error(transparent)]
@@ -142,10 +142,11 @@ enum NoHandshake {
     Refused(String),
 }
 
-/// Completes the handshake. The slot `place` is released before the client can see the welcome.
+/// Completes the handshake. Releases the slot `place` before the client can see the welcome.
 ///
-/// A client that loses its slot to a newer connection keeps its connection if its hello has arrived: many connections
-/// may be accepted before this thread has read what the client sent at once.
+/// If the client's hello has arrived, the client keeps its connection even if it has lost its slot to a newer
+/// connection. The server may accept many connections before this thread reads the hello of a client that sent it at
+/// once.
 async fn handshake(
     channel: &mut Channel,
     decoder: &mut Decoder,
@@ -170,7 +171,7 @@ async fn handshake(
         match greeted {
             Some(Ok(agreed)) => {
                 if !place.release() {
-                    // The share of the connection has gone with the slot.
+                    // The connection has lost its share of `max_connections` together with the slot.
                     return Err(NoHandshake::Replaced);
                 }
                 parameters.welcome(&agreed).encode(out.buffer(), 0).expect("a welcome is small");
@@ -185,7 +186,7 @@ async fn handshake(
             None => {
                 let read = poll_fn(|cx| match channel.poll_read(cx, decoder.buffer()) {
                     Poll::Pending if place.poll_lost(cx).is_ready() => {
-                        // The runtime may not have noticed the first bytes yet. Then it wakes the task.
+                        // The runtime may not know of the first bytes yet. It wakes the task when it does.
                         let waits = !has_received && place.has_share() && channel.has_unread();
                         if waits { Poll::Pending } else { Poll::Ready(Err(NoHandshake::Replaced)) }
                     }
@@ -211,8 +212,8 @@ async fn write(channel: &mut Channel, out: &mut Outbox) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes a channel gracefully: waits for a while, because the client may still be sending, and must be able to read
-/// the last bytes written to it.
+/// Closes a channel gracefully: reads and discards bytes for a while. The client may still be sending, and must be able
+/// to read the last bytes that were written to it.
 async fn close(channel: &mut Channel) {
     const LINGER: Duration = Duration::from_millis(500);
     let until = Instant::now() + LINGER;
@@ -226,7 +227,7 @@ async fn close(channel: &mut Channel) {
             }
         }
     };
-    // The connection ends whether draining succeeds or not.
+    // The connection ends even if draining fails.
     let _ = tokio::time::timeout(LINGER, drained).await;
 }
 
@@ -238,8 +239,8 @@ pub(crate) fn no_room() -> Vec<u8> {
     out
 }
 
-/// Rejects a client over TLS or QUIC because the server has too many connections. The channel lingers like any other
-/// that is closed, so that the client receives the goodbye frame.
+/// Rejects a client over TLS or QUIC because the server has too many connections. The channel lingers before it is
+/// closed, so that the client receives the goodbye frame.
 pub(crate) async fn reject_channel(mut channel: Channel) {
     let mut out = Outbox::new();
     out.buffer().extend_from_slice(&no_room());

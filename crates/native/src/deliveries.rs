@@ -1,5 +1,5 @@
-//! Encoding of a consumer group's deliveries as frames. The bytes of records are shared with the log, as in pages of
-//! records.
+//! Encoding of a consumer group's deliveries as frames. The frames share the bytes of records with the log, like pages
+//! of records.
 
 use thalweg_engine::{Delivery, StreamRun};
 use thalweg_wire::{HEADER_BYTES, Kind};
@@ -10,15 +10,16 @@ use super::{
     replies::{FrameMemory, Replies},
 };
 
-/// Number of bytes at the beginning of a delivery's frame: durability, attempt, deadline, number of parts (records
-/// delivered equally often).
+/// Number of bytes at the beginning of a delivery's frame, before its parts: durability, attempt, deadline, number of
+/// parts. A part has records that were delivered equally often.
 const DELIVERY_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Number of bytes of a part of a delivery (records delivered equally often) in addition to its runs of records:
-/// number of deliveries, number of runs.
+/// Number of bytes at the beginning of a part of a delivery, before its runs of records: number of deliveries, number
+/// of runs.
 const PART_HEAD_BYTES: usize = 4 + 4;
 
-/// Returns the maximum bytes and the maximum number of records of a delivery whose frame the client accepts. Half of
-/// the frame is for the bytes of the records; the other half is for their framing, at 64 bytes for each record.
+/// Returns the maximum bytes and the maximum number of records of a delivery, so that its frame has at most
+/// `max_frame_bytes`. Half of the frame is for the bytes of the records. The other half is for their framing, at 64
+/// bytes for each record.
 pub(crate) fn delivery_limits(max_frame_bytes: usize) -> (u64, u32) {
     let half = max_frame_bytes / 2;
     (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
@@ -28,19 +29,19 @@ pub(crate) fn delivery_limits(max_frame_bytes: usize) -> (u64, u32) {
 #[derive(Debug)]
 pub(crate) struct DeliveryFrame {
     durability: thalweg_types::Durability,
-    /// Attempt by which the records are settled.
+    /// Number of the attempt, with which the member settles the records.
     pub attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
-    /// Parts of the delivery: the number of deliveries so far, and the runs of records that were delivered that many
-    /// times.
+    /// Parts of the delivery: the number of deliveries, including this one, and the runs of records that were delivered
+    /// that many times.
     pub parts: Vec<(u32, Vec<StreamRun>)>,
 }
 
 impl DeliveryFrame {
-    /// Converts a delivery that the engine has returned.
+    /// Converts a delivery of the engine to the form of its frame.
     pub(crate) fn of(delivery: Delivery) -> Result<Self, Failure> {
         let (durability, deadline) = (delivery.durability, delivery.deadline);
-        // The attempt of an empty delivery has no meaning and is sent as 0.
+        // The attempt of an empty delivery is not used, so it is sent as 0.
         let attempt = if delivery.is_empty() { thalweg_types::Attempt(0) } else { delivery.attempt };
         Ok(Self { durability, attempt, deadline, parts: delivery.into_runs()? })
     }

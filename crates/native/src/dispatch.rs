@@ -25,18 +25,18 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
     }
 }
 
-/// Requirement of a request on the state of a node that is a member of a cluster.
+/// State that a request requires of a node that is a member of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consistency {
-    /// The request reads the node's state, at the level that it states.
+    /// The request reads the node's state, at the level that the request states.
     Read,
-    /// The request finds an object in the node's state before it proposes a command.
+    /// The request looks up an object in the node's state before it proposes a command.
     Names,
-    /// The request needs nothing: its command goes to the leader, or it concerns this node only.
+    /// The request has no requirement: its command goes to the leader, or it concerns only this node.
     Local,
 }
 
-/// Returns the requirement of the requests of a kind.
+/// Returns the requirement of the requests of this kind.
 #[must_use]
 pub(crate) fn consistency(kind: Kind) -> Consistency {
     match kind {

@@ -1,11 +1,11 @@
-//! Watches of the cluster: subscriptions to the events of this node's log. Each step sends the events that the client
-//! lacks.
+//! Watches of the cluster: subscriptions to the events in this node's log of events. Each step sends the events that
+//! the client does not have yet.
 //!
 //! Owns: the position of a watch, and the frames of its events. Does not own: the log of events and its bound
 //! (`thalweg_serving::cluster`), credit and limits (`subscription`).
 //!
-//! A client that takes its events too slowly holds up nothing: the log keeps its last events only, and the next frame
-//! states the number of those that the client has missed.
+//! A client that reads its events too slowly delays no other client. The log keeps only its last events, and the next
+//! frame states how many events the client has missed.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use thalweg_wire::{self as wire, List};
 
 use super::step::{StepLimits, StepResult, WhenEmpty};
 
-/// Size in bytes after which no further event is added to a frame. With one more event, a frame still fits into the
-/// smallest frame limit of clients.
+/// Size in bytes of a frame from which no further event is added. A frame of this size with one more event still fits
+/// into the smallest maximum frame of a client.
 const PAGE_BYTES: usize = 32 * 1024;
-/// Number of bytes of an event in addition to its texts: sequence number, time, node, term, two lengths.
+/// Number of bytes of an event in addition to its two texts: sequence number, time, node, term, two lengths.
 const EVENT_HEAD_BYTES: usize = 4 * 8 + 2 * 2;
 
-/// A watch of the cluster, which supplies the frames of a subscription.
+/// A watch of the cluster. It produces the frames of a subscription.
 #[derive(Debug)]
 pub(crate) struct EventSource {
     handle: Arc<dyn ClusterHandle>,
@@ -29,20 +29,20 @@ pub(crate) struct EventSource {
     after: u64,
 }
 
-/// An event with the name of the node that it is about, which is empty if it is unknown.
+/// An event with the name of its node. The name is empty if it is unknown.
 struct NamedEvent {
     event: ClusterEvent,
     name: String,
 }
 
 impl EventSource {
-    /// Creates a watch that begins with the event after the one with sequence number `after`.
+    /// Creates a watch that begins after the event with sequence number `after`.
     #[must_use]
     pub(crate) fn new(handle: &Arc<dyn ClusterHandle>, after: u64) -> Self {
         Self { handle: Arc::clone(handle), after }
     }
 
-    /// Runs one step: waits until there are events that the client does not have, and returns them.
+    /// Runs one step: waits until there are events that the client does not have yet, and returns them.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         let log = Arc::clone(self.handle.events());
         loop {
@@ -61,7 +61,7 @@ impl EventSource {
         }
     }
 
-    /// Returns the first of these events, as many as fit into a frame and into the limits.
+    /// Returns as many of these events, from the first on, as fit into a frame and into the limits.
     fn show(&mut self, Missed(missed): Missed, events: Vec<ClusterEvent>, wanted: &StepLimits) -> StepResult {
         let report = self.handle.report();
         let most = usize::try_from(wanted.max_messages.min(wanted.credit.0)).unwrap_or(usize::MAX);

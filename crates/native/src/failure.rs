@@ -1,8 +1,8 @@
 //! Failures of requests, and the `failed` and `ended` frames that report them.
 //!
-//! Owns: the mapping of errors of the layers below to failures for clients. Codes, classes and details equal those of
-//! HTTP's errors ([`ApiError`]), so both protocols report the same error in the same way. A failure also states whether
-//! the request may have taken effect.
+//! Owns: the conversion of errors of the layers below to failures for clients. Codes, classes and details are the same
+//! as in HTTP's errors ([`ApiError`]), so both protocols report an error in the same way. A failure also states if the
+//! request may have taken effect.
 
 use std::borrow::Cow;
 
@@ -11,8 +11,8 @@ use thalweg_serving::error::{ApiError, Subject};
 use thalweg_types::{Action, Classified, Durability};
 use thalweg_wire::{Detail, Effect, Ended, Failed, Level, List};
 
-/// Error of a request that was not carried out, or not completely. Its content is boxed, so that results stay small:
-/// errors are rare.
+/// Error of a request that was not carried out, or not completely. Errors are rare, so the content is boxed, and
+/// results stay small.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(Box<FailureDetails>);
 
@@ -24,14 +24,15 @@ struct FailureDetails {
     code: &'static str,
     message: Cow<'static, str>,
     details: Vec<(&'static str, u64)>,
-    /// Address at which the leader of the cluster serves native clients; only in `not_leader`.
+    /// Address at which the leader of the cluster serves native clients. Only failures with the code `not_leader` have
+    /// it.
     leader: Option<Box<str>>,
-    /// Object that the message names by its id.
+    /// Object whose id is in the message.
     subject: Option<Subject>,
 }
 
 impl Failure {
-    /// Creates a failure, without details, of a request that had no effect.
+    /// Creates a failure without details. The request had no effect.
     #[must_use]
     pub(crate) fn new(code: &'static str, class: Action, message: impl Into<Cow<'static, str>>) -> Self {
         let (effect, shown, details) = (Effect::Nothing, None, Vec::new());
@@ -45,14 +46,14 @@ impl Failure {
         Self::new(code, Action::Fix, message)
     }
 
-    /// Creates a failure for a request that a limit of the server has rejected. The request had no effect and can be
-    /// retried.
+    /// Creates a failure for a request that a limit of the server has rejected. The request had no effect, and the
+    /// client can retry it.
     #[must_use]
     pub(crate) fn overloaded(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new("overloaded", Action::Retry, message)
     }
 
-    /// Creates a failure from a typed error, for a request that had no effect.
+    /// Creates a failure from a typed error. The request had no effect.
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         Self::new(error.code(), error.action(), error.to_string())
@@ -78,22 +79,22 @@ impl Failure {
         self.0.leader.as_deref()
     }
 
-    /// Marks that the request may have been carried out despite the failure.
+    /// Records that the request may have been carried out despite the failure.
     #[must_use]
     pub(crate) fn with_unknown_effect(mut self) -> Self {
         self.0.effect = Effect::Unknown;
         self
     }
 
-    /// Marks that the request was carried out, and that only its reply cannot be sent.
+    /// Records that the request was carried out, and that only its reply cannot be sent.
     #[must_use]
     pub(crate) fn after_effect(mut self) -> Self {
         self.0.message = format!("the request was carried out, but {}", self.0.message).into();
         self.with_unknown_effect()
     }
 
-    /// Replaces the id of a stream or a consumer group in the message by its name, which the client's user knows. Does
-    /// nothing for other failures.
+    /// Replaces the id of a stream or a consumer group in the message by its name. The client's user knows only the
+    /// name. Does nothing if the message has no such id.
     pub(crate) fn name_subject(&mut self, db: &Database) {
         if let Some(subject) = self.0.subject.take() {
             let message = std::mem::take(&mut self.0.message);
@@ -107,7 +108,8 @@ impl Failure {
         self.0.details.iter().any(|(known, _)| *known == name)
     }
 
-    /// Returns true if the server failed, not the request, so that an operator should know of it.
+    /// Returns true if the failure is a fault of the server and not of the request. An operator should then learn of
+    /// it.
     #[must_use]
     pub(crate) fn is_of_server(&self) -> bool {
         self.0.class == Action::Stop
@@ -125,7 +127,7 @@ impl Failure {
         &self.0.message
     }
 
-    /// Calls `then` with the failure as a `failed` frame, which answers a request.
+    /// Calls `then` with the `failed` frame for this failure. The frame answers a request.
     pub(crate) fn failed<T>(&self, then: impl FnOnce(&Failed<'_>) -> T) -> T {
         let facts = &*self.0;
         let details: Vec<_> = facts.details.iter().map(|&(name, value)| Detail { name, value }).collect();
@@ -139,7 +141,7 @@ impl Failure {
         })
     }
 
-    /// Calls `then` with the failure as an `ended` frame, which ends a subscription.
+    /// Calls `then` with the `ended` frame for this failure. The frame ends a subscription.
     pub(crate) fn ended<T>(&self, then: impl FnOnce(&Ended<'_>) -> T) -> T {
         self.failed(|failed| {
             let Failed { class, code, message, details, .. } = *failed;
@@ -148,7 +150,7 @@ impl Failure {
     }
 }
 
-/// Truncates a message that quotes client input, so that the message fits into a text field and into any frame.
+/// Truncates a message that quotes the client's input, so that it fits into a text field and into any frame.
 fn short(message: &str) -> &str {
     const MAX_MESSAGE_BYTES: usize = 2048;
     &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)]
@@ -171,8 +173,8 @@ impl From<WriteError> for Failure {
             WriteError::ConditionFailed { condition, .. } => Some(u64::from(*condition)),
             _ => None,
         };
-        // The log or the state failed while the write was pending: the next open may recover the write. Or the write
-        // was sent to other nodes, and may still be carried out.
+        // In these cases the write may still be carried out: the log or the state failed while it was pending, and the
+        // next open may recover it; or it was sent to other nodes.
         let perhaps = matches!(
             error,
             WriteError::LogFailed { .. } | WriteError::StateFailed { .. } | WriteError::OutcomeUnknown { .. }
@@ -222,7 +224,7 @@ pub(crate) fn stopping() -> Failure {
     Failure::new("stopping", Action::Retry, "the server is stopping: connect again and continue")
 }
 
-/// Creates the reason that ends a subscription which has delivered as many messages as its client requested.
+/// Creates the reason of the end of a subscription that has delivered as many messages as its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {
     Failure::invalid("limit_reached", "the subscription has reached its limit")

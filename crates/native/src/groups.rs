@@ -1,4 +1,4 @@
-//! Handlers of requests about consumer groups: fetch, push, describe. Clients ack and nack deliveries with commands.
+//! Handlers of requests about consumer groups: fetch, push, describe. Acks and nacks are commands (`write`).
 //! `deliveries` encodes deliveries, and `push` runs the steps of a push.
 
 use std::sync::{Arc, atomic::AtomicBool};
@@ -35,7 +35,7 @@ fn find(app: &App, id: GroupId) -> Result<Group, Failure> {
     })
 }
 
-/// Returns true if this node's state has the consumer group that a frame names. Also true for frames that name none.
+/// Returns true if this node's state has the consumer group that a frame names, or if the frame names none.
 pub(crate) fn has_group(app: &App, frame: RawFrame<'_>) -> bool {
     let id = match ClientFrame::decode(frame).map(|envelope| envelope.frame) {
         Ok(ClientFrame::Fetch(fetch)) => fetch.group,
@@ -46,7 +46,7 @@ pub(crate) fn has_group(app: &App, frame: RawFrame<'_>) -> bool {
 }
 
 /// Handles a `fetch` request: delivers records to a member of a consumer group. Waits for records if the client
-/// requests it. Records return to the group if their frame does not reach the outbox.
+/// requests this. If the frame with the records does not reach the outbox, they return to the group.
 pub(crate) fn fetch(turn: &mut Turn<'_>, fetch: &wire::Fetch<'_>) -> Result<Handled, Failure> {
     let group = find(turn.app, fetch.group)?;
     check_member(fetch.member).map_err(engine::WriteError::from)?;
@@ -103,7 +103,7 @@ pub(crate) fn find_group(
     wanted: &wire::FindGroup<'_>,
 ) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(wanted.stream);
-    // Distinguishes a missing stream from a missing group.
+    // Reports a missing stream differently from a missing group.
     stream.info()?;
     let group = match stream.find_group(wanted.name)? {
         Some(group) => group.info()?,

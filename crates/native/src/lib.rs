@@ -2,22 +2,22 @@
 //! them, and `thalweg-transport` moves them to and from the socket.
 //!
 //! Owns: connections and channels from accept to goodbye, and the call of the engine or the broker for each frame. Does
-//! not own: encodings, sockets, the work of those calls, and the limits and errors shared with HTTP (`admission`,
-//! `error`).
+//! not own: encodings, sockets, the work of those calls, and the limits and errors that all protocols share
+//! (`thalweg-serving`).
 //!
 //! # Path of a frame
 //!
-//! Each channel has one task; over plain TCP it runs on one of the [`threads`](thalweg_serving::threads). `listen`
-//! accepts connections, `connection` does the handshake and starts a `channel` task. The task reads into the decoder,
-//! and `dispatch` calls a handler for each complete frame. The reply goes into the channel's outbox (`replies`), either
-//! immediately or when the request's future completes; `requests` holds these futures. The task writes the outbox at
-//! the end of its turn. A get therefore costs no hand-over between tasks, and a durable put costs only those of the
-//! committer. Pipelined requests are read, committed and answered together.
+//! Each channel has one task. Over plain TCP, the task runs on one of the [`threads`](thalweg_serving::threads).
+//! `listen` accepts a connection, and `connection` does the handshake and starts a `channel` task. The task reads bytes
+//! into the decoder, and `dispatch` calls a handler for each complete frame. The reply goes into the channel's outbox
+//! (`replies`), either immediately or when the request's future completes; `requests` holds these futures. The task
+//! writes the outbox at the end of its turn. So a get needs no switch between tasks, and a durable put needs only those
+//! to and from the committer. Pipelined requests are read, committed and answered together.
 //!
 //! # Rules for handlers
 //!
-//! A handler is a function `(turn, request, frame) -> Result<Handled, Failure>` that never blocks, because it shares
-//! its thread with other connections:
+//! A handler is a function `(turn, request, frame) -> Result<Handled, Failure>`. It never blocks, because it shares its
+//! thread with other connections. A handler does one of the following:
 //!
 //! * It answers **immediately** with `turn.out.reply(request.id, &frame)?` and returns `Handled::Replied`.
 //! * It answers **later** with `Handled::later(async move { ... Ok(Reply::frame(..)) })`. The future owns its data. A
@@ -33,32 +33,33 @@
 //!   handles no further frame.
 //! * It **begins a subscription**: puts the first frame (`tailing`...) into the outbox and returns
 //!   `Handled::Began(source)`. The channel then requests one frame after the other from the `Source`, as far as credit,
-//!   limit and outbox allow. The broker feeds subscriptions to subjects instead: `subjects::Subjects` owns its link,
-//!   supplies frames in each turn, and receives the client's credits and cancels.
+//!   limit and outbox permit. Subscriptions to subjects are different, because the broker feeds them:
+//!   `subjects::Subjects` owns their link, supplies frames in each turn, and receives the client's credits and cancels.
 //! * It **fails** with a `Failure`, made `From` the error of the layer below; the channel sends it to the client.
 //!
 //! Bytes that outlive the frame (`request.share(part)`) share the memory of the receive buffer.
 //!
 //! # Limits
 //!
-//! Connections, requests in flight and tails count against HTTP's limits. A channel has at most
-//! [`MAX_CHANNEL_REQUESTS`](thalweg_serving::limits::MAX_CHANNEL_REQUESTS) pending requests, and about
-//! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) plus one frame waiting for its client. Writes that wait for
+//! Connections, requests in progress and tails count against the limits that HTTP uses too. A channel has at most
+//! [`MAX_CHANNEL_REQUESTS`](thalweg_serving::limits::MAX_CHANNEL_REQUESTS) pending requests. About
+//! [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) plus one frame wait for its client. Writes that wait for
 //! rows from the disk count against `max_body_bytes_in_flight`, and the channel handles no further frame while it has
 //! many of them. Frames above 64 KiB count against `max_body_bytes_in_flight` while they arrive; smaller frames fit
-//! into the channel's receive buffer. Replies from
-//! [`COUNTED_REPLY_BYTES`](thalweg_serving::limits::COUNTED_REPLY_BYTES) on count against `max_reply_bytes_in_flight`
-//! until they are sent, and so do the replies that `reads::reply_off_thread` builds before their turn. A read without
-//! room fails with `overloaded`; a large frame of a subscription waits for room. Batches for subscribers to subjects
-//! are not counted, because the subscribers share them.
+//! into the channel's receive buffer. Replies of [`COUNTED_REPLY_BYTES`](thalweg_serving::limits::COUNTED_REPLY_BYTES)
+//! or more count against `max_reply_bytes_in_flight` until they are sent. So do the replies that
+//! `reads::reply_off_thread` builds before the channel can send them. A read without room fails with `overloaded`; a
+//! large frame of a subscription waits for room. Batches for subscribers to subjects are not counted, because the
+//! subscribers share them.
 //!
 //! # Expected cost
 //!
-//! Estimates to be confirmed or refuted by measurement, without the socket calls. A get of a key in memory: about 1 µs,
-//! namely decoding and encoding 0.1, admission 0.05, metrics and clock 0.1, and the lookup. A pipelined durable put: 1
-//! µs here (its frame is copied once, its slot allocated, its future polled twice) plus its share of the committer's
-//! work. An append of 500 × 128 B: a copy of 70 KB and a check of its records, 15 µs, so 30 M records/s before the disk
-//! becomes the limit. Reads of records of 1 KB by the thousand: no copies except the log's read and the socket's write.
+//! These are estimates without the socket calls, to be confirmed or refuted by measurement. A get of a key in memory
+//! takes about 1 µs: decoding and encoding 0.1, admission 0.05, metrics and clock 0.1, and the lookup. A pipelined
+//! durable put takes 1 µs here (its frame is copied once, its slot allocated, its future polled twice) plus its share
+//! of the committer's work. An append of 500 × 128 B takes 15 µs for a copy of 70 KB and a check of its records. That
+//! is 30 M records/s before the disk becomes the limit. Reads of thousands of records of 1 KB make no copies except the
+//! log's read and the socket's write.
 
 mod blocking;
 mod caches;

@@ -1,22 +1,22 @@
-//! Listening for native connections.
+//! The listener for native connections.
 //!
 //! Owns: the limits on connections (shared with HTTP) and on connections without a finished handshake, one task per
-//! connection, the thread that runs it, and the shutdown. Does not own handshakes: each runs in its connection's task,
+//! connection, the thread of each task, and the shutdown. Does not own: handshakes. Each runs in its connection's task,
 //! so a slow handshake delays no other client.
 //!
 //! # Thread of a connection
 //!
-//! Plain TCP connections run on one of the [`threads`](thalweg_serving::threads). TLS and QUIC connections share the
-//! runtime that accepts: their handshakes and ciphers use a core for so long that they would delay other connections on
-//! the same thread, and the datagrams of a QUIC connection arrive at its endpoint's task in any case.
+//! Plain TCP connections run on one of the [`threads`](thalweg_serving::threads). TLS and QUIC connections run on the
+//! runtime that accepts them. Their handshakes and ciphers use a core for so long that they would delay other
+//! connections of the same thread. Also, the datagrams of QUIC connections arrive at one task, that of the endpoint.
 //!
 //! # Connections before the handshake
 //!
-//! A connection holds one of `max_handshakes` slots from accept to welcome: at most `header_timeout` until the TLS or
-//! QUIC handshake is done, and as long again until its hello arrives. Beyond that limit, the oldest such connection of
-//! the address that has most loses its slot and is closed. From half of the limit on, QUIC clients must prove their
-//! address first, so that spoofed packets can't use up the slots. Until its welcome a connection has one channel, on
-//! which frames are small, and little QUIC data in flight.
+//! A connection holds one of `max_handshakes` slots from accept to welcome. The TLS or QUIC handshake may take
+//! `header_timeout`, and then the client's hello may take as long again. If all slots are taken, the address with most
+//! such connections loses its oldest one, which is closed. From half of the limit on, QUIC clients must prove their
+//! address first, so that spoofed packets cannot use up the slots. Until its welcome, a connection has one channel with
+//! small frames, and little QUIC data in flight.
 
 use std::sync::Arc;
 
@@ -33,11 +33,11 @@ use tokio::task::JoinSet;
 
 use super::{Native, connection};
 
-/// Description of native clients in log lines.
+/// Name of this kind of clients in log lines.
 const CLIENTS: &str = "native clients";
 
-/// Accepts native connections until the server stops, then waits until all connections have ended. Dropping the future
-/// cuts open connections.
+/// Accepts native connections until the server stops, and then waits until all connections have ended. Dropping the
+/// future cuts open connections.
 pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
     let mut stopping = native.app.stopping.clone();
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
@@ -46,7 +46,7 @@ pub async fn serve(native: Arc<Native>, listener: Listener, threads: Threads) {
     accept_until(stop, || listener.accept(), begin, &mut connections, CLIENTS).await;
     let stopped = listener.stop();
     drain(&mut connections, CLIENTS).await;
-    // A QUIC client that is not notified in time detects the end by its idle timeout.
+    // A QUIC client that is not notified in time notices the end by its idle timeout.
     let _ = tokio::time::timeout(QUIC_FAREWELL, stopped.wait_idle()).await;
     threads.stop().await;
 }
@@ -76,15 +76,15 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// Serves one native connection on the runtime with the rounds `bulk`. `place` is its slot among the connections
-/// without a finished handshake. If the slot has no share of `max_connections`, the connection is rejected.
+/// Serves one native connection. `bulk` has the rounds of bulk output of this runtime. `place` is the connection's slot
+/// among those without a finished handshake. If the slot has no share of `max_connections`, rejects the connection.
 async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, bulk: Arc<BulkTurns>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));
     let established = tokio::select! {
         biased;
-        // A plain TCP connection is established at once. Its hello may have arrived already, so it is read before the
-        // connection ends for the loss of its slot.
+        // Plain TCP is established at once, and the hello may have arrived already. So the hello is read before the
+        // connection can end because it lost its slot.
         established = incoming.establish() => established,
         () = place.lost() => {
             native.metrics.handshake_failed();

@@ -1,8 +1,8 @@
-//! The cluster of this node, as native clients see it: its members, its events, and the leader to which their writes
-//! go.
+//! The cluster of this node, as native clients see it: its members, its events, and the leader to which clients send
+//! their writes.
 //!
-//! Owns: the replies about the cluster, the beginning of its watches, and the rejection of writes that a client wants
-//! to send to the leader itself. Does not own: the cluster (`thalweg_serving::cluster`), the frames of events
+//! Owns: the replies about the cluster, the beginning of watches of it, and the rejection of writes that a client
+//! prefers to send to the leader directly. Does not own: the cluster (`thalweg_serving::cluster`), the frames of events
 //! (`event_source`), nor forwarding, which consensus does.
 
 use thalweg_serving::{
@@ -21,7 +21,7 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Handles a `read members` request: replies with this node's knowledge of its cluster.
+/// Handles a `read members` request: replies with this node's view of its cluster.
 pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled, Failure> {
     let cluster = cluster(turn.app)?;
     let report = cluster.handle.report();
@@ -57,15 +57,16 @@ fn member(member: &MemberReport) -> ClusterMember {
     }
 }
 
-/// Returns the member that leads, as far as this node knows. The report of a node that has just lost its leadership may
-/// still name the node itself.
+/// Returns the leading member, as far as this node knows; `None` if it knows none. If this node has just lost the
+/// leadership, its report may still name the node itself. Such a report counts as no leader.
 fn leader<'r>(cluster: &Cluster, report: &'r ClusterReport) -> Option<&'r MemberReport> {
     let leads = cluster.handle.leads();
     let leader = if leads { Some(report.node) } else { report.leader.filter(|leader| *leader != report.node) };
     report.members.iter().find(|member| Some(member.node) == leader)
 }
 
-/// Rejects a request that proposes a command, if this node does not lead and the client wants to send it to the leader.
+/// Rejects a request that proposes a command, if another node leads and the client prefers to send such requests to the
+/// leader directly.
 pub(crate) fn redirect(app: &App, request: &Request<'_>) -> Result<(), Failure> {
     let Some(cluster) = &app.cluster else { return Ok(()) };
     let proposes = matches!(request.kind, Kind::Write | Kind::WriteAndPublish | Kind::Fetch);
@@ -94,7 +95,7 @@ pub(crate) fn with_leader(cluster: &Cluster, failure: Failure) -> Failure {
     }
 }
 
-/// Returns true if the request is to be redirected instead of forwarded.
+/// Returns true if the client wants a redirect to the leader, and no forwarding.
 #[inline]
 pub(crate) fn wants_redirect(request: &Request<'_>) -> bool {
     request.fields.route == Some(Route::Redirect)

@@ -1,7 +1,7 @@
 //! Metrics of native connections and requests.
 //!
-//! Invariant: counting a request costs three relaxed atomic additions on memory that few threads share; counting the
-//! bytes of a turn costs one.
+//! Invariant: counting a request costs three relaxed atomic additions to memory that few threads share. Counting the
+//! bytes of a turn costs one addition.
 
 use std::{
     fmt,
@@ -28,10 +28,11 @@ use super::stages::PublishTimes;
 /// Counters of all native connections, for metrics.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histograms of the time of requests, by kind and durability of the reply; counters of requests, by kind and
-    /// result, and after them those of the bytes received and sent.
+    /// Histograms of the time of requests, by frame kind and durability of the reply. Counters of requests, by kind and
+    /// result; the last two counters are for bytes received and sent.
     requests: Shards,
-    /// Index of each frame kind among the counted kinds, by the number of the frame kind.
+    /// Index of each frame kind among the kinds that are counted. The number of a frame kind is the position in this
+    /// table.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
     /// Counters of opened and closed connections, which the server's status shows as well.
@@ -39,9 +40,9 @@ pub struct Metrics {
     channels_opened: AtomicU64,
     channels_closed: AtomicU64,
     handshakes_failed: AtomicU64,
-    /// Times of the stages of publishes.
+    /// Histograms of the times that publishes spend in each stage.
     pub(crate) publishes: PublishTimes,
-    /// Identity (with its certificate) that the native port presents in TLS handshakes.
+    /// TLS identity, with its certificate, that the native port presents in handshakes.
     identity: OnceLock<Identity>,
 }
 
@@ -74,14 +75,14 @@ impl Metrics {
         }
     }
 
-    /// Sets the identity whose certificate the metrics describe, including certificates that replace it later. Only
-    /// the first call counts.
+    /// Sets the identity whose certificate the metrics describe. The metrics follow it when its certificate is
+    /// replaced. Only the first call has an effect.
     pub fn serves_as(&self, identity: &Identity) {
         let _ = self.identity.set(identity.clone());
     }
 
-    /// Counts a request that was answered or a subscription that has begun, with its result, the durability level that
-    /// the reply states, and the time that it took.
+    /// Counts an answered request or a subscription that has begun. `good` is true for a success, `level` is the
+    /// durability level that the reply states, and `took` is the time of the request.
     pub(crate) fn request(&self, kind: Kind, good: bool, level: Option<Durability>, took: Duration) {
         let place = usize::from(self.places[kind as usize]);
         let level = level.map_or(0, |level| level as usize + 1);
@@ -113,7 +114,7 @@ impl Metrics {
         self.requests.add(self.received_bytes() + 1, bytes as u64);
     }
 
-    /// Returns the number of the counter of received bytes. That of sent bytes is the next one.
+    /// Returns the number of the counter of received bytes. The next number is that of sent bytes.
     fn received_bytes(&self) -> usize {
         self.kinds.len() * 2
     }

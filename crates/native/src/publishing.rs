@@ -1,22 +1,22 @@
-//! Publishing the messages of a channel's client to subscribers: whole batches, and single messages gathered into
-//! batches, in order.
+//! Publishing of the messages of a channel's client to subscribers: whole batches, and single messages that are
+//! gathered into batches, in order.
 //!
 //! Owns: checking batches, keeping their bytes, gathering messages ([`Coalescer`]), and waiting for subscribers whose
-//! policy blocks publishers. Does not own the choice of receivers (the broker), nor the requests (`subjects`).
+//! policy blocks publishers. Does not own: the choice of receivers (the broker), nor the requests (`subjects`).
 //!
 //! ```text
 //!  publish, one message, id 0 ──► coalescer ──► complete ──┐
 //!  publish, ask, any other ───────────────────────────────►┴─► broker, or queued behind a batch that waits for room
 //! ```
-//! Order: each batch is queued after all earlier ones, so a channel's messages are published in the order in which the
-//! client sent them, over all subjects. While a batch is blocked the channel handles no further frame.
+//! Order: each batch is published after all earlier ones. So a channel's messages are published in the order in which
+//! the client sent them, over all subjects. While a batch is blocked, the channel handles no further frame.
 //!
 //! # Memory of kept batches
 //!
-//! A batch arrives in the receive buffer and may wait for the slowest subscriber; a slice would keep the whole buffer.
-//! A batch is therefore copied out (a few hundred nanoseconds) unless it has at least [`SHARED_FROM_BYTES`]. A batch
-//! of that size is most of the buffer that it keeps: buffers begin at twice that size and grow with the arriving frame
-//! to at most twice the received bytes plus 64 KiB.
+//! A batch arrives in the receive buffer and may wait for the slowest subscriber. A slice of the buffer would keep the
+//! whole buffer in memory. So a batch is copied (which takes a few hundred nanoseconds), unless it has at least
+//! [`SHARED_FROM_BYTES`]. Such a batch fills most of its buffer: buffers begin at twice that size, and grow with the
+//! arriving frame to at most twice the received bytes plus 64 KiB.
 
 use std::{
     collections::VecDeque,
@@ -42,10 +42,10 @@ use super::{
     stages::{PublishStage, PublishTimes, SAMPLED_OF},
 };
 
-/// Size in bytes from which a batch is not copied but stays in its receive buffer.
+/// Size in bytes from which a batch stays in its receive buffer and is not copied.
 const SHARED_FROM_BYTES: usize = READ_BYTES / 2;
 
-/// A batch into which single messages are gathered.
+/// Encoder of a batch that gathers single messages.
 #[derive(Debug)]
 pub(crate) struct MessageEncoder(BatchWriter);
 
@@ -59,7 +59,7 @@ impl BatchEncoder for MessageEncoder {
     }
 }
 
-/// A batch that the client published, after its subject was parsed and its messages were checked.
+/// A batch that the client published, with its parsed subject. Its messages were checked.
 pub(crate) struct CheckedBatch<'f> {
     /// The batch as the client sent it.
     pub batch: wire::Batch<'f>,
@@ -67,39 +67,38 @@ pub(crate) struct CheckedBatch<'f> {
     pub subject: Subject,
 }
 
-/// Entry of the queue of publishes that wait because the queue of a subscriber is full.
+/// Entry of the queue of publishes that wait because a subscriber's queue is full.
 enum BlockedItem {
     Batch(Batch),
-    /// Beginning of a publish whose client wants a reply. Contains the result of the batches that were already
-    /// published.
+    /// Beginning of a publish that gets a reply. Contains the result for its batches that were already published.
     Begin(Published),
-    /// End of a publish whose client wants a reply. Contains the channel through which the total result is sent.
+    /// End of a publish that gets a reply. Contains the sender of the total result.
     Done(oneshot::Sender<Published>),
 }
 
-/// Publishing state of a channel: messages being gathered, and batches that wait because the queue of a subscriber is
-/// full.
+/// Publishing state of a channel: messages that are being gathered, and batches that wait because a subscriber's queue
+/// is full.
 pub(crate) struct Publishing {
     coalescer: Coalescer<MessageEncoder>,
-    /// Reused buffer for the batches that the coalescer has completed.
+    /// Buffer for the batches that the coalescer has completed. It is reused.
     complete: Vec<Batch>,
-    /// Publishes that wait, in order of arrival; empty unless the queue of a subscriber whose policy blocks publishers
-    /// is full.
+    /// Waiting publishes, in order of arrival. Empty unless the queue of a subscriber whose policy blocks publishers is
+    /// full.
     blocked: VecDeque<BlockedItem>,
     /// Result so far of the publish whose batches are at the head of `blocked`.
     total: Published,
-    /// Number of batches published so far, which chooses those that are timed.
+    /// Number of batches that the channel has published. One in [`SAMPLED_OF`] is timed.
     batches: u32,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
     /// Work that the client's requests have caused since its last turn.
     pub(crate) caused: CausedWork,
-    /// Timer at which a gathered batch is published even if no more messages arrive; created when a batch first needs
+    /// Timer at which a gathered batch is published even if no more messages arrive. Created when a batch first needs
     /// it.
     timer: Option<Timer>,
 }
 
-/// State of the channel's input in this turn, which decides if a gathered batch waits for more messages.
+/// State of the channel's input in this turn. It determines if a gathered batch waits for more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputState {
     /// Frames arrived in this turn.
@@ -124,7 +123,7 @@ impl Publishing {
         }
     }
 
-    /// Returns true if a batch waits because the queue of a subscriber is full.
+    /// Returns true if a batch waits because a subscriber's queue is full.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty()
@@ -142,7 +141,7 @@ impl Publishing {
     /// Fails if the bytes are not a valid batch, the checksum does not match, or the subject is invalid.
     pub(crate) fn check<'f>(&mut self, bytes: &'f [u8]) -> Result<CheckedBatch<'f>, Failure> {
         let batch = wire::Batch::decode(bytes).map_err(|error| Failure::of(&error))?;
-        // Subscribers rely on this check. It is cheap compared with receiving the batch.
+        // Subscribers rely on this check, which is cheap compared with receiving the batch.
         batch.check().and_then(|()| batch.check_crc()).map_err(|error| Failure::of(&error))?;
         if !batch.reply().is_empty() {
             Subject::parse(batch.reply())?;
@@ -158,17 +157,18 @@ impl Publishing {
         Ok(CheckedBatch { batch, subject })
     }
 
-    /// Returns the batch in the form that the broker takes, with bytes that outlive the receive buffer's frame.
+    /// Returns the batch in the form that the broker takes. Its bytes stay valid after the frame has left the receive
+    /// buffer.
     pub(crate) fn broker_batch(request: &Request<'_>, checked: &CheckedBatch<'_>) -> Result<Batch, Failure> {
         let part = checked.batch.bytes();
         let bytes = if part.len() >= SHARED_FROM_BYTES { request.share(part) } else { Bytes::copy_from_slice(part) };
         Ok(Batch::new(checked.subject.clone(), bytes, checked.batch.count())?)
     }
 
-    /// Publishes one message that needs no reply. The message may first be gathered with others into one batch.
+    /// Publishes one message that gets no reply. The channel may first gather the message with others into one batch.
     ///
     /// # Errors
-    /// Fails if the message can't be in a batch.
+    /// Returns an error if the message cannot be in a batch.
     pub(crate) fn join(
         &mut self,
         to: &PublishTarget<'_>,
@@ -195,8 +195,8 @@ impl Publishing {
     /// Publishes batches after all earlier ones of the channel. Returns the result.
     ///
     /// # Errors
-    /// A subscriber whose policy blocks publishers has a full queue. The returned receiver gets the result once all
-    /// batches are published.
+    /// Returns a receiver if the queue of a subscriber whose policy blocks publishers is full. The batches then wait,
+    /// and the receiver gets the result once all are published.
     pub(crate) fn publish(
         &mut self,
         to: &PublishTarget<'_>,
@@ -236,8 +236,8 @@ impl Publishing {
         Some(published)
     }
 
-    /// Publishes batches that waited for a subscriber's queue, if it has room now, and then the gathered batch if it
-    /// is complete or due. Returns true if there was progress.
+    /// Publishes waiting batches if the subscriber's queue has room now. Then publishes the gathered batch if it is
+    /// complete or due. Returns true if there was progress.
     pub(crate) fn publish_blocked(&mut self, to: &PublishTarget<'_>, input: InputState, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {
@@ -253,7 +253,7 @@ impl Publishing {
                 BlockedItem::Done(_) => {}
             }
             if let Some(BlockedItem::Done(done)) = self.blocked.pop_front() {
-                // The receiver is gone if the client cancelled.
+                // If the client has cancelled, the receiver is gone.
                 let _ = done.send(self.total);
             }
             moved = true;
@@ -273,12 +273,13 @@ impl Publishing {
         let moved = !self.complete.is_empty();
         self.publish_complete(to);
         let Some(due) = self.coalescer.due().filter(|_| input == InputState::Paused) else { return moved };
-        // The batch waits for more messages, which only some batching profiles allow.
+        // The batch waits for more messages. Only some batching profiles permit this.
         match self.wait(cx, to.views.instant(due)) {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => cx.waker().wake_by_ref(),
             Poll::Ready(Err(_)) => {
-                // Without a timer (the process has no file descriptors left) the batch does not wait.
+                // No timer is available, because the process has no file descriptors left. So the batch is published
+                // immediately.
                 self.coalescer.flush_due(due, &mut self.complete);
                 self.publish_complete(to);
                 return true;
@@ -296,20 +297,21 @@ impl Publishing {
     }
 }
 
-/// Destination of a channel's messages, and the handle that is notified when a subscriber's full queue has room again.
+/// Destination of a channel's messages, and the handle that wakes the channel when a subscriber's full queue has room
+/// again.
 pub(crate) struct PublishTarget<'a> {
     /// Broker that distributes the batches to subscribers, and its clock.
     pub views: &'a Views,
-    /// Times of the stages of publishes.
+    /// Histograms for the times of the stages of publishes.
     pub times: &'a PublishTimes,
     /// Handle that wakes the channel's task.
     pub waiter: &'a Arc<dyn Notify>,
-    /// Time at which the request arrived; `None` for messages of several requests.
+    /// Time at which the request arrived; `None` if the messages come from several requests.
     pub received: Option<Instant>,
 }
 
 impl PublishTarget<'_> {
-    /// Publishes a batch. `count` is the number of batches of the channel so far, of which some are timed.
+    /// Publishes a batch. `count` counts the batches of the channel; one in [`SAMPLED_OF`] is timed.
     fn publish(&self, batch: &Batch, count: &mut u32) -> Result<Published, WouldBlock> {
         *count = count.wrapping_add(1);
         if *count % SAMPLED_OF == 1 {

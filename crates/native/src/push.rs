@@ -1,7 +1,7 @@
 //! Pushes of consumer groups: one delivery per step.
 //!
-//! A delivery of one large record counts in the limit on reply bytes. Without room for it the record returns to the
-//! group, and does not count as delivered.
+//! A delivery of one large record counts in the limit on reply bytes. If the limit has no room, the record returns to
+//! the group, and does not count as delivered.
 //!
 //! Owns: the steps of a push as a subscription. Does not own: the fetches of a push, its end on a member of a cluster
 //! and the return of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery
@@ -30,9 +30,9 @@ use super::{
 pub(crate) struct PushSource(ServedPush);
 
 impl PushSource {
-    /// Creates the subscription from a push that the engine has begun for the client of `account`. With `release`,
-    /// records that are unsettled at its end are returned to the group immediately, unless the receiver continues on
-    /// another node.
+    /// Creates the subscription for a push that the engine has begun for the client of `account`. If `release` requests
+    /// it, records that are unsettled at the end of the push return to the group immediately, unless the receiver
+    /// continues on another node.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, account: &Arc<Account>, push: engine::Push, release: Release) -> Self {
         let returns = match release {
@@ -42,11 +42,11 @@ impl PushSource {
         Self(ServedPush::new(app, account, push, returns))
     }
 
-    /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the bounds of
-    /// the step.
+    /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the limits
+    /// `wanted`.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         if wanted.when_empty == WhenEmpty::Return {
-            // Records not delivered yet can go to the next member; none of them belong to this one.
+            // The group can deliver its next records to another member; this push has fetched none of them.
             return StepResult::Nothing;
         }
         let (most_bytes, most_records) = delivery_limits(wanted.max_frame_bytes);
@@ -70,8 +70,8 @@ impl PushSource {
             if let Some(room) = wanted.room_for(bytes) {
                 return found(delivered, room);
             }
-            // The push holds no records while it waits. The room is not kept for the next delivery, because it may come
-            // much later or be another one.
+            // The push holds no records while it waits for memory. The reservation is not kept for the next delivery:
+            // this may come much later, or contain another record.
             self.0.return_delivery(delivered.attempt);
             drop(delivered);
             if wanted.wait_for_room(bytes).await.is_none() {

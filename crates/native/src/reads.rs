@@ -1,10 +1,10 @@
 //! Handlers that read keys, and functions that all handlers of lists share.
 //!
-//! Owns: the handlers of `get` and `multi get`, the default and maximum lengths of lists, and the transfer of a reply
-//! that takes long or needs the disk to the readers. Does not own: pages of keyspaces (`scans`), lists of objects other
-//! than keys (`catalog`), or the readers' threads (`blocking`).
+//! Owns: the handlers of `get` and `multi get`, the default and maximum lengths of lists, and the transfer of long
+//! replies, or replies that need the disk, to the readers. Does not own: pages of keyspaces (`scans`), lists of other
+//! objects (`catalog`), or the readers' threads (`blocking`).
 //!
-//! Invariant: the durability in a reply is determined after the values were read, so that it covers them.
+//! Invariant: the durability in a reply is determined after the values were read, so it is valid for all of them.
 
 use std::{cell::Cell, convert::Infallible, sync::Arc};
 
@@ -37,7 +37,7 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> 
     let keyspace = keyspace(turn.app, get.keyspace)?;
     let (revision, values) = (get.revision, get.values);
     if (revision, values) == (Revision::ZERO, wire::Values::Include) {
-        // The read of the value reports a failure of this one, or waits for the disk.
+        // If this read fails or needs the disk, the read of the value that follows reports the failure or waits.
         let len = || Ok::<_, Infallible>(turn.budget().perform(|| value_bytes(&keyspace, get.key.0)).ok().flatten());
         if !turn.account.has_reply_room(len).unwrap_or_else(|never| match never {}) {
             return Err(no_room());
@@ -58,7 +58,7 @@ pub(crate) fn get(turn: &mut Turn<'_>, request: &Request<'_>, get: &Get<'_>) -> 
 }
 
 fn put_value(app: &App, out: &mut Replies, id: u32, found: LookupResult) -> Result<(), Failure> {
-    // The durability is read after the value, so that it covers the value.
+    // The durability is determined after the value was read, so it is valid for the value.
     let durability = app.db.blocking().visible_durability();
     out.states(durability);
     let LookupResult { revision, remaining, lease, value_bytes, value } = found;
@@ -72,7 +72,7 @@ fn put_value(app: &App, out: &mut Replies, id: u32, found: LookupResult) -> Resu
     })
 }
 
-/// Number of bytes that precede the value in the frame with a key's value.
+/// Number of bytes before the value in a frame with a key's value.
 const VALUE_HEAD_BYTES: usize = 1 + 8 + 8 + 8 + 8;
 /// Maximum number of keys in a `multi get` request, equal to the maximum number of writes in a commit.
 const MAX_KEYS: usize = MAX_COMMIT_WRITES;
@@ -92,7 +92,7 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     let mut spent = BudgetSpent::Steps;
     if wanted.keys.len() as u64 <= INLINE_LISTED {
         let read = || read_keys(turn.app, turn.account, &keyspace, revision, values, wanted.keys.iter(), max_bytes);
-        // Several values are read from the disk together, which this thread does not do.
+        // Several values are read from the disk together. This thread does not do that.
         let budget = if wanted.keys.len() > 1 { Budget::RESIDENT } else { turn.budget() };
         match budget.perform(read) {
             Ok(found) => {
@@ -103,7 +103,8 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
         }
     }
     if (revision, values) == (Revision::ZERO, wire::Values::Include) {
-        // Adds the lengths of the values until the budget is spent. The sum is a lower bound of the reply's size.
+        // Sum of the lengths of the values that were read until the budget was spent. A lower bound of the reply's
+        // size.
         let bytes = Cell::new(0);
         let add = |key| bytes.set(bytes.get() + value_bytes(&keyspace, key).unwrap_or(0));
         let _ = turn.budget().perform(|| wanted.keys.iter().for_each(add));
@@ -113,7 +114,7 @@ pub(crate) fn multi_get(turn: &mut Turn<'_>, request: &Request<'_>, wanted: &Mul
     }
     let (app, keys) = (Arc::clone(turn.app), wanted.keys.iter().map(<[u8]>::to_vec).collect::<Vec<_>>());
     let returns_newest = (revision, values) == (Revision::ZERO, wire::Values::Include);
-    // The read may load one value beyond the limit before it detects the excess.
+    // The read may load one value above the limit before it notices that the limit is exceeded.
     Ok(reply_off_thread(turn, request, spent, MAX_VALUE_BYTES, move |out, id| {
         let ahead = keys.chunks(MAX_KEYS_READ_AHEAD).flat_map(|keys| {
             if returns_newest {
@@ -146,7 +147,7 @@ fn read_keys<'k>(
         let found = read_key(app, keyspace, revision, values, key)?;
         bytes += ENTRY_HEAD_BYTES + found.value.len();
         if bytes > max_bytes {
-            // Rejected before all values are in memory.
+            // The request is rejected before all values are in memory.
             let message =
                 format!("the values have more than the {max_bytes} bytes that the client accepts: request fewer keys");
             return Err(Failure::invalid("result_too_large", message));
@@ -176,7 +177,7 @@ fn put_entries(app: &App, out: &mut Replies, id: u32, found: LookupResults) -> R
     out.reply_sized(id, &Entries { durability, entries: List::Items(&entries) }, found.bytes, found.room)
 }
 
-/// Returns the keyspace with this id; a failure if there is none.
+/// Returns the keyspace with this id. Returns a failure if there is none.
 pub(crate) fn keyspace(app: &App, id: KeyspaceId) -> Result<Keyspace, Failure> {
     app.db.blocking().keyspace_by_id(id).ok_or_else(|| {
         let message = format!("there is no keyspace with id {id}: it was dropped; look up the id of its name again");
@@ -241,15 +242,15 @@ fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
 /// Approximate size in bytes of one item in a reply with a list.
 pub(crate) const LISTED_BYTES: usize = 512;
 
-/// Returns the maximum number of items in the reply, for the `limit` in the request; a limit of 0 means the default.
+/// Returns the maximum number of items in a reply. `limit` comes from the request; 0 means the default.
 pub(crate) fn listed(limit: u32) -> usize {
     let limit = if limit == 0 { DEFAULT_LISTED } else { limit.into() };
     limit.min(MAX_LISTED) as usize
 }
 
-/// Builds a reply of about `items` items and `bytes` bytes: immediately if it has few items and reading them takes a
-/// short time, and otherwise on a thread for long or cold reads. `read` reads the items and returns a function that
-/// encodes the reply. It may be called several times.
+/// Builds a reply of about `items` items and `bytes` bytes. If it has few items and reading them takes a short time,
+/// this happens immediately, otherwise on a thread for long or cold reads. `read` reads the items, and returns a
+/// function that encodes the reply. `read` may be called several times.
 pub(crate) fn inline_or_blocking<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -273,9 +274,9 @@ where
     Ok(reply_off_thread(turn, request, spent, bytes, move |out, id| read()?(out, id)))
 }
 
-/// Reads and encodes a reply of about `bytes` bytes on a thread for long or cold reads, as `spent` requires. In the
-/// meantime nothing of the reply is kept in the channel; the bytes of the finished frame count against the server's
-/// limit until it is sent. `put` may be called twice, each time with an empty outbox.
+/// Reads and encodes a reply of about `bytes` bytes on a thread for long or cold reads; `spent` determines which. The
+/// channel keeps no part of the reply during this time. The bytes of the finished frame count against the server's
+/// limit until they are sent. `put` may be called twice, each time with an empty outbox.
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,

@@ -1,7 +1,7 @@
 //! Encoding of pages of a stream's records as frames.
 //!
-//! A page shares the batches of the log, with a short head before each run of records; record bytes are not copied. A
-//! reader that begins or ends within a batch gets a slice of it.
+//! A page shares the batches of the log, with a short head before each run of records, and copies no record bytes. If a
+//! reader begins or ends within a batch, the page has a slice of the batch.
 
 use thalweg_engine::{RunLimits, Stream, StreamRun};
 use thalweg_serving::app::App;
@@ -13,13 +13,13 @@ use super::{
     replies::{FrameMemory, Parts, Replies},
 };
 
-/// Number of bytes at the beginning of a `records` or `tailed` frame, before the runs of records: durability, next
+/// Number of bytes at the beginning of a `records` or `tailed` frame, before its runs of records: durability, next
 /// offset, high watermark, number of runs.
 const RECORDS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Number of bytes at the beginning of a run (consecutive records of one append), before its records.
+/// Number of bytes at the beginning of a run, before its records. A run has consecutive records of one append.
 const RUN_HEAD_BYTES: usize = 8 + 8 + 4 + 4;
 
-/// Returns how many bytes of runs (records and their heads) fit into one frame that the client accepts.
+/// Returns the maximum bytes of runs (records and their heads) in one frame of at most `max_frame_bytes`.
 pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
     max_frame_bytes.saturating_sub(RECORDS_HEAD_BYTES) as u64
 }
@@ -31,19 +31,19 @@ pub(crate) struct Page {
     pub from: Offset,
     /// Maximum number of records to read.
     pub max_records: u64,
-    /// Approximate maximum of bytes to read. The read returns at least one append, even if it is larger.
+    /// Approximate maximum of bytes to read. The read returns at least one append, even if this is larger.
     pub max_bytes: u64,
-    /// Number of records after which the page gets no records of a further append.
+    /// Number of records from which on the page adds no further append.
     pub enough_records: u64,
-    /// Strict maximum of bytes in the page, even if this splits an append. The page has at least one record.
+    /// Strict maximum of bytes in the page. An append that exceeds it is split. The page has at least one record.
     pub hard_max_bytes: u64,
 }
 
 impl Page {
-    /// Reads the page from a stream, which may block on the disk.
+    /// Reads the page from a stream. May block on the disk.
     pub(crate) fn read(&self, app: &App, stream: &Stream) -> Result<RecordsFrame, Failure> {
         let page = stream.read(self.from, self.max_records, self.max_bytes)?;
-        // The durability is read after the records, so that it covers all of them.
+        // The durability is determined after the records were read, so it is valid for all of them.
         let durability = app.db.blocking().visible_durability();
         let high_watermark = page.high_watermark;
         let (runs, next) = page.into_runs(RunLimits {
@@ -61,7 +61,7 @@ pub(crate) struct RecordsFrame {
     durability: Durability,
     /// Offset at which the next page begins.
     pub next: Offset,
-    /// Next offset of the stream at the time of the read.
+    /// High watermark of the stream at the time of the read.
     pub high_watermark: Offset,
     /// Runs of consecutive records on the page.
     pub runs: Vec<StreamRun>,

@@ -1,12 +1,12 @@
 //! Outgoing frames of a channel: replies, pushes, errors.
 //!
 //! Owns: encoding frames into the channel's outbox, the client's maximum frame size, and counting large frames against
-//! `max_reply_bytes_in_flight` until they are sent. Does not own the time at which frames are written to the socket
+//! `max_reply_bytes_in_flight` until they are sent. Does not own: the time at which frames are written to the socket
 //! (`channel`).
 //!
-//! Invariants: the outbox contains each frame completely or not at all. Fewer than [`COUNTED_REPLY_BYTES`] plus
-//! [`OUTBOX_BYTES`] of its bytes are not counted against the server's limit, except for frames [counted
-//! elsewhere](FrameMemory::CountedBySource).
+//! Invariants: the outbox contains each frame completely or not at all. At most [`COUNTED_REPLY_BYTES`] plus
+//! [`OUTBOX_BYTES`] of its bytes are not counted against the server's limit. Frames that are [counted
+//! elsewhere](FrameMemory::CountedBySource) come in addition.
 
 use std::sync::Arc;
 
@@ -33,17 +33,16 @@ pub(crate) struct Replies {
     level: Option<Durability>,
 }
 
-/// Way in which a large frame gets its memory reservation from the server's limit on replies.
+/// Source of the memory reservation for a large frame, in the server's limit on replies.
 #[derive(Debug)]
 pub(crate) enum FrameMemory {
-    /// The frame needs a new memory reservation, and is rejected if no memory is free for it. Used for replies to
-    /// reads.
+    /// The frame needs a new memory reservation, and is rejected if the limit has no room. Used for replies to reads.
     Reserve,
-    /// The frame is counted even above the limit, because the event that it reports has already happened.
+    /// The frame is counted even above the limit, because the event in it has already happened.
     Exceed,
     /// The caller has already reserved memory for the frame.
     Reserved(Reservation),
-    /// The frame is not counted here, because its data is small, or counted elsewhere.
+    /// This outbox does not count the frame, because its data is small, or counted elsewhere.
     CountedBySource,
 }
 
@@ -51,7 +50,7 @@ impl FrameMemory {
     /// Reserves memory for a frame of `bytes` bytes, if frames of this size are counted.
     ///
     /// # Errors
-    /// `overloaded` if no memory is free for the frame.
+    /// `overloaded` if the limit has no room for the frame.
     pub(crate) fn reserve(account: &Arc<Account>, bytes: usize) -> Result<Self, Failure> {
         if bytes < COUNTED_REPLY_BYTES {
             return Ok(Self::Reserve);
@@ -59,8 +58,8 @@ impl FrameMemory {
         account.take(Resource::ReplyBytes, bytes as u64).map(Self::Reserved).ok_or_else(no_room)
     }
 
-    /// Returns the memory for one of several frames, of `bytes` bytes: a part of this reservation, or, without a
-    /// reservation, a copy of this value.
+    /// Returns the memory for one of several frames, of `bytes` bytes. If this value is a reservation, returns a part
+    /// of it; otherwise returns a copy of this value.
     pub(crate) fn split_off(&mut self, bytes: usize) -> Self {
         match self {
             Self::Reserved(held) => Self::Reserved(held.split_off(bytes as u64)),
@@ -72,15 +71,16 @@ impl FrameMemory {
 }
 
 impl Replies {
-    /// Creates an empty outbox for a client that takes frames of at most `max_frame_bytes`. Large
-    /// frames count in `account`.
+    /// Creates an empty outbox for a client that accepts frames of at most `max_frame_bytes`. Large frames count in
+    /// `account`.
     #[must_use]
     pub(crate) fn new(max_frame_bytes: u32, account: Arc<Account>) -> Self {
         let max_frame_bytes = max_frame_bytes as usize;
         Self { outbox: Outbox::new(), max_frame_bytes, account, counted_from: COUNTED_REPLY_BYTES, level: None }
     }
 
-    /// Returns a handle by which other threads can encode frames that the channel later appends to this outbox.
+    /// Returns a handle with which other threads can encode frames. The channel later appends these frames to its
+    /// outbox.
     #[must_use]
     pub(crate) fn factory(&self) -> ReplyFactory {
         ReplyFactory { max_frame_bytes: self.max_frame_bytes, account: Arc::clone(&self.account) }
@@ -92,12 +92,12 @@ impl Replies {
         self.outbox.append(aside.outbox);
     }
 
-    /// Records the durability level that the next reply states, for metrics.
+    /// Records the durability level that the next reply states. Used for metrics.
     pub(crate) fn states(&mut self, level: Durability) {
         self.level = Some(level);
     }
 
-    /// Returns the level that a reply has stated since the previous call.
+    /// Returns the durability level that a reply has stated since the previous call; `None` if no reply has.
     pub(crate) fn take_level(&mut self) -> Option<Durability> {
         self.level.take()
     }
@@ -124,14 +124,14 @@ impl Replies {
         self.outbox.is_empty()
     }
 
-    /// Returns true if fewer than [`OUTBOX_BYTES`] wait to be written, so that another frame may be added. One frame
-    /// may exceed this limit.
+    /// Returns true if another frame may be added, because fewer than [`OUTBOX_BYTES`] wait to be written. So one frame
+    /// may exceed this number.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         self.outbox.len() < OUTBOX_BYTES
     }
 
-    /// Maximum size in bytes of a frame that the client takes, without its header.
+    /// Maximum size in bytes of a frame that the client accepts, without its header.
     #[must_use]
     pub(crate) fn max_frame_bytes(&self) -> usize {
         self.max_frame_bytes
@@ -140,8 +140,8 @@ impl Replies {
     /// Puts the reply to a request that only reads into the outbox. A request without an id gets no reply.
     ///
     /// # Errors
-    /// `result_too_large` if the client does not take frames of this size; `overloaded` if no memory is free for the
-    /// frame.
+    /// `result_too_large` if the client does not accept frames of this size; `overloaded` if the limit has no room for
+    /// the frame.
     #[inline]
     pub(crate) fn reply<'f>(&mut self, id: u32, frame: &impl Frame<'f>) -> Result<(), Failure> {
         if id == 0 {
@@ -150,7 +150,7 @@ impl Replies {
         self.put(FrameMemory::Reserve, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
-    /// Puts a reply into the outbox like [`reply`](Self::reply), which `encode` appends to a buffer.
+    /// Puts a reply into the outbox like [`reply`](Self::reply). `encode` appends the frame to a buffer.
     ///
     /// # Errors
     /// Same errors as [`reply`](Self::reply).
@@ -165,8 +165,8 @@ impl Replies {
         self.put(FrameMemory::Reserve, encode).map(drop)
     }
 
-    /// Puts a reply into the outbox like [`reply`](Self::reply), for a frame of about `bytes` bytes, with the
-    /// reservation `room`. The buffer is allocated in advance, so that encoding does not use more memory than that.
+    /// Puts a reply into the outbox like [`reply`](Self::reply), with the reservation `room` for a frame of about
+    /// `bytes` bytes. The buffer is allocated in advance, so that encoding needs no more memory than that.
     ///
     /// # Errors
     /// Same errors as [`reply`](Self::reply).
@@ -186,11 +186,11 @@ impl Replies {
         self.put(room, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
-    /// Puts the reply to a request that has taken effect into the outbox, even above the memory limit. `encode`
-    /// returns false if there is no frame to send.
+    /// Puts the reply to a request that has taken effect into the outbox, even above the memory limit. `encode` returns
+    /// false if no frame is to be sent.
     ///
     /// # Errors
-    /// `result_too_large` if the client does not take frames of this size.
+    /// `result_too_large` if the client does not accept frames of this size.
     pub(crate) fn reply_after_effect(
         &mut self,
         id: u32,
@@ -202,7 +202,7 @@ impl Replies {
         self.put(FrameMemory::Exceed, encode)
     }
 
-    /// Puts a frame of a subscription into the outbox, or one about the connection (id 0).
+    /// Puts a frame of a subscription into the outbox, or a frame about the connection itself (id 0).
     ///
     /// # Errors
     /// Same errors as [`reply_after_effect`](Self::reply_after_effect).
@@ -223,10 +223,10 @@ impl Replies {
         self.put(room, |out| frame.encode(out, id).map(|()| true)).map(drop)
     }
 
-    /// Puts a reply like [`reply`](Self::reply), with optional fields.
+    /// Puts a reply with optional fields into the outbox, otherwise like [`reply`](Self::reply).
     ///
     /// # Errors
-    /// Those of [`reply`](Self::reply).
+    /// Same errors as [`reply`](Self::reply).
     pub(crate) fn reply_with<'f>(
         &mut self,
         id: u32,
@@ -269,12 +269,12 @@ impl Replies {
         Ok(there)
     }
 
-    /// Moves the last frame in the outbox's buffer, which begins at `begin`, into a buffer of its own, together with
-    /// its memory reservation.
+    /// Moves the last frame of the outbox, which begins at `begin`, into a buffer of its own, together with its memory
+    /// reservation.
     fn detach_frame(&mut self, begin: usize, room: FrameMemory) -> Result<(), Failure> {
         let out = self.outbox.buffer();
         let mut frame = if begin == 0 { std::mem::take(out) } else { out.split_off(begin) };
-        // Spare capacity from encoding the frame is released.
+        // Releases the spare capacity that encoding the frame has left.
         out.shrink_to(OUTBOX_BYTES);
         frame.shrink_to_fit();
         let frame = match self.admit(frame.len(), room)? {
@@ -285,7 +285,7 @@ impl Replies {
         Ok(())
     }
 
-    /// Reserves memory for a frame of `bytes` bytes; `None` if this outbox does not count the frame.
+    /// Reserves memory for a frame of `bytes` bytes. Returns `None` if this outbox does not count the frame.
     fn admit(&self, bytes: usize, room: FrameMemory) -> Result<Option<Reservation>, Failure> {
         if bytes < self.counted_from {
             return Ok(None);
@@ -302,7 +302,7 @@ impl Replies {
     /// `body_bytes` bytes.
     ///
     /// # Errors
-    /// Same errors as [`reply`](Self::reply). In that case `write` is not called.
+    /// Same errors as [`reply`](Self::reply). After an error, `write` was not called.
     pub(crate) fn shared(
         &mut self,
         kind: Kind,
@@ -332,9 +332,9 @@ impl Replies {
         self.fail_traced(id, None, failure);
     }
 
-    /// Puts a failure into the outbox like [`fail`](Self::fail), with the name that the request has in logs.
+    /// Puts a failure into the outbox like [`fail`](Self::fail), with the name of the request in log lines.
     pub(crate) fn fail_traced(&mut self, id: u32, trace: Option<&str>, failure: &Failure) {
-        // All fields are bounded far below any client's maximum frame size.
+        // All fields are much shorter than any client's maximum frame size.
         let fields = Fields { trace, leader: failure.leader_address(), ..Fields::default() };
         let encoded = failure.failed(|failed| {
             self.put(FrameMemory::Exceed, |out| failed.encode_with(out, id, &fields).map(|()| true)).map(drop)
@@ -342,15 +342,15 @@ impl Replies {
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 
-    /// Ends a subscription: puts an `ended` frame, its last, into the outbox.
+    /// Ends a subscription: puts its last frame, `ended`, into the outbox.
     pub(crate) fn end(&mut self, id: u32, failure: &Failure) {
         let encoded = failure.ended(|ended| self.push(id, ended));
         debug_assert!(encoded.is_ok(), "{encoded:?}");
     }
 }
 
-/// Handle that creates [`Replies`] for frames which are encoded outside the channel's task. Such frames may wait for
-/// long until the channel appends them to its outbox.
+/// Handle that creates [`Replies`] for frames that are encoded outside the channel's task. Such frames may wait for a
+/// long time until the channel appends them to its outbox.
 #[derive(Debug)]
 pub(crate) struct ReplyFactory {
     max_frame_bytes: usize,
@@ -368,16 +368,16 @@ impl ReplyFactory {
     }
 }
 
-/// Writer of the body of one frame that may share bytes with other owners.
+/// Writer of the body of one frame. The frame may share bytes with other owners.
 #[derive(Debug)]
 pub(crate) struct Parts<'o> {
     outbox: &'o mut Outbox,
-    /// Buffer and memory reservation of the frame, if the frame is counted against the server's limit; `None` if its
-    /// bytes go directly into the outbox's buffer.
+    /// Buffer and memory reservation of the frame, if the frame counts against the server's limit. `None` if its bytes
+    /// go directly into the outbox's buffer.
     own: Option<CountedBytes>,
 }
 
-/// Bytes gathered for a frame that is counted against the server's limit, and the frame's memory reservation.
+/// Bytes of a frame that counts against the server's limit, and the frame's memory reservation.
 #[derive(Debug)]
 struct CountedBytes {
     bytes: Vec<u8>,
@@ -385,7 +385,7 @@ struct CountedBytes {
 }
 
 impl Parts<'_> {
-    /// Returns the buffer to which the bytes of the frame that are not shared must be appended.
+    /// Returns the buffer for those bytes of the frame that are not shared. The caller appends them.
     pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         match &mut self.own {
             Some(own) => &mut own.bytes,
@@ -393,7 +393,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Appends bytes that other owners share to the frame. They are not copied, unless they are few and the frame is
+    /// Appends bytes to the frame that other owners share. They are copied only if they are few and the frame is
     /// counted.
     pub(crate) fn share(&mut self, bytes: Bytes) {
         match &mut self.own {
@@ -407,8 +407,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Moves the bytes gathered so far into the outbox. A small piece is copied; a large one becomes a buffer of its
-    /// own and keeps its memory reservation.
+    /// Moves the bytes gathered so far into the outbox. A small piece is copied. A large piece becomes a buffer of its
+    /// own, and keeps its memory reservation.
     fn flush(&mut self) {
         let Some(own) = &mut self.own else { return };
         if own.bytes.len() < SHARED_FROM_BYTES {
@@ -421,13 +421,13 @@ impl Parts<'_> {
     }
 }
 
-/// Resizes a memory reservation to the actual size of the frame in bytes.
+/// Changes a memory reservation to the actual size of the frame in bytes.
 fn sized(mut held: Reservation, bytes: usize) -> Reservation {
     held.set(bytes as u64);
     held
 }
 
-/// Creates the failure of a large reply for which no memory is free.
+/// Creates the failure of a large reply for which the limit on replies has no room.
 pub(crate) fn no_room() -> Failure {
     Failure::overloaded("too many bytes of replies wait for clients: retry later")
 }
@@ -455,7 +455,7 @@ mod tests {
         replies.account.held(Resource::ReplyBytes)
     }
 
-    /// Puts a frame of `bytes` bytes, header included.
+    /// Puts a frame of `bytes` bytes, including the header, into the outbox.
     fn put(replies: &mut Replies, room: FrameMemory, bytes: usize) -> Result<bool, Failure> {
         replies.put(room, |out| {
             out.resize(out.len() + bytes, 7);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use thalweg_wire::{Fields, Kind, SharedFrame};
 
-/// Metadata of a request: id, kind, optional fields and time. Does not contain the decoded frame.
+/// Metadata of a request: id, kind, optional fields and time. The decoded frame is separate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'f> {
     /// Id of the request; 0 if the client wants no reply.
@@ -16,8 +16,8 @@ pub(crate) struct Request<'f> {
     pub fields: Fields<'f>,
     /// Time at which the server received the request.
     pub received: Instant,
-    /// The request's frame as a slice of the receive buffer; only for kinds whose bytes outlive the handler, such as
-    /// publishes.
+    /// The request's frame as a slice of the receive buffer. Present only for kinds whose bytes are needed after the
+    /// handler has returned, such as publishes.
     pub shared: Option<&'f SharedFrame>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct RequestId<'w> {
 impl std::fmt::Display for RequestId<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.trace {
-            // The client chooses the name; quotes and escapes keep it on one line.
+            // The client chooses the name. Quotes and escapes keep it on one line of the log.
             Some(trace) => write!(f, "{}", trace.escape_debug()),
             None => write!(f, "{:016x}-{}", self.channel, self.id),
         }
@@ -40,20 +40,20 @@ impl std::fmt::Display for RequestId<'_> {
 }
 
 impl Request<'_> {
-    /// Returns owned bytes of `part`, which is a part of the frame. They share the receive buffer if the frame does,
-    /// and are copied otherwise.
+    /// Returns owned bytes of `part`, a part of the frame. If the frame has a shared receive buffer, the bytes share
+    /// it; otherwise they are copied.
     #[must_use]
     pub(crate) fn share(&self, part: &[u8]) -> Bytes {
         self.shared.map_or_else(|| Bytes::copy_from_slice(part), |frame| frame.share(part))
     }
 
-    /// Returns the name of the request in log lines, on the channel with this number.
+    /// Returns the name of the request in log lines. `channel` is the number of its channel.
     #[must_use]
     pub(crate) fn name(&self, channel: u64) -> RequestId<'_> {
         RequestId { trace: self.fields.trace, channel, id: self.id }
     }
 
-    /// Longest time that the client waits for the reply; `None` if the request has no timeout.
+    /// Maximum time that the client waits for the reply; `None` if the request has no timeout.
     #[must_use]
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.fields.timeout_micros.map(Duration::from_micros)

@@ -1,14 +1,14 @@
-//! Pending work of a channel: the frame ids in use, the futures of their replies, and the handles that stop these
+//! Pending work of a channel: the frame ids in use, the futures of pending replies, and the handles that stop these
 //! futures.
 //!
-//! Owns: ids, the futures of pending replies, the steps of subscriptions, and limits on their numbers. Does not own
+//! Owns: ids, the futures of pending replies, the steps of subscriptions, and limits on their numbers. Does not own:
 //! the work of these futures, nor the time at which they are polled (`channel`).
 //!
-//! The channel's task polls one set with the futures of requests, and one with the steps of subscriptions: only futures
-//! that were woken are polled, and no request needs a task of its own.
+//! The channel's task polls two sets: the futures of requests, and the steps of subscriptions. It polls only futures
+//! that were woken, and no request needs a task of its own.
 //!
-//! Invariants: an id is in the table from the arrival of its request until its last frame is in the outbox; at most
-//! `max_requests` requests are pending at a time, and each counts against the server's limit on requests in flight.
+//! Invariants: an id is in the table from the arrival of its request until its last frame is in the outbox. At most
+//! `max_requests` requests are pending at a time, and each counts against the server's limit on requests in progress.
 
 use std::{
     collections::HashMap,
@@ -40,9 +40,9 @@ use super::{
 /// Current use of a frame id on a channel: a request or a subscription.
 #[derive(Debug)]
 pub(crate) enum IdUse {
-    /// The id belongs to a pending request. The handle exists if the request can be stopped.
+    /// The id belongs to a pending request. The handle stops the request; `None` if the request cannot be stopped.
     Request(Option<Arc<Notify>>),
-    /// The id belongs to a subscription that the channel feeds (tail, push, or watch of keys or of the cluster).
+    /// The id belongs to a subscription that the channel feeds: a tail, a push, or a watch of keys or of the cluster.
     Subscription(Box<Subscription>),
     /// The id belongs to a subscription to subjects, which the broker feeds.
     Subject,
@@ -53,7 +53,7 @@ pub(crate) enum IdUse {
 pub(crate) struct PendingRequest {
     /// Id that the client has given to the request.
     pub id: u32,
-    /// Kind of the request's frame, by which metrics count the request.
+    /// Kind of the request's frame. Metrics count the request by it.
     pub kind: Kind,
     /// Time at which the server received the request.
     pub received: Instant,
@@ -61,12 +61,12 @@ pub(crate) struct PendingRequest {
     pub trace: Option<Box<str>>,
 }
 
-/// Result of a future in the channel's set that has completed.
+/// Result of a completed future in one of the channel's sets.
 #[derive(Debug)]
 pub(crate) enum Finished {
     /// A request has completed with this reply or failure.
     Request(PendingRequest, Result<Reply, Failure>),
-    /// A step of the subscription with this id has completed. Contains the subscription's source and the step's
+    /// A step of the subscription with this id has completed. The source of the subscription comes back with the step's
     /// result.
     Step(u32, Source, StepResult),
 }
@@ -114,8 +114,8 @@ impl Future for StepTask {
     }
 }
 
-/// Hasher for frame ids, which clients usually assign in sequence. A client that provokes collisions slows down only
-/// its own channel.
+/// Hasher for frame ids. Clients usually assign these in sequence. A client that causes collisions slows down only its
+/// own channel.
 #[derive(Debug, Default)]
 pub(crate) struct IdHasher(u64);
 
@@ -136,7 +136,7 @@ impl Hasher for IdHasher {
 /// Table of the pending requests and the subscriptions of a channel; see the module's documentation.
 pub(crate) struct Requests {
     tasks: FuturesUnordered<RequestTask>,
-    /// Running steps of subscriptions, apart from the requests because they need turns.
+    /// Running steps of subscriptions. They are separate from the requests because they need turns for bulk output.
     steps: FuturesUnordered<StepTask>,
     ids: HashMap<u32, IdUse, BuildHasherDefault<IdHasher>>,
     requests: usize,
@@ -194,15 +194,15 @@ impl Requests {
         self.subscriptions
     }
 
-    /// Adds a pending command of a request. Returns the request and its reply if the command is already done, as is
-    /// common without an fsync.
+    /// Adds a pending command of a request. If the command is already done, returns the request and its reply instead.
+    /// This is common without an fsync.
     pub(crate) fn write(
         &mut self,
         waiting: PendingRequest,
         mut write: PendingCommand,
         account: &Arc<Account>,
     ) -> Option<(PendingRequest, Result<Reply, Failure>)> {
-        // Polled with a waker that does nothing; an unfinished write is polled again with the set.
+        // Polled with a waker that has no effect. If the write is not finished, the set polls it again with a real one.
         if let Poll::Ready(outcome) = Pin::new(&mut write).poll(&mut Context::from_waker(Waker::noop())) {
             return Some((waiting, outcome.map(Reply::Outcome).map_err(Failure::from)));
         }
@@ -210,8 +210,8 @@ impl Requests {
         None
     }
 
-    /// Adds a request that writes, so that neither a cancel nor a timeout stops its work. The client waits for its
-    /// reply at most for `timeout`.
+    /// Adds a request that writes. Neither a cancel nor a timeout stops its work. The client waits for its reply at
+    /// most for `timeout`.
     pub(crate) fn add_write(
         &mut self,
         waiting: PendingRequest,
@@ -232,7 +232,7 @@ impl Requests {
     }
 
     /// Adds a request whose work stops at a cancel or at the request's timeout. While the flag `begun` is set, the work
-    /// may have had an effect, and the failure says so.
+    /// may have had an effect, and the failure then says so.
     pub(crate) fn add_pending(
         &mut self,
         waiting: PendingRequest,
@@ -254,7 +254,7 @@ impl Requests {
         self.tasks.push(RequestTask { waiting, work, _held: held });
     }
 
-    /// Adds a subscription or a subscription to subjects under its frame id.
+    /// Adds a subscription of any kind under its frame id.
     pub(crate) fn subscribed(&mut self, id: u32, used: IdUse) {
         self.subscriptions += 1;
         self.ids.insert(id, used);

@@ -38,7 +38,7 @@ const VERSIONS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 /// Handles a `scan` request: replies with a page of key-value pairs and a cursor.
 pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) -> Result<Handled, Failure> {
     let keyspace = keyspace(turn.app, scan.keyspace)?;
-    // As over HTTP, both the size of a page and the number of concurrent scans are limited.
+    // As over HTTP, the size of a page and the number of concurrent scans are both limited.
     let held = turn.account.take(Resource::Scans, 1);
     let held = held.ok_or_else(|| Failure::overloaded("too many scans at a time: retry later"))?;
     let scan_of = ScanOf::new(scan)?;
@@ -47,11 +47,11 @@ pub(crate) fn scan(turn: &mut Turn<'_>, request: &Request<'_>, scan: &Scan<'_>) 
     let asked = if scan.max_bytes == 0 { NATIVE_PAGE_BYTES } else { scan.max_bytes.into() };
     let bytes = usize::try_from(asked).unwrap_or(usize::MAX).min(max_frame_bytes);
     let app = Arc::clone(turn.app);
-    // A page of large values is read on a blocking thread even if it has few pairs.
+    // A page of large values is read on another thread even if it has few pairs.
     let few = if bytes as u64 <= INLINE_READ_BYTES || scan.values == Values::Omit { items } else { usize::MAX };
     let few = if items == 1 { 1 } else { few };
     inline_or_blocking(turn, request, few, bytes, move || {
-        // The scan counts until the reply is made.
+        // The scan counts until its reply has been made.
         let mut iter = scan_of.begin(&keyspace)?;
         let account = held.account();
         if scan_of.range.values == engine::Values::Include
@@ -124,7 +124,7 @@ impl ScanOf {
         Ok(Self { range, revision: scan.revision, cursor })
     }
 
-    /// Begins the scan at the start of its range or after its cursor.
+    /// Begins the scan at the start of its range, or after its cursor.
     fn begin(&self, keyspace: &Keyspace) -> Result<KeyspaceIter, Failure> {
         let range = self.range.clone();
         Ok(match (&self.cursor, self.revision) {
@@ -135,8 +135,8 @@ impl ScanOf {
     }
 }
 
-/// Removes pairs from the end of a page that do not fit into the frame; returns true if there were any. A page exceeds
-/// its limit by at most one pair, and the cursor is about as long as a key.
+/// Removes pairs from the end of a page until the page fits into a frame. Returns true if pairs were removed. A page
+/// exceeds its limit by at most one pair, and the cursor is about as long as a key.
 fn truncate_pairs(pairs: &mut Vec<(Bytes, Entry)>, max_frame_bytes: usize) -> Result<bool, Failure> {
     let cursor = |last: &(Bytes, Entry)| last.0.len() + 128;
     let mut bytes = PAGE_HEAD_BYTES + pairs.iter().map(pair_bytes).sum::<usize>();
@@ -173,7 +173,7 @@ pub(crate) fn versions(
     inline_or_blocking(turn, request, limit.min(INLINE_LISTED as usize + 1), MAX_VERSIONS_PAGE_BYTES, move || {
         let found = keyspace.versions(&key, before, limit)?;
         let durability = app.db.blocking().visible_durability();
-        // Counts until the reply is made.
+        // The request counts as a scan until its reply has been made.
         let _ = &held;
         Ok(move |out: &mut Replies, id: u32| {
             let fits = versions_that_fit(&found.versions, max_frame_bytes);
@@ -192,7 +192,7 @@ pub(crate) fn versions(
     })
 }
 
-/// Returns how many of the versions fit into a frame, but at least one, even if it is too large.
+/// Returns the number of versions that fit into a frame. Returns at least 1, even if the first version is too large.
 fn versions_that_fit(versions: &[engine::KeyVersion], max_frame_bytes: usize) -> usize {
     let mut bytes = VERSIONS_HEAD_BYTES;
     let fits = versions.iter().take_while(|version| {

@@ -1,6 +1,6 @@
 //! Setup of the native port's listener: its transports (TCP, TLS, QUIC) and its certificate.
 //!
-//! Owns: reading or creating the certificate, reloading it, and logging its state and validity. Does not own
+//! Owns: reading or creating the certificate, reloading it, and logging its state and validity. Does not own:
 //! connections.
 
 use std::{
@@ -18,7 +18,7 @@ use thalweg_transport::{
 };
 use thalweg_types::SpaceTime;
 
-/// Time before the end of a certificate's validity from which the server logs a warning.
+/// Time before the end of a certificate's validity at which the server begins to log warnings.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Returns the options of the native port's listener from the configuration. If no certificate files are configured, a
@@ -40,11 +40,12 @@ pub fn options(config: &Config, address: IpAddr) -> Result<ListenOptions, Identi
 fn quic(config: &Config) -> QuicOptions {
     let window = u32::try_from(config.native_quic_window.0).unwrap_or(u32::MAX);
     QuicOptions {
-        // A channel that the server does not read must not block the others.
+        // If the server does not read one channel, this must not block the others.
         stream_window_bytes: window / 2,
         receive_window_bytes: window,
         send_window_bytes: window,
-        // The protocol's keepalive, which is derived from the same setting, should detect a dead peer first.
+        // The protocol's keepalive follows from the same setting. It should detect a dead peer before this timeout
+        // does.
         idle_timeout: QuicOptions::DEFAULTS.idle_timeout.max(config.idle_timeout.0),
         ..QuicOptions::DEFAULTS
     }
@@ -53,14 +54,14 @@ fn quic(config: &Config) -> QuicOptions {
 fn identity(config: &Config, address: IpAddr) -> Result<Identity, IdentityError> {
     match (&config.native_certificate, &config.native_key) {
         (PemFile::At(certificate), PemFile::At(key)) => Identity::from_pem_files(certificate, key),
-        // The configuration check ensures that both or neither are files. The server command has a data directory; a
-        // database that a program opened may live elsewhere or only in memory.
+        // The check of the configuration ensures that both or neither are files. The server command has a data
+        // directory. A database that a program has opened may have another directory, or none.
         _ if config.data.is_dir() => Identity::development(&config.data, address),
         _ => Identity::ephemeral(address),
     }
 }
 
-/// The certificate files of a port that uses TLS or QUIC, for reloading them.
+/// The certificate files of a port that uses TLS or QUIC. Used to reload them.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     served: Identity,
@@ -69,8 +70,8 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Returns the certificate files of a listener; `None` if none are configured or the port uses neither TLS nor
-    /// QUIC.
+    /// Returns the certificate files of a listener. `None` if no files are configured, or if the port uses neither TLS
+    /// nor QUIC.
     pub fn of(listener: &Listener, config: &Config) -> Option<Self> {
         match (&config.native_certificate, &config.native_key) {
             (PemFile::At(certificate), PemFile::At(key)) => {
@@ -80,8 +81,8 @@ impl Certificate {
         }
     }
 
-    /// Reads the certificate files again, for later handshakes; open connections stay. If a file is unusable, returns
-    /// an error and changes nothing. Blocks on file reads.
+    /// Reads the certificate files again, for later handshakes. Open connections stay. If a file is unusable, returns
+    /// an error and changes nothing. Blocks while it reads the files.
     pub fn reload(&self) -> Result<Fingerprint, IdentityError> {
         self.served.replace(&Identity::from_pem_files(&self.certificate, &self.key)?);
         self.warn_if_expiring();

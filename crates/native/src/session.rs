@@ -1,4 +1,4 @@
-//! The parameters of a connection, as its handshake has determined them; each of its channels has a copy.
+//! The parameters of a connection, which its handshake determines. Each of its channels has a copy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use thalweg_wire::handshake::{Agreed, ServerParameters};
 
 use super::Native;
 
-/// Parameters of a connection, as its handshake has determined them; each of its channels has a copy.
+/// Parameters of a connection, which its handshake determines. Each of its channels has a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     /// State of the server that all protocols share: database, configuration, admission.
@@ -32,8 +32,8 @@ pub(crate) struct Session {
     pub max_subscriptions: u32,
     /// Maximum time from the arrival of a frame's first bytes until the frame is complete.
     pub frame_timeout: Duration,
-    /// Maximum time in which the client reads none of the bytes that the server has to send to it. After it the
-    /// connection is closed.
+    /// Maximum time for which the client may read none of the bytes that wait for it. After this time the server closes
+    /// the connection.
     pub write_timeout: Duration,
 }
 
@@ -63,8 +63,8 @@ impl Session {
         }
     }
 
-    /// Interval at which a channel checks its timeouts. A timeout fires late by at most a quarter of the shortest one,
-    /// unless that quarter is outside of 10 ms to 5 s.
+    /// Returns the interval at which a channel checks its timeouts: a quarter of the shortest timeout, but at least 10
+    /// ms and at most 5 s. A timeout fires late by at most this time.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         let shortest = self.keep_alive.min(self.frame_timeout).min(self.write_timeout);

@@ -11,7 +11,7 @@ use super::metrics::Metrics;
 pub struct Native {
     /// State of the server that all protocols share: database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Number that is different after each start of the server. Ids of caches are valid only until the next start.
+    /// Number that differs after each start of the server. Ids of caches are valid only until the next start.
     pub(crate) run: u64,
     /// Metrics of native connections and requests.
     pub(crate) metrics: Arc<Metrics>,

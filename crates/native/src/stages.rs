@@ -1,15 +1,15 @@
 //! Times of the stages of a publish. One in [`SAMPLED_OF`] batches of each channel is timed.
 //!
-//! Owns: the stages, their names and their histograms. Does not own: the moments between them, which the tasks of the
-//! publisher's and the subscribers' channels note.
+//! Owns: the stages, their names and their histograms. Does not own: the points in time between them, which the tasks
+//! of the publisher's and the subscribers' channels record.
 
 use std::{fmt, time::Duration};
 
 use prometheus_client::{encoding::DescriptorEncoder, metrics::MetricType, registry::Unit};
 use thalweg_serving::metrics::{NoLabels, Shards};
 
-/// One in this number of batches of a channel is timed. Reading the clock for every batch would take a noticeable part
-/// of the time of a small batch.
+/// Sampling rate: one in this number of batches of a channel is timed. Reading the clock for every batch would take a
+/// noticeable part of the time of a small batch.
 pub(crate) const SAMPLED_OF: u32 = 64;
 
 /// Stage of a publish.
@@ -19,10 +19,9 @@ pub(crate) enum PublishStage {
     Receive,
     /// Distribution to the queues of all matching subscriptions. It overlaps with `Queue`.
     FanOut,
-    /// Waiting in a queue: from the beginning of the distribution until the task of a subscriber's connection takes the
-    /// batch.
+    /// Waiting in a queue: from the beginning of the distribution until a subscriber's channel takes the batch.
     Queue,
-    /// Sending: until the bytes for this connection are handed over to the kernel.
+    /// Sending: from taking the batch until all its bytes for the subscriber are passed to the kernel.
     Send,
 }
 

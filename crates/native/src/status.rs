@@ -41,8 +41,8 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>) -> Result<Handled
     Ok(Handled::Replied)
 }
 
-/// Collects the whole numbers in a JSON value under their path (such as `log.segments`). Values that are not whole
-/// numbers are left out.
+/// Collects the whole numbers in a JSON value. The name of each is its path, such as `log.segments`. Other values are
+/// left out.
 fn flatten(into: &mut Vec<(String, u64)>, name: String, value: &Value) {
     let below = |part: &str| if name.is_empty() { part.to_owned() } else { format!("{name}.{part}") };
     match value {

@@ -1,5 +1,5 @@
-//! A step of a subscription, which produces its next frame: the step's bounds ([`StepLimits`]) and its result
-//! ([`StepResult`]). `subscription` decides when a step begins.
+//! A step of a subscription: its bounds ([`StepLimits`]) and its result ([`StepResult`]). Each step produces the next
+//! frame of the subscription. `subscription` decides when a step begins.
 
 use std::{fmt, sync::Arc};
 
@@ -14,22 +14,22 @@ use super::{
     replies::{FrameMemory, Replies},
 };
 
-/// Behaviour of a subscription's step that finds no messages.
+/// Behaviour of a subscription's step if it finds no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
-    /// The step waits until there are messages or it is stopped.
+    /// The step waits until there are messages, or until it is stopped.
     Wait,
-    /// The step returns immediately. Used for a cancelled subscription that only sends its pending messages.
+    /// The step returns immediately. Used for a cancelled subscription that still sends its pending messages.
     Return,
 }
 
-/// Bounds of a subscription's step, and the signal that stops the step.
+/// Bounds of a subscription's step, and the signal that stops it.
 #[derive(Clone, Debug)]
 pub(crate) struct StepLimits {
     /// Maximum number of messages that the step may send: the number left until the limit of the subscription.
     pub max_messages: u64,
-    /// Remaining credit of the client in messages and in bytes. A frame may exceed it, but no step tries to build a
-    /// larger frame.
+    /// Remaining credit of the client, in messages and in bytes. A step tries to stay within it, but a single message
+    /// may exceed it.
     pub credit: (u64, u64),
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
@@ -37,14 +37,14 @@ pub(crate) struct StepLimits {
     pub when_empty: WhenEmpty,
     /// Account of the connection, in which large frames count.
     pub account: Arc<Account>,
-    /// Signal to end the step without a result.
+    /// Signal that the step must end without a result.
     pub stop: Arc<Notify>,
 }
 
 impl StepLimits {
-    /// Returns the memory reservation for a frame with `bytes` bytes of messages; `None` if the frame is large and
-    /// must wait for memory. No frame of a subscription is dropped for lack of memory: it waits, or, when the
-    /// subscription is ending, exceeds the limit.
+    /// Returns the memory for a frame with `bytes` bytes of messages. `None` if the frame is large and must wait for
+    /// memory. Lack of memory never drops a frame of a subscription: the frame waits, or, if the subscription is
+    /// ending, exceeds the limit.
     pub(crate) fn room_for(&self, bytes: u64) -> Option<FrameMemory> {
         if bytes <= NATIVE_PAGE_BYTES {
             return Some(FrameMemory::CountedBySource);
@@ -55,9 +55,8 @@ impl StepLimits {
         }
     }
 
-    /// Waits until memory for a frame with `bytes` bytes of messages can be [reserved](Self::room_for). In the meantime
-    /// the step holds neither the frame nor its data. Returns `None` if the subscription's step was stopped while it
-    /// waited.
+    /// Waits until memory for a frame with `bytes` bytes of messages can be [reserved](Self::room_for). During the
+    /// wait, the step must hold neither the frame nor its data. Returns `None` if the step was stopped during the wait.
     pub(crate) async fn wait_for_room(&self, bytes: u64) -> Option<FrameMemory> {
         loop {
             tokio::select! {
@@ -76,7 +75,7 @@ type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
 /// Result of one step of a subscription.
 pub(crate) enum StepResult {
-    /// A frame, or several that belong together, and the credit that they use up.
+    /// One frame, or several that belong together, and the credit that they use.
     Frame {
         /// Number of messages, records or changes in the frames.
         messages: u64,

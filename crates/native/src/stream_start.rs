@@ -1,7 +1,7 @@
 //! Offsets at which reads and tails of streams start.
 //!
-//! Owns: converting the position in a request to an offset. A position by time may need the disk. Does not own:
-//! reading.
+//! Owns: converting the position in a request to an offset. A position by time may need a read from the disk. Does not
+//! own: reading records.
 
 use thalweg_engine::{ReadError, Stream};
 use thalweg_types::Offset;

@@ -33,7 +33,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     let max_bytes = if read.max_bytes == 0 { DEFAULT_RECORD_BYTES } else { read.max_bytes.into() };
     let max_bytes = max_bytes.min(room_for_records(turn.out.max_frame_bytes())).min(turn.app.config.reading_bytes());
     let limits = Page { from: Offset(0), max_records, max_bytes, enough_records: u64::MAX, hard_max_bytes: max_bytes };
-    // A search for a start by time may read a batch of the log, like the page itself.
+    // A search by time for the start may read a batch of the log, and the page may need the disk too.
     let page = move |app: &App, stream: &Stream| Page { from: begin(stream, &from)?, ..limits }.read(app, stream);
     let (on_the_spot, budget) = match turn.is_sole_client {
         true => (ALONE_READ_BYTES, Budget::alone(u64::MAX)),
@@ -55,7 +55,7 @@ pub(crate) fn read(turn: &mut Turn<'_>, request: &Request<'_>, read: &Read) -> R
     }))
 }
 
-/// Handles a `tail` request: begins a subscription to the present and future records of a stream.
+/// Handles a `tail` request: begins a subscription to the existing and future records of a stream.
 pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail) -> Result<Handled, Failure> {
     let stream = turn.app.db.blocking().stream_by_id(tail.stream);
     let tail = match turn.budget().perform(|| tailing(&stream, &tail.from)) {
@@ -64,7 +64,7 @@ pub(crate) fn tail(turn: &mut Turn<'_>, request: &Request<'_>, tail: &wire::Tail
             turn.out.reply(request.id, &reply)?;
             Tail::new(turn.app, stream, &reply)
         }
-        // The tail's first step searches for its start on another thread, and sends the reply.
+        // The tail's first step finds its start on another thread, and then sends the reply.
         Err(spent) => Tail::starting(turn.app, stream, tail.from.clone(), spent),
     };
     Ok(Handled::Began(Source::Tail(Box::new(tail))))

@@ -1,5 +1,5 @@
-//! Handlers of requests about subjects (publish/subscribe addresses): publish, ask, subscribe. They change the state
-//! in `subjects`.
+//! Handlers of requests about subjects (publish/subscribe addresses): publish, ask, subscribe. They change the state in
+//! `subjects`.
 
 use std::sync::{
     Arc,
@@ -72,7 +72,7 @@ fn publish_all(
             Ok(Handled::Replied)
         }
         Err(_) if request.id == 0 => Ok(Handled::Replied),
-        // The batches stay queued until they are published, whether or not the client waits.
+        // The batches stay queued until they are published, even if the client no longer waits.
         Err(later) => Ok(Handled::Unstoppable(Box::pin(async move {
             let published = later.await.map_err(|_| failure::stopping().with_unknown_effect())?;
             let Published { delivered, missed, .. } = published;
@@ -94,7 +94,7 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
     let now = turn.app.views.moment(request.received);
     let (answered, answer) = oneshot::channel();
     let asks = subjects.asks()?;
-    // Expired and cancelled asks free their slots first.
+    // This first frees the slots of expired and cancelled asks.
     asks.expire(now, drop);
     let reply_to = asks.begin(now, wait, answered).map_err(|(_, error)| Failure::of(&error))?;
     let records = checked.batch.records().len();
@@ -132,17 +132,16 @@ pub(crate) fn ask(turn: &mut Turn<'_>, request: &Request<'_>, ask: &Ask<'_>) -> 
             Err(_) => Err(Failure::of(&RequestError::TimedOut).with_unknown_effect()),
         }
     };
-    // A responder may have the message, or still get it.
+    // A responder may have received the message, or may still receive it.
     Ok(Handled::later_with_effect(reply, Arc::new(AtomicBool::new(true))))
 }
 
-/// Returns a failure if an asked message reached no subscriber.
+/// Returns a failure if the message of an ask reached no subscriber.
 fn require_subscriber(published: Published) -> Result<(), Failure> {
     RequestError::of(published).map_or(Ok(()), |error| Err(Failure::of(&error)))
 }
 
-/// Replies to an `ask` request with the first message of `answer`, the batch that a subscriber has published as its
-/// answer.
+/// Replies to an `ask` request with the first message of `answer`. A subscriber has published this batch as its answer.
 fn put_answer(out: &mut Replies, id: u32, answer: &Batch) -> Result<(), Failure> {
     if id == 0 {
         return Ok(());
@@ -181,7 +180,7 @@ pub(crate) fn subscribe(turn: &mut Turn<'_>, request: &Request<'_>, frame: &Subs
     subjects.subscriptions.insert(request.id, Subscription { credit, left, draining: false, _held: held });
     let SubscribeOptions { max_messages: queue_messages, max_bytes: queue_bytes, .. } = options;
     turn.out.reply(request.id, &Subscribed { queue_messages, queue_bytes })?;
-    // A subscription with a limit of 0 ends in the next turn.
+    // This lets a subscription with a limit of 0 end in the next turn.
     subjects.bell.rung.store(true, Ordering::Relaxed);
     Ok(Handled::BeganSubject)
 }

@@ -1,14 +1,14 @@
-//! State of a channel for publish/subscribe on subjects: its publishing, subscriptions and asks (requests that a
-//! subscriber answers).
+//! State of a channel for publish/subscribe on subjects: its publishing, its subscriptions, and its asks. An ask is a
+//! request that a subscriber answers.
 //!
 //! Owns: the channel's link to the broker; the credit, limits and ends of its subscriptions; and the answers to its
-//! asks. In each turn with room in the outbox the channel calls [`Subjects::deliver`], and it forwards the client's
-//! credits and cancels.
+//! asks. In each turn with room in the outbox, the channel calls [`Subjects::deliver`]. It also forwards the client's
+//! credits and cancels to this module.
 //!
-//! The task of the publisher's channel puts published batches into the queues of the interested links. The tasks of
-//! the subscribers' channels move them to their outboxes, so a message passes between tasks once. The outbox contains
-//! a few bytes and a reference to the batch. A channel takes no more batches from its queues than its outbox has room
-//! for, because queue policies only act on queued messages.
+//! The task of the publisher's channel puts published batches into the queues of the interested links. The tasks of the
+//! subscribers' channels move them to their outboxes, so a message passes between tasks once. The outbox contains a few
+//! bytes and a reference to the batch. A channel takes only as many batches from its queues as its outbox has room for,
+//! because queue policies apply only to queued messages.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -43,25 +43,26 @@ use super::{
     stages::PublishStage,
 };
 
-/// Id of the channel's own subscription for answers to its asks. Ids that clients choose have 32 bits, so none can
-/// equal it.
+/// Id of the channel's own subscription, which receives answers to its asks. Ids that clients choose have 32 bits, so
+/// none can equal it.
 const INBOX: SubscriptionId = SubscriptionId(u64::MAX);
 
 /// Maximum number of batches that a channel takes from its link in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
-/// Result of delivering, in one turn, to a channel's subscriptions to subjects.
+/// Result of one delivery to a channel's subscriptions to subjects.
 #[derive(Debug, Default)]
 pub(crate) struct DeliveryTurn {
     /// True if there was progress: a frame was put into the outbox, or a batch was published.
     pub moved: bool,
     /// Ids of the subscriptions that have ended; their last frames are in the outbox.
     pub ended: Vec<u32>,
-    /// Reason why the channel must be closed, if the queue of a subscription with policy `disconnect` was full.
+    /// Reason why the channel must be closed: the queue of a subscription with the policy `disconnect` was full. `None`
+    /// if the channel stays open.
     pub disconnect: Option<String>,
 }
 
-/// Notification of a channel by the broker: wakes the channel's task, and records that there are messages to deliver.
+/// Notification of a channel by the broker. Wakes the channel's task, and records that there are messages to deliver.
 #[derive(Default)]
 pub(crate) struct SubjectWaker {
     waker: AtomicWaker,
@@ -78,11 +79,11 @@ impl Notify for SubjectWaker {
 /// State of a client's subscription to a pattern of subjects.
 pub(crate) struct Subscription {
     pub(crate) credit: SendCredit,
-    /// Number of messages after which the subscription ends, and the reason that the client is then sent; `None` if
-    /// the subscription has no limit.
+    /// Number of messages that may still be sent before the subscription ends, and the reason for the client when it
+    /// ends. `None` if the subscription has no limit.
     pub(crate) left: Option<(u64, Failure)>,
-    /// True after the client has cancelled the subscription but wants its queued messages: it ends when it can send no
-    /// more of them.
+    /// True after the client has cancelled the subscription but still wants its queued messages. It ends when it can
+    /// send no more of them.
     pub(crate) draining: bool,
     /// Share of the connection in the server's limit on subscriptions.
     pub(crate) _held: SubscriptionShare,
@@ -95,20 +96,20 @@ pub(crate) struct Subjects {
     pub(crate) bell: Arc<SubjectWaker>,
     pub(crate) waiter: Arc<dyn Notify>,
     pub(crate) publishing: Publishing,
-    /// Owner of the link: the client's address.
+    /// Owner of the link for the limits of the broker: the client's address.
     owner: Arc<LinkOwner>,
-    /// Link to the broker, opened by the first subscription or ask.
+    /// Link to the broker. The first subscription or ask opens it.
     link: Option<Link>,
     pub(crate) subscriptions: HashMap<u32, Subscription>,
-    /// Ids of the subscriptions that have a limit, or that end after their queued messages.
+    /// Ids of the subscriptions that have a limit, or that were cancelled and end after their queued messages.
     pub(crate) counted: BTreeSet<u32>,
     /// Requests to subjects (asks) that wait for an answer. The first ask creates the table.
     asks: Option<Requests<oneshot::Sender<Batch>>>,
-    /// Reused buffer for batches taken from the link to the broker.
+    /// Buffer for batches taken from the link to the broker. It is reused.
     taken: Vec<Outbound>,
-    /// Time at which a timed batch was put into the outbox, until the outbox is sent.
+    /// Time at which a timed batch was taken from the queue. `None` when the outbox has been sent.
     timed: Option<Moment>,
-    /// True if the link to the broker has more batches than the last call has taken.
+    /// True if the link to the broker may have more batches than the last call has taken.
     more: bool,
 }
 
@@ -170,13 +171,13 @@ impl Subjects {
         Ok(self.asks.as_mut().expect("just made"))
     }
 
-    /// Registers the waker of the channel's task, which the broker wakes when there are messages to deliver.
+    /// Registers the waker of the channel's task. The broker wakes the task when there are messages to deliver.
     pub(crate) fn woken_by(&mut self, cx: &Context<'_>) {
         self.bell.waker.register(cx.waker());
     }
 
-    /// Returns true if a batch that the client published waits because the queue of a subscriber is full, or if the
-    /// client must wait for a turn before more of its requests are handled. The channel then handles no further frame.
+    /// Returns true if the channel must handle no further frame. Either a published batch waits because a subscriber's
+    /// queue is full, or the client must wait for a turn before more of its requests are handled.
     #[must_use]
     pub(crate) fn is_blocked(&self) -> bool {
         self.publishing.is_blocked() || self.publishing.caused.need_turn()
@@ -189,7 +190,7 @@ impl Subjects {
         publishing.flush(&PublishTarget { views: &app.views, times, waiter, received: None });
     }
 
-    /// Publishes batches that waited for a subscriber's queue, if it has room now. Returns true if there was progress.
+    /// Publishes waiting batches if the subscriber's queue has room now. Returns true if there was progress.
     pub(crate) fn publish_blocked(&mut self, cx: &mut Context<'_>) -> bool {
         let Self { app, native, waiter, publishing, .. } = self;
         let times = &native.publishes;
@@ -214,12 +215,12 @@ impl Subjects {
     pub(crate) fn credit(&mut self, id: u32, credit: &Credit) {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return };
         let more = subscription.credit.raise(credit);
-        // The broker may have removed the subscription already.
+        // If the broker has removed the subscription already, the credit is not needed.
         let _ = link.grant(SubscriptionId(id.into()), Grant { messages: more.messages, bytes: more.bytes });
     }
 
     /// Ends a subscription that the client has cancelled. Returns true if its `ended` frame is in the outbox. Returns
-    /// false if queued messages are sent before; then [`deliver`](Self::deliver) reports the end later.
+    /// false if queued messages must be sent before; [`deliver`](Self::deliver) then reports the end later.
     pub(crate) fn cancel(&mut self, id: u32, mode: CancelMode, out: &mut Replies) -> bool {
         let (Some(subscription), Some(link)) = (self.subscriptions.get_mut(&id), &self.link) else { return true };
         let waits = link.queue_stats(SubscriptionId(id.into())).map_or(0, |stats| stats.messages);
@@ -253,8 +254,8 @@ impl Subjects {
         self.more || self.bell.rung.load(Ordering::Acquire)
     }
 
-    /// Publishes batches that are due. If `may_take` is true, moves batches for the client's subscriptions into the
-    /// outbox as far as it has room.
+    /// Publishes batches that are due. If `may_take` is true, also moves batches for the client's subscriptions into
+    /// the outbox while it has room.
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,
@@ -274,10 +275,11 @@ impl Subjects {
             let bytes = (OUTBOX_BYTES - out.len()) as u64;
             self.more = link.take(&mut taken, Budget { batches: BATCHES_AT_ONCE, bytes }) == TakeResult::More;
             delivered.moved |= !taken.is_empty();
-            // Subscriptions may end in this loop, so the condition is evaluated before it.
+            // Subscriptions may end in this loop, so the condition is computed before it.
             let plain = self.counted.is_empty() && self.asks.is_none();
             for item in taken.drain(..) {
-                // Later batches of this call still name a subscription that an earlier one has ended.
+                // If an earlier batch has ended a subscription, later batches of this call may still name this
+                // subscription.
                 let plain = plain && delivered.ended.is_empty();
                 self.put(item, plain, out, &mut delivered);
             }
@@ -290,7 +292,7 @@ impl Subjects {
         delivered
     }
 
-    /// Notes that a batch leaves its queues, if it is timed.
+    /// Records that a batch leaves its queue, if the batch is timed.
     fn note_taken(&mut self, batch: &Batch) {
         if let Some(published) = batch.stamped_at() {
             let now = self.app.views.now();
@@ -299,7 +301,7 @@ impl Subjects {
         }
     }
 
-    /// Notes that the outbox has been sent.
+    /// Records that the outbox has been sent.
     pub(crate) fn note_sent(&mut self) {
         if let Some(taken) = self.timed.take() {
             self.native.publishes.record(PublishStage::Send, self.app.views.now().after(taken));
@@ -338,12 +340,12 @@ impl Subjects {
     }
 
     /// Counts a batch against the limit of a subscription. Returns true if the subscription gets the whole batch.
-    /// Otherwise sends it only as many messages as its limit permits, and returns false. If the subscription is the
-    /// channel's own, completes an ask with the batch.
+    /// Otherwise sends only as many messages as its limit permits, and returns false. If the subscription is the
+    /// channel's own, completes an ask with the batch and returns false.
     fn counts(&mut self, id: SubscriptionId, batch: &Batch, out: &mut Replies) -> bool {
         if id == INBOX {
             let waiting = self.asks.as_mut().and_then(|asks| asks.complete(batch.subject()));
-            // A late answer has no waiting ask and is dropped.
+            // If no ask waits for the answer any more, the answer is dropped.
             waiting.map(|waiting| waiting.send(batch.clone()));
             return false;
         }
@@ -356,13 +358,13 @@ impl Subjects {
         }
         let first = std::mem::take(left) as usize;
         if first > 0 {
-            // A message that is too large for the client is dropped; the subscription ends in either case.
+            // A message that is too large for the client is dropped. The subscription ends in either case.
             let _ = put_deliver(out, &sub_batch(batch, 0, first), &[id]);
         }
         false
     }
 
-    /// Puts a batch into the outbox, once for all of these subscriptions. The batch is split if it is larger than the
+    /// Puts a batch into the outbox, once for all of these subscriptions. Splits the batch if it is larger than the
     /// frames that the client accepts.
     fn send(&mut self, batch: &Batch, to: &[SubscriptionId], out: &mut Replies, delivered: &mut DeliveryTurn) {
         for ids in to.chunks(MAX_DELIVER_SUBSCRIPTIONS) {
@@ -397,8 +399,8 @@ impl Subjects {
     }
 }
 
-/// Returns the id of a subscription as the client knows it, which has 32 bits; only the channel's own subscription has
-/// a larger id.
+/// Converts the id of a subscription to the client's id, which has 32 bits. Must not be called for the channel's own
+/// subscription, whose id is larger.
 fn client_id(id: SubscriptionId) -> u32 {
     u32::try_from(id.0).unwrap_or_default()
 }
@@ -419,7 +421,7 @@ fn put_deliver(out: &mut Replies, batch: &Bytes, ids: &[SubscriptionId]) -> Resu
 
 /// Returns a new batch with `count` messages of `batch`, after the first `skip` messages.
 pub(crate) fn sub_batch(batch: &Batch, skip: usize, count: usize) -> Bytes {
-    // All published batches were checked.
+    // All published batches were checked, so this cannot fail.
     let whole = wire::Batch::decode(batch.encoded()).expect("checked when it was published");
     let mut writer = BatchWriter::new(whole.subject(), whole.reply()).expect("it was in a batch");
     for message in whole.messages().skip(skip).take(count).flatten() {

@@ -1,11 +1,11 @@
 //! Subscriptions that the channel feeds itself, without the broker: tails, pushes, watches of keys and of the cluster.
 //!
-//! A [`Source`] supplies one frame at a time, in a *step*: a future that owns the source while it runs and returns it
-//! with its result. A step begins only while the client's credit is left, and after the previous step's frame is in the
-//! outbox. A subscription therefore holds one frame in memory in addition to the outbox, and costs nothing while its
-//! client grants no credit.
+//! A [`Source`] produces one frame at a time, in a *step*. A step is a future that owns the source while it runs, and
+//! returns it with the result. A step begins only while the client has granted credit, and after the previous step's
+//! frame is in the outbox. So a subscription holds one frame in memory in addition to the outbox, and does no work
+//! while its client grants no credit.
 //!
-//! Owns: the accounting of credit and limit, and stopping. Does not own the contents of frames (`tail`, `push`,
+//! Owns: the accounting of credit and limit, and stopping. Does not own: the contents of frames (`tail`, `push`,
 //! `watch_source`, `event_source`).
 
 use std::{future::Future, pin::Pin, sync::Arc};
@@ -64,8 +64,8 @@ impl Source {
         })
     }
 
-    /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push, and for events
-    /// of the cluster, each of which has its own number, and for a tail that is starting.
+    /// Position (an offset or a revision) at which a later subscription can resume. `None` for a push, for a tail that
+    /// has no start yet, and for events of the cluster, which have numbers of their own.
     fn next(&self) -> Option<u64> {
         match self {
             Self::Tail(tail) => tail.next().map(|next| next.0),
@@ -83,18 +83,18 @@ impl Source {
 /// A subscription that the channel feeds: a tail, a push, or a watch of keys or of the cluster.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// Source of the subscription's frames; `None` while a step runs, which owns the source.
+    /// Source of the subscription's frames. `None` while a step runs, because the step owns the source.
     source: Option<Source>,
     /// Position at which a later subscription can resume: after the frames in the outbox, even if a step has read
     /// further. `None` for a push and for events of the cluster.
     next: Option<u64>,
-    /// True until the reply to the client's request is in the outbox. The step that finds it needs no credit.
+    /// True until the reply to the client's request is in the outbox. The step that produces the reply needs no credit.
     is_starting: bool,
     credit: SendCredit,
-    /// Number of messages that may still be sent until the limit of the subscription.
+    /// Number of messages that may still be sent before the subscription reaches its limit.
     left: u64,
-    /// Reason why the subscription must end, and the choice whether pending messages are sent first; `None` while no
-    /// end is requested.
+    /// Reason why the subscription must end, and the choice to send pending messages first or not. `None` if it need
+    /// not end.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     held: Reservation,
@@ -113,8 +113,8 @@ pub(crate) enum NextAction {
 }
 
 impl Subscription {
-    /// Creates a subscription that a source feeds. `limit` is the maximum number of messages in the client's request,
-    /// and `trace` the name that the client has given to the request.
+    /// Creates a subscription with this source. `limit` is the maximum number of messages in the client's request, and
+    /// `trace` is the name that the client has given to the request.
     #[must_use]
     pub(crate) fn new(
         source: Source,
@@ -161,10 +161,11 @@ impl Subscription {
         NextAction::Step(source.step(StepLimits { max_messages, credit, max_frame_bytes, when_empty, account, stop }))
     }
 
-    /// Puts the frames of a completed step into the outbox. Returns a reason if the subscription has ended.
+    /// Puts the frames of a completed step into the outbox. Returns the reason if the subscription has ended; `None` if
+    /// it continues.
     pub(crate) fn stepped(&mut self, id: u32, source: Source, found: StepResult, out: &mut Replies) -> Option<Failure> {
         let over = match found {
-            // The client cancelled before this frame was ready.
+            // The client has cancelled before this frame was ready, so the frame is dropped.
             StepResult::Frame { .. } if matches!(self.ending, Some((_, CancelMode::Now))) => None,
             StepResult::Frame { messages, bytes, encode } => {
                 self.credit.sent(messages, bytes);
@@ -193,18 +194,18 @@ impl Subscription {
         self.credit.raise(credit);
     }
 
-    /// Requests the end of the subscription for a reason. With the mode `Drain`, pending messages are sent before; a
-    /// second drain changes only the reason. With `Now` the subscription ends immediately, also if it is being
-    /// drained.
+    /// Requests the end of the subscription for the reason `why`. With the mode `Drain`, pending messages are sent
+    /// first; a second drain changes only the reason. With `Now`, the subscription ends immediately, even if it is
+    /// draining already.
     pub(crate) fn end(&mut self, why: Failure, mode: CancelMode) {
         if !matches!(self.ending, Some((_, CancelMode::Now))) {
             self.ending = Some((why, mode));
-            // `Notify` keeps the permit if the step is not waiting at this moment.
+            // If the step is not waiting now, `Notify` keeps the signal for its next wait.
             self.stop.notify_one();
         }
     }
 
-    /// Adds the position at which the client can resume to the reason of the subscription's end.
+    /// Adds the position at which the client can resume to the reason for the subscription's end.
     fn with_position(&self, failure: Failure) -> Failure {
         match self.next {
             Some(next) if !failure.has("next") => failure.with("next", next),

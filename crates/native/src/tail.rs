@@ -23,19 +23,19 @@ use super::{
     stream_start::tailing,
 };
 
-/// A tail of a stream, which supplies the frames of a subscription.
+/// A tail of a stream. It produces the frames of a subscription.
 #[derive(Debug)]
 pub(crate) struct Tail {
     app: Arc<App>,
     stream: Stream,
     next: Offset,
-    /// True if the last page did not reach the end of the stream, so that the next read may block on the disk.
+    /// True if the last page did not reach the end of the stream. The next read may then block on the disk.
     behind: bool,
-    /// Position at which the tail starts, while the offset of that position is unknown.
+    /// Position at which the tail starts, as long as its offset is unknown; `None` afterwards.
     start: Option<UnknownStart>,
 }
 
-/// Start of a tail whose offset could not be found on the channel's thread.
+/// Start of a tail that could not be found on the channel's thread.
 #[derive(Clone, Debug)]
 struct UnknownStart {
     from: Position,
@@ -44,14 +44,14 @@ struct UnknownStart {
 }
 
 impl Tail {
-    /// Creates a tail whose start the client knows from `reply`.
+    /// Creates a tail whose start is known. `reply` has already told the client the start.
     #[must_use]
     pub(crate) fn new(app: &Arc<App>, stream: Stream, reply: &Tailing) -> Self {
         let (next, behind) = (reply.next, reply.next < reply.high_watermark);
         Self { app: Arc::clone(app), stream, next, behind, start: None }
     }
 
-    /// Creates a tail whose first step finds the offset of the start `from`, and sends the reply with it. The search on
+    /// Creates a tail whose first step finds the offset of the start `from`, and then sends the reply. The search on
     /// the channel's thread has `spent` its budget.
     #[must_use]
     pub(crate) fn starting(app: &Arc<App>, stream: Stream, from: Position, spent: BudgetSpent) -> Self {
@@ -79,20 +79,22 @@ impl Tail {
                 Ok(Some(shown)) => match room.take().or_else(|| wanted.room_for(shown.bytes())) {
                     Some(room) => return found(shown, room),
                     None => {
-                        // The page is dropped and read again when there is memory, so that a waiting tail holds none.
+                        // The page is dropped, and read again when there is memory for it. So a waiting tail holds no
+                        // page.
                         let bytes = shown.bytes();
                         drop(shown);
                         (self.next, self.behind) = (from, true);
                         room = wanted.wait_for_room(bytes).await;
                         if room.is_none() {
-                            // A step that is stopped sends the records that it has found: a drain must not lose them.
+                            // A step that is stopped still sends the records that it has found, because a drain must
+                            // not lose them.
                             (room, is_stopped) = (Some(FrameMemory::Exceed), true);
                         }
                         continue;
                     }
                 },
                 Ok(None) if is_stopped || wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
-                // No room is kept while the tail waits for records.
+                // The reservation is released while the tail waits for records.
                 Ok(None) => room = None,
             }
             tokio::select! {
@@ -122,8 +124,8 @@ impl Tail {
         }
     }
 
-    /// Reads a page of records; `None` if there are none. The read runs on the channel's thread at the end of the
-    /// stream, where records are in memory, and otherwise on a thread that may block.
+    /// Reads a page of records; `None` if there are none. At the end of the stream, records are in memory, and the read
+    /// runs on the channel's thread. Other reads run on a thread that may block.
     async fn look(&mut self, wanted: &StepLimits) -> Result<Option<RecordsFrame>, Failure> {
         let hard_max_bytes = room_for_records(wanted.max_frame_bytes);
         let (credit_records, credit_bytes) = wanted.credit;
@@ -184,7 +186,7 @@ mod tests {
         let mut batch = RecordBatch::new();
         batch.push_payload(&vec![7; 2 * NATIVE_PAGE_BYTES as usize]).unwrap();
         stream.append(&batch).unwrap();
-        // There is no memory for replies of this size.
+        // This configuration has no memory for replies of this size.
         let mut config = Config::default();
         (config.max_reply_bytes_in_flight.0, config.share_reserve_percent) = (NATIVE_PAGE_BYTES, 0);
         let stop = Arc::new(Notify::new());
@@ -200,7 +202,7 @@ mod tests {
         let mut tail = Tail::new(app, stream, &reply);
         let mut step = Box::pin(tail.step(wanted));
         assert!(poll_fn(|cx| Poll::Ready(step.as_mut().poll(cx))).await.is_pending(), "the page is read elsewhere");
-        // As for a cancel that drains the subscription.
+        // Stops the step like a cancel that drains the subscription.
         stop.notify_one();
         let found = tokio::time::timeout(Duration::from_secs(60), step).await.unwrap();
         assert!(matches!(found, StepResult::Frame { messages: 1, .. }), "{found:?}");

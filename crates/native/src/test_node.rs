@@ -1,4 +1,4 @@
-//! A server without threads, for tests that take the steps of its connections themselves.
+//! A server without threads. Tests run the steps of its connections themselves.
 
 use std::sync::Arc;
 

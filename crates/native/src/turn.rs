@@ -28,14 +28,14 @@ pub(crate) struct Turn<'t> {
     pub writes: &'t mut Writes,
     /// Number of the channel, unique on this server.
     pub number: u64,
-    /// True if no other channel has been active recently, so that a handler which blocks shortly delays no other
-    /// client.
+    /// True if no other channel or connection of the server has been active recently. A handler that blocks for a short
+    /// time then delays no other client.
     pub is_sole_client: bool,
 }
 
 impl Turn<'_> {
-    /// Returns the budget of a short read. A read of the only active client may wait for the disk on this thread: this
-    /// is faster than a transfer to another thread, and delays nobody else.
+    /// Returns the budget of a short read. For the only active client, a read may wait for the disk on this thread:
+    /// this is faster than a transfer to another thread, and delays no other client.
     pub(crate) fn budget(&self) -> Budget {
         if self.is_sole_client { Budget::ALONE } else { Budget::RESIDENT }
     }
@@ -47,25 +47,26 @@ pub(crate) type PendingReply = Pin<Box<dyn Future<Output = Result<Reply, Failure
 /// Queue of a channel's writes that wait for rows from the disk.
 pub(crate) type Writes = WriteQueue<Result<PendingReply, Failure>>;
 
-/// Result of a handler: the way in which its request is answered.
+/// Result of a handler. It determines how the request is answered.
 pub(crate) enum Handled {
-    /// The reply is in the outbox, or the client wants none.
+    /// The reply is in the outbox, or the client wants no reply.
     Replied,
     /// The request's command is pending, and its outcome is the reply. Neither a cancel nor a timeout stops the
     /// command.
     Write(PendingCommand),
     /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with a
-    /// failure that names the cause.
+    /// failure that states this cause.
     Later(PendingReply),
-    /// The future returns the reply. A cancel or the request's timeout drops it as for [`Later`](Self::Later). While
-    /// the flag is set, the request may have taken effect, and the failure then says so.
+    /// The future returns the reply. A cancel or the request's timeout drops the future, as for [`Later`](Self::Later).
+    /// While the flag is set, the request may have taken effect, and the failure then says so.
     LaterWithEffect(PendingReply, Arc<AtomicBool>),
-    /// The future returns the reply. It writes, so neither a cancel nor a timeout stops it; after the request's
-    /// timeout its reply is discarded.
+    /// The future returns the reply. It writes, so neither a cancel nor a timeout stops it. If it completes after the
+    /// request's timeout, its reply is discarded.
     Unstoppable(PendingReply),
-    /// A subscription has begun: its first frame is in the outbox, and the channel feeds it from this source.
+    /// A subscription has begun. Its first frame is in the outbox, and the channel gets its further frames from this
+    /// source.
     Began(Source),
-    /// A subscription to subjects has begun, which [`Subjects`] feeds.
+    /// A subscription to subjects has begun. [`Subjects`] feeds it.
     BeganSubject,
 }
 
@@ -105,14 +106,14 @@ type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 pub(crate) enum Reply {
     /// The reply is the outcome of a command, with the durability level reached.
     Outcome(CommandResult),
-    /// The reply consists of the frames that this function puts into the outbox, at least one.
+    /// The reply consists of one or more frames, which this function puts into the outbox.
     Frame(Encode),
-    /// The reply was encoded outside the channel's task: these frames are appended to the outbox.
+    /// The reply was encoded outside the channel's task. The channel appends these frames to its outbox.
     Encoded(Replies),
 }
 
 impl Reply {
-    /// Creates a reply from a frame whose type contains no references, so that the frame can be kept until it is sent.
+    /// Creates a reply from a frame that contains no references, so that it can be kept until it is sent.
     #[must_use]
     pub(crate) fn frame(frame: impl for<'f> Frame<'f> + Send + 'static) -> Self {
         Self::encode(move |out, id| out.reply(id, &frame))

@@ -3,8 +3,8 @@
 //! Owns: the position of a watch, and the frames of its changes. Does not own: credit and limits (`subscription`).
 //!
 //! Bounds: a step takes one batch, of at most [`NATIVE_PAGE_BYTES`] and of about as many changes as the client's credit
-//! permits. A larger batch holds a single commit, or a part of one, and counts in the limit on reply bytes. Without
-//! room for it the watch returns to its position before the batch, and holds nothing while it waits.
+//! permits. A larger batch contains a single commit, or a part of one, and counts in the limit on reply bytes. If the
+//! limit has no room, the watch returns to its position before the batch, and holds no changes while it waits.
 
 use std::sync::Arc;
 
@@ -28,22 +28,22 @@ const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 /// Number of bytes of a `changes` frame in addition to the changes: durability, next revision, number of changes.
 const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
-/// Memory in bytes of the changes above which a commit is sent in parts. A part is larger than a batch of several
-/// commits, because each part reads the commit from the log again.
+/// Memory in bytes of a commit's changes above which the commit is sent in parts. A part is larger than a batch of
+/// several commits, because each part reads the commit from the log again.
 const PART_BYTES: usize = 4 * MAX_WATCH_QUEUE_BYTES;
 const _: () = assert!(MAX_WATCH_QUEUE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 
-/// A watch of keys, which supplies the frames of a subscription.
+/// A watch of keys. It produces the frames of a subscription.
 #[derive(Debug)]
 pub(crate) struct WatchSource {
     app: Arc<App>,
-    /// The engine's watch; `None` only while another thread polls it.
+    /// The engine's watch. `None` only while another thread reads from it.
     watch: Option<thalweg_engine::Watch>,
-    /// Revision below which the client has been sent all changes of the watched keys.
+    /// Revision below which the server has sent all changes of the watched keys to the client.
     reported: Revision,
-    /// Revision below which all changes of the watched keys have been read.
+    /// Revision below which the watch has read all changes of the watched keys.
     position: Revision,
-    /// When a new position must be reported.
+    /// Timer that determines when the next report of the position is due.
     timer: ProgressTimer,
 }
 
@@ -55,14 +55,14 @@ impl WatchSource {
         Self { app: Arc::clone(app), watch: Some(watch), reported: next, position: next, timer }
     }
 
-    /// Returns the revision at which a later watch can resume: the client has been sent all changes below it.
+    /// Returns the revision at which a later watch can resume. The server has sent all changes below this revision.
     #[must_use]
     pub(crate) fn next(&self) -> Revision {
         self.reported
     }
 
-    /// Runs one step: waits for changes of the watched keys and returns them. After a while without changes, returns a
-    /// frame with only the revision reached.
+    /// Runs one step: waits for changes of the watched keys, and returns them. If there are no changes for a while,
+    /// returns a frame that states only the revision reached.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         let (mut has_waited, mut room) = (false, None);
         loop {
@@ -74,19 +74,19 @@ impl WatchSource {
                     match room.take().or_else(|| wanted.room_for(bytes)) {
                         Some(room) => return self.show(batch, &wanted, room),
                         None => {
-                            // The batch is dropped and read again when there is memory.
+                            // The batch is dropped, and read again when there is memory for it.
                             drop(batch);
                             self.unread();
-                            // A step that is stopped sends what it has found.
+                            // A step that is stopped still sends the changes that it has found.
                             room = Some(wanted.wait_for_room(bytes).await.unwrap_or(FrameMemory::Exceed));
                             continue;
                         }
                     }
                 }
                 Ok(None) if wanted.when_empty == WhenEmpty::Return => return StepResult::Nothing,
-                // The watch has looked for changes after the wait, so its position is the present one.
+                // The watch has searched for changes after the wait, so its position is up to date.
                 Ok(None) if has_waited && self.owes_progress() => return self.progress(),
-                // No room is kept while the watch waits for changes.
+                // The reservation is released while the watch waits for changes.
                 Ok(None) => room = None,
             }
             let Some(watch) = &self.watch else { return StepResult::Ended(failure::stopping()) };
@@ -100,12 +100,12 @@ impl WatchSource {
     }
 
     /// Returns the engine's next batch of changes; `None` if there are none now. Changes in the queue are taken
-    /// immediately; reads of the log run on a thread that may block.
+    /// immediately. Reads of the log run on a thread that may block.
     async fn look(&mut self, wanted: &StepLimits) -> Result<Option<WatchBatch>, Failure> {
         let Some(mut watch) = self.watch.take() else { return Err(failure::stopping()) };
         let limits = limits_of(wanted);
         let (found, watch) = if watch.is_behind() {
-            // The size of the next change is unknown.
+            // The size of the next change is unknown, so the maximum is requested.
             let read = move || Ok((watch.try_next_within(&limits), watch));
             run_blocking(&self.app, &wanted.account, MAX_VALUE_BYTES, read).await?
         } else {
@@ -115,13 +115,13 @@ impl WatchSource {
         self.watch = Some(watch);
         match found {
             Ok(batch) => Ok(batch),
-            // The client sees the same end as from a stopping server.
+            // The client gets the same failure as from a stopping server.
             Err(WatchError::Closed) => Err(failure::stopping()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Returns to the position before the last batch.
+    /// Moves the watch back to its position before the last batch.
     fn unread(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.unread();
@@ -133,7 +133,7 @@ impl WatchSource {
         self.position > self.reported && self.timer.is_due(self.app.db.blocking())
     }
 
-    /// Returns a frame without changes, which tells the client that it has missed nothing up to the watch's position.
+    /// Returns a frame without changes. It tells the client that no change was missed up to the watch's position.
     fn progress(&mut self) -> StepResult {
         self.reported = self.position;
         self.timer.reported(self.app.db.blocking());
@@ -145,13 +145,13 @@ impl WatchSource {
         let WatchBatch { mut events, mut next } = batch;
         let limit = usize::try_from(wanted.max_messages).unwrap_or(usize::MAX);
         if events.len() > limit {
-            // A client that resumes at `next` gets the removed changes again, with the whole of their commit.
+            // If the client resumes at `next`, it gets the removed changes again, with the whole of their commit.
             next = events[limit].revision;
             events.truncate(limit);
         }
         self.reported = next;
         self.timer.reported(self.app.db.blocking());
-        // The durability is read after the changes were taken, so that it covers all of them.
+        // The durability is determined after the changes were taken, so it is valid for all of them.
         let durability = self.app.db.blocking().visible_durability();
         let bytes = events.iter().map(|event| (event.key.len() + value(event).len()) as u64).sum();
         let max = wanted.max_frame_bytes;
@@ -159,7 +159,7 @@ impl WatchSource {
     }
 }
 
-/// Returns the limits of the batch of a step. A commit may exceed the client's credit.
+/// Returns the limits of a step's batch. A single commit may exceed the client's credit.
 fn limits_of(wanted: &StepLimits) -> WatchLimits {
     let at_most = |credit: u64, most: usize| usize::try_from(credit).unwrap_or(most).clamp(1, most);
     let (credit_messages, credit_bytes) = wanted.credit;
@@ -170,15 +170,15 @@ fn limits_of(wanted: &StepLimits) -> WatchLimits {
     }
 }
 
-/// Returns the size of the frames of changes, with the heads of as many frames as there can be.
+/// Returns the size of the frames with these changes, including the heads of the maximum number of frames.
 fn frame_bytes(events: &[WatchEvent]) -> u64 {
     let changes: usize = events.iter().map(|event| event.key.len() + value(event).len()).sum();
     (changes + events.len() * (CHANGE_HEAD_BYTES + HEADER_BYTES + CHANGES_HEAD_BYTES)) as u64
 }
 
-/// Puts changes into the outbox, in as few frames as the client's maximum frame size allows. In all frames of a commit
-/// but the last, `next` is the commit's own revision, so a client that reconnects in between gets the whole commit
-/// again. The frames share the reservation `room`.
+/// Puts changes into the outbox, in as few frames as the client's maximum frame size permits. If a commit spans several
+/// frames, `next` in all but the last is the commit's own revision. So a client that reconnects in between gets the
+/// whole commit again. The frames share the reservation `room`.
 fn put(
     out: &mut Replies,
     id: u32,
@@ -202,8 +202,8 @@ fn put(
     Ok(())
 }
 
-/// Returns the number of changes for one frame: whole commits if at least one fits, or else as many changes of the
-/// first commit as fit, and at least one change.
+/// Returns the number of changes for one frame: whole commits, if at least one fits. Otherwise as many changes of the
+/// first commit as fit, at least one.
 fn changes_that_fit(events: &[WatchEvent], max_frame_bytes: usize) -> usize {
     let (mut bytes, mut whole) = (CHANGES_HEAD_BYTES, 0);
     for (at, event) in events.iter().enumerate() {
@@ -258,7 +258,7 @@ mod tests {
         (config.max_reply_bytes_in_flight.0, config.share_reserve_percent) = (1 << 20, 0);
         let admission = Admission::new(&config);
         let account = admission.account(AddressKey::LOCAL);
-        // Room for these changes, but not twice.
+        // This memory is sufficient for the changes once, but not twice.
         let room = FrameMemory::Reserved(account.take(Resource::ReplyBytes, 700 << 10).unwrap());
         let mut out = Replies::new(512 << 10, Arc::clone(&account));
         let events = [event(5, VALUE), event(6, VALUE)];

@@ -1,10 +1,11 @@
-//! Handlers of writes: encoded commands, checked and proposed without being decoded.
+//! Handlers of writes: encoded commands, which are checked and proposed without being decoded.
 //!
-//! Owns: the handlers, the choice of the level, the client's shares in leases and groups that a command changes, and
+//! Owns: the handlers, the choice of the level, the client's shares in objects that a command creates or deletes, and
 //! the publish after a commit. Does not own: writes that wait for rows from the disk (`write_queue`), or the checks of
 //! a command's bytes (`ClientCommand` of the wire crate).
 //!
-//! Invariant: batches are published only after their command was carried out, and not for a repetition of it.
+//! Invariant: batches are published only after their command was carried out, and a repeated command does not publish
+//! again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -44,7 +45,7 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
     let checked = ClientCommand::check(write.command.0).map_err(|refused| Failure::of(&refused))?;
     match checked.reading_transaction() {
         Some(transaction) => {
-            // At level `none` the transaction is rejected, like one that writes.
+            // At level `none`, this transaction is rejected like one that writes.
             level(turn.app, write.level, &checked)?;
             read(turn, request, write.command.0, &transaction)
         }
@@ -64,7 +65,7 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
     }
 }
 
-/// Returns the reply to a command that was proposed. The client's share learns the outcome also if the channel ends
+/// Returns the reply to a proposed command. The client's share is settled with the outcome even if the channel ends
 /// before.
 fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
@@ -76,15 +77,15 @@ fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
     }))
 }
 
-/// Returns true if the payload of a `write` frame, which begins with this number of bytes of optional fields, has a
-/// transaction that only reads.
+/// Returns true if the payload of a `write` frame has a transaction that only reads. The payload begins with `fields`
+/// bytes of optional fields.
 pub(crate) fn only_reads(payload: &[u8], fields: u16) -> bool {
     let command = payload.get(usize::from(fields) + 1..).unwrap_or_default();
     Transaction::is_one(command)
         && ClientCommand::check(command).is_ok_and(|checked| checked.reading_transaction().is_some())
 }
 
-/// Answers a transaction that only reads, without the log.
+/// Answers a transaction that only reads, without writing to the log.
 fn read(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -113,7 +114,7 @@ fn put(out: &mut Replies, id: u32, ack: TransactionAck) -> Result<(), Failure> {
 }
 
 /// Handles a `write and publish` request: proposes the client's command, and publishes batches of messages once the
-/// command was carried out at its durability level. The batches are published at most once.
+/// command has reached its durability level. The batches are published at most once.
 pub(crate) fn write_and_publish(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -136,17 +137,18 @@ pub(crate) fn write_and_publish(
     Ok(wait(turn, fetching, bytes, propose))
 }
 
-/// Publishes batches once a command that was proposed is carried out. Returns the reply to the command.
+/// Publishes batches once a proposed command has been carried out. Returns the reply to the command.
 fn published_after(app: &Arc<App>, proposed: Proposed, batches: Vec<Batch>) -> PendingReply {
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
-    // The batches are published even if the connection is lost, so the task does not belong to the channel.
+    // The batches must be published even if the connection is lost, so this task does not belong to the channel.
     let published = tokio::spawn(async move {
         let result = pending.await;
         if let Some(share) = share {
             share.settle(&app, result.as_ref().map(|(_, outcome)| outcome.as_ref()));
         }
         let outcome = result?;
-        // The first attempt of a duplicate may have published already, and a commit is published at most once.
+        // The first attempt of a repeated command may have published the batches already, and they are published at
+        // most once.
         if !matches!(outcome.1, Some(Outcome::Duplicate { .. })) {
             app.views.publish_committed(&batches);
         }
@@ -162,13 +164,14 @@ fn published_after(app: &Arc<App>, proposed: Proposed, batches: Vec<Batch>) -> P
     })
 }
 
-/// Begins to read the rows that a command will read when it is applied. Returns `None` if the command is proposed now.
+/// Begins to read the rows that a command will need when it is applied. Returns `None` if the command can be proposed
+/// now.
 fn begin_fetch(turn: &Turn<'_>, checked: &ClientCommand<'_>) -> Option<FetchingRows> {
     let fetcher = RowFetcher { readers: &turn.app.readers, account: turn.account, budget: turn.budget() };
     turn.writes.begin(fetcher, turn.app.db.blocking(), checked.bytes)
 }
 
-/// Lets a command with `bytes` bytes of data wait until its rows are read and the writes before it are proposed.
+/// Queues a command with `bytes` bytes of data until its rows are read and all earlier writes are proposed.
 fn wait(
     turn: &mut Turn<'_>,
     fetching: FetchingRows,
@@ -177,12 +180,12 @@ fn wait(
 ) -> Handled {
     let proposed = turn.writes.push(turn.account, fetching, bytes, Box::new(propose));
     Handled::Unstoppable(Box::pin(async move {
-        // The queue is dropped only together with the channel and this future.
+        // The queue is dropped only together with the channel, and then this future is dropped too.
         proposed.await.unwrap_or_else(|_| Err(failure::stopping()))?.await
     }))
 }
 
-/// A client's command that was checked, and that waits until it can be proposed.
+/// A checked command of a client that waits until it can be proposed.
 struct WaitingCommand {
     app: Arc<App>,
     account: Arc<Account>,
@@ -206,7 +209,7 @@ impl WaitingCommand {
         }
     }
 
-    /// Memory in bytes of the command and of the keys of its rows.
+    /// Memory in bytes of the command, and of the keys of the rows that it reads.
     fn bytes(&self) -> usize {
         2 * self.command.len()
     }
@@ -221,15 +224,15 @@ impl WaitingCommand {
 /// A command that was proposed.
 struct Proposed {
     pending: PendingCommand,
-    /// Present if the command may change what the client holds of a bound of the database.
+    /// Share in a bound of the database, if the command may change what the client holds of it.
     share: Option<Share>,
 }
 
-/// Share of a client in a bound of the database, while a command that changes it is pending.
+/// Share of a client in a bound of the database, held while a command that changes it is pending.
 enum Share {
     /// The command creates a keyspace with this name.
     Keyspace(String, Reservation),
-    /// The command grants a lease for this time.
+    /// The command grants a lease that lives for this time.
     Lease(Duration, CreatePermit),
     /// The command revokes a lease.
     Revoked(LeaseId),
@@ -242,8 +245,8 @@ enum Share {
 }
 
 impl Share {
-    /// Finds the share that a command may change, and reserves what it needs. Returns an error if the client already
-    /// holds its share.
+    /// Finds the share that a command may change, and reserves the amount that it needs. Returns an error if the
+    /// client's address already holds its share.
     fn reserve(app: &Arc<App>, account: &Arc<Account>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
         let db = app.db.blocking();
         Ok(match command {
@@ -274,7 +277,8 @@ impl Share {
         })
     }
 
-    /// Keeps or releases the reservation, as the outcome of the command says, which is `None` if it is not known.
+    /// Keeps or releases the reservation, depending on the outcome of the command. The outcome is `None` if it is not
+    /// known.
     fn settle(self, app: &App, result: Result<Option<&Outcome>, &WriteError>) {
         match (self, result) {
             (Self::Keyspace(name, held), Ok(Some(Outcome::Keyspace { created: true, .. }))) => {
@@ -304,8 +308,8 @@ fn level(app: &App, wanted: Level, checked: &ClientCommand<'_>) -> Result<Durabi
     checked.level(wanted.0.unwrap_or(app.config.durability)).map_err(|refused| Failure::of(&refused))
 }
 
-/// Proposes a client's command, which was checked, for the request with this name. The channel commits its queued
-/// commands at the end of its turn.
+/// Proposes a checked command of a client, for the request with this name. The channel commits its queued commands at
+/// the end of its turn.
 fn propose(
     app: &Arc<App>,
     account: &Arc<Account>,
@@ -313,7 +317,7 @@ fn propose(
     level: Durability,
     checked: &ClientCommand<'_>,
 ) -> Result<Proposed, Failure> {
-    // Few commands are of this kind, so only these are decoded.
+    // Few commands change a share, so only these are decoded.
     let may_share = checked.at_none == AtNone::Raised || checked.deletes_prefixes;
     let share = if may_share { Share::reserve(app, account, &checked.command())? } else { None };
     let purpose = if checked.brings_data { Purpose::Data } else { Purpose::Reclaim };

@@ -1,19 +1,19 @@
-//! Writes of a channel that wait for rows from the disk, or behind such writes.
+//! Writes of a channel that wait for rows from the disk, or that wait behind such writes.
 //!
 //! Owns: their order and their bounds. Does not own: the choice of the rows (`row_fetch` of the engine), the threads
 //! that read them (`thalweg_serving::readers`), and the proposals (`write`).
 //!
-//! A command that reads cold rows is proposed after other threads have read them, so that nobody's commit waits for the
-//! disk. Meanwhile the channel handles its next frames. Further writes queue behind the command, while their own rows
-//! are read.
+//! If a command needs rows that are not in memory, other threads read them before it is proposed. So no commit waits
+//! for the disk. During this time, the channel handles its next frames. Further writes queue behind the command, while
+//! their own rows are read.
 //!
 //! Invariants:
-//! * A channel's writes are proposed in the order in which they arrived. Nothing stops a waiting write: after the
-//!   timeout of its request it is proposed as well.
+//! * A channel's writes are proposed in the order in which they arrived. No event stops a waiting write: it is proposed
+//!   even after the timeout of its request.
 //! * While [`MAX_FETCHES`] writes wait for rows, or the waiting writes take [`MAX_WAITING_BYTES`], the queue is full,
-//!   and the channel handles no further frame. Both bounds are exceeded by one write at most. The bytes count in
-//!   [`Resource::BodyBytes`]; a client without room there gets no reads of rows, and its waiting writes are proposed at
-//!   once.
+//!   and the channel handles no further frame. Each bound is exceeded by one write at most. The bytes count in
+//!   [`Resource::BodyBytes`]. If a client has no room there, its waiting writes are proposed at once, without reads of
+//!   rows.
 //! * A channel that closes with a goodbye proposes all its waiting writes at once. A channel whose connection is lost
 //!   proposes none of them, and their reads end.
 
@@ -26,9 +26,9 @@ use thalweg_serving::{
 };
 use tokio::sync::oneshot;
 
-/// Maximum number of waiting writes whose rows other threads read: as many as there are threads for cold reads.
+/// Maximum number of waiting writes whose rows other threads read. It equals the number of threads for cold reads.
 const MAX_FETCHES: usize = 32;
-/// Memory in bytes that the waiting writes of a channel take at most.
+/// Maximum memory in bytes of the waiting writes of a channel.
 const MAX_WAITING_BYTES: usize = 1 << 20;
 /// Memory in bytes of a waiting write, in addition to its data.
 const WRITE_BYTES: usize = 1024;
@@ -36,10 +36,10 @@ const WRITE_BYTES: usize = 1024;
 /// Function that proposes a write. The channel commits the command afterwards.
 pub(crate) type Propose<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Queue of the writes of a channel that wait for rows. Their proposals return a `T`. See the [module](self).
+/// Queue of the writes of a channel that wait for rows. Proposing a write returns a `T`. See the [module](self).
 pub(crate) struct WriteQueue<T> {
     waiting: VecDeque<WaitingWrite<T>>,
-    /// Number of waiting writes that began with reads of rows.
+    /// Number of waiting writes that other threads had to read rows for.
     fetches: usize,
     /// Memory in bytes of the waiting writes.
     bytes: usize,
@@ -47,7 +47,7 @@ pub(crate) struct WriteQueue<T> {
 
 struct WaitingWrite<T> {
     fetching: FetchingRows,
-    /// True if the write began with reads of rows.
+    /// True if other threads had to read rows for the write.
     has_fetch: bool,
     propose: Propose<T>,
     proposed: oneshot::Sender<T>,
@@ -63,22 +63,22 @@ impl<T> Default for WriteQueue<T> {
 }
 
 impl<T> WriteQueue<T> {
-    /// Returns true if the channel must not handle another frame, because too many writes wait.
+    /// Returns true if too many writes wait. The channel then must not handle another frame.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.fetches >= MAX_FETCHES || self.bytes >= MAX_WAITING_BYTES
     }
 
-    /// Begins to read the rows that a command will read when it is applied. Returns `None` if the command can be
-    /// proposed now. Otherwise the caller [adds](Self::push) it to the queue.
+    /// Begins to read the rows that a command will need when it is applied. Returns `None` if the command can be
+    /// proposed now. Otherwise the caller must [add](Self::push) the command to the queue.
     pub(crate) fn begin(&self, fetcher: RowFetcher<'_>, db: &Database, command: &[u8]) -> Option<FetchingRows> {
         let fetching = fetcher.begin(db, RowsOf::Command(command));
         if self.waiting.is_empty() { fetching } else { Some(fetching.unwrap_or_default()) }
     }
 
-    /// Adds a write with `bytes` bytes of data, which `propose` will propose. The returned receiver gets the result,
+    /// Adds a write with `bytes` bytes of data; `propose` proposes it later. The returned receiver gets the result,
     /// unless the queue is dropped before. If the client may not hold so many bytes now, all waiting writes are
-    /// proposed, and this one.
+    /// proposed at once, including this one.
     pub(crate) fn push(
         &mut self,
         account: &Arc<Account>,
@@ -100,8 +100,8 @@ impl<T> WriteQueue<T> {
         result
     }
 
-    /// Proposes the writes whose rows are read, in order. Returns true if there were any; the channel then commits
-    /// them.
+    /// Proposes writes whose rows have been read, in order, up to the first one that still waits. Returns true if any
+    /// was proposed; the channel must then commit them.
     pub(crate) fn propose_read(&mut self, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         while let Some(first) = self.waiting.front_mut() {
@@ -126,7 +126,7 @@ impl<T> WriteQueue<T> {
         let Some(write) = self.waiting.pop_front() else { return false };
         self.fetches -= usize::from(write.has_fetch);
         self.bytes -= write.bytes;
-        // Nobody waits for the reply if the timeout of the request has passed.
+        // If the timeout of the request has passed, the receiver is gone, and the reply is dropped.
         let _ = write.proposed.send((write.propose)());
         true
     }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::test_node::TestNode;
 
-    /// A queue whose writes note their numbers when they are proposed.
+    /// A queue whose writes record their numbers when they are proposed.
     struct Tested {
         account: Arc<Account>,
         queue: WriteQueue<u32>,
@@ -184,12 +184,12 @@ mod tests {
             assert_eq!(receiver.await, Ok(number));
         }
         assert_eq!((tested.proposed(), tested.held()), (vec![1, 2, 3], 0));
-        // A receiver that is gone does not stop its write.
+        // Dropping the receiver does not stop its write.
         drop(tested.push(4, MAX_WAITING_BYTES));
         assert!(tested.queue.is_full());
         assert!(tested.queue.propose_all() && !tested.queue.is_full());
         assert_eq!((tested.proposed().len(), tested.held()), (4, 0));
-        // A queue that is dropped with its channel proposes nothing.
+        // If the queue is dropped with its channel, it proposes no writes.
         let receiver = tested.push(5, 100);
         tested.queue = WriteQueue::default();
         assert!(receiver.await.is_err());
@@ -201,7 +201,7 @@ mod tests {
         let node = TestNode::start().await;
         let mut tested = Tested { account: node.account(), queue: WriteQueue::default(), proposed: Arc::default() };
         let waiting = tested.push(1, 100);
-        // Another connection would get a part of the reserve.
+        // Uses the same connection, because another connection would get a part of the reserve.
         let same = Arc::clone(&tested.account);
         let held: Vec<_> = std::iter::from_fn(|| same.take_quietly(Resource::BodyBytes, 1 << 20)).collect();
         assert!(held.len() > 1 && tested.proposed().is_empty());

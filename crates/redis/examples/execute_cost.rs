@@ -1,4 +1,4 @@
-//! CPU time of a command without the store: lookup, checks, execution, and encoding of the reply.
+//! Measures the CPU time of a command without the store: lookup, checks, execution, and encoding of the reply.
 //!
 //! `cargo run --release -p thalweg-redis --example execute_cost`
 
@@ -118,7 +118,7 @@ fn measure(name: &str, rounds: usize, mut act: impl FnMut()) {
 
 fn main() {
     let mut store = Fixed { string: Bytes::from(b"12345".to_vec()), meta: Bytes::from(9_u64.to_le_bytes().to_vec()) };
-    // Shares the buffers like cached values, because the first clone of an unshared buffer allocates.
+    // Holding clones shares the buffers, as cached values are shared. The first clone of an unshared buffer allocates.
     let _shared = (store.string.clone(), store.meta.clone());
     let value = [b'v'; 64];
     println!("{ROUNDS} rounds, values of 5 to 64 bytes, CPU time of one thread");

@@ -1,7 +1,7 @@
 //! Mapping of Redis channels to the node's subjects, and of globs to patterns of subjects.
 //!
-//! Owns: the conversion between a channel's name and its subject, and the subjects that a glob may match.
-//! Does not own subscriptions.
+//! Owns: the conversion between a channel's name and its subject, and the subjects that a glob may match. Does not own:
+//! subscriptions.
 //!
 //! ```text
 //!   channel                       subject
@@ -9,10 +9,10 @@
 //!   a..b, *, (empty), $redis.x    $redis.⟨one token⟩, in which . and % are %2E and %25, a single * or > is %2A or %3E,
 //!                                 and the empty name is a single %
 //! ```
-//! Invariants: two channels never share a subject, and every escaped name can be unescaped. A channel whose
-//! name begins with `$redis.` is escaped too, so an escaped subject is never the plain name of another
-//! channel. A native client can publish to a subject that begins with `$redis.` but is not a valid escape.
-//! Such a subject is a channel with that exact name, whose messages only pattern subscriptions receive.
+//! Invariants: two channels never share a subject, and every escaped name can be unescaped. A channel name that begins
+//! with `$redis.` is escaped too, so no escaped subject is the plain name of another channel. A native client can
+//! publish to a subject that begins with `$redis.` but is not a valid escape. For Redis clients, such a subject is a
+//! channel with exactly this name, and only pattern subscriptions receive its messages.
 //!
 //! Limit: a name whose subject would exceed [`MAX_SUBJECT_BYTES`] is rejected.
 
@@ -41,7 +41,7 @@ const ASKING: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE);
 const SUBSCRIBING: Flags = ASKING.and(Flags::NO_SCRIPT);
 const PUBLISHING: Flags = ASKING.and(Flags::FAST);
 
-/// Table of the commands on channels. The server implements them.
+/// Table of the commands on channels. The server implements these commands.
 pub const COMMANDS: &[Command] = &[
     pub_sub("psubscribe", -2, SUBSCRIBING, Keys::NONE),
     pub_sub("publish", 3, PUBLISHING, Keys::NONE),
@@ -136,9 +136,9 @@ fn is_plain(channel: &[u8]) -> bool {
 #[error("ERR patterns are at most {MAX_REDIS_PATTERN_BYTES} bytes long")]
 pub struct GlobTooLong;
 
-/// Returns patterns of subjects that together match every channel that the glob may match. No subject matches two
-/// of the patterns. The patterns can also match channels that the glob does not match, so the receiver of a message
-/// must check its channel with [`glob::matches`](crate::glob::matches).
+/// Returns patterns of subjects that together match every channel that the glob may match. No subject matches two of
+/// the patterns. The patterns can also match other channels, so the receiver of a message must check the message's
+/// channel with [`glob::matches`](crate::glob::matches).
 pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
     if glob.len() > MAX_REDIS_PATTERN_BYTES {
         return Err(GlobTooLong);
@@ -149,7 +149,7 @@ pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
     }
     let escaped = [MARK, b"*"].concat();
     let mut narrow = Vec::new();
-    // The known complete tokens, if further tokens can follow them.
+    // Keeps the complete tokens of the prefix, because further tokens can follow them.
     if let Some(end) = literal.iter().rposition(|byte| *byte == b'.') {
         narrow.extend_from_slice(&literal[..=end]);
     }
@@ -162,7 +162,8 @@ pub fn patterns_of(glob: &[u8]) -> Result<Vec<Vec<u8>>, GlobTooLong> {
     Ok(match () {
         // This pattern also matches escaped names.
         () if narrow == b">" => vec![narrow],
-        // After the mark: matches the escaped names, and the channels whose exact name begins with the mark.
+        // The prefix begins with the mark. This pattern matches escaped names, and channels whose plain name begins
+        // with the mark.
         () if narrow.starts_with(MARK) => vec![[MARK, b">"].concat()],
         () if is_possible => vec![narrow, escaped],
         () => vec![escaped],
@@ -204,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Returns all names of up to `longest` bytes that consist of bytes with a meaning in subjects, globs or
+    /// Returns all names of up to `longest` bytes that consist of bytes with a special meaning in subjects, globs or
     /// escapes.
     fn names(longest: usize) -> Vec<Vec<u8>> {
         let mut all = vec![Vec::new()];

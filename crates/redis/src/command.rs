@@ -1,8 +1,8 @@
 //! A command as data: name, arity, flags, keys, subcommands, and function.
 //!
-//! Owns: the types of the table of commands, and what they determine about given arguments: whether their
-//! number fits, which of them are keys, and which subcommand they select. Does not own the commands: each
-//! family has a module with its own table, and [`table`](crate::table) joins them.
+//! Owns: the types of the table of commands, and the checks of given arguments against them: the number of arguments,
+//! the positions of keys, and the selected subcommand. Does not own: the commands. Each family of commands has a module
+//! with its own table, and [`table`](crate::table) joins the tables.
 
 use crate::{
     Reply,
@@ -12,15 +12,15 @@ use crate::{
     store::{Read, Store},
 };
 
-/// Implementation of a command. Functions receive all arguments, including the name, after the arity check.
+/// Implementation of a command. Its function receives all arguments, including the name, after the arity check.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
     /// A function that only reads.
     Read(fn(&dyn Read, &[&[u8]]) -> Answer),
     /// A function that may write.
     Write(for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer),
-    /// The client's session implements the command, for example a command on transactions, subscriptions or
-    /// settings.
+    /// The client's session implements the command, because it concerns transactions, subscriptions or settings, for
+    /// example.
     Session,
 }
 
@@ -72,8 +72,8 @@ impl Keys {
     }
 }
 
-/// Returns the first half of the arguments after the option `word`. The values of the options before it, such as the
-/// names of a group and of its consumer, may be the same word.
+/// Returns the first half of the arguments after the option `word`. A value of an earlier option, such as the name of a
+/// group or consumer, may be the same word, so these values are skipped.
 fn behind<'a, 'k>(word: &str, args: &'a [&'k [u8]]) -> &'a [&'k [u8]] {
     let mut at = 1;
     while let Some(option) = args.get(at) {
@@ -81,7 +81,7 @@ fn behind<'a, 'k>(word: &str, args: &'a [&'k [u8]]) -> &'a [&'k [u8]] {
             let rest = &args[at + 1..];
             return &rest[..rest.len() / 2];
         }
-        // The option with its values.
+        // Skips the option and its values.
         at += match () {
             () if is(option, "group") => 3,
             () if is(option, "block") || is(option, "count") => 2,
@@ -116,7 +116,7 @@ impl Subcommand {
         Self { name, arity, flags, keys: Keys::SECOND }
     }
 
-    /// Creates the `HELP` of a container, which is permitted at any time.
+    /// Creates the subcommand `HELP` of a container. It is permitted at any time.
     pub(crate) const fn help(name: &'static str, category: Flags) -> Self {
         Self::new(name, 2, category.and(Flags::LOADING).and(Flags::STALE))
     }
@@ -148,8 +148,7 @@ pub struct Command {
     pub run: Run,
     /// Subcommands, if the command is a container such as `XGROUP`; empty for other commands.
     pub subcommands: &'static [Subcommand],
-    /// Number of the command; [`table`](crate::table) assigns it. The command's subcommands have the numbers that
-    /// follow.
+    /// Number of the command, assigned by [`table`](crate::table). The command's subcommands have the numbers after it.
     pub(crate) number: u16,
 }
 
@@ -187,7 +186,7 @@ impl Command {
         Self { name, arity, flags, keys, run: Run::Session, subcommands, number: 0 }
     }
 
-    /// Turns the command into a container: a command whose first argument selects one of these subcommands.
+    /// Makes the command a container: its first argument selects one of these subcommands.
     pub(crate) const fn with(self, subcommands: &'static [Subcommand]) -> Self {
         Self { subcommands, ..self }
     }
@@ -198,11 +197,11 @@ impl Command {
         fits(self.arity, arguments)
     }
 
-    /// Returns the subcommand that the arguments select. `None` if this is not a container, or there is no
-    /// first argument.
+    /// Returns the subcommand that the arguments select. `None` if this command is not a container, or if it has no
+    /// arguments.
     ///
     /// # Errors
-    /// Returns the error reply if there is no such subcommand, or if it does not accept the number of
+    /// Returns the error reply if there is no such subcommand, or if the subcommand does not accept the number of
     /// arguments.
     #[inline]
     pub fn subcommand(&self, args: &[&[u8]]) -> Result<Option<&'static Subcommand>, Reply> {

@@ -1,4 +1,4 @@
-//! Commands on the connection instead of keys: their names and arity. The server implements them.
+//! Commands on the connection, not on keys: their names and arity. The server implements them.
 
 use crate::{
     command::{Command, Keys, Subcommand},
@@ -10,7 +10,7 @@ const OWN: Flags = ANY_TIME.and(Flags::NO_SCRIPT);
 const ADMIN: Flags = OWN.and(Flags::ADMIN);
 const TRANSACTION: Flags = OWN.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::TRANSACTION);
 
-/// Flags of those commands on the connection that are permitted at any time.
+/// Flags of the commands on the connection that are permitted at any time.
 const ASKING: Flags = ANY_TIME.and(Flags::CONNECTION);
 const OF_CLIENT: Flags = OWN.and(Flags::CONNECTION);
 const OF_CLIENTS: Flags = ADMIN.and(Flags::CONNECTION);

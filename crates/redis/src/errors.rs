@@ -1,6 +1,6 @@
 //! Early ends of commands, and error replies: exactly those of Redis 7.0, and a few of Thalweg's own.
 //!
-//! Thalweg's own errors report limits that Redis does not have, or that Redis checks elsewhere; `docs/redis.md`
+//! Thalweg's own errors report limits that Redis does not have, or that Redis checks in other places. `docs/redis.md`
 //! lists them.
 
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ use crate::{Reply, store::StoreError};
 /// Reason why a command ends without its normal reply.
 #[derive(Debug)]
 pub enum CommandEnd {
-    /// The client made a mistake; contains the error reply for the client.
+    /// The client made a mistake. Contains the error reply for the client.
     Refused(Reply),
     /// The store failed, so the command has no reply.
     Failed(StoreError),
@@ -66,7 +66,7 @@ pub const STRINGS_ONLY: &str = "ERR this database is a cache, which holds string
 /// Redis has no such error.
 pub const REPLY_TOO_LARGE: &str =
     "ERR the reply would be too large: request fewer items at a time, for example with SCAN, HSCAN or ranges";
-/// Error text: replies that wait for clients already use so much memory that the values of this one cannot be sent.
+/// Error text: the values of this reply do not fit into the memory for replies, because other replies wait for clients.
 pub const NO_REPLY_ROOM: &str = "BUSY too many bytes of replies wait for clients: retry later";
 
 /// Returns a [`CommandEnd`] that ends the command with this error reply.
@@ -85,23 +85,24 @@ pub fn wrong_arity(command: &str) -> Reply {
     Reply::error(format!("ERR wrong number of arguments for '{command}' command"))
 }
 
-/// Error reply: a time to live is not positive, or its deadline is too late to represent. `args` is the command.
+/// Error reply: a time to live is not positive, or its deadline is too late to represent. `args` are the command's
+/// arguments.
 pub(crate) fn bad_expire_time(args: &[&[u8]]) -> CommandEnd {
     CommandEnd::error(format!("ERR invalid expire time in '{}' command", own_name(args)))
 }
 
-/// Error reply: an option or a pair of arguments is incomplete. `args` is the command.
+/// Error reply: an option or a pair of arguments is incomplete. `args` are the command's arguments.
 pub(crate) fn incomplete(args: &[&[u8]]) -> CommandEnd {
     wrong_arity(&own_name(args)).into()
 }
 
-/// Returns the name of the command with these arguments, in lower case, as in the table of commands.
+/// Returns the name of the command in lower case, as the table of commands has it.
 fn own_name(args: &[&[u8]]) -> String {
     args.first().map_or(String::new(), |name| String::from_utf8_lossy(name).to_ascii_lowercase())
 }
 
-/// Maximum bytes of a name that an error reply repeats, and maximum bytes of all arguments repeated in "unknown
-/// command".
+/// Maximum bytes of a name that an error reply quotes. In the reply "unknown command", it is the maximum of all quoted
+/// arguments together.
 const MAX_REPEATED_BYTES: usize = 128;
 
 /// Error reply: the command does not exist.
@@ -133,23 +134,22 @@ pub fn unknown_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     Reply::error(format!("ERR {}", printable(&text)))
 }
 
-/// Error reply: a subcommand has an option that the subcommand does not support.
+/// Error reply: an option is not permitted for this subcommand.
 #[must_use]
 pub fn wrong_subcommand(command: &str, subcommand: &[u8]) -> Reply {
     let subcommand = printable(c_string(cut(subcommand, MAX_REPEATED_BYTES)));
     Reply::error(format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try {command} HELP."))
 }
 
-/// Error reply: an option of `HELLO` is unknown or incomplete. Redis repeats an option of any length; this reply
-/// truncates the option.
+/// Error reply: an option of `HELLO` is unknown or incomplete. The reply truncates the option; Redis quotes all of it.
 #[must_use]
 pub fn hello_option(option: &[u8]) -> Reply {
     let option = printable(c_string(cut(option, MAX_REPEATED_BYTES)));
     Reply::error(format!("ERR Syntax error in HELLO option '{option}'"))
 }
 
-/// Converts bytes of a client to text for an error reply. Line breaks become spaces, because a line break would end
-/// the error.
+/// Converts bytes of a client to text for an error reply. Line breaks become spaces, because a line break would end the
+/// reply.
 #[must_use]
 pub fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(['\r', '\n'], " ")

@@ -1,8 +1,8 @@
 //! Execution of a command: lookup, checks that need no store, and the call of its function.
 //!
-//! Owns the order of those checks, which is Redis's: first the name, then the number of arguments, also of a
-//! container's subcommand. Thalweg's own check of the key length comes last. Does not own transactions,
-//! databases and connections.
+//! Owns: the order of these checks, which is Redis's: first the name, then the number of arguments of the command or of
+//! its subcommand. Thalweg's own check of the key length comes last. Does not own: transactions, databases and
+//! connections.
 
 use thalweg_types::limits::MAX_KEY_BYTES;
 
@@ -14,7 +14,8 @@ use crate::{
     table::find,
 };
 
-/// Returns the command for these arguments, name first, if it may be executed; otherwise the error reply.
+/// Returns the command that `args` name if it may be executed; otherwise the error reply. The first argument is the
+/// name.
 pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
     let Some(command) = args.first().and_then(|name| find(name)) else {
         return Err(unknown_command(args));
@@ -23,7 +24,7 @@ pub fn admit(args: &[&[u8]]) -> Result<&'static Command, Reply> {
         return Err(wrong_arity(command.name));
     }
     command.subcommand(args)?;
-    // Most commands have no argument that would be too long for a key.
+    // Most commands have no argument longer than a key may be. Then the positions of keys need not be determined.
     let is_too_long = |argument: &[u8]| argument.len() > MAX_KEY_BYTES;
     if args.iter().any(|argument| is_too_long(argument)) && command.keys_of(args).any(is_too_long) {
         return Err(key_too_long());

@@ -1,4 +1,4 @@
-//! Parsing of times to live and deadlines, for several families of commands.
+//! Parsing of times to live and deadlines, shared by several families of commands.
 
 use crate::{
     errors::{CommandEnd, bad_expire_time},
@@ -6,7 +6,7 @@ use crate::{
     store::MAX_DEADLINE_MILLIS,
 };
 
-/// Unit of a time argument, such as that of EXPIRE.
+/// Unit of a time argument, such as the argument of EXPIRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Seconds,
@@ -25,7 +25,7 @@ impl Unit {
     }
 }
 
-/// Time from which a time argument counts: the current time for a time to live, or the Unix epoch for a deadline.
+/// Time from which a time argument counts: the current time for a time to live, the Unix epoch for a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimeOrigin {
     Now,
@@ -48,7 +48,7 @@ pub(crate) fn deadline(
     }
 }
 
-/// Returns the deadline, or the last representable deadline if that is earlier.
+/// Returns the deadline, limited to the last deadline that can be stored.
 pub(crate) fn bounded(deadline: u64) -> u64 {
     deadline.min(MAX_DEADLINE_MILLIS)
 }

@@ -1,8 +1,8 @@
 //! Redis's command flags and access control categories, as `COMMAND` reports them.
 //!
-//! Owns: flags and categories in one set of bits, their names, and the categories that follow from flags.
-//! Categories that do not follow from flags (the kind of keys, dangerous commands) are separate bits. Does
-//! not own access control: there is none.
+//! Owns: flags and categories in one set of bits, their names, and the categories that follow from flags. Other
+//! categories (the kind of keys, dangerous commands) have bits of their own. Does not own: access control, which does
+//! not exist.
 
 /// A set of flags and categories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Flags {
     pub const DANGEROUS: Self = Self(1 << 22);
     /// Category of commands for administrators that do not have the flag [`Self::ADMIN`].
     pub const FOR_ADMINS: Self = Self(1 << 23);
-    /// Commands without [`Self::FAST`]. No table sets this flag.
+    /// Commands without [`Self::FAST`]. Command tables do not set this flag.
     const SLOW: Self = Self(1 << 24);
 
     /// Returns the union of both sets.

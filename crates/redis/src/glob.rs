@@ -1,10 +1,9 @@
 //! Glob patterns of KEYS, SCAN and PSUBSCRIBE: `*`, `?`, `[a-z]`, `[^a]`, `\x`; matched against bytes.
 //!
-//! Owns matching as in Redis, including corner cases: an empty text matches only the empty pattern, an
-//! unclosed class ends with the pattern, and ranges compare bytes as signed. Each part of a pattern except
-//! `*` consumes one byte, so backtracking to the last `*` is sufficient. A match costs at most pattern × text
-//! comparisons, for any pattern. Commands count these comparisons as work (`Matcher`), so a hostile pattern is
-//! rejected instead of blocking other clients.
+//! Owns: matching as in Redis, including corner cases: an empty text matches only the empty pattern, an unclosed class
+//! ends with the pattern, and ranges compare bytes as signed. Each element of a pattern except `*` matches one byte, so
+//! backtracking to the last `*` is sufficient. A match costs at most pattern length × text length comparisons. Commands
+//! count these comparisons as work (`Matcher`). So a hostile pattern is rejected instead of blocking other clients.
 
 use std::convert::Infallible;
 
@@ -23,8 +22,8 @@ pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     Ok(())
 }
 
-/// Number of comparisons after which a match counts them as work. So a command that has used up its budget ends within
-/// the text that it compares, however long pattern and text are.
+/// Number of comparisons after which they are counted as work. So a command that has used up its budget ends in the
+/// middle of a text, however long pattern and text are.
 const SLICE: u64 = 1024;
 
 /// Returns true if the text matches the pattern.
@@ -55,8 +54,8 @@ impl<'a> Matcher<'a> {
         Self { pattern, comparisons: 0 }
     }
 
-    /// Returns true if the text matches the pattern. Counts the comparisons, and returns an error once the command has
-    /// used up its budget.
+    /// Returns true if the text matches the pattern. Counts the comparisons as work. Returns an error once the command
+    /// has used up its budget.
     pub(crate) fn matches(&mut self, read: &(impl Read + ?Sized), text: &[u8]) -> Result<bool, StoreError> {
         compare(self.pattern, text, |taken| {
             let before = comparisons(self.comparisons);
@@ -66,8 +65,9 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// Matches a text with a pattern. Calls `charge` with the number of comparisons of a part of the pattern with a byte,
-/// about every [`SLICE`] comparisons and at the end, and returns its error.
+/// Matches a text with a pattern. Calls `charge` about every [`SLICE`] comparisons and at the end, with the number of
+/// comparisons since the last call. Returns an error of `charge`. A comparison is that of one element of the pattern
+/// with one byte.
 fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result<(), E>) -> Result<bool, E> {
     // Comparisons that are not charged yet.
     let mut taken: u64 = 1;
@@ -76,7 +76,7 @@ fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result
         return Ok(text.is_empty() && pattern.is_empty());
     }
     let (mut rest, mut at) = (pattern, 0);
-    // The pattern after the last star, and the position in the text at which it was tried last.
+    // The pattern after the last star, and the position in the text at which this rest was tried last.
     let mut star: Option<(&[u8], usize)> = None;
     let found = loop {
         if taken >= SLICE {
@@ -96,7 +96,7 @@ fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result
             None => None,
             Some(&byte) => {
                 let (is_match, after) = one(rest, byte);
-                // A class costs its length.
+                // A class counts with its length.
                 taken += 1.max((rest.len() - after.len()) as u64);
                 is_match.then_some(after)
             }
@@ -106,7 +106,7 @@ fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result
             continue;
         }
         let Some((after, tried)) = star else { break false };
-        // The remaining text becomes shorter from here on, so earlier stars need not be tried again.
+        // Only a shorter text remains for later positions, so earlier stars need not be tried again.
         if tried + 1 >= text.len() {
             break false;
         }
@@ -117,8 +117,8 @@ fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result
     Ok(found)
 }
 
-/// Matches the first element of a pattern (a byte, `?`, a class or an escape, but not `*`) against a byte. Returns
-/// true if the element matches, and the pattern after it.
+/// Matches the first element of a pattern (a byte, `?`, a class or an escape, but not `*`) against a byte. Returns true
+/// if the element matches. Also returns the pattern after the element.
 fn one(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     match pattern {
         [b'?', after @ ..] => (true, after),
@@ -129,7 +129,7 @@ fn one(pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     }
 }
 
-/// Returns true if a byte is in a class such as `[a-z]`, and the pattern after the class.
+/// Returns true if a byte is in a class such as `[a-z]`. Also returns the pattern after the class.
 fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
     let (negated, mut rest) = match class {
         [b'^', rest @ ..] => (true, rest),
@@ -161,7 +161,7 @@ fn in_class(class: &[u8], byte: u8) -> (bool, &[u8]) {
 mod tests {
     use super::*;
 
-    /// Reference implementation of glob matching for tests: tries every length of text for each `*`.
+    /// Reference implementation of glob matching for tests. For each `*`, it tries every length of text.
     fn reference(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => text.is_empty(),
@@ -196,8 +196,8 @@ mod tests {
         assert!(matches(b"[\x80-\x7f]", b"a"), "bytes above 127 are below the others");
     }
 
-    /// Returns the result of a match, its comparisons, and the largest number of comparisons between two charges. The
-    /// match ends with an error after `max` comparisons.
+    /// Returns the result of a match, its number of comparisons, and the largest number of comparisons between two
+    /// charges. The match ends with an error after `max` comparisons.
     fn counted(pattern: &[u8], text: &[u8], max: u64) -> (Result<bool, ()>, u64, u64) {
         let (mut taken, mut largest) = (0, 0);
         let found = compare(pattern, text, |more| {
@@ -226,7 +226,7 @@ mod tests {
         let (found, taken, largest) = counted(&hostile, &text, 100_000);
         assert!(found.is_err() && largest <= SLICE, "{largest}");
         assert!((100_000..100_000 + 2 * SLICE).contains(&taken), "{taken}");
-        // The same holds for patterns with classes; a class is charged with its whole length in one step.
+        // Patterns with classes have the same bound. A class is charged with its whole length in one step.
         let classes = [&b"*["[..], &[b'x'; 3_000], b"]"].concat();
         let (found, taken, largest) = counted(&classes, &text, 100_000);
         assert!(found.is_err() && largest <= SLICE + 4_096 && taken < 110_000, "{taken} {largest}");

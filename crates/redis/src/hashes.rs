@@ -1,5 +1,5 @@
-//! Commands on hashes: reading, setting and deleting fields. [`hash`] reads and writes the rows of a hash,
-//! [`counters`] has the commands on numeric fields, [`lists`] those that return many fields.
+//! Commands on hashes: reading, setting and deleting fields. [`hash`] reads and writes the rows of a hash, [`counters`]
+//! has the commands on numeric fields, and [`lists`] has the commands that return many fields.
 
 use bytes::Bytes;
 
@@ -50,7 +50,7 @@ fn read_field(read: &dyn Read, args: &[&[u8]]) -> Result<Option<Bytes>, CommandE
     Hash::find(read, args[1])?.map_or(Ok(None), |hash| hash.get(read, args[2]))
 }
 
-/// Sets the fields of HSET or HMSET to their values. Returns the number of fields that did not exist before.
+/// Sets the fields that HSET or HMSET names. Returns the number of fields that did not exist before.
 fn set_pairs<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Result<i64, CommandEnd> {
     let pairs = args[2..].chunks_exact(2);
     if !pairs.remainder().is_empty() {

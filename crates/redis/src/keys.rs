@@ -80,8 +80,8 @@ fn dbsize(read: &dyn Read, _: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(i64::try_from(read.len()?).unwrap_or(i64::MAX)))
 }
 
-/// Clears the client's database, even for FLUSHALL: the other databases are separate keyspaces and caches, which no
-/// single commit covers.
+/// Deletes all keys of the client's database, even for FLUSHALL. The other databases are separate keyspaces and caches,
+/// and one commit cannot change several of them.
 fn flush<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     match args[1..] {
         [] => {}

@@ -1,14 +1,12 @@
-//! Redis's commands, independent of sockets and storage. A server that has both serves Redis clients with
-//! this crate.
+//! Redis's commands, independent of sockets and storage. A server adds sockets and a store to serve Redis clients.
 //!
-//! Owns: the encoding of RESP2 and RESP3, the table of commands, and the implementation of each command,
-//! written once over the traits [`Read`] and [`Store`]. Does not own: the storage of keys (the state machine,
-//! a read view, a cache, or in tests a map), connections, transactions and subscriptions, which belong to the
-//! server.
+//! Owns: the encoding of RESP2 and RESP3, the table of commands, and the implementation of each command, written once
+//! over the traits [`Read`] and [`Store`]. Does not own: the storage of keys (the state machine, a read view, a cache,
+//! or in tests a map), connections, transactions and subscriptions, which belong to the server.
 //!
 //! Invariants:
-//! * A command is a function of its arguments and the store: no clock, no randomness, no iteration order of
-//!   its own. So a log entry with commands has the same effect on every node.
+//! * The effect of a command depends only on its arguments and the store: it uses no clock, no randomness, and no
+//!   iteration order of its own. So a log entry with commands has the same effect on every node.
 //! * A client's mistake is a [`Reply::Error`] and changes nothing; only a failing store is an `Err`.
 //! * A client's bytes never cause a panic. A client cannot make the server allocate memory for announced but
 //!   unsent bytes.

@@ -1,9 +1,9 @@
-//! Numbers of INCRBYFLOAT and HINCRBYFLOAT: x86's 80-bit floating point, parsed like C's `strtold` and
-//! formatted like `%.17Lf`.
+//! Numbers of INCRBYFLOAT and HINCRBYFLOAT: x86's 80-bit floating point, parsed like C's `strtold` and formatted like
+//! `%.17Lf`.
 //!
-//! Owns the conversion from and to text, and its price. `rustc_apfloat` does the arithmetic in software, identically on
-//! every machine, so a log entry has the same effect everywhere. Parsing and addition round to a mantissa of
-//! 64 bits, ties to even.
+//! Owns: the conversion from and to text, and the steps of work that it costs. `rustc_apfloat` does the arithmetic in
+//! software, identically on every machine, so a log entry has the same effect everywhere. Parsing and addition round to
+//! a mantissa of 64 bits, ties to even.
 
 mod decimal;
 
@@ -17,12 +17,12 @@ use crate::{
     store::{Read, StoreError},
 };
 
-/// Maximum bytes of a text that is parsed as a number, as in Redis.
+/// Maximum length in bytes of a text that is parsed as a number, as in Redis.
 const MAX_TEXT_BYTES: usize = 5 * 1024 - 1;
-/// Limit to which a parsed exponent is clamped. With the digits that a text can have, larger exponents give
-/// infinity or zero anyway.
+/// Limit to which a parsed exponent is clamped. A text has at most 5 KiB of digits, so with a larger exponent the
+/// number would be infinity or zero anyway.
 const MAX_EXPONENT: i64 = 100_000;
-/// Maximum number of digits of a fraction that `rustc_apfloat` divides. With more of them, its division takes long.
+/// Maximum number of digits of a fraction that `rustc_apfloat` divides. Its division of longer fractions is too slow.
 const MAX_DIVIDED_DIGITS: usize = 40;
 /// Exponent of the power of ten below which all numbers are rounded to zero. Half of the smallest number is 1.8e-4951.
 const MIN_EXPONENT: i64 = -4951;
@@ -38,13 +38,13 @@ pub(crate) fn float(text: &[u8]) -> Result<LongDouble, CommandEnd> {
     LongDouble::parse(text).ok_or_else(|| refused(NOT_A_FLOAT))
 }
 
-/// Charges the work of parsing a text as a number. Most numbers cost nothing.
+/// Charges the work of parsing a text as a number. Parsing most numbers costs nothing.
 pub(crate) fn charge_parsing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
     charge(read, parsed_float(digits(text)))
 }
 
-/// Returns the number of digits of a text that are charged when it is parsed, including those for which its exponent
-/// stands; 0 for a text that is too long to be parsed.
+/// Returns the number of digits that are charged when a text is parsed: its length plus its decimal exponent. Returns 0
+/// for a text that is too long to be parsed.
 fn digits(text: &[u8]) -> usize {
     if text.len() > MAX_TEXT_BYTES {
         return 0;
@@ -54,32 +54,33 @@ fn digits(text: &[u8]) -> usize {
     text.len() + exponent.min(MAX_FLOAT_DIGITS as u64) as usize
 }
 
-/// Returns the maximum number of digits before the decimal point of the number with this text. It is at least the
+/// Returns an upper bound of the digits before the decimal point in the number with this text. It is at least the
 /// number of digits that are charged when the text is parsed.
 pub(crate) fn max_digits(text: &[u8]) -> usize {
     match text {
-        // The exponent of a hexadecimal number is one of 2, and an `e` is one of its digits.
+        // The exponent of a hexadecimal number is a power of 2, and its digits may contain an `e`. So the maximum is
+        // assumed.
         [b'0', b'x' | b'X', ..] | [b'+' | b'-', b'0', b'x' | b'X', ..] => MAX_FLOAT_DIGITS,
         _ => digits(text),
     }
 }
 
-/// Returns the maximum steps of adding two numbers with at most these numbers of [digits](max_digits), and the maximum
-/// digits of their sum.
+/// Returns the maximum steps of adding two numbers with at most `left` and `right` [digits](max_digits), and the
+/// maximum digits of their sum.
 pub(crate) fn addition(left: usize, right: usize) -> (u64, usize) {
     let sum = left.max(right) + 1;
     let parsed = parsed_float(max_text_bytes(left)) + parsed_float(max_text_bytes(right));
     (parsed + written_float(max_text_bytes(sum)), sum)
 }
 
-/// Returns the maximum length in bytes of the text as which a number with at most `digits` digits before the decimal
-/// point is written: also its sign, its decimal point, and the digits after it.
+/// Returns the maximum length in bytes of the text of a number with at most `digits` digits before the decimal point.
+/// The text also has a sign, the decimal point, and the digits after it.
 pub(crate) const fn max_text_bytes(digits: usize) -> usize {
     let bytes = digits + 2 + DECIMALS;
     if bytes < MAX_FLOAT_DIGITS { bytes } else { MAX_FLOAT_DIGITS }
 }
 
-/// Charges the work of writing a number as this text.
+/// Charges the work of writing a number; `text` is its text.
 pub(crate) fn charge_writing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
     charge(read, written_float(text.len()))
 }
@@ -92,8 +93,8 @@ impl LongDouble {
     /// The number zero.
     pub const ZERO: Self = Self(X87DoubleExtended::ZERO);
 
-    /// Parses decimal or hexadecimal digits with decimal point and exponent, or an infinity. Returns `None`
-    /// for NaN, for overflow, and for a nonzero number that would become zero.
+    /// Parses decimal or hexadecimal digits with decimal point and exponent, or an infinity. Returns `None` for NaN,
+    /// for overflow, and for a nonzero number that would be rounded to zero.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() > MAX_TEXT_BYTES {
@@ -180,8 +181,8 @@ fn finite(text: &[u8]) -> Option<X87DoubleExtended> {
     (number.is_finite() && number.is_non_zero()).then_some(number)
 }
 
-/// Returns a text of a decimal number above 0 that `rustc_apfloat` parses in a short time; `None` if the number is
-/// rounded to zero.
+/// Returns a text of the decimal number that `rustc_apfloat` parses in a short time. The number is above 0. Returns
+/// `None` if it is rounded to zero.
 fn long_text(whole: &[u8], fraction: &[u8], exponent: i64) -> Option<String> {
     let zeros = whole.iter().chain(fraction).take_while(|digit| **digit == b'0').count();
     let digits: Vec<u8> = whole.iter().chain(fraction).skip(zeros).copied().collect();
@@ -264,7 +265,7 @@ mod tests {
         String::from_utf8(left.plus(right).to_text()).unwrap()
     }
 
-    // Results of redis-server 7.0 on x86-64; the differential test compares many more.
+    // The expected sums come from redis-server 7.0 on x86-64. The differential test compares many more.
     #[test]
     fn sums_are_those_of_80_bits() {
         assert_eq!(sum("0.1", "0.2"), "0.3");

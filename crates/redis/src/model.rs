@@ -1,7 +1,7 @@
-//! An in-memory store: the model with which tests compare other stores, and on which they run commands. A server uses
-//! an empty one for a database that has no data yet.
+//! An in-memory store. Tests execute commands on it, and compare other stores with it. A server uses an empty one for a
+//! database that has no data yet.
 //!
-//! Deliberately simple: cloneable maps, and a clock that the test sets.
+//! Deliberately simple: maps that can be cloned, and a clock that the test sets.
 
 use std::{
     borrow::Cow,

@@ -1,7 +1,7 @@
-//! Parsing and formatting of integers as in Redis. Each number has exactly one form, so a value parsed as a
-//! number is written back as the same bytes.
+//! Parsing and formatting of integers as in Redis. Each number has exactly one form, so a value that was parsed is
+//! written back as the same bytes.
 //!
-//! Does not own floating point; see [`crate::long_double`].
+//! Does not own: floating point (see [`crate::long_double`]).
 
 use crate::errors::{CommandEnd, NOT_AN_INTEGER, refused};
 
@@ -45,7 +45,7 @@ pub(crate) fn integer_between(argument: &[u8], min: i64, max: i64) -> Result<i64
     }
 }
 
-/// Writes the decimal digits of a number at the end of the buffer `place`, which must have room for [`MAX_DIGITS`]
+/// Writes the decimal digits of a number at the end of the buffer `place`, which must have at least [`MAX_DIGITS`]
 /// bytes. Returns the position of the first digit in the buffer.
 #[inline]
 pub(crate) fn put_digits(place: &mut [u8], mut number: u64) -> usize {

@@ -1,8 +1,8 @@
 //! Pages of SCAN and HSCAN: their options, and the position of the next page.
 //!
-//! A cursor in this crate is a *position*: the last key or field visited, or empty for the beginning and the end. The
-//! server maps positions to the decimal cursors of Redis clients. An empty name never ends a page, because
-//! its position would mean the end.
+//! A cursor in this crate is a *position*: the last key or field that was visited. It is empty for the beginning and
+//! for the end. The server maps positions to the decimal cursors of Redis clients. An empty name never ends a page,
+//! because its position would mean the end.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +28,7 @@ pub(crate) enum PageCommand {
     Fields,
 }
 
-/// Parsed options of SCAN or HSCAN, which determine the names on a page.
+/// Parsed options of SCAN or HSCAN. They determine which names are on a page.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
     count: usize,
@@ -71,7 +71,7 @@ pub(crate) struct PageBuilder<'a> {
     read: &'a dyn Read,
     page: Page<'a>,
     matcher: Option<Matcher<'a>>,
-    /// Error that ended the page.
+    /// Error of the store that has ended the page.
     failure: Option<StoreError>,
     looked: usize,
     budget: ReplyBudget,
@@ -95,8 +95,8 @@ impl<'a> PageBuilder<'a> {
         }
     }
 
-    /// Visits the next name: a key for SCAN, a field for HSCAN. Adds the name, with its value if `value` is given,
-    /// if the name is `wanted` and matches the pattern. Returns `Break` if the page is full.
+    /// Visits the next name: a key for SCAN, a field for HSCAN. If `wanted` is true and the name matches the pattern,
+    /// adds the name, and its value if `value` is given. Returns `Break` if the page is full.
     pub(crate) fn visit(&mut self, name: &[u8], value: Option<&[u8]>, wanted: bool) -> ControlFlow<()> {
         let full = self.looked >= self.page.count && !self.last.is_empty();
         let matched = !full && wanted && self.matches(name);
@@ -104,7 +104,7 @@ impl<'a> PageBuilder<'a> {
             return ControlFlow::Break(());
         }
         let fits = !matched || self.budget.fits(name.len() + value.map_or(0, <[u8]>::len));
-        // An item that does not fit on this page with the others fits on the next page, if necessary as its only item.
+        // An item that does not fit on this page fits on the next one, if necessary as the only item there.
         if full || (!fits && !self.last.is_empty()) {
             self.ended_early = true;
             return ControlFlow::Break(());
@@ -131,8 +131,8 @@ impl<'a> PageBuilder<'a> {
         })
     }
 
-    /// Returns the reply of SCAN or HSCAN: the position at which the next page begins (empty if this page is the
-    /// last), and the names on this page. Returns an error if matching the pattern took too long.
+    /// Returns the reply of SCAN or HSCAN: the position at which the next page begins (empty if this page is the last),
+    /// and the names on this page. Returns an error if matching the pattern has used up the command's budget.
     pub(crate) fn finish(self) -> Answer {
         self.failure.map_or(Ok(()), Err)?;
         let position = if self.ended_early { Reply::bulk(&self.last) } else { Reply::bulk(b"") };
@@ -140,7 +140,7 @@ impl<'a> PageBuilder<'a> {
     }
 }
 
-/// Returns the name after which a page begins, given the client's position; `None` for the first page.
+/// Returns the name after which a page begins, for a client's position; `None` for the first page.
 pub(crate) fn after(position: &[u8]) -> Option<&[u8]> {
     (!position.is_empty()).then_some(position)
 }

@@ -11,7 +11,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below a bound that is not 0.
+    /// Returns a random number below `bound`, which must not be 0.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }

@@ -1,10 +1,10 @@
 //! The storage interface of the commands.
 //!
-//! Owns: the traits, and the rules for every implementation. A key holds a string or a *collection*. A
-//! collection has a small value of its own (`meta`, encoded by the commands of its kind: the number of
-//! fields, the last id, ...) and *parts*, which are rows ordered by name under the collection's id. For
-//! example, a hash is a key with a counter and one part for each field. Renaming moves the key and leaves the
-//! parts unchanged. Deleting drops the id, and the parts are removed later.
+//! Owns: the traits, and the rules for every implementation. A key holds a string or a *collection*. A collection has a
+//! small value (`meta`) that is stored with the key. The commands of its kind encode the meta: the number of fields,
+//! the last id, and so on. A collection also has *parts*: rows under the collection's id, ordered by name. For example,
+//! a hash is a key with a number of fields, and one part for each field. Renaming moves the key and leaves the parts
+//! unchanged. Deleting removes the key, and the parts are removed later.
 //!
 //! Invariants:
 //! * A key past its deadline does not exist, for reads and for writes.
@@ -12,7 +12,7 @@
 //!   later time; a command that overwrites, deletes or expires the key does not remove them.
 //! * The version of a key changes with every write that changes the key or its deadline, and with every
 //!   [`Store::put`]. Commands that change a part of a collection also put the key's meta, even if it is
-//!   unchanged. Changes that `WATCH` ignores, such as those of a stream's groups, use [`Store::put_meta`],
+//!   unchanged. Changes that `WATCH` ignores, such as changes of a stream's groups, use [`Store::put_meta`],
 //!   which keeps the version.
 //! * A rejected command changes nothing: commands check first and write afterwards. The state machine also
 //!   rolls back the changes of a rejected command; other stores cannot.
@@ -26,18 +26,17 @@ use std::{
 use bytes::Bytes;
 use thalweg_types::reply::Reply;
 
-/// Last representable deadline of a key, in milliseconds since the Unix epoch; commands store this deadline instead
-/// of a later one. The same time in microseconds still fits an `i64`. The deadline is in the year 294,247.
+/// Last deadline that a key can have, in milliseconds since the Unix epoch: in the year 294,247. Commands store it
+/// instead of a later one. The same time in microseconds still fits into an `i64`.
 pub const MAX_DEADLINE_MILLIS: u64 = i64::MAX as u64 / 1000;
 
 /// Error returned by a store operation.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The store rejects the operation because of a limit or a missing feature. The command ends with the contained
-    /// reply.
+    /// The store rejects the operation because of a limit or a missing feature. The command ends with this reply.
     #[error("the store rejected the operation: {0:?}")]
     Refused(Reply),
-    /// The store failed. No effect of the command may be assumed.
+    /// The store failed. The command may have had an effect or not.
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
 }
@@ -75,7 +74,7 @@ impl Kind {
 pub struct KeyInfo {
     /// Kind of the value.
     pub kind: Kind,
-    /// Deadline in milliseconds since the Unix epoch; `None` without one.
+    /// Deadline in milliseconds since the Unix epoch; `None` if the key has no deadline.
     pub deadline: Option<u64>,
     /// Version of the key: a number that differs after each change of the key.
     pub version: u64,
@@ -88,7 +87,7 @@ pub struct KeyInfo {
 /// are its *parts*: rows of the store that are separate from the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
-    /// Number of the collection, under which its parts (fields of a hash, entries of a stream) are stored.
+    /// Id of the collection, under which its parts (fields of a hash, entries of a stream) are stored.
     pub id: CollectionId,
     /// Kind of the collection; never [`Kind::String`].
     pub kind: Kind,
@@ -111,7 +110,7 @@ pub enum Value {
 pub struct KeyValue {
     /// Value of the key.
     pub value: Value,
-    /// Deadline in milliseconds since the Unix epoch; `None` without one.
+    /// Deadline in milliseconds since the Unix epoch; `None` if the key has no deadline.
     pub deadline: Option<u64>,
     /// Version of the key: a number that differs after each change of the key.
     pub version: u64,
@@ -120,8 +119,7 @@ pub struct KeyValue {
 /// A value to write.
 #[derive(Clone, Debug)]
 pub enum NewValue<'a> {
-    /// A string. Borrowed bytes are an argument of the command, and a store may keep a reference to them instead of
-    /// a copy.
+    /// A string. Borrowed bytes are an argument of the command. A store may keep a reference to them instead of a copy.
     String(Cow<'a, [u8]>),
     /// A hash or a stream: its meta, and the id under which its parts (fields or entries) are stored.
     Collection(Collection),
@@ -136,9 +134,9 @@ pub type VisitKeys<'v> = dyn FnMut(&[u8], &KeyInfo) -> ControlFlow<()> + 'v;
 pub trait Read {
     /// Current time for deadlines, in milliseconds since the Unix epoch.
     fn now(&self) -> u64;
-    /// Seed for random choices (`RANDOMKEY`, `HRANDFIELD`), different on each call where possible. For a command
-    /// that is executed from the log, the seed comes from a counter in the replicated state, so that every node
-    /// chooses the same.
+    /// Seed for random choices (`RANDOMKEY`, `HRANDFIELD`), if possible different on each call. If a command is
+    /// executed from the log, the seed comes from a counter in the replicated state, so that every node chooses the
+    /// same.
     fn seed(&self) -> u64 {
         self.now()
     }
@@ -150,8 +148,8 @@ pub trait Read {
     fn look(&self, key: &[u8]) -> Result<Option<KeyInfo>, StoreError>;
     /// Returns a key with its value; `None` if the key does not exist.
     fn get(&self, key: &[u8]) -> Result<Option<KeyValue>, StoreError>;
-    /// Returns a key with its value, like [`get`](Self::get), but not the bytes of a string of more than `max_bytes`:
-    /// the inner `None` represents such a string.
+    /// Returns a key with its value, like [`get`](Self::get), but does not read a string of more than `max_bytes`
+    /// bytes. The inner `None` stands for such a string.
     fn get_short(&self, key: &[u8], max_bytes: usize) -> Result<Option<Option<KeyValue>>, StoreError> {
         match self.look(key)? {
             None => Ok(None),
@@ -159,13 +157,13 @@ pub trait Read {
             Some(_) => Ok(self.get(key)?.map(Some)),
         }
     }
-    /// Returns a key with its value, like [`get`](Self::get), for a command that needs a collection. A store that can do
-    /// without the bytes of a string returns the inner `None` for it.
+    /// Returns a key with its value, like [`get`](Self::get), for a command that needs a collection. A store that need
+    /// not read strings returns the inner `None` for a string.
     fn get_collection(&self, key: &[u8]) -> Result<Option<Option<KeyValue>>, StoreError> {
         Ok(self.get(key)?.map(Some))
     }
-    /// Tells the store that the command will get these keys next, so that it can request them from the disk together. A
-    /// store in memory does nothing.
+    /// Tells the store which keys the command will get next, so that the store can request them from the disk together.
+    /// A store in memory does nothing.
     fn read_ahead(&self, _keys: &[&[u8]]) {}
     /// Number of stored keys, including expired ones that are not removed yet.
     fn len(&self) -> Result<u64, StoreError>;
@@ -173,12 +171,12 @@ pub trait Read {
     fn is_empty(&self) -> Result<bool, StoreError> {
         Ok(self.len()? == 0)
     }
-    /// Visits the keys that follow the key `after`, or all keys for `None`. The order is that of the store, and the
-    /// same for every call.
+    /// Visits the keys after the key `after`, or all keys if it is `None`. The order is that of the store, and the same
+    /// for every call.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError>;
-    /// Counts work of a command that reads nothing, such as matching a pattern or parsing a long number, in
-    /// [steps](thalweg_types::steps).
-    /// Returns an error if the command may do no more work. A store without a bound on work counts nothing.
+    /// Counts work that reads no data, such as matching a pattern or parsing a long number, in
+    /// [steps](thalweg_types::steps). Returns an error if the command has used up its work. A store without a bound on
+    /// work counts nothing.
     fn work(&self, _steps: u64) -> Result<(), StoreError> {
         Ok(())
     }
@@ -189,13 +187,13 @@ pub trait Read {
     /// Returns the value of a part of a collection (a field of a hash, an entry of a stream); `None` if there is no
     /// part of that name.
     fn part(&self, id: CollectionId, name: &[u8]) -> Result<Option<Bytes>, StoreError>;
-    /// Returns the value of a part, like [`part`](Self::part), but not one of more than `max_bytes`: the inner `None`
-    /// represents such a value.
+    /// Returns the value of a part, like [`part`](Self::part), but does not read a value of more than `max_bytes`
+    /// bytes. The inner `None` stands for such a value.
     fn part_short(&self, id: CollectionId, name: &[u8], max_bytes: usize) -> Result<Option<Option<Bytes>>, StoreError> {
         Ok(self.part(id, name)?.map(|value| Some(value).filter(|value| value.len() <= max_bytes)))
     }
-    /// Maximum bytes of values for which there is room in a reply now. A command whose reply has more is rejected
-    /// before it copies them. Commands that are executed from the log have all room, because every node must decide
+    /// Maximum bytes of values that a reply may have now. A command whose reply would have more is rejected before it
+    /// copies the values. For commands that are executed from the log there is no limit, because every node must decide
     /// equally.
     fn reply_room(&self) -> usize {
         usize::MAX
@@ -215,9 +213,9 @@ pub trait Read {
 /// Operations on stored keys that writing commands need. Later reads see earlier writes. `'a` is the lifetime of
 /// the commands' arguments.
 pub trait Store<'a>: Read {
-    /// Prepares for writing a value of this length, which the command is about to compute. Returns an error if the
-    /// command may not do that much work any more, so that it does not compute a value that it must discard. A store
-    /// without a bound on work always agrees.
+    /// Checks if the command may still do the work of writing a value of this length, before it computes the value.
+    /// Returns an error if not, so that the command does not compute a value only to discard it. A store without a
+    /// bound on work always agrees.
     fn prepare_value(&mut self, _bytes: usize) -> Result<(), StoreError> {
         Ok(())
     }
@@ -226,8 +224,7 @@ pub trait Store<'a>: Read {
     /// Replaces the meta of a key that already holds this collection. The key keeps its version, because `WATCH`
     /// ignores such a change.
     fn put_meta(&mut self, key: &'a [u8], collection: Collection) -> Result<(), StoreError>;
-    /// Changes or removes the deadline of an existing key, and keeps its value. A deadline in the past
-    /// deletes the key.
+    /// Changes or removes the deadline of an existing key, and keeps its value. A deadline in the past deletes the key.
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError>;
     /// Deletes a key. Returns true if it existed.
     fn delete(&mut self, key: &'a [u8]) -> Result<bool, StoreError>;

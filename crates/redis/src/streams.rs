@@ -1,12 +1,11 @@
 //! Streams: entries ordered by id, consumer groups, and pending entries of consumers.
 //!
-//! Owns: all `X` commands, exactly as in Redis 7.0, over collections whose parts are the rows of [`layout`].
-//! Does not own waiting: commands answer as if without `BLOCK`, and [`block`] tells a session on which keys
-//! to wait.
+//! Owns: all `X` commands, exactly as in Redis 7.0, over collections whose parts are the rows of [`layout`]. Does not
+//! own: waiting. Commands answer as if without `BLOCK`, and [`block`] tells a session on which keys to wait.
 //!
 //! Invariants:
 //! * `XADD` writes one meta (the value of the stream's key) and one part (the row of the new entry). The cost of
-//!   other commands is bounded by the number of rows they return or remove, which `types::limits` bounds.
+//!   other commands is bounded by the number of rows that they return or remove, which `types::limits` bounds.
 //! * Malformed bytes in the store cause a [`StoreError`], never a panic.
 
 mod arguments;

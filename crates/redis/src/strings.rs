@@ -167,8 +167,8 @@ fn getrange(read: &dyn Read, args: &[&[u8]]) -> Answer {
     }))
 }
 
-/// Converts two inclusive byte indices into a string of `len` bytes to a half-open range; negative indices count
-/// from the end. `None` if the range is empty.
+/// Converts two inclusive byte indices of a string of `len` bytes to a half-open range. Negative indices count from the
+/// end. Returns `None` if the range is empty.
 fn range(first: i64, last: i64, len: usize) -> Option<(usize, usize)> {
     if first < 0 && last < 0 && first > last {
         return None;
@@ -221,7 +221,7 @@ mod tests {
         store::{CollectionId, Visit, VisitKeys},
     };
 
-    /// A store that lists the calls of a command.
+    /// A store that records the calls of a command.
     #[derive(Default)]
     struct Listing {
         model: Model,

@@ -1,8 +1,8 @@
 //! Table of all commands, and its search by name.
 //!
-//! Owns: the numbers of commands and subcommands, and two hash tables by which a command is found in any case of its
-//! name. Does not own: the commands, whose families have modules with their own tables, or the arguments of a command
-//! (see [`command`](crate::command)).
+//! Owns: the numbers of commands and subcommands, and two hash tables that find a command by its name in upper or lower
+//! case. Does not own: the commands (the module of each family has its own table), or the arguments of a command (see
+//! [`command`](crate::command)).
 
 use std::sync::LazyLock;
 
@@ -16,20 +16,20 @@ use crate::{
 const TABLES: [&[Command]; 6] =
     [channels::COMMANDS, connection::COMMANDS, hashes::COMMANDS, keys::COMMANDS, streams::COMMANDS, strings::COMMANDS];
 
-/// All commands with their numbers. The compiler may store a constant such as [`TABLES`] several times, so only a
-/// number identifies a command, not its address in memory.
+/// All commands with their numbers. Commands must be compared by number and not by address, because the compiler may
+/// store a constant such as [`TABLES`] several times.
 static ALL: LazyLock<Box<[Command]>> = LazyLock::new(|| {
     let mut number = 0;
     let mut numbered = |command: &Command| {
         let numbered = Command { number, ..*command };
-        // The command, and its subcommands.
+        // Counts the command and its subcommands.
         number += 1 + command.subcommands.len() as u16;
         numbered
     };
     TABLES.iter().flat_map(|table| table.iter()).map(&mut numbered).collect()
 });
 
-/// Names of all commands and subcommands (`get`, `xgroup|create`) at the index that is their
+/// Names of all commands and subcommands (`get`, `xgroup|create`). The index of a name is its command's
 /// [number](Command::number_of).
 static FULL_NAMES: LazyLock<Box<[&'static str]>> = LazyLock::new(|| {
     let names = |command: &'static Command| {
@@ -67,8 +67,8 @@ static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::ne
     places
 });
 
-/// Returns the slot for a command's name, ignoring case. Names that differ only in a few other characters also
-/// share a slot, which costs only a comparison.
+/// Returns the first slot to search for a command's name, ignoring case. Names that differ only in a few special
+/// characters also get one slot. This costs only a comparison.
 fn place_of(name: &[u8]) -> usize {
     let hash = name.iter().fold(name.len(), |hash, byte| hash.wrapping_mul(31) + usize::from(byte | 0x20));
     (hash ^ hash >> 10) % PLACES
@@ -90,7 +90,8 @@ const SHORT_PLACES: usize = 1024;
 /// Slot of the hash table of commands with short names.
 type ShortPlace = Option<(u64, &'static Command)>;
 
-/// Hash table of the commands whose names have at most eight letters and no other characters, by [`packed`] name.
+/// Hash table of the commands whose names have at most eight letters and no other characters. The key is the [`packed`]
+/// name.
 static BY_SHORT_NAME: LazyLock<Box<[ShortPlace; SHORT_PLACES]>> = LazyLock::new(|| {
     let mut places = Box::new([None; SHORT_PLACES]);
     for command in all().filter(|command| command.name.bytes().all(|byte| byte.is_ascii_lowercase())) {
@@ -104,8 +105,9 @@ static BY_SHORT_NAME: LazyLock<Box<[ShortPlace; SHORT_PLACES]>> = LazyLock::new(
     places
 });
 
-/// Packs a name of two to eight bytes into a number, with letters in lower case. A name equals a name of lower-case
-/// letters exactly if it is as long and the packed names are equal, because no byte but a letter becomes a letter.
+/// Packs a name of two to eight bytes into a number, with letters in lower case. Let one of two names have only
+/// lower-case letters. If both have the same length, they are equal exactly if their packed names are equal, because
+/// only letters become letters.
 #[inline]
 fn packed(name: &[u8]) -> Option<u64> {
     let number = match name {
@@ -113,7 +115,7 @@ fn packed(name: &[u8]) -> Option<u64> {
             u64::from(*first) | u64::from(name[1]) << 8 | u64::from(*last) << (8 * (name.len() - 1))
         }
         [_, _, _, _, ..] if name.len() <= 8 => {
-            // Two overlapping words cover the name.
+            // Two words of four bytes, which may overlap, cover the name.
             let word = |at: usize| u64::from(u32::from_le_bytes([name[at], name[at + 1], name[at + 2], name[at + 3]]));
             word(0) | word(name.len() - 4) << (8 * (name.len() - 4))
         }
@@ -147,7 +149,7 @@ pub fn find(name: &[u8]) -> Option<&'static Command> {
 
 /// Finds a command by its name of any length and characters.
 fn find_any(name: &[u8]) -> Option<&'static Command> {
-    // Longer than every command's name, so it need not be hashed.
+    // The name is longer than every command's name, so it need not be hashed.
     if name.len() > 24 {
         return None;
     }
@@ -190,7 +192,7 @@ mod tests {
     fn the_number_of_a_command_leads_to_its_name() {
         let number = |line: &'static str| {
             let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-            // A copy has another address; the number must not depend on it.
+            // A copy has another address. The number must not depend on the address.
             let copied: Command = *find(args[0]).unwrap();
             copied.number_of(&args)
         };

@@ -30,8 +30,8 @@ pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(
     }
 }
 
-/// Reads the string of a key like [`string`], but only if it has at most `max_bytes` bytes. Returns no bytes for a
-/// longer string, which is not read.
+/// Reads the string of a key like [`string`], but only if it has at most `max_bytes` bytes. A longer string is not
+/// read, and is returned as no bytes.
 #[expect(clippy::type_complexity)]
 pub(crate) fn short_string(
     read: &(impl Read + ?Sized),
@@ -88,7 +88,7 @@ pub(crate) fn put_computed<'a>(
     Ok(store.put(key, NewValue::String(Cow::Owned(value)), deadline)?)
 }
 
-/// Returns the steps of reading an entry of a stream, which its row holds with a length before each field and value.
+/// Returns the steps of work for reading an entry of a stream. Its row has a length before each field and value.
 pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
     fn values(reply: &Reply) -> usize {
         match reply {
@@ -99,33 +99,34 @@ pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
     read_bytes(entry.content_bytes() + 8 * values(entry))
 }
 
-/// Counter of the bytes in a reply, which must not exceed [`MAX_REDIS_REPLY_BYTES`] or the room that there is for the
-/// reply, and of the steps of a delivery, which must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
+/// Counter of the bytes in a reply and of the steps of a delivery. The bytes must not exceed [`MAX_REDIS_REPLY_BYTES`],
+/// the bytes of values must not exceed `room`, and the steps must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
     taken_steps: u64,
-    /// Bytes of the values alone, of which `room` is the maximum.
+    /// Bytes of the values alone. Their maximum is `room`.
     value_bytes: usize,
     room: usize,
 }
 
 impl Default for ReplyBudget {
-    /// Creates the counter of a reply for which there is room.
+    /// Creates a counter without a limit on the bytes of values.
     fn default() -> Self {
         Self { taken_bytes: 0, taken_steps: 0, value_bytes: 0, room: usize::MAX }
     }
 }
 
 impl ReplyBudget {
-    /// Creates the counter of a reply to a command that only reads.
+    /// Creates the counter of a reply to a command that only reads. The store limits the bytes of values.
     pub(crate) fn of(read: &(impl Read + ?Sized)) -> Self {
         Self { room: read.reply_room(), ..Self::default() }
     }
 
-    /// Reads the value of a key, if there is room for it, and counts a string. A collection's bytes do not count.
+    /// Reads the value of a key, if there is room for it in the reply. Counts the bytes of a string. The bytes of a
+    /// collection are not counted.
     pub(crate) fn read(&mut self, read: &dyn Read, key: &[u8]) -> Result<Option<Value>, CommandEnd> {
-        // A store with all room is asked as before, so that it charges the same.
+        // Without a limit, the whole value is requested, so that the store charges always the same steps.
         let found = match self.room {
             usize::MAX => read.get(key)?.map(Some),
             room => read.get_short(key, room - self.value_bytes.min(room))?,
@@ -138,7 +139,7 @@ impl ReplyBudget {
         Ok(Some(value))
     }
 
-    /// Reads the value of a part of a collection, if there is room for it, and counts it.
+    /// Reads the value of a part of a collection, if there is room for it in the reply, and counts it.
     pub(crate) fn read_part(
         &mut self,
         read: &dyn Read,
@@ -154,15 +155,15 @@ impl ReplyBudget {
         Ok(value)
     }
 
-    /// Returns true if there is room for the values of a row with `bytes` bytes, before they are copied. Counts the row
-    /// if there is none, so that the reply exceeds its limit.
+    /// Returns true if there is room for the values of a row with `bytes` bytes. Called before they are copied. If
+    /// there is no room, the reply counts as exceeding its limit from now on.
     pub(crate) fn has_room_for_row(&mut self, bytes: usize) -> bool {
         let has_room = self.value_bytes.saturating_add(bytes) <= self.room;
         self.value_bytes = if has_room { self.value_bytes } else { usize::MAX };
         has_room
     }
 
-    /// Returns true if there is no room for the values that were counted.
+    /// Returns true if the counted values exceed the room for them.
     pub(crate) fn lacks_room(&self) -> bool {
         self.value_bytes > self.room
     }
@@ -196,13 +197,13 @@ impl ReplyBudget {
         }
     }
 
-    /// Counts steps of a delivery that add no bytes to the reply.
+    /// Counts steps of work of a delivery that add no bytes to the reply.
     pub(crate) fn work(&mut self, steps: u64) {
         self.taken_steps = self.taken_steps.saturating_add(steps);
     }
 
-    /// Counts a delivered entry: `steps` steps, those of reading its bytes, and its bytes in the reply. Returns true if
-    /// the reply and the delivery are still within their limits.
+    /// Counts a delivered entry: `steps` of work, the steps of reading its bytes, and its bytes in the reply. Returns
+    /// true if the reply and the delivery are still within their limits.
     pub(crate) fn fits_delivery(&mut self, entry: &Reply, steps: u64) -> bool {
         self.work(steps + steps_to_read(entry));
         self.fits_part(entry)
@@ -217,13 +218,12 @@ impl ReplyBudget {
         self.taken_bytes > MAX_REDIS_REPLY_BYTES || self.taken_steps > MAX_REDIS_DELIVERY_STEPS
     }
 
-    /// Returns true if the counted values exceed the limit of a reply or its room, or the counted steps that of a
-    /// delivery.
+    /// Returns true if the reply or its values exceed their limit, or if the steps exceed the limit of a delivery.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_too_large() || self.lacks_room()
     }
 
-    /// Returns an error if the counted values exceed the limit of a reply, or its room.
+    /// Returns an error if the reply, its values or the steps exceed their limit.
     pub(crate) fn check(&self) -> Result<(), CommandEnd> {
         match (self.is_too_large(), self.lacks_room()) {
             (true, _) => Err(refused(REPLY_TOO_LARGE)),
@@ -245,7 +245,7 @@ mod tests {
         store::{Visit, VisitKeys},
     };
 
-    /// A store with limited room for a reply. It counts the bytes of the values that it has copied for commands.
+    /// A store with limited room for a reply. It counts the bytes of values that it has copied for commands.
     struct Roomy<'m> {
         model: &'m Model,
         room: usize,
@@ -341,7 +341,7 @@ mod tests {
             let (reply, _) = run(1100, args);
             assert!(reply.content_bytes() >= 1000, "{name}: {reply:?}");
         }
-        // Their replies are short, however long the values are.
+        // The replies of these commands are short, however long the values are.
         for args in [&[&b"getrange"[..], b"k", b"0", b"9"] as &[&[u8]], &[b"hkeys", b"h"], &[b"strlen", b"k"]] {
             assert!(!matches!(run(999, args).0, Reply::Error(_)));
         }

@@ -1,13 +1,13 @@
-//! Steps of the values that the commands of a batch use, before the batch is in the log.
+//! Steps of work for the values that the commands of a batch use, computed before the batch is in the log.
 //!
-//! Owns: the lengths of values, as a view has them and as earlier commands of the batch may change them. The bytes of a
-//! batch do not show how long a value is that a command returns, or writes again with another deadline. Without the
-//! length, each such value counts as one of maximum size. Does not own: the use that each command makes of values
-//! ([`ValueUse`]), and the bound to which these steps are added
+//! Owns: the lengths of values, as a view has them and as earlier commands of the batch may change them. If a command
+//! returns a value, or writes it again with another deadline, the bytes of the batch do not show its length. Without
+//! this module, each such value would count with the maximum size. Does not own: the use that each command makes of
+//! values ([`ValueUse`]), and the bound to which these steps are added
 //! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
-//! Invariant: the steps are an upper bound, whichever of the commands take effect. So a length never becomes smaller in
-//! the course of a batch, and a value that moves to another key may also still be at its old one.
+//! Invariant: the steps are an upper bound, even if some of the commands take no effect. So a length never becomes
+//! smaller in the course of a batch, and a value that moves to another key may also still be at its old key.
 
 use std::collections::HashMap;
 
@@ -25,45 +25,48 @@ use crate::{
     store::{KeyValue, Kind, Read, StoreError, Value},
 };
 
-/// Bytes of a value that a command writes in addition to its arguments: the meta of a collection, or an integer.
+/// Maximum bytes that a command writes in a value in addition to its arguments: the meta of a collection, or an
+/// integer.
 const ADDED_BYTES: usize = 80;
-/// Maximum length in bytes of a string that is read because it may be a number. Longer numbers count as the longest.
+/// Maximum length in bytes of a string that is read because it may be a number. A longer string counts as the longest
+/// possible number.
 const MAX_LOOKED_UP_BYTES: usize = 64;
 
 /// Changes that the commands of a batch may have made to a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
-    /// Length in bytes of the longest value that the commands have given the key, or a field of it.
+    /// Length in bytes of the longest value that the commands have stored under the key or in one of its fields.
     longest: usize,
     /// Number of bytes that the commands have appended to the value.
     appended: usize,
-    /// Maximum digits before the decimal point of the numbers that the commands have given the key, or a field of it.
+    /// Maximum digits before the decimal point of the numbers that the commands have stored under the key or in its
+    /// fields.
     digits: usize,
     parts: Parts,
 }
 
-/// Parts (fields, entries) that a key may have.
+/// Parts (fields, entries) that a key may have. Each variant includes the parts of the earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Parts {
-    /// The parts that the view has, if any.
+    /// The parts that the key has in the view.
     #[default]
     Stored,
-    /// Also parts that the commands of the batch have written.
+    /// The parts that commands of the batch have written.
     Written,
-    /// Also the parts that another key had, whose value was moved or copied to this key.
+    /// The parts of another key whose value was moved or copied to this key.
     Moved,
 }
 
-/// The value of a key, as a command of the batch may find it.
+/// Size of the value of a key, as a command of the batch may find it.
 #[derive(Clone, Copy, Debug)]
 struct ValueLen {
     /// Maximum length in bytes of the string, or of the collection's meta.
     len: usize,
-    /// True if the value may be a collection, which has parts.
+    /// True if the value may be a collection with parts.
     may_have_parts: bool,
 }
 
-/// Computes the steps of the values that the commands of a batch use, one command after the other.
+/// Computes the steps for the values that the commands of a batch use, one command after the other.
 #[derive(Debug, Default)]
 pub struct ValueSteps<'a> {
     keeps_history: bool,
@@ -71,18 +74,18 @@ pub struct ValueSteps<'a> {
 }
 
 impl<'a> ValueSteps<'a> {
-    /// Begins a batch for a keyspace. `keeps_history` is true if the keyspace keeps former values, which costs steps,
-    /// too.
+    /// Begins a batch for a keyspace. `keeps_history` is true if the keyspace keeps former values. Keeping them also
+    /// costs steps.
     #[must_use]
     pub fn new(keeps_history: bool) -> Self {
         Self { keeps_history, changes: HashMap::new() }
     }
 
-    /// Returns the maximum steps of the values that the next command of the batch uses. `view` has the state before the
-    /// batch, and [`admit`](crate::admit) has accepted the arguments.
+    /// Returns the maximum steps for the values that the next command of the batch uses. `view` has the state before
+    /// the batch, and [`admit`](crate::admit) has accepted the arguments.
     ///
     /// # Errors
-    /// The view cannot be read, or the budget of the read is spent.
+    /// Returns an error if the view cannot be read, or if the budget of the read is spent.
     pub fn of_next(&mut self, view: &dyn Read, command: &Command, args: &[&'a [u8]]) -> Result<u64, StoreError> {
         let argument = |at: usize| args.get(at).copied().unwrap_or_default();
         let (key, second) = (argument(1), argument(2));
@@ -118,7 +121,7 @@ impl<'a> ValueSteps<'a> {
             }
             Some(ValueUse::SetRange) => {
                 let len = self.find(view, key)?.len;
-                // A command whose offset is no number, or too large, changes nothing.
+                // If the offset is not a number, or is too large, the command changes nothing.
                 let offset = std::str::from_utf8(second).ok().and_then(|text| text.parse::<usize>().ok());
                 let end = offset.unwrap_or(0).saturating_add(argument(3).len()).min(MAX_VALUE_BYTES);
                 self.change(key, Changes { longest: end, digits: MAX_FLOAT_DIGITS, ..Changes::default() });
@@ -127,7 +130,7 @@ impl<'a> ValueSteps<'a> {
             Some(ValueUse::Rename) => self.move_value(view, key, second)?.0,
             Some(ValueUse::Copy) => match self.move_value(view, key, second)? {
                 (steps, false) => steps,
-                // All parts are copied.
+                // All parts are copied, so the maximum steps are assumed.
                 (_, true) => MAX_COMMAND_STEPS,
             },
             Some(ValueUse::AddToString) => self.add_to_string(view, key, second)?,
@@ -145,7 +148,7 @@ impl<'a> ValueSteps<'a> {
         Ok(steps)
     }
 
-    /// Returns the steps of reading values whose lengths `len` returns.
+    /// Returns the steps of reading several values. `len` returns the length of each.
     fn read_all(
         &self,
         names: &[&[u8]],
@@ -154,8 +157,8 @@ impl<'a> ValueSteps<'a> {
         names.iter().try_fold(0, |steps, name| Ok::<_, StoreError>(steps + read(len(self, name)?)))
     }
 
-    /// Returns the steps of moving or copying a value from one key to another without its parts. The flag is true if
-    /// the value may have parts.
+    /// Returns the steps of moving or copying a value from one key to another, without its parts. The returned flag is
+    /// true if the value may have parts.
     fn move_value(&mut self, view: &dyn Read, from: &[u8], to: &'a [u8]) -> Result<(u64, bool), StoreError> {
         let ValueLen { len, may_have_parts } = self.find(view, from)?;
         let replaced = if self.keeps_history { self.find(view, to)?.len } else { 0 };
@@ -164,7 +167,7 @@ impl<'a> ValueSteps<'a> {
         Ok((read(len) + written_bytes(len) + self.kept(len) + self.kept(replaced), may_have_parts))
     }
 
-    /// Notes the changes of a command that uses no value.
+    /// Records the changes of a command that uses no stored value.
     fn note_write(&mut self, command: &Command, args: &[&'a [u8]]) {
         if !matches!(command.run, Run::Write(_)) || matches!(command.name, "del" | "unlink" | "getdel") {
             return;
@@ -176,10 +179,10 @@ impl<'a> ValueSteps<'a> {
         command.keys_of(args).for_each(|key| self.change(key, change));
     }
 
-    /// Returns the maximum steps of adding `number` to the number in the string at `key`, and notes the change of the
+    /// Returns the maximum steps of adding `number` to the number in the string at `key`. Records the change of the
     /// key.
     fn add_to_string(&mut self, view: &dyn Read, key: &'a [u8], number: &[u8]) -> Result<u64, StoreError> {
-        // A longer string is no number and is not read.
+        // A longer string is not a number, and the command does not read it.
         let len = self.find(view, key)?.len.min(MAX_FLOAT_DIGITS);
         let stored = match view.get_short(key, MAX_LOOKED_UP_BYTES)? {
             Some(Some(KeyValue { value: Value::String(text), .. })) => max_digits(&text),
@@ -191,7 +194,7 @@ impl<'a> ValueSteps<'a> {
         Ok(steps + read(len) + written_bytes(longest) + self.kept(len))
     }
 
-    /// Adds the changes of a command to those of earlier commands to the key.
+    /// Adds the changes of a command to the changes that earlier commands made to the key.
     fn change(&mut self, key: &'a [u8], new: Changes) {
         let changes = self.changes.entry(key).or_default();
         changes.longest = changes.longest.max(new.longest);
@@ -227,7 +230,7 @@ impl<'a> ValueSteps<'a> {
         Ok((stored.len().max(longest).min(MAX_VALUE_BYTES), digits.max(max_digits(&stored))))
     }
 
-    /// Returns the steps of keeping a former value of this length in the history, if the keyspace has one.
+    /// Returns the steps of keeping a former value of this length in the history; 0 if the keyspace has no history.
     fn kept(&self, len: usize) -> u64 {
         if self.keeps_history { written_bytes(len) } else { 0 }
     }
@@ -238,8 +241,8 @@ fn read(len: usize) -> u64 {
     READ + read_bytes(len)
 }
 
-/// Returns the maximum steps of adding the number with the text `number` to one with at most `digits` digits, and the
-/// maximum length in bytes and digits of the sum.
+/// Returns three maxima for the sum of a number with at most `digits` digits and the number in the text `number`: the
+/// steps of the addition, the length of the sum in bytes, and the digits of the sum.
 fn sum(digits: usize, number: &[u8]) -> (u64, usize, usize) {
     let (steps, digits) = addition(digits, max_digits(number));
     (steps, max_text_bytes(digits), digits)
@@ -255,7 +258,7 @@ mod tests {
     /// Length of a long value in bytes.
     const LONG: usize = 1 << 20;
 
-    /// Returns the steps of the values that each command of a batch uses. The key `s` holds a long string, and the key
+    /// Returns the steps for the values that each command of a batch uses. The key `s` holds a long string, and the key
     /// `h` a hash with the long field `f`.
     fn steps(keeps_history: bool, batch: &[&[&[u8]]]) -> Vec<u64> {
         let (mut model, value) = (Model::default(), vec![b'v'; LONG]);

@@ -16,8 +16,8 @@ use tokio::{
 
 /// Pause after the server failed to accept a connection, for example because too many files were open.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Shortest time between two log lines about failures to accept a connection. When the process has no free
-/// file descriptor, 20 accepts fail per second.
+/// Shortest time between two log lines about failures to accept a connection. A process without a free file descriptor
+/// fails to accept 20 times per second.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
 /// Number of connections that the loop accepts before the other tasks of its thread run. Without this bound the loop
@@ -46,7 +46,7 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     loop {
         if at_once == AT_ONCE {
             at_once = 0;
-            // The runtime looks for requests that have arrived before it continues with this task.
+            // The yield lets the runtime look for requests that have arrived on other connections.
             tokio::task::yield_now().await;
         }
         let accepted = tokio::select! {
@@ -73,17 +73,17 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     }
 }
 
-/// Count of failures to accept a connection, and the time of the last log line about them.
+/// Counter of failures to accept a connection, with the time of the last log line about them.
 #[derive(Debug, Default)]
 struct Failures {
     said: Option<Instant>,
-    /// Number of failures that were not logged yet.
+    /// Number of failures since the last log line.
     unsaid: u64,
 }
 
 impl Failures {
-    /// Counts a failure. Returns the number of failures since the last log line, this one included, if a log line is
-    /// due.
+    /// Counts a failure. If a log line is due, returns the number of failures since the last line, including this one;
+    /// `None` if no line is due.
     fn add(&mut self, now: Instant) -> Option<u64> {
         self.unsaid += 1;
         if self.said.is_some_and(|said| now.saturating_duration_since(said) < SAID_EVERY) {
@@ -94,10 +94,10 @@ impl Failures {
     }
 }
 
-/// Closes a connection that exceeds the limit on connections. Before that, sends the reason `why` if the
-/// socket accepts it without waiting.
+/// Closes a connection that exceeds the limit on connections. Sends the reason `why` first, but only as much as the
+/// socket accepts without waiting.
 pub fn reject_connection(stream: TcpStream, why: &[u8]) {
-    // The write bypasses the runtime, which does not know yet whether the new socket is writable.
+    // The write bypasses the runtime, which may not know yet that the new socket is writable.
     if let Ok(mut stream) = stream.into_std() {
         let _ = stream.write(why);
     }

@@ -1,9 +1,9 @@
 //! Admission of work: bounds on everything that clients can hold, and fair shares of each bound.
 //!
 //! Owns: one [`Bound`] for each [`Resource`]; an [`Account`] for each connection, which counts how much the connection
-//! holds of each resource; the same counts for each client address; and the guards that release what they hold.
-//! Does not own: waiting. Above a bound a request is shed immediately, because a queue in front of a full
-//! server only adds latency to work that will be shed later.
+//! holds of each resource; the same counts for each client address; and the guards that release what they hold. Does
+//! not own: waiting. Above a bound, a request is rejected immediately, because a queue in front of a full server only
+//! adds latency to work that is rejected later.
 //!
 //! # Fair shares
 //!
@@ -12,22 +12,23 @@
 //! ├──────────── anyone ────────────────┼─ connections ─┼─ addresses ─┤
 //!                                      └─────────── reserve ─────────┘
 //! ```
-//! Below the open limit anyone takes what is free, and one client may use all of it. The rest is the reserve
-//! (`share_reserve_percent`). An address takes from it only while it holds no more than is still free; this is the rule
-//! of dynamic thresholds for queues that share memory (Choudhury and Hahne, 1998). So the address that holds most is
-//! refused first, and the next address always finds something free. The lower half of the reserve is also open to a
-//! connection that holds nothing, or no more than a part of what is free there, so that a client is served although
-//! other connections from its own address hold most. For requests and other counted items, this part is one in 16
-//! (`CONNECTION_PART`): if each connection could hold as much as is free, eight connections would leave nothing of 200.
-//! For bytes, it is all that is free, because one request may need most of it.
+//! Below the open limit, any client takes what is free, and one client may use all of it. The rest is the reserve
+//! (`share_reserve_percent`). An address takes from it only while the address holds no more than is still free (the
+//! rule of dynamic thresholds for queues that share memory; Choudhury and Hahne, 1998). So the address that holds most
+//! is rejected first, and a new address always finds something free.
+//!
+//! Connections whose address holds more may use the lower half of the reserve, so that one connection does not block
+//! the others of its address. Of bytes, such a connection may hold as much as is free there, because one request may
+//! need most of it. Of requests and other counted items, it may hold one in 16 (`CONNECTION_PART`) of those free there,
+//! or one.
 //!
 //! # Cost
 //!
-//! Below the open limit, taking and releasing cost one atomic operation for the bound, the address and the connection
-//! each. The table of addresses has a lock, which is taken when a connection begins or ends.
+//! Below the open limit, taking and releasing cost one atomic operation each for the bound, the address and the
+//! connection. The table of addresses has a lock, which is taken when a connection begins or ends.
 //!
-//! Invariant: `used <= limit` for every [`Bound`], also while attempts are rejected. `used` may exceed `limit` by a few
-//! for work that is counted only once it is in progress. A guard releases what it holds exactly once.
+//! Invariant: no attempt to take raises `used` of a [`Bound`] above `limit`. Only memory in use already, and work that
+//! is counted once it is in progress, do. A guard releases what it holds exactly once.
 
 mod resource;
 
@@ -52,23 +53,23 @@ use crate::{config::Config, limits::COUNTED_REPLY_BYTES, reserve::reserve_of};
 
 pub use resource::Resource;
 
-/// Divisor for the part of the reserve that one connection may hold. A connection may hold one in this number of the
-/// requests, scans or other counted items that are free in the lower half of the reserve.
+/// Divisor for the part of the reserve that one connection may hold: at most one in this number of the requests, scans
+/// or other counted items that are free in the lower half of the reserve.
 const CONNECTION_PART: u64 = 16;
 /// Shortest time between two log lines about the same bound.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
 
-/// A limit on the total of something in use, such as requests or bytes, with a counter of the amount in use. Each bound
-/// has a cache line of its own, so that counting one does not slow down another.
+/// A limit on the total of a resource in use, such as requests or bytes, with a counter of the amount in use. Each
+/// bound has a cache line of its own, so that counting in one bound does not slow down another.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Bound {
     used: AtomicU64,
-    /// Part of `used` that no client holds.
+    /// Part of `used` that no client of this server holds.
     unowned: AtomicU64,
     rejected: AtomicU64,
     limit: u64,
-    /// `open_limit <= shared_limit <= limit`: the end of the part that anyone may use.
+    /// End of the part that any client may use. Invariant: `open_limit <= shared_limit <= limit`.
     open_limit: u64,
     /// End of the lower half of the reserve. Connections may use this half even if their address holds more than its
     /// share.
@@ -76,8 +77,8 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Creates a bound with a reserve of `reserve_percent`. A bound below `least_divided` has none. The reserve is
-    /// smaller if one request, which takes up to `largest` in small steps, would not fit into the remaining part.
+    /// Creates a bound whose reserve is `reserve_percent` of `limit`. A limit below `least_divided` has no reserve. The
+    /// reserve shrinks if one request of `largest` would not fit into the part below it.
     fn new(limit: u64, reserve_percent: u32, largest: u64, least_divided: u64) -> Self {
         let reserve = if limit < least_divided { 0 } else { reserve_of(limit, reserve_percent) };
         let reserve = reserve.min(limit.saturating_sub(largest));
@@ -109,24 +110,24 @@ impl Bound {
         self.limit
     }
 
-    /// Sets the amount that is in use although no client of this server holds it.
+    /// Sets the part of the amount in use that no client of this server holds.
     pub(crate) fn set_unowned(&self, amount: u64) {
         let before = self.unowned.swap(amount, Relaxed);
         self.used.fetch_add(amount.wrapping_sub(before), Relaxed);
     }
 
-    /// Adds to the amount that is in use although no client of this server holds it.
+    /// Adds to the part of the amount in use that no client of this server holds.
     pub(crate) fn add_unowned(&self, amount: u64) {
         self.unowned.fetch_add(amount, Relaxed);
         self.used.fetch_add(amount, Relaxed);
     }
 
-    /// Returns true if anyone may take this amount, without the reserve.
+    /// Returns true if any client may take this amount, because it fits below the reserve.
     pub(crate) fn is_open_to(&self, amount: u64) -> bool {
         self.used().saturating_add(amount) <= self.open_limit
     }
 
-    /// Returns the amount that is free, with the reserve.
+    /// Returns the free amount, including the free part of the reserve.
     pub(crate) fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used())
     }
@@ -171,9 +172,9 @@ impl std::fmt::Display for AddressKey {
 struct AddressAccount {
     key: AddressKey,
     held: [AtomicU64; Resource::COUNT],
-    /// The client's address, for which the queue of commands measures costs.
+    /// The client's address as the queue of commands knows it. The queue measures how expensive its commands are.
     client_address: Arc<ClientAddress>,
-    /// Owner of the links to the broker, whose queued messages are counted together.
+    /// Owner of the broker links of all connections from this address. Their queued messages are counted together.
     link_owner: Arc<LinkOwner>,
     admission: Arc<Admission>,
 }
@@ -190,7 +191,7 @@ impl AddressAccount {
 impl Drop for AddressAccount {
     fn drop(&mut self) {
         let mut addresses = self.admission.addresses();
-        // Another connection of the address may have begun a new account in the meantime.
+        // Another connection of the address may have created a new account in the meantime; that account stays.
         if addresses.get(&self.key).is_some_and(|found| found.strong_count() == 0) {
             addresses.remove(&self.key);
         }
@@ -202,8 +203,8 @@ impl Drop for AddressAccount {
 pub struct Account {
     address: Arc<AddressAccount>,
     held: [AtomicU64; Resource::COUNT],
-    /// Identity of the connection in the queue of commands, which measures how expensive the commands of each client
-    /// are.
+    /// Identity of the connection in the queue of commands. The queue measures how expensive the commands of each
+    /// connection are.
     client: Arc<Client>,
     /// True once the server has cut the connection because its client did not read or send.
     is_cut: AtomicBool,
@@ -219,13 +220,13 @@ impl Account {
     /// Takes `amount` of a resource for a caller that waits and tries again. If that is not possible now, returns
     /// `None` and counts no rejection.
     pub fn take_quietly(self: &Arc<Self>, resource: Resource, amount: u64) -> Option<Reservation> {
-        // Another thread may take the room after the check. Then `take` counts a rejection, as elsewhere.
+        // Another thread may take the free amount after this check. Then `take` counts a rejection.
         let is_possible = self.may_take(resource, self.bound(resource).used(), amount);
         is_possible.then(|| self.take(resource, amount)).flatten()
     }
 
-    /// Returns true if the connection may take 1 of a resource; otherwise counts a rejection. Meant for work that
-    /// usually ends immediately: only work that stays in progress is [counted](Self::count).
+    /// Returns true if the connection may take 1 of a resource; otherwise counts a rejection. Takes nothing. Meant for
+    /// work that usually ends immediately: the caller [counts](Self::count) only work that stays in progress.
     #[inline]
     #[must_use]
     pub fn has_room(&self, resource: Resource) -> bool {
@@ -237,9 +238,8 @@ impl Account {
         has_room
     }
 
-    /// Takes 1 of a resource, even above its bound, for work that was admitted while there was
-    /// [room](Self::has_room). So the amount in use may exceed the limit by the number of simultaneous admissions: at
-    /// most 1 for each serving thread.
+    /// Takes 1 of a resource, even above its bound, for work that [`has_room`](Self::has_room) has admitted. So the
+    /// amount in use may exceed the limit by the number of simultaneous admissions: at most 1 for each serving thread.
     pub fn count(self: &Arc<Self>, resource: Resource) -> Reservation {
         let mut counted = self.empty(resource);
         counted.count(1);
@@ -251,9 +251,8 @@ impl Account {
         Reservation { account: Arc::clone(self), resource, amount: 0 }
     }
 
-    /// Counts the bytes of a large reply as waiting for the client; `bytes` is the reply or most of it. They stay
-    /// counted until the last reference to them is dropped. Returns `None` if the connection may not hold that much.
-    /// Small replies are not counted.
+    /// Counts the bytes of a large reply as waiting for the client until their last reference is dropped. `bytes` is
+    /// the reply or most of it. Returns `None` if the connection may not hold that much. Small replies are not counted.
     pub fn reply(self: &Arc<Self>, bytes: Bytes) -> Option<Bytes> {
         if bytes.len() < COUNTED_REPLY_BYTES {
             return Some(bytes);
@@ -262,8 +261,8 @@ impl Account {
         Some(counted(bytes, held))
     }
 
-    /// Returns the largest part of `wanted` bytes of a reply for which there is room now, but at least the bytes of a
-    /// reply that is not counted. Meant for work that cannot be undone easily once its reply exists.
+    /// Returns the number of bytes, at most `wanted`, that a reply may have now. At least, this is the size up to which
+    /// replies are not counted. Meant for work that cannot be undone easily once its reply exists.
     #[must_use]
     pub fn reply_room(&self, wanted: u64) -> u64 {
         let used = self.bound(Resource::ReplyBytes).used();
@@ -271,9 +270,9 @@ impl Account {
         if has_room { wanted } else { wanted.min(COUNTED_REPLY_BYTES as u64 / 2) }
     }
 
-    /// Returns true if the connection may hold a reply of `bytes` now; otherwise counts a rejection. Meant for reads of
-    /// large values: otherwise a client without room could make the server repeatedly read a value that it cannot send.
-    /// `len` returns the size of the reply, and is called only if there is no room for the largest one.
+    /// Returns true if the connection may hold a certain reply now; otherwise counts a rejection. `len` returns the
+    /// size of the reply, and is called only if there is no room for the largest reply. Meant for reads of large
+    /// values: otherwise a client without room could make the server repeatedly read a value that it cannot send.
     pub fn has_reply_room<E>(self: &Arc<Self>, len: impl FnOnce() -> Result<Option<u64>, E>) -> Result<bool, E> {
         let largest = MAX_VALUE_BYTES as u64;
         if self.may_take(Resource::ReplyBytes, self.bound(Resource::ReplyBytes).used(), largest) {
@@ -282,8 +281,8 @@ impl Account {
         Ok(self.may_hold_reply(len()?.unwrap_or(0)))
     }
 
-    /// Returns the number of bytes of a reply for which there is room now: at most `most`, and at least those of a
-    /// reply that is not counted. Meant for reads that learn the size of their reply while they copy values into it.
+    /// Returns the number of bytes, at most `most`, that a reply may have now. At least, this is the size up to which
+    /// replies are not counted. Meant for reads that learn the size of their reply while they copy values into it.
     #[must_use]
     pub fn reply_room_up_to(&self, most: u64) -> u64 {
         const UNCOUNTED: u64 = COUNTED_REPLY_BYTES as u64 - 1;
@@ -305,8 +304,8 @@ impl Account {
         bytes < COUNTED_REPLY_BYTES as u64 || self.take(Resource::ReplyBytes, bytes).is_some()
     }
 
-    /// Returns true if there is no room for a reply with the largest value. A read of values whose sizes it does not
-    /// know yet should then look at the sizes first.
+    /// Returns true if there is no room for a reply with the largest value. A read that does not know the sizes of its
+    /// values should then look at the sizes before it copies the values.
     #[must_use]
     pub fn is_short_of_reply_room(&self) -> bool {
         const LARGEST: u64 = MAX_VALUE_BYTES as u64;
@@ -336,15 +335,15 @@ impl Account {
         Arc::clone(&self.address.link_owner)
     }
 
-    /// Returns the connection, as a client for which the queue of commands measures costs.
+    /// Returns the identity of the connection in the queue of commands.
     #[must_use]
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
 
-    /// Returns true if only the reserve of a resource is free and the connection's address holds more than is free of
-    /// the lower half of the reserve. The server then closes idle connections of this address. So it closes those of
-    /// all addresses before the upper half is used up, which stays free for new clients.
+    /// Returns true if the server should close idle connections of this connection's address: only the reserve of a
+    /// resource is free, and the address holds more than is free in its lower half. So the upper half stays free for
+    /// new clients.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);
@@ -352,7 +351,7 @@ impl Account {
     }
 
     /// Records that the server cuts the connection because its client does not read or send. The client's snapshot is
-    /// then released and not kept for it.
+    /// then released instead of being kept until the client resumes it.
     pub fn cut(&self) {
         self.is_cut.store(true, Relaxed);
     }
@@ -375,8 +374,8 @@ impl Account {
         if charged == 0 {
             return true;
         }
-        // A rejected attempt is never counted, so that it can neither pass the bound for a moment nor take the room
-        // of another client.
+        // A rejected attempt never adds to `used`. So it neither exceeds the bound for a moment nor takes the free
+        // amount that another client could use.
         let mut before = bound.used.load(Relaxed);
         loop {
             let used = at_least_zero(before);
@@ -396,14 +395,14 @@ impl Account {
         true
     }
 
-    /// Takes the amount of a rejected attempt back from the connection. `charged` is the part that the attempt would
-    /// have charged to the bound.
+    /// Subtracts the amount of a rejected attempt from what the connection holds. `charged` is the part that the
+    /// attempt would have charged to the bound.
     #[cold]
     fn undo(&self, resource: Resource, amount: u64, charged: u64) {
         let at = resource as usize;
         let before = self.held[at].fetch_sub(amount, Relaxed);
-        // Another thread may have taken some of the resource in the meantime. It was charged for more of the amount
-        // of this connection than remains, and the difference is released.
+        // Another thread may have taken some of the resource while `amount` was counted. It was charged as if the
+        // connection's free part were used up. The difference is released.
         let excess = self::charged(resource, before.wrapping_sub(amount), amount).wrapping_sub(charged);
         if excess != 0 {
             self.address.held[at].fetch_sub(excess, Relaxed);
@@ -411,7 +410,7 @@ impl Account {
         }
     }
 
-    /// Returns true if the connection may take `amount` while `used` of the bound is in use.
+    /// Returns true if the connection may take `amount` while `used` of the bound is in use. Takes nothing.
     #[inline]
     fn may_take(&self, resource: Resource, used: u64, amount: u64) -> bool {
         let charged = charged(resource, self.held[resource as usize].load(Relaxed), amount);
@@ -421,7 +420,7 @@ impl Account {
     }
 
     /// Returns true if the connection may take `charged` of the reserve while `used` of the bound is in use. `pending`
-    /// is the part of what the connection holds that belongs to this attempt.
+    /// is the part of this attempt that the connection's counter already includes.
     #[cold]
     fn may_use_reserve(&self, resource: Resource, used: u64, charged: u64, pending: u64) -> bool {
         let (at, bound) = (resource as usize, self.bound(resource));
@@ -456,15 +455,15 @@ impl Account {
     }
 }
 
-/// Returns a counter's value, or 0 while it is below zero. That happens for a moment if one thread of a connection
-/// releases an amount before another thread has added it.
+/// Returns a counter's value, or 0 while the counter is below zero. One thread of a connection may for a moment release
+/// an amount before another thread has added it.
 #[inline]
 fn at_least_zero(count: u64) -> u64 {
     if count > u64::MAX / 2 { 0 } else { count }
 }
 
-/// Returns how much of `more` is charged to the bound if the connection already holds `before`. The connection's own
-/// part is free of charge.
+/// Returns how much of `more` is charged to the bound if the connection already holds `before`. A first part of what
+/// each connection holds is free of charge.
 #[inline]
 fn charged(resource: Resource, before: u64, more: u64) -> u64 {
     let own = resource.own();
@@ -494,13 +493,13 @@ impl Reservation {
         amount <= self.amount || self.grow(amount - self.amount)
     }
 
-    /// Takes `amount` more, even above the bound, for memory that is in use already.
+    /// Takes `amount` more, even above the bound. Meant for memory that is in use already.
     pub fn count(&mut self, amount: u64) {
         self.account.force(self.resource, amount);
         self.amount += amount;
     }
 
-    /// Sets the amount that this guard holds, even above the bound, for memory that is in use already.
+    /// Sets the amount that this guard holds, even above the bound. Meant for memory that is in use already.
     pub fn set(&mut self, amount: u64) {
         self.shrink_to(amount);
         self.count(amount - self.amount);
@@ -575,7 +574,8 @@ impl Admission {
         };
         let largest = |resource| match resource {
             Resource::BodyBytes => config.max_body_bytes.0,
-            // A longer reply of a Redis command is taken at once, so it needs no part that is open to anyone.
+            // A longer reply of a Redis command is counted in one step at its end, so the part below the reserve need
+            // not hold it.
             Resource::ReplyBytes => MAX_VALUE_BYTES as u64,
             _ => 1,
         };
@@ -634,7 +634,7 @@ impl Admission {
         self.largest_with(resource, HashMap::new())
     }
 
-    /// Like [`largest_holder`](Self::largest_holder), with amounts that addresses hold without a reservation.
+    /// Like [`largest_holder`](Self::largest_holder), plus the amounts `held` by addresses without a reservation.
     pub(crate) fn largest_with(
         &self,
         resource: Resource,
@@ -665,8 +665,8 @@ impl Admission {
         }
     }
 
-    /// Returns true if a log line about a bound is due at `now`, in milliseconds after the admission began. Then no
-    /// other line is due for [`WARNED_EVERY`].
+    /// Returns true if a log line about a bound is due. `now` is in milliseconds after the admission began. After true,
+    /// no other line is due for [`WARNED_EVERY`].
     fn warns_at(&self, resource: Resource, now: u64) -> bool {
         let next_warning = &self.next_warnings[resource as usize];
         let due = next_warning.load(Relaxed);

@@ -37,7 +37,7 @@ use crate::{
 pub struct App {
     /// Handle of the database, with the configured durability level.
     pub db: AsyncDatabase,
-    /// Cluster of which the node is a member; `None` if the node runs alone.
+    /// Cluster that the node belongs to; `None` if the node runs alone.
     pub cluster: Option<Cluster>,
     /// Configuration of the server.
     pub config: Config,
@@ -47,7 +47,7 @@ pub struct App {
     pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
-    /// Shares of clients in what they have created in the database.
+    /// Clients' shares of the keyspaces, streams, leases, groups and deletes that they have created in the database.
     pub(crate) created: Arc<CreatedByClients>,
     /// Memory of streams, consumer groups and leases.
     pub(crate) objects: Arc<ObjectMemory>,
@@ -59,8 +59,9 @@ pub struct App {
     pub sole_client: SoleClientMode,
     /// Threads for long and cold reads of all protocols.
     pub readers: Arc<Readers>,
-    /// Turns of the connections that share the async runtime to send bulk output: HTTP, and the native protocol over
-    /// TLS and QUIC. Each thread of other connections has [turns](crate::threads::ThreadSlot::bulk) of its own.
+    /// Turns to send bulk output, for the connections that share the async runtime: HTTP, and the native protocol over
+    /// TLS and QUIC. Each thread that serves other connections has [turns](crate::threads::ThreadSlot::bulk) of its
+    /// own.
     pub bulk: Arc<BulkTurns>,
     /// Receiver whose value becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
@@ -122,8 +123,9 @@ impl App {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the origin of a client's commands. The request is named if this node may forward them to the leader of a
-    /// cluster, or if a member logs the names of requests; `name` is called only then.
+    /// Returns the origin of a client's commands: the client, and the name of its request if that is needed. It is
+    /// needed if this node may forward the commands to the leader of a cluster, or if a member logs the names of
+    /// requests. Only then is `name` called.
     pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
         let cluster = self.cluster.as_ref().map(|cluster| &cluster.handle);
         let is_named = cluster.is_some_and(|cluster| !cluster.leads() || cluster.names_requests());

@@ -1,29 +1,29 @@
-//! Work that a thread which serves clients leaves to another one: freeing many entries, ending many subscriptions.
+//! Work that a serving thread hands to another thread: freeing many entries, ending many subscriptions.
 //!
-//! Owns: the choice of the thread. Does not own: the work, which nobody waits for.
+//! Owns: the choice of the thread. Does not own: the work, for which no client waits.
 //!
-//! Invariant: the work is done, also if the system provides no thread.
+//! Invariant: the work is always done. If the system cannot start a thread, the calling thread does it.
 
 use std::{sync::mpsc, thread};
 
 use thalweg_broker::ClearedEntries;
 
-/// Number of entries up to which they are freed by the calling thread.
+/// Maximum number of entries that the calling thread frees itself.
 const FEW_ENTRIES: u64 = 2_000;
 
-/// Does the work on a thread of its own; on this one if the system provides none. Callers pass work of milliseconds or
-/// more, because a thread takes about 30 µs to start.
+/// Does the work on a new thread, or on the calling one if the system cannot start a thread. Callers pass work of
+/// milliseconds or more, because a thread takes about 30 µs to start.
 pub fn run(work: impl FnOnce() + Send + 'static) {
     let (give, take) = mpsc::sync_channel::<Box<dyn FnOnce() + Send>>(1);
     let begun = thread::Builder::new().name("thalweg-aside".to_owned()).spawn(move || take.recv().map(|work| work()));
     match begun {
-        // The thread waits for the work, and ends after it.
+        // The new thread receives the work, does it, and ends.
         Ok(_) => drop(give.send(Box::new(work))),
         Err(_) => work(),
     }
 }
 
-/// Frees the entries that were removed from a cache.
+/// Frees the entries that were removed from a cache. A new thread frees large numbers of them.
 pub fn free(entries: ClearedEntries) {
     if entries.len() > FEW_ENTRIES {
         run(move || drop(entries));

@@ -4,27 +4,28 @@
 //! own: the output, and the decision which output is bulk.
 //!
 //! Bulk output is output that no client waits for, or that is long: deliveries, tails, pushes, watches, pages of scans,
-//! and what waits for a client beyond [`REPLY_BYTES`]. Other replies are sent immediately, and are not counted here.
+//! and the part of a client's waiting replies beyond [`REPLY_BYTES`]. Other replies are sent immediately, and are not
+//! counted here.
 //!
 //! ```text
 //! round: bulk output, 512 KiB or 2 MiB in total ─► poll of the sockets ─► requests that arrived ─► next round
 //! ```
-//! Without this bound, a thread that copies megabytes for each of many slow readers would poll its sockets only after
-//! the last of them. While a round has bytes left, connections send when they are woken; that costs one counter. At the
-//! end of a round they queue. Each round then begins with turns for the first ones: addresses in turn, and the
-//! connections of each address in turn. A turn permits the bytes of two rounds, in one or several rounds. Once no
-//! connection waits, all may send again without a turn.
+//! Rounds limit how long a thread goes without polling its sockets, even if it copies megabytes for each of many slow
+//! readers. While a round has bytes left, connections send whenever they are woken; that costs one counter. After its
+//! end, connections with bulk output queue. Each later round begins with turns for the first connections in the queue:
+//! addresses in turn, and the connections of each address in turn. A turn permits the bytes of two rounds, and may last
+//! several rounds. Once no connection waits, all may send again without a turn.
 //!
-//! A client whose publishes cause 4 MiB of deliveries waits for a turn in the same queue ([`CausedWork`]). So
-//! requests overtake deliveries, but publishers do not, and subscribers that read get all that is published.
+//! A client whose publishes cause 4 MiB of deliveries waits for a turn in the same queue ([`CausedWork`]). So requests
+//! overtake deliveries, but publishers do not, and subscribers that read get all that is published.
 //!
-//! Requests that take long count like bulk output: two milliseconds of them end a round. A client that pipelines many
-//! of them is served for [`SLICE`] at a time ([`Slice`]). Then it waits for a turn, too, while its thread serves the
-//! short requests of others.
+//! Long requests count like bulk output: two milliseconds of them end a round. A client that pipelines many of them is
+//! served for [`SLICE`] at a time ([`Slice`]). Then this client waits for a turn too, while its thread serves the short
+//! requests of others.
 //!
-//! Turns exclude nobody: a connection that has a turn and nothing to send holds up no other. Bounds: one entry in the
-//! queue for each connection or streamed body. The bytes of one write, and those that the kernel takes without sending
-//! them, are bounded in `thalweg_transport`.
+//! A connection that has a turn and nothing to send does not delay the others. Bounds: the queue has one entry for each
+//! connection or streamed body. `thalweg_transport` bounds the bytes of one write, and the unsent bytes that the kernel
+//! accepts.
 //!
 //! Invariant: while `is_crowded` is true, a task exists that begins the next round.
 
@@ -46,27 +47,27 @@ use crate::{
     fair_queue::{FairQueue, QueuePosition},
 };
 
-/// Maximum number of bytes of bulk output in a round of a thread that serves plain TCP. Receiving and sending them
-/// takes about a millisecond. A round exceeds this number by at most one write for each thread of the runtime. In
-/// rounds of 512 KiB, a publisher and its subscriber woke each other so often that each delivery of 128 bytes took a
-/// tenth more of the server's CPU time.
+/// Maximum number of bytes of bulk output in a round of a thread that serves plain TCP. A thread receives and sends
+/// this many in about a millisecond. A round exceeds this number by at most one write for each thread of the runtime.
+/// Rounds of 512 KiB were slower: a publisher and its subscriber woke each other so often that each delivery of 128
+/// bytes took a tenth more of the server's CPU time.
 pub const ROUND_BYTES: usize = 2 * 1024 * 1024;
-/// Maximum number of bytes of bulk output in a round of the async runtime, whose connections encrypt or have bodies of
-/// HTTP, which takes longer for each byte.
+/// Maximum number of bytes of bulk output in a round of the async runtime. It is smaller than [`ROUND_BYTES`] because
+/// each byte takes longer: connections of this runtime encrypt, or send HTTP bodies.
 pub const SHARED_ROUND_BYTES: usize = 512 * 1024;
-/// Time that long requests may take in a round before the round ends, about two milliseconds. Rounds that deliver
-/// messages mostly end because their bytes are used up.
+/// Total time of long requests that ends a round, about two milliseconds. Rounds that deliver messages mostly end
+/// because their bytes are used up.
 const ROUND_TIME: Duration = Duration::from_nanos(1 << 21);
-/// Number of bytes that a connection may send in one turn, as a multiple of [`ROUND_BYTES`].
+/// Number of bytes that a connection may send in one turn, in units of [`ROUND_BYTES`].
 const TURN_ROUNDS: usize = 2;
 /// Number of bytes of deliveries that a client may cause before it waits for a turn.
 const CAUSED_BYTES: u64 = (TURN_ROUNDS * ROUND_BYTES) as u64;
-/// Maximum number of waiting bytes that a connection sends without a turn. The replies to most requests are shorter.
+/// Maximum number of bytes of replies that a connection sends without a turn. The replies to most requests are shorter.
 pub const REPLY_BYTES: usize = 16 * 1024;
-/// Number of bytes that each write is charged in addition to its own, so that many small writes also end a round.
+/// Number of bytes that are added to the size of each write when it is counted. So many small writes also end a round.
 const WRITE_BYTES: usize = 512;
-/// Number of connections that get a turn when a round begins, in the first round in which connections wait. Each later
-/// round gives twice as many turns if the last one left bytes unused, and half as many otherwise.
+/// Number of connections that get a turn at the beginning of the first round in which connections wait. Each later
+/// round gives twice as many turns if the round before left bytes unused, and half as many otherwise.
 const FIRST_TURNS: usize = 8;
 /// Maximum number of connections that get a turn when a round begins.
 const MAX_TURNS: usize = 64;
@@ -79,21 +80,21 @@ pub struct BulkCounters {
 }
 
 impl BulkCounters {
-    /// Number of bytes of bulk output since the start, with a small addition for each write.
+    /// Number of bytes of bulk output since the start. Each write counts with `WRITE_BYTES` more than its size.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Number of rounds that ended because bulk output or long requests had used them up.
+    /// Number of rounds that bulk output or long requests have used up.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 }
 
-/// Turns of the connections of one runtime to send bulk output; a round limits the bytes of all of them. See the
-/// [module](self).
+/// Turns of the connections of one runtime to send bulk output. A round limits the bytes of all these connections
+/// together. See the [module](self).
 #[derive(Debug)]
 pub struct BulkTurns {
     /// Number of bytes that the connections may send in one round.
@@ -117,7 +118,7 @@ struct Waiting {
     next_ticket: u64,
 }
 
-/// Handle by which a waiting connection gets its turn.
+/// Shared flag and waker, by which a waiting connection learns that it has a turn.
 #[derive(Debug, Default)]
 struct TurnTicket {
     has_turn: AtomicBool,
@@ -125,7 +126,7 @@ struct TurnTicket {
 }
 
 impl BulkTurns {
-    /// Creates the rounds of a runtime, each of `round_bytes`. Their bytes count in `counters`.
+    /// Creates the rounds of a runtime, with `round_bytes` bytes in each. The sent bytes are added to `counters`.
     #[must_use]
     pub fn new(round_bytes: usize, counters: &Arc<BulkCounters>) -> Arc<Self> {
         let waiting = Waiting { queue: FairQueue::default(), paused: Vec::new(), turns: FIRST_TURNS, next_ticket: 0 };
@@ -202,7 +203,8 @@ impl BulkTurns {
 
 async fn begin_rounds(turns: Arc<BulkTurns>) {
     loop {
-        // Returns after the sockets were polled. The tasks woken by that run before the connections that get a turn.
+        // The runtime continues here after it has polled the sockets. Tasks that the sockets have woken run before the
+        // connections that get a turn.
         tokio::task::yield_now().await;
         if !turns.begin_round() {
             return;
@@ -210,12 +212,12 @@ async fn begin_rounds(turns: Arc<BulkTurns>) {
     }
 }
 
-/// Place of a connection, or of a streamed body, among those that send bulk output on a runtime. Used by one task.
+/// Place of a connection, or of a streamed HTTP body, among those that send bulk output on a runtime. Used by one task.
 #[derive(Debug)]
 pub struct BulkSeat {
     turns: Arc<BulkTurns>,
     account: Arc<Account>,
-    /// Created when the connection first waits.
+    /// Flag and waker of this place. Created when the connection first waits for a turn.
     seat: Option<Arc<TurnTicket>>,
     state: SeatState,
 }
@@ -237,8 +239,8 @@ impl BulkSeat {
         Self { turns: Arc::clone(turns), account: Arc::clone(account), seat: None, state: SeatState::Free }
     }
 
-    /// Returns true if the connection may send bulk output now. Otherwise the connection waits for a turn, and its task
-    /// is woken for it.
+    /// Returns true if the connection may send bulk output now. Otherwise the connection queues for a turn, and its
+    /// task is woken when the turn begins.
     #[inline]
     pub fn may_send(&mut self, cx: &Context<'_>) -> bool {
         matches!(self.state, SeatState::Free) && !self.turns.is_crowded.load(Ordering::Relaxed) || self.has_turn(cx)
@@ -260,7 +262,7 @@ impl BulkSeat {
         }
     }
 
-    /// Joins the queue. Returns true if no turn is needed.
+    /// Adds the connection to the queue. Returns true if it needs no turn, because the runtime is no longer crowded.
     fn join(&mut self, cx: &Context<'_>) -> bool {
         let seat = Arc::clone(self.seat.get_or_insert_default());
         let mut waiting = self.turns.lock();
@@ -277,7 +279,7 @@ impl BulkSeat {
         false
     }
 
-    /// Pauses the connection's turn until the next round. Returns true if that round has begun already.
+    /// Pauses the connection's turn until the next round. Returns true if the next round has begun already.
     fn pause(&mut self, cx: &Context<'_>, left: usize) -> bool {
         let seat = Arc::clone(self.seat.get_or_insert_default());
         let mut waiting = self.turns.lock();
@@ -302,7 +304,7 @@ impl BulkSeat {
         self.spend(bytes);
     }
 
-    /// Counts the time that the requests of the connection took: `ROUND_TIME` counts like the bytes of a round.
+    /// Counts the time that the requests of the connection took. `ROUND_TIME` counts as much as all bytes of a round.
     pub fn worked(&mut self, time: Duration) {
         self.spend(bytes_for(time, self.turns.round_bytes));
     }
@@ -331,20 +333,21 @@ impl Drop for BulkSeat {
     }
 }
 
-/// Returns the number of bytes that `time` counts in rounds of `round_bytes`.
+/// Converts the time of requests to bytes of bulk output, for rounds of `round_bytes`.
 fn bytes_for(time: Duration, round_bytes: usize) -> usize {
     (time.as_nanos() as usize).saturating_mul(round_bytes) / ROUND_TIME.as_nanos() as usize
 }
 
-/// Period for which one connection handles requests. Most batches of pipelined requests take less.
+/// Time for which one connection's requests are handled before other connections get a turn. Most batches of pipelined
+/// requests take less.
 pub const SLICE: Duration = ROUND_TIME;
-/// Minimum total time of the requests of one poll at which the time is charged to the connection like bulk output.
+/// Minimum time of the requests in one poll that counts like bulk output. Shorter times are ignored.
 const LONG_REQUESTS: Duration = Duration::from_micros(100);
-/// Number of requests after which the clock is read again.
+/// Number of requests that are handled between two readings of the clock.
 const CLOCK_INTERVAL: u32 = 16;
 
-/// Period in which one poll of a connection's task handles requests. It ends after [`SLICE`], or up to 16 requests
-/// later.
+/// Period in which one poll of a connection's task handles requests. It ends at the first reading of the clock after
+/// [`SLICE`], at most 16 requests late.
 #[derive(Debug)]
 pub struct Slice {
     began: Instant,
@@ -359,8 +362,7 @@ impl Slice {
         Self { began: now, requests: 0 }
     }
 
-    /// Counts a request that is about to be handled. Returns false if the period is over, so that the request must
-    /// wait.
+    /// Counts a request that is about to be handled. Returns false if the period is over; the request must then wait.
     #[inline]
     pub fn has_time(&mut self) -> bool {
         self.requests += 1;
@@ -374,7 +376,7 @@ impl Slice {
         self.began.elapsed() < SLICE
     }
 
-    /// Ends the period. Returns the time that its requests took, if that is long enough to count.
+    /// Ends the period. Returns the time that its requests took; `None` if that is too short to count.
     #[inline]
     #[must_use]
     pub fn work(self) -> Option<Duration> {
@@ -382,8 +384,8 @@ impl Slice {
     }
 }
 
-/// Work that the requests of a connection have caused since its last turn: deliveries of what it published, and the
-/// time of its requests.
+/// Work that the requests of a connection have caused since the connection's last turn: deliveries of the messages that
+/// it published, and the time of its requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CausedWork {
     bytes: u64,
@@ -391,14 +393,14 @@ pub struct CausedWork {
 }
 
 impl CausedWork {
-    /// Counts a publish of a batch of this size to this number of receivers.
+    /// Counts the publish of a batch of `batch_bytes` to a number of receivers.
     #[inline]
     pub fn add(&mut self, batch_bytes: usize, receivers: u64) {
         self.bytes = self.bytes.saturating_add((batch_bytes as u64).saturating_mul(receivers));
     }
 
-    /// Adds the time that requests took, including publishes. This time has its own bound, separate from the one on
-    /// bytes.
+    /// Adds the time that requests took, including publishes. The limit on this time is separate from the limit on
+    /// bytes of deliveries.
     #[inline]
     pub fn add_time(&mut self, time: Duration) {
         self.time = self.time.saturating_add(time);
@@ -411,7 +413,7 @@ impl CausedWork {
         self.bytes >= CAUSED_BYTES || self.time >= ROUND_TIME
     }
 
-    /// Records that the connection had a turn.
+    /// Records that the connection had a turn, and starts to count again from zero.
     pub fn had_turn(&mut self) {
         *self = Self::default();
     }

@@ -1,16 +1,18 @@
 //! Shares of clients in what they create in the database: keyspaces, streams, leases and consumer groups, and deletes
 //! of many keys whose rows wait to be removed.
 //!
-//! The database bounds each kind. Owns: a reservation for each one that a client created through this node, which
-//! counts for the client's address until it is gone, and the rule that the others count as held by nobody: those that
-//! exist since an earlier start, were created through another node, or by the server itself. So an address that
-//! created its share before a restart leaves the reserve to others after it too. Does not own: the bounds of the
-//! database, which also hold without this; the requests that create (`creating`) and delete (`deleting`).
+//! The database bounds the number of each kind. Owns: a reservation for each object that a client has created through
+//! this node. The reservation counts for the client's address until the object is gone. Other objects count as held by
+//! no client: objects that exist since an earlier start, and those that other nodes or the server itself created. So an
+//! address that had created its share before a restart still leaves the reserve to others after the restart. Does not
+//! own: the bounds of the database, which also hold without this module; the requests that create (`creating`) and
+//! delete (`deleting`).
 //!
-//! # Finding out what is gone
+//! # How the end of an object is noticed
 //!
-//! Leases expire, deletes end, and another node may drop what this one has counted. Each creation looks at a few of the
-//! oldest reservations in turn, and a creation for which there is no share looks at many.
+//! Leases expire, deletes end, and another node may drop an object that this node has counted. So each creation checks
+//! a few of the oldest reservations, and releases those whose object is gone. A creation that exceeds its share checks
+//! many.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,13 +25,14 @@ use thalweg_types::{GroupId, KeyspaceId, LeaseId, Revision, StreamId};
 
 use crate::admission::{Account, AddressKey, Admission, Reservation, Resource};
 
-/// Number of reservations at which each creation looks. More than one, so that they are released faster than new ones
-/// are added.
+/// Number of reservations that each creation checks. It is more than one, so that reservations are released faster than
+/// new ones are added.
 const LOOKED_AT: usize = 4;
-/// Number of reservations at which a creation looks for which there is no share: at most a fraction of a millisecond.
+/// Number of reservations that a creation checks if it finds its share used up. This takes at most a fraction of a
+/// millisecond.
 const LOOKED_AT_WHEN_SHORT: usize = 256;
 
-/// Everything that clients have created through this node.
+/// Reservations for everything that clients have created through this node.
 #[derive(Debug, Default)]
 pub(crate) struct CreatedByClients {
     pub(crate) keyspaces: Mutex<Created<String>>,
@@ -39,12 +42,12 @@ pub(crate) struct CreatedByClients {
     pub(crate) deletes: Mutex<Created<WaitingDelete>>,
 }
 
-/// Deletes of a command in one keyspace whose rows may wait to be removed.
+/// Deletes of one command in one keyspace, whose rows may still wait to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WaitingDelete {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) outcome: DeleteOutcome,
-    /// Number that no other command has.
+    /// Number that distinguishes this command from all others.
     pub(crate) number: u64,
 }
 
@@ -57,22 +60,24 @@ pub(crate) enum DeleteOutcome {
     UnknownUntil(Instant),
 }
 
-/// Keyspaces, streams, leases, groups or waiting deletes that clients have created.
+/// Reservations for objects of one kind that clients have created: keyspaces, streams, leases, groups or waiting
+/// deletes. `K` identifies an object.
 #[derive(Debug)]
 pub(crate) struct Created<K> {
     held: HashMap<K, CreatedShare>,
     /// Sum of the amounts of `held`.
     amount: u64,
-    /// Keys of `held` in the order in which they are looked at. A key that is no longer there is skipped.
+    /// Keys of `held` in the order in which they are checked. A key that is no longer in `held` is skipped.
     order: VecDeque<K>,
-    /// An account for each address, because the account of a connection needs much more memory than a reservation.
+    /// One account for each client address. Reservations keep this account and not that of a connection, which needs
+    /// much more memory.
     owners: HashMap<AddressKey, Arc<Account>>,
 }
 
 #[derive(Debug)]
 struct CreatedShare {
     share: Reservation,
-    /// Time until which it is known to exist, unless a client removes it through another node.
+    /// Time until which the object is known to exist, unless a client removes it through another node.
     known_until: Instant,
 }
 
@@ -83,8 +88,9 @@ impl<K> Default for Created<K> {
 }
 
 impl<K: Hash + Eq + Clone> Created<K> {
-    /// Reserves `amount` for the address of `account`. There are `total` in the database. `alive_until` returns the
-    /// time until which one exists for certain, or `None` if it is gone.
+    /// Reserves `amount` for the address of `account`. `total` is the amount that the database contains. `alive_until`
+    /// returns the time until which an object exists for certain, or `None` if it is gone. Returns `None` if the
+    /// address already holds its share.
     pub(crate) fn take(
         &mut self,
         (admission, resource): (&Arc<Admission>, Resource),
@@ -123,8 +129,8 @@ impl<K: Hash + Eq + Clone> Created<K> {
         }
     }
 
-    /// Looks at the next `count` reservations, and releases those whose object no longer exists. Objects known to exist
-    /// at `now` are skipped.
+    /// Checks the next `count` reservations, and releases those whose object no longer exists. Objects known to exist
+    /// at `now` are not checked; if `now` is `None`, all are.
     fn look_at(&mut self, count: usize, now: Option<Instant>, alive_until: impl Fn(&K) -> Option<Instant>) {
         for _ in 0..count.min(self.order.len()) {
             let Some(key) = self.order.pop_front() else { return };
@@ -143,7 +149,7 @@ impl<K: Hash + Eq + Clone> Created<K> {
     }
 }
 
-/// Returns the end of a lease that lives for `left` from now on.
+/// Returns the time at which a lease ends that has this much time left.
 pub(crate) fn end_of(left: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();
@@ -163,7 +169,7 @@ mod tests {
 
     const LIMIT: usize = thalweg_types::limits::MAX_KEYSPACES;
 
-    /// Things in a database that clients create, each by a number.
+    /// Objects in a database that clients create. Each has a number.
     struct CreatedObjects {
         admission: Arc<Admission>,
         created: Created<usize>,
@@ -176,7 +182,7 @@ mod tests {
             Self { admission: Admission::new(&Config::default()), created: Created::default(), existing }
         }
 
-        /// Creates a thing for the client with this address. Returns false if it may not.
+        /// Creates an object for the client with this address. Returns false if the client exceeds its share.
         fn create(&mut self, address: u8, number: usize) -> bool {
             let account = self.admission.account(AddressKey::of(Ipv4Addr::new(127, 0, 0, address).into()));
             let (bound, total) = ((&self.admission, Resource::Keyspaces), self.existing.borrow().len());
@@ -240,7 +246,7 @@ mod tests {
             tries += 1;
             assert!(tries < share);
         }
-        // The others are found while more are created.
+        // Further creations find the other removed objects.
         assert!((share + 1..share + share / 2).all(|number| things.create(1, number)));
         things.existing.borrow_mut().clear();
         assert!((0..share).all(|number| things.create(1, number)), "without anyone being refused");

@@ -1,12 +1,12 @@
 //! Permission of clients to create keyspaces, streams, leases and consumer groups, within their shares and the memory
 //! for stored objects.
 //!
-//! Owns: the lookup of objects that exist in the database, and the messages of refusals. Does not own: the shares
+//! Owns: the lookup of objects that exist in the database, and the messages of rejections. Does not own: the shares
 //! (`created`), and the count of the memory (`objects`).
 //!
-//! A share is reserved before the command is proposed. It is kept after the outcome is known if the command has created
-//! something, and otherwise released. A client that disconnects in between is charged, too
-//! ([`finishing`](crate::finishing)).
+//! A request reserves its share before it proposes the command. If the command has created something, the share is kept
+//! until the object is gone; otherwise the outcome of the command releases it. A client that disconnects before the
+//! outcome is charged too ([`finishing`](crate::finishing)).
 
 use std::{
     sync::Arc,
@@ -68,7 +68,7 @@ impl App {
         }
     }
 
-    /// Counts the stored objects again if the last count is old, so that the metrics of their memory are fresh.
+    /// Counts the memory of stored objects again if the last count is old. Meant for the metrics of this memory.
     pub fn refresh_object_count(&self) {
         self.objects.refresh(self.db.blocking());
     }
@@ -78,8 +78,9 @@ impl App {
         self.objects.room(self.db.blocking(), account, bytes).ok_or_else(no_object_room)
     }
 
-    /// Creates a stream through `db` for the client of `account`, or returns the existing one. The flag is true if it
-    /// was created. Returns an error if the address already holds its share of streams, or there is no memory for one.
+    /// Creates a stream through `db` for the client of `account`, or returns the existing one. The returned flag is
+    /// true if the stream was created. Returns an error if the address already holds its share of streams, or if there
+    /// is no memory for a stream.
     pub async fn create_stream(
         &self,
         db: &AsyncDatabase,
@@ -152,7 +153,7 @@ impl App {
     pub fn may_create_group(&self, account: &Arc<Account>) -> Result<CreatePermit, ApiError> {
         let room = self.object_room(account, GROUP_BYTES)?;
         let (db, bound) = (self.db.blocking(), (&self.admission, Resource::Groups));
-        // An error says nothing about the group.
+        // If the lookup fails, the group counts as existing.
         let exists = |id: &GroupId| db.group_by_id(*id).map_or(Some(()), |found| found.map(|_| ()));
         let exists = |id: &GroupId| exists(id).map(|()| Instant::now());
         let taken = locked(&self.created.groups).take(bound, account, 1, db.group_count().unwrap_or(0), exists);
@@ -177,7 +178,7 @@ impl App {
 fn lease_end(db: &Database, id: LeaseId) -> Option<Instant> {
     match db.leases().get(id) {
         Ok(found) => found.map(|lease| end_of(lease.remaining)),
-        // An error says nothing about the lease.
+        // If the lookup fails, the lease counts as existing for another second.
         Err(_) => Some(end_of(Duration::from_secs(1))),
     }
 }
@@ -202,7 +203,7 @@ mod tests {
         let config = StreamConfig::default();
         let mut stream = Box::pin(app.create_stream(&app.db, &account, "s", &config));
         let mut keyspace = Box::pin(app.create_keyspace(&app.db, &account, "k"));
-        // The commands are proposed. They may even have been committed by now.
+        // This poll proposes the commands. The database may even have committed them by now.
         drop(poll_fn(|cx| Poll::Ready(stream.as_mut().poll(cx))).await);
         drop(poll_fn(|cx| Poll::Ready(keyspace.as_mut().poll(cx))).await);
         drop((stream, keyspace));

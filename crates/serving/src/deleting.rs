@@ -2,15 +2,16 @@
 //! keyspaces.
 //!
 //! A delete of many keys hides them, and waits until the background sweep has removed their rows. The database bounds
-//! what waits ([`MAX_PENDING_CLEARS`]), so without shares one client could keep all others from deleting.
+//! the number of waiting deletes ([`MAX_PENDING_CLEARS`]), so without shares one client could prevent the deletes of
+//! all others.
 //!
 //! Owns: the reservation of a command with such deletes until its outcome is known ([`DeleteShare`]). Does not own: the
-//! reservations of deletes that wait (`created`), or the bound of the database, which also holds without this.
+//! reservations of deletes that wait (`created`), or the bound of the database, which also holds without this module.
 //!
-//! Each delete is counted before it is proposed, also one of few keys, which never waits: only the log knows how many
-//! keys there will be. It counts until its outcome is known, and after that only if it waits. The outcome of a command
-//! whose client has disconnected is not known. Its deletes count for 30 seconds, and then as long as any delete
-//! waits in their keyspaces. So a client gains nothing by disconnecting.
+//! Each delete is counted before it is proposed. This includes deletes of few keys, which never wait, because only the
+//! state machine knows the number of keys. After its outcome is known, a delete counts only while it waits. If the
+//! client of a command has disconnected, the outcome is not known. Its deletes then count for 30 seconds, and after
+//! that as long as any delete waits in their keyspaces. So a client gains nothing by disconnecting.
 
 use std::{
     collections::BTreeMap,
@@ -31,14 +32,15 @@ use crate::{
     error::ApiError,
 };
 
-/// Time for which deletes count whose outcome is not known: until the command was applied, or never will be.
+/// Time for which deletes with unknown outcome count. After it, their command either was applied or never will be.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
-/// Most units that one command reserves. A transaction may name more prefixes than have room at a time, because most of
-/// them may have few keys.
+/// Maximum number of units that one command reserves. A transaction may name more prefixes than may wait at a time,
+/// because most of them may have few keys and then do not wait.
 const MAX_UNITS: u64 = MAX_PENDING_CLEARS as u64 / 2;
 
-/// Units of the deletes in a command, which are reserved for the address of its client until the outcome is known.
+/// Units of the deletes in a command, reserved for the address of the command's client until the outcome is known. A
+/// unit measures the memory that a waiting delete needs.
 #[derive(Debug)]
 #[must_use = "it must learn the outcome of the command"]
 pub struct DeleteShare {
@@ -49,9 +51,9 @@ pub struct DeleteShare {
 }
 
 impl App {
-    /// Reserves what a command needs that deletes prefixes, given by their keyspaces and lengths in bytes, and charges
-    /// it to the client's address. A delete of all keys or of a keyspace is one of the empty prefix. Returns
-    /// `None` if there are no deletes, and an error if the address already holds its share.
+    /// Reserves units for a command that deletes prefixes, and charges them to the client's address. Each prefix is
+    /// given by its keyspace and its length in bytes; a delete of all keys or of a keyspace counts as the empty prefix.
+    /// Returns `None` if there are no deletes, and an error if the address already holds its share.
     pub fn may_delete(
         self: &Arc<Self>,
         account: &Arc<Account>,
@@ -79,8 +81,8 @@ impl App {
 }
 
 impl DeleteShare {
-    /// Waits for a command, and lets `share` learn its result. `revision` returns the revision that the command has
-    /// used, if it has deleted anything.
+    /// Waits for a command, and settles `share` with its result. `revision` returns the revision that the command has
+    /// used; `None` if it has deleted nothing.
     pub async fn until<T>(
         share: Option<Self>,
         command: impl Future<Output = Result<T, WriteError>>,
@@ -93,8 +95,8 @@ impl DeleteShare {
         result
     }
 
-    /// Keeps what is reserved for deletes that wait, and releases the rest. `result` is the revision that the command
-    /// has used, if it has deleted anything, or its error.
+    /// Keeps the reservations of deletes that wait, and releases the others. `result` is the error of the command, or
+    /// the revision that it has used. The revision is `None` if the command has deleted nothing.
     pub fn settle(self, result: Result<Option<Revision>, &WriteError>) {
         match result {
             Ok(Some(revision)) => self.keep(|_, _| Some(revision)),
@@ -103,8 +105,8 @@ impl DeleteShare {
         }
     }
 
-    /// Does the same as [`settle`](Self::settle) after a command that has deleted all keys, and whose revision is not
-    /// known.
+    /// Does the same as [`settle`](Self::settle), for a command that has deleted all keys of a keyspace and has
+    /// returned no revision.
     pub fn settle_emptied(self) {
         self.keep(|db, keyspace| db.emptied_at(keyspace));
     }
@@ -125,7 +127,7 @@ impl DeleteShare {
     }
 }
 
-/// Handles a command whose outcome nobody has waited for.
+/// Keeps the reservation of a command with unknown outcome, because its future was dropped.
 impl Drop for DeleteShare {
     fn drop(&mut self) {
         for (keyspace, units) in std::mem::take(&mut self.units) {
@@ -135,7 +137,7 @@ impl Drop for DeleteShare {
     }
 }
 
-/// Returns the time until which a delete waits for certain; `None` if it does not wait.
+/// Returns the time until which a delete certainly waits; `None` if it does not wait.
 fn waits_until(db: &Database, delete: &WaitingDelete) -> Option<Instant> {
     let now = Instant::now();
     match delete.outcome {

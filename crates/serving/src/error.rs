@@ -1,11 +1,10 @@
 //! Errors of requests, as HTTP status and JSON.
 //!
 //! Owns: the mapping from typed errors of the layers below to HTTP statuses, and the error object `{code, message,
-//! retry, request_id, ...}`. The native protocol sends the same codes and messages.
-//! Does not own: the HTTP reply (`http::reply`).
-//! Invariant: every error reply of a handler is made here, so each has a code and states what to do next. The
-//! exception: hyper rejects malformed requests before a handler runs, such as a head that is not HTTP, with an empty
-//! body.
+//! retry, request_id, ...}`. The native protocol sends the same codes and messages. Does not own: the HTTP reply
+//! (`http::reply`). Invariant: every error reply of a handler is made here, so each has a code and states what to do
+//! next. There is one exception: hyper rejects malformed requests (such as a head that is not HTTP) before a handler
+//! runs, with an empty body.
 
 use std::borrow::Cow;
 
@@ -24,7 +23,7 @@ use thalweg_types::{
     record::RecordError,
 };
 
-/// Maximum number of bytes of a message that is [shortened](ApiError::shortened).
+/// Maximum number of bytes of the message of a [shortened](ApiError::shortened) error.
 const MAX_SHORT_MESSAGE_BYTES: usize = 128;
 
 /// An error of a request, in the form that clients receive.
@@ -36,7 +35,7 @@ pub struct ApiError {
     pub code: &'static str,
     /// Message for people: what happened, and what to do next.
     pub message: Cow<'static, str>,
-    /// Next step for the client program: retry, fix the request, or stop.
+    /// Next step that the client program should take: retry, fix the request, or stop.
     pub action: Action,
     /// A named figure that helps the client to continue, such as the stream's next offset.
     pub detail: Option<(&'static str, u64)>,
@@ -45,7 +44,7 @@ pub struct ApiError {
     /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
     /// no data.
     pub shown: Option<Durability>,
-    /// Object that the message names by its id; see [`with_names`](Self::with_names).
+    /// Object whose id is in the message; see [`with_names`](Self::with_names).
     pub subject: Option<Subject>,
 }
 
@@ -59,8 +58,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// Replaces the object's id in a message by its name. The message stays as it is if the object does not exist any
-    /// more.
+    /// Replaces the object's id in a message by its name. Returns the message unchanged if the object no longer exists.
     #[must_use]
     pub fn named_in(self, message: Cow<'static, str>, db: &Database) -> Cow<'static, str> {
         let names = match self {
@@ -122,7 +120,7 @@ impl ApiError {
         Value::Object(object)
     }
 
-    /// Converts an error of a lower layer, such as the database, to an error with this HTTP status.
+    /// Converts an error of a lower layer, such as the database, to an error with the HTTP status `status`.
     pub fn classified(status: StatusCode, error: &impl Classified) -> Self {
         Self::new(status, error.code(), error.action(), error.to_string())
     }
@@ -136,8 +134,8 @@ impl ApiError {
         self
     }
 
-    /// Returns the error with a short message and without the part of the request that caused it, for a client that may
-    /// not hold a long reply.
+    /// Returns the error with a short message and without the part of the request that caused it. Meant for a client
+    /// that holds too many bytes to get a long reply.
     #[must_use]
     pub fn shortened(self) -> Self {
         let end = self.message.floor_char_boundary(MAX_SHORT_MESSAGE_BYTES);
@@ -224,7 +222,7 @@ impl From<WriteError> for ApiError {
             | WriteError::LogFailed { .. }
             | WriteError::StateFailed { .. }
             | WriteError::Closed => StatusCode::SERVICE_UNAVAILABLE,
-            // Not 503, after which many programs repeat a request although it may have been carried out.
+            // Not 503: many programs repeat a request after 503, although this request may have been carried out.
             WriteError::OutcomeUnknown { .. } => StatusCode::GATEWAY_TIMEOUT,
         };
         let subject = match &error {

@@ -10,7 +10,7 @@ use crate::admission::AddressKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePosition {
     pub address: AddressKey,
-    /// Number that identifies the connection while it exists.
+    /// Number that identifies the connection. Another connection may have it after this one has ended.
     pub connection: usize,
     /// Number that identifies the item.
     pub ticket: u64,
@@ -41,7 +41,7 @@ impl<T> Default for FairQueue<T> {
 }
 
 impl<T> FairQueue<T> {
-    /// Number of items that were not taken yet.
+    /// Number of items that wait in the queue.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -62,8 +62,8 @@ impl<T> FairQueue<T> {
         *len += 1;
     }
 
-    /// Takes the next item, skipping addresses that have `max_of_address` unfinished items. Returns `None` if there is
-    /// none, or if `fits` returns false for it.
+    /// Takes the next item. Skips addresses that already have `max_of_address` unfinished items. Returns `None` if no
+    /// item is left, or if `fits` returns false for the next one.
     pub(crate) fn pop(&mut self, max_of_address: usize, fits: impl FnOnce(&T) -> bool) -> Option<(QueuePosition, T)> {
         let may_run = |address| self.running.get(address).is_none_or(|running| *running < max_of_address);
         let turn = self.turns.iter().position(may_run)?;
@@ -90,7 +90,7 @@ impl<T> FairQueue<T> {
         Some((QueuePosition { address, connection, ticket }, item))
     }
 
-    /// Records that an item of an address, which was taken, is finished.
+    /// Records that an item of an address, which was taken from the queue before, is finished.
     pub(crate) fn finished(&mut self, address: AddressKey) {
         if let Some(running) = self.running.get_mut(&address) {
             *running -= 1;
@@ -100,7 +100,7 @@ impl<T> FairQueue<T> {
         }
     }
 
-    /// Removes an item that was not taken yet.
+    /// Removes an item that still waits in the queue.
     pub(crate) fn remove(&mut self, place: QueuePosition) -> Option<T> {
         let of_address = self.addresses.get_mut(&place.address)?;
         let items = of_address.connections.get_mut(&place.connection)?;
@@ -118,7 +118,7 @@ impl<T> FairQueue<T> {
         Some(item)
     }
 
-    /// Removes all items that were not taken yet.
+    /// Removes and returns all items that wait in the queue.
     pub(crate) fn clear(&mut self) -> Vec<T> {
         self.turns.clear();
         self.len = 0;

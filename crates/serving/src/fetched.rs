@@ -1,10 +1,10 @@
-//! Rows that writes will read when they are applied, read before the writes are proposed, so that nobody's commit waits
-//! for the disk.
+//! Reads of the rows that a write needs, before the write is proposed. Applying the write then finds the rows in
+//! memory, so that no commit waits for the disk.
 //!
 //! Owns: the transfer of these reads to the [readers](crate::readers) if the rows are not in memory. Does not own: the
-//! choice of the rows, or the decision whether they are looked up (`row_fetch` of the engine).
+//! choice of the rows, or the decision to look them up (`row_fetch` of the engine).
 //!
-//! A client whose rows are fetched waits for them alone. If the client goes away meanwhile, its writes are not
+//! Only the client of the write waits for its rows. If the client disconnects during this wait, the write is not
 //! proposed.
 
 use std::{
@@ -28,19 +28,19 @@ use crate::{
 pub struct RowFetcher<'a> {
     /// Threads that read rows that are not in memory.
     pub readers: &'a Arc<Readers>,
-    /// Account of the client, whose reads take turns with those of others.
+    /// Account of the client. The client's reads take turns with those of other clients.
     pub account: &'a Arc<Account>,
-    /// Budget of the first attempt, on the thread that serves the client.
+    /// Budget of the first attempt, which the thread that serves the client makes.
     pub budget: Budget,
 }
 
-/// Reads of rows that other threads perform. Dropping them removes those that have not begun.
+/// Reads of rows on other threads. Dropping this value cancels the reads that have not begun.
 #[derive(Debug, Default)]
 #[must_use = "the write is proposed after the reads"]
 pub struct FetchingRows(Vec<PendingRead<()>>);
 
 impl RowFetcher<'_> {
-    /// Begins to read the rows that writes will read. Returns `None` if the rows are in memory, or are expected to be.
+    /// Begins to read the rows that writes will need. Returns `None` if the rows are in memory, or are expected to be.
     pub fn begin(&self, db: &Database, of: RowsOf<'_>) -> Option<FetchingRows> {
         let fetch = db.row_fetch(self.budget, of)?;
         let spent = fetch.spent();
@@ -50,13 +50,13 @@ impl RowFetcher<'_> {
 }
 
 impl FetchingRows {
-    /// Returns true if no read is left to wait for.
+    /// Returns true if all reads have ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Polls the reads. Ready when the rows are read. Errors are ignored: they appear when the write is applied.
+    /// Polls the reads. Ready when all of them have ended. Errors are ignored: applying the write will report them.
     pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(read) = self.0.last_mut() {
             let _ = ready!(Pin::new(read).poll(cx));
@@ -65,13 +65,13 @@ impl FetchingRows {
         Poll::Ready(())
     }
 
-    /// Waits until the rows are read. Errors are ignored: they appear when the write is applied.
+    /// Waits until all reads have ended. Errors are ignored: applying the write will report them.
     pub async fn done(mut self) {
         poll_fn(|cx| self.poll_done(cx)).await;
     }
 }
 
-/// Reads the rows that writes of the client of `account` will read when they are applied. The caller proposes the
+/// Reads the rows that writes of the client of `account` will need when they are applied. The caller proposes the
 /// writes afterwards.
 pub async fn fetch_rows(app: &App, account: &Arc<Account>, db: &AsyncDatabase, of: RowsOf<'_>) {
     let fetcher = RowFetcher { readers: &app.readers, account, budget: Budget::RESIDENT };

@@ -1,21 +1,22 @@
-//! Fetches of consumer groups, as the protocols serve them: fetches that may wait for records, and those of pushes.
+//! Fetches from consumer groups, for all protocols: fetches that may wait for records, and the fetches of pushes.
 //!
-//! Owns: the wait for records, and the records of a delivery until its reply is on its way. Does not own: the forms of
+//! Owns: the wait for records, and the records of a delivery until its reply is on its way. Does not own: the format of
 //! replies, or the credit of a push (`pushing`).
 //!
 //! Waiting fetches count against `max_tails`, over every protocol. A fetch returns at most as many records as the
-//! client requested, so a client that requests only what it can process is never sent more.
+//! client requested, so a client that requests only as many as it can process never gets more.
 //!
-//! A delivery takes effect before its reply exists. So while replies use up the bound on their bytes, a fetch delivers
-//! fewer records, and a single large record for whose reply there is no room goes back to its group. The same happens
-//! if the client goes away, or cancels its request, before the reply is on its way: [`HeldRecords`] returns the records
-//! when it is dropped, and the future of a command that is being committed is finished by another task.
+//! A delivery takes effect before its reply exists. While replies use up the bound on their bytes, a fetch therefore
+//! delivers fewer records. A single large record for whose reply there is no room goes back to its group. The records
+//! also go back if the client disconnects or cancels its request before the reply is on its way: [`HeldRecords`]
+//! returns them when it is dropped. If the fetch command is still being committed at that time, another task finishes
+//! it.
 //!
-//! A fetch whose records have no room among the stored objects delivers only records that were delivered before, and is
-//! refused if there are none ([`objects`](crate::objects)).
+//! If the new records of a fetch would exceed the memory for stored objects, the fetch delivers only records that were
+//! delivered before. If there are none, the fetch is rejected ([`objects`](crate::objects)).
 //!
-//! A fetch that finds records is a command. The answer that there are none is not, so a member of a cluster first
-//! passes a linearizable barrier, and looks once more: another leader may have appended records.
+//! A fetch that finds records is a command. An empty answer is not a command, so a member of a cluster first passes a
+//! linearizable barrier, and looks for records once more: another leader may have appended some.
 
 use std::{
     pin::Pin,
@@ -58,8 +59,8 @@ pub struct Fetcher<'a> {
     pub group: &'a Group,
     /// Durability level that each delivery reaches.
     pub level: Durability,
-    /// Flag that is set while the request may have taken effect: from the proposal of a command on, unless the command
-    /// has delivered nothing. `None` if nobody looks at it.
+    /// Flag that is set while the request may have taken effect. It is set when a command is proposed, and cleared if
+    /// the command has delivered nothing. `None` if the caller does not need it.
     pub begun: Option<&'a AtomicBool>,
 }
 
@@ -68,9 +69,9 @@ pub struct Fetcher<'a> {
 pub(crate) enum FetchError {
     /// The group or its stream is gone, or the command failed.
     Group(GroupError),
-    /// The lookups before the command, or the reading of the records, failed.
+    /// The lookups before the command failed, or reading the records after it.
     Read(ApiError),
-    /// There is no memory for more records that are not settled.
+    /// There is no memory for more unsettled records.
     NoRoom,
 }
 
@@ -97,10 +98,11 @@ impl From<FetchError> for ApiError {
 }
 
 impl Fetcher<'_> {
-    /// Fetches records. Waits for records as long as the request allows, but not after the server begins to stop. An
-    /// empty answer of a member of a cluster waits at most for `patience` until the cluster confirms it.
+    /// Fetches records. Waits for records as long as the request allows, but not after the server begins to stop.
+    /// Before a member of a cluster returns an empty answer, it waits at most for `patience` until the cluster confirms
+    /// the answer.
     ///
-    /// The caller may drop the future: records that it was about to return go back to their group.
+    /// The caller may drop the future. Records that the future was about to return then go back to their group.
     pub async fn wait_and_fetch(
         &self,
         request: &FetchRequest,
@@ -147,10 +149,10 @@ impl Fetcher<'_> {
         }
     }
 
-    /// Fetches records once, without waiting for them. Lookups and reads that take long or wait for the disk run on
-    /// other threads. The delivery may be empty.
+    /// Fetches records once, without waiting for records to arrive. Lookups and reads that take long or wait for the
+    /// disk run on other threads. The delivery may be empty.
     ///
-    /// The caller may drop the future: records that it was about to return go back to their group.
+    /// The caller may drop the future. Records that the future was about to return then go back to their group.
     pub(crate) async fn fetch(&self, request: &FetchRequest) -> Result<(Delivery, HeldRecords), FetchError> {
         let Self { app, account, group, .. } = *self;
         let mut prepared = prepare(app, account, group, request).await?;
@@ -182,8 +184,8 @@ impl Fetcher<'_> {
     }
 }
 
-/// Records that a fetch has delivered, until they are on their way to the client. If this value is dropped before, they
-/// return to their group, and do not count as delivered.
+/// Guard of the records that a fetch has delivered, until they are on their way to the client. If the guard is dropped
+/// earlier, the records return to their group, and do not count as delivered.
 #[must_use = "dropped, it returns the records to their group"]
 #[derive(Debug)]
 pub struct HeldRecords {
@@ -203,13 +205,13 @@ impl HeldRecords {
         Self { app: Arc::clone(app), group: group.clone(), attempt }
     }
 
-    /// Leaves the records to the client, because they are on their way to it.
+    /// Ends the guard because the records are on their way to the client. The records stay with the client.
     pub fn hand_over(mut self) {
         self.attempt = None;
     }
 
-    /// Decides about records that could not be read. They return to their group if a later read may succeed. Otherwise
-    /// their ack deadline passes, so that the delivery counts and they become dead letters in the end.
+    /// Handles records that could not be read. They return to their group if a later read may succeed. Otherwise their
+    /// ack deadline passes and the delivery counts, so that they become dead letters in the end.
     fn read_failed(self, error: &ApiError) {
         if error.action != Action::Retry {
             self.hand_over();
@@ -220,7 +222,7 @@ impl HeldRecords {
 impl Drop for HeldRecords {
     fn drop(&mut self) {
         if let Some(attempt) = self.attempt.take() {
-            // Nobody waits for the result: if the return fails, the ack deadline of the records passes.
+            // The result is ignored: if the return fails, the ack deadline of the records passes.
             let settlements = [Settlement::all(attempt)];
             drop(self.app.db.nack_group(&self.group, &settlements, Redelivery::Uncounted, "", Durability::Os));
         }
@@ -230,14 +232,14 @@ impl Drop for HeldRecords {
 /// Future of a fetch command that is being committed.
 type Committing = Pin<Box<dyn Future<Output = Result<UnreadDelivery, GroupError>> + Send>>;
 
-/// A fetch command that was proposed. If this future is dropped, a task of its own waits for the command, and returns
-/// the records to their group.
+/// A fetch command that was proposed. If this future is dropped, a new task waits for the command, and returns the
+/// records to their group.
 struct ProposedFetch {
     app: Arc<App>,
     group: Group,
     /// Memory for the records among the stored objects; `None` once the command has an outcome.
     room: Option<ObjectRoom>,
-    /// `None` once the command has an outcome.
+    /// Future of the command; `None` once the command has an outcome.
     committing: Option<Committing>,
 }
 
@@ -261,7 +263,7 @@ impl Future for ProposedFetch {
 impl Drop for ProposedFetch {
     fn drop(&mut self) {
         let Some(committing) = self.committing.take() else { return };
-        // Without a runtime the process ends, and the ack deadline of the records passes.
+        // Without a runtime the process is ending. The ack deadline of the records then passes.
         let Ok(runtime) = Handle::try_current() else { return };
         let (app, group, room) = (Arc::clone(&self.app), self.group.clone(), self.room.take());
         runtime.spawn(async move {
@@ -276,7 +278,8 @@ impl Drop for ProposedFetch {
     }
 }
 
-/// Waits until this node's state shows all that was acknowledged before the call, if the node is a member of a cluster.
+/// On a member of a cluster, waits until this node's state contains every change that the cluster acknowledged before
+/// the call. Returns immediately on a node alone.
 async fn pass_barrier(app: &App, patience: Duration) -> Result<(), ApiError> {
     if let Some(cluster) = &app.cluster {
         cluster.handle.read(ReadLevel::Linearizable, (Instant::now() + patience).into_std()).await?;
@@ -284,8 +287,8 @@ async fn pass_barrier(app: &App, patience: Duration) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Performs the lookups before a fetch: on this thread if they are short and their bytes are in memory, else on another
-/// one.
+/// Performs the lookups before a fetch. Short lookups whose bytes are in memory run on this thread, others on another
+/// thread.
 async fn prepare(
     app: &App,
     account: &Arc<Account>,
@@ -302,8 +305,8 @@ async fn prepare(
     on_reader(app, account, spent, bytes, move || PreparedFetch::new(&group, &request)).await
 }
 
-/// Converts the start of a group by time to one by offset, so that the search for the time holds up no other client of
-/// the calling thread. Returns other starts unchanged.
+/// Converts the start of a group from a time to an offset. The search for the time may run on another thread, so that
+/// it does not delay other clients of the calling thread. Returns other starts unchanged.
 pub async fn resolve_start(
     app: &App,
     account: &Arc<Account>,
@@ -321,7 +324,7 @@ pub async fn resolve_start(
     Ok(GroupStart::Offset(offset))
 }
 
-/// Performs a read that has spent its budget again, on another thread.
+/// Repeats a read on another thread, after the first attempt has spent its budget.
 async fn on_reader<T: Send + 'static, E: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -336,7 +339,8 @@ where
     Ok(read.await.map_err(|error| ApiError::classified(StatusCode::SERVICE_UNAVAILABLE, &error))??)
 }
 
-/// Reads the records of a delivery: on this thread if they are in memory, else on a thread that waits for the disk.
+/// Reads the records of a delivery: on this thread if they are in memory, otherwise on a thread that waits for the
+/// disk.
 async fn read(app: &App, account: &Arc<Account>, unread: UnreadDelivery) -> Result<Delivery, ApiError> {
     // The bounds of the delivery limit the steps.
     let spent = match Budget::resident(u64::MAX).perform(|| unread.read()) {
@@ -362,7 +366,7 @@ mod tests {
         FetchRequest { wait: Duration::from_secs(60), ..FetchRequest::default() }
     }
 
-    /// A group over a stream with one record. Its ack deadline is longer than a test takes.
+    /// A group over a stream with one record. Its ack deadline is longer than any test takes.
     struct TestGroup {
         app: Arc<App>,
         account: Arc<Account>,
@@ -392,7 +396,8 @@ mod tests {
             Fetcher { app, account, db: &app.db, group, level: Durability::Disk, begun: None }
         }
 
-        /// Fetches the record, waits for it if need be, and leaves it to its attempt. Returns its number of deliveries.
+        /// Fetches the record, and waits for it if necessary. Does not settle the record. Returns its number of
+        /// deliveries.
         async fn fetch(&self) -> Vec<u32> {
             let (delivery, held) = self.fetcher().wait_and_fetch(&waits(), DEFAULT_WAIT).await.unwrap();
             held.hand_over();
@@ -413,7 +418,8 @@ mod tests {
         let fetcher = Fetcher { begun: Some(&begun), ..jobs.fetcher() };
         let request = FetchRequest::default();
         let mut fetching = Box::pin(fetcher.fetch(&request));
-        // The command is proposed. It may even have been committed and read by now.
+        // This poll proposes the command. The database may even have committed it, and the record may have been read,
+        // by now.
         drop(poll_fn(|cx| Poll::Ready(fetching.as_mut().poll(cx))).await);
         drop(fetching);
         assert!(begun.load(Ordering::Relaxed), "a client that cancels now cannot know the effect");

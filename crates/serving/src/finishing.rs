@@ -1,11 +1,11 @@
-//! Work for a client that goes on if the client goes away.
+//! Work for a client that continues after the client has disconnected.
 //!
 //! The future of a request is dropped when its client disconnects, but a command that was proposed is committed
-//! nevertheless. So the count of what a client has created must not end with that future: otherwise a client that
-//! disconnects at once would create without being charged for it.
+//! nevertheless. The objects that it creates must still be counted. Otherwise a client that always disconnects at once
+//! could create objects without being charged for them.
 //!
-//! Owns: [`Finishing`]. Does not own: the work. Bound: the work holds what it has reserved, such as one of the streams
-//! that there may be, until its command has an outcome.
+//! Owns: [`Finishing`]. Does not own: the work. Bound: until its command has an outcome, the work holds its
+//! reservation, such as that of a stream.
 
 use std::{
     pin::Pin,
@@ -14,12 +14,13 @@ use std::{
 
 use tokio::runtime::Handle;
 
-/// Future of work that a task of its own finishes if the future is dropped before. See the [module](self).
+/// Future of some work. If this value is dropped before the work ends, a new task finishes the work. See the
+/// [module](self).
 #[must_use = "it goes on in a task of its own if it is dropped"]
 pub struct Finishing<T: 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
 
 impl<T: 'static> Finishing<T> {
-    /// Creates the future of `work`, whose command was proposed.
+    /// Wraps `work`, whose command was proposed already.
     pub fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self(Some(Box::pin(work)))
     }
@@ -38,7 +39,7 @@ impl<T: 'static> Future for Finishing<T> {
 
 impl<T: 'static> Drop for Finishing<T> {
     fn drop(&mut self) {
-        // Without a runtime the process ends.
+        // Without a runtime the process is ending, so the work is dropped.
         if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(async move { drop(work.await) });
         }

@@ -4,13 +4,14 @@
 //! Owns: a bounded number of slots, and the choice of the connection that loses its slot. Does not own: connections;
 //! the task of a connection that loses its slot must end.
 //!
-//! A connection always gets a slot. If none is free, the oldest connection of the address that has most slots loses its
-//! own. So connections that only wait cannot keep others out, even from their own address: a client that continues
-//! promptly loses its slot only if as many newer connections are accepted in that time as there are slots.
+//! A new connection always gets a slot. If none is free, the address that has most slots loses the slot of its oldest
+//! connection. So connections that only wait cannot keep others out, even from their own address. A client that proves
+//! itself promptly loses its slot only if the server accepts as many newer connections in that time as there are slots.
 //!
-//! The same holds for connections that have not sent a request: they have slots without a limit, and lose them when
-//! their address has its share of connections and opens another one ([`HalfOpen::replace_of`]). A slot keeps the
-//! connection's share of `max_connections`, so the newer connection takes over the share together with the slot.
+//! Connections that have not sent a request have slots of the same kind, but without a limit on their number. When
+//! their address has used up its share of connections and opens another one, the oldest loses its slot
+//! ([`HalfOpen::replace_of`]). A slot keeps the connection's share of `max_connections`, so the newer connection takes
+//! over the share together with the slot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -38,7 +39,8 @@ pub struct ConnectionSlots {
     pub half_open: Arc<HalfOpen>,
     /// HTTP connections and connections of Redis clients without a password that have not sent a request.
     pub silent: Arc<HalfOpen>,
-    /// HTTP connections above `max_connections`, which get answers to requests for the server's health only.
+    /// HTTP connections above `max_connections`. They get answers only to requests for the server's health, metrics and
+    /// status.
     pub status: Arc<HalfOpen>,
 }
 
@@ -53,8 +55,9 @@ impl ConnectionSlots {
         }
     }
 
-    /// Takes one of the connections for a new client. If its address has its share already, an older connection of that
-    /// address that has not sent a request makes room.
+    /// Takes one of the `max_connections` for a new client. If the client's address has used up its share, an older
+    /// connection of the address loses its own: one that has not sent a request or not finished its handshake. Returns
+    /// `None` if there is no such connection.
     pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
         if let Some(held) = account.take_quietly(Resource::Connections, 1) {
             return Some(held);
@@ -84,7 +87,7 @@ struct Table {
 #[derive(Debug, Default)]
 struct SlotState {
     is_lost: AtomicBool,
-    /// True once the connection has proved itself, so that it cannot lose the slot any more.
+    /// True once the connection has proved itself. It can then no longer lose the slot.
     is_released: AtomicBool,
     /// Share of the connection in `max_connections`, unless the connection is above that limit or has lost its slot.
     share: Mutex<Option<Reservation>>,
@@ -109,7 +112,7 @@ impl Table {
     }
 
     /// Removes the oldest slot of the address that has most slots. `next` is the address of the connection that needs a
-    /// slot; it counts as if it had one already.
+    /// slot. This address counts with one slot more than it has.
     fn replace(&mut self, next: AddressKey) -> Option<Arc<SlotState>> {
         let most = self.by_address.iter().max_by_key(|(key, queue)| queue.len() + usize::from(**key == next));
         let address = *most?.0;
@@ -151,7 +154,8 @@ impl HalfOpen {
         let mut table = self.table();
         let oldest = table.by_address.get(&address).and_then(VecDeque::front).map(Arc::clone)?;
         table.remove(address, &oldest);
-        // Under the lock, so that the connection does not prove itself in between: it would go on without a share.
+        // The table stays locked, so that the connection does not prove itself in between. Otherwise it would continue
+        // without a share.
         let share = oldest.share().take();
         oldest.is_lost.store(true, Relaxed);
         drop(table);
@@ -177,7 +181,7 @@ impl HalfOpen {
         self.max_slots
     }
 
-    /// Returns how many connections have lost their slot to a newer one.
+    /// Returns the number of connections that have lost their slot to a newer one.
     #[must_use]
     pub fn replaced(&self) -> u64 {
         self.replaced.load(Relaxed)
@@ -188,7 +192,7 @@ impl HalfOpen {
     }
 }
 
-/// Slot of a connection. It is dropped with the connection, and frees its share of `max_connections`.
+/// Slot of a connection. It is dropped with the connection, and then frees its share of `max_connections`.
 #[derive(Debug)]
 pub struct Slot {
     owner: Arc<HalfOpen>,
@@ -215,7 +219,7 @@ impl Slot {
         true
     }
 
-    /// Returns true if the connection has proved itself, so that it cannot lose the slot any more.
+    /// Returns true if the connection has proved itself. It can then no longer lose the slot.
     #[inline]
     #[must_use]
     pub fn is_released(&self) -> bool {
@@ -234,7 +238,7 @@ impl Slot {
         self.seat.share().is_some()
     }
 
-    /// Ready once the connection has lost its slot to a newer one. Its task must then end.
+    /// Ready once the connection has lost its slot to a newer one. The task of this connection must then end.
     pub fn poll_lost(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.seat.waker.register(cx.waker());
         if self.seat.is_lost.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }
@@ -280,7 +284,7 @@ mod tests {
         assert!(!is_lost(&good));
         let lost: Vec<_> = waiting.iter().map(is_lost).collect();
         assert_eq!(lost, [[true; 10].as_slice(), &[false; 3]].concat());
-        // A client of the flooding address gets a slot too, and so does another address.
+        // Another client of the flooding address gets a slot too, and so does a client of another address.
         let (same, other) = (slots.enter(address(1), None), slots.enter(address(3), None));
         assert!(!is_lost(&same) && !is_lost(&other) && !is_lost(&good));
         assert_eq!((slots.used(), slots.replaced()), (4, 12));

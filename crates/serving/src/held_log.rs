@@ -1,10 +1,9 @@
-//! Detection of snapshots that hold the log above its bound.
+//! Detection of snapshots that make the log grow above its bound.
 //!
-//! While a snapshot is open, the log frees no segment, and no round of maintenance may free any. Owns: how much the log
-//! has grown since the last round that might, for the metric `snapshot_held_log_bytes`, and a warning while that is
-//! more than `history_bytes`. Does not own: snapshots. A slow client cannot hold one for long, because its connection
-//! is cut; but many short snapshots that overlap hold the log as one long snapshot does. Snapshots with pauses between
-//! them do not.
+//! While a snapshot is open, the log frees no segment. Owns: the growth of the log since maintenance could last free a
+//! segment, for the metric `snapshot_held_log_bytes`; a warning while this growth exceeds `history_bytes`. Does not
+//! own: snapshots. A slow client cannot keep one snapshot open for long, because its connection is cut. But many short
+//! snapshots that overlap hold the log like one long snapshot. Snapshots with pauses between them do not.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -36,20 +35,21 @@ struct Measurement {
     open: u64,
     /// Bytes of the log.
     log_bytes: u64,
-    /// Number of rounds of maintenance in which the log might free segments.
+    /// Number of past rounds of maintenance in which the log was able to free segments.
     rounds: u64,
 }
 
 /// State of the measurements.
 #[derive(Debug, Default)]
 struct LogGrowth {
-    /// Bytes of the log, and the number of rounds, when the growth began; `None` if no snapshot is open.
+    /// Bytes of the log and number of rounds at the time when the growth began; `None` if no snapshot is open.
     at_begin: Option<(u64, u64)>,
     warned: Option<Instant>,
 }
 
 impl LogGrowth {
-    /// Records a measurement. Returns the growth of the log, and true if a warning is due.
+    /// Records a measurement. Returns the growth of the log in bytes, and true if a warning is due: the growth exceeds
+    /// `bound`, and the last warning is old enough.
     fn measure(&mut self, now: &Measurement, bound: u64, at: Instant) -> (u64, bool) {
         if now.open == 0 {
             *self = Self::default();
@@ -68,7 +68,7 @@ impl LogGrowth {
 }
 
 impl HeldLog {
-    /// Returns the bytes by which the log has grown since open snapshots keep it from freeing segments, as of the last
+    /// Returns the bytes by which the log has grown while open snapshots keep it from freeing segments, as of the last
     /// measurement.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -107,7 +107,8 @@ impl HeldLog {
 mod tests {
     use super::*;
 
-    /// Measures at each of the times, with as many open snapshots, bytes of the log and rounds.
+    /// Takes measurements. Each tuple has a time in seconds, a number of open snapshots, the bytes of the log, and a
+    /// number of rounds.
     fn measured<const N: usize>(all: [(u64, u64, u64, u64); N]) -> [(u64, bool); N] {
         let (mut measured, begun) = (LogGrowth::default(), Instant::now());
         all.map(|(seconds, open, log_bytes, rounds)| {

@@ -1,15 +1,21 @@
 //! Parts of a server that all protocols share: configuration, bounds, errors, metrics, threads, and serving of sockets.
 //!
-//! Owns: [`app::App`], the state that requests of every protocol share; [`config`]; [`admission`], [`half_open`],
-//! [`held_log`], [`pace`] and [`limits`], the bounds on work and memory, and the shares of clients in them (`created`:
-//! in what they create in the database; [`objects`]: the memory of that; [`deleting`]: in deletes of many keys);
-//! [`finishing`], work that goes on without its client; [`readers`], the threads for long reads; [`fetched`], reads of
-//! rows before writes are proposed; [`error`], the codes and messages of failed requests;
-//! [`metrics`], counters and collectors; [`aside`], [`threads`], [`accepting`] and [`served_socket`], the life of a
-//! connection from listener to close; [`pushing`], pushes of consumer groups; [`watching`], reports of the progress of
-//! watches; [`views`], subjects and caches; [`cluster`], the cluster as the protocols see it. Does not own: protocols.
-//! `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not import each other;
-//! `thalweg-server` composes them.
+//! Owns:
+//!
+//! - the state that requests of every protocol share ([`app`]), and the configuration ([`config`])
+//! - the bounds on work and memory, and clients' shares of them ([`admission`], [`half_open`], [`held_log`], [`pace`],
+//!   [`limits`])
+//! - the same for objects that clients create in the database (`created`), for the memory of these objects
+//!   ([`objects`]), and for deletes of many keys ([`deleting`])
+//! - work that continues after its client has disconnected ([`finishing`])
+//! - threads for long reads ([`readers`]), and reads of rows before a write is proposed ([`fetched`])
+//! - codes and messages of failed requests ([`error`]), counters and collectors ([`metrics`])
+//! - the life of a connection from listener to close ([`accepting`], [`threads`], [`served_socket`], [`aside`])
+//! - pushes of consumer groups ([`pushing`]), and reports of the progress of watches ([`watching`])
+//! - subjects and caches ([`views`]), and the cluster as the protocols see it ([`cluster`])
+//!
+//! Does not own: protocols. `thalweg-http`, `thalweg-native` and `thalweg-resp` are crates above this one. They do not
+//! import each other; `thalweg-server` composes them.
 
 pub mod accepting;
 pub mod admission;

@@ -10,26 +10,25 @@ use thalweg_types::{
 /// Size in bytes of a page of JSON or records that a scan prepares. A page with a single larger pair or
 /// record is larger.
 pub const SCAN_PAGE_BYTES: usize = 256 * 1024;
-/// Size in bytes, as sent, above which a page of a scan counts in `max_reply_bytes_in_flight`. Only pages
+/// Size in bytes, as sent to the client, above which a page of a scan counts in `max_reply_bytes_in_flight`. Only pages
 /// with large pairs or records reach this size.
 pub const COUNTED_PAGE_BYTES: usize = 2 * SCAN_PAGE_BYTES;
-/// Maximum number of pairs or records of a page of a scan, so that a page of tiny ones does not keep a thread
-/// busy for long.
+/// Maximum number of pairs or records in a page of a scan. It keeps a page of tiny ones from occupying a thread for
+/// long.
 pub const SCAN_PAGE_ITEMS: usize = 4096;
-/// Largest `limit` of a scan in items up to which the scan is read on the calling thread. Larger scans use a
-/// blocking thread.
+/// Largest `limit` of a scan, in items, at which the calling thread reads the scan. Larger scans use a blocking thread.
 pub const INLINE_SCAN_ITEMS: u64 = 128;
 /// Number of bytes that a tail of a stream reads for one page.
 pub const TAIL_PAGE_BYTES: usize = 64 * 1024;
-/// Size in bytes, as sent, above which a page of a tail counts in `max_reply_bytes_in_flight`.
+/// Size in bytes, as sent to the client, above which a page of a tail counts in `max_reply_bytes_in_flight`.
 pub const COUNTED_TAIL_BYTES: usize = 2 * TAIL_PAGE_BYTES;
 /// Maximum number of records that a tail of a stream reads at a time.
 pub const TAIL_PAGE_ITEMS: u64 = 1024;
 /// Size in bytes of one delivery that the server pushes to a member of a consumer group. A delivery with a
 /// single larger record is larger.
 pub const PUSH_PAGE_BYTES: u64 = TAIL_PAGE_BYTES as u64;
-/// Maximum memory in bytes for remembering which records a push has delivered and its receiver has not yet
-/// acked or nacked.
+/// Maximum memory in bytes for the list of records that a push has delivered and its receiver has not yet acked or
+/// nacked.
 pub(crate) const PUSH_LEDGER_BYTES: u64 = 16 * thalweg_types::limits::MAX_CREDIT_RECORDS as u64;
 /// Maximum number of records in the reply to a read without `limit`.
 pub const DEFAULT_RECORDS: u64 = 1000;
@@ -37,8 +36,8 @@ pub const DEFAULT_RECORDS: u64 = 1000;
 pub const DEFAULT_RECORD_BYTES: u64 = 1024 * 1024;
 /// Maximum number of items in the reply to a list request without `limit`.
 pub const DEFAULT_LISTED: u64 = 1000;
-/// Largest `limit` of a list request in items up to which the list is made on the calling thread. Larger
-/// lists use a blocking thread. A list of 1000 items takes about 2 ms.
+/// Largest `limit` of a list request, in items, at which the calling thread makes the list. Larger lists use a blocking
+/// thread. A list of 1000 items takes about 2 ms.
 pub const INLINE_LISTED: u64 = 128;
 /// Maximum number of items in the reply to one list request.
 pub const MAX_LISTED: u64 = 10_000;
@@ -74,27 +73,28 @@ pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSC
 /// Size in bytes from which a reply counts in `max_reply_bytes_in_flight`. Smaller replies are included in the memory
 /// of their connection.
 pub const COUNTED_REPLY_BYTES: usize = 128 * 1024;
-/// Number of steps of work that a native channel or a Redis connection performs before other channels on its thread get
-/// a turn.
+/// Maximum number of steps of work that a native channel or a Redis connection performs before other channels on its
+/// thread get a turn.
 pub const MAX_TURNS: usize = 32;
-/// Largest read in bytes that the server performs for a native client on the calling thread; larger reads use
-/// a blocking thread.
+/// Size in bytes of the largest read that the server performs for a native client on the calling thread. Larger reads
+/// use a blocking thread.
 pub const INLINE_READ_BYTES: u64 = 64 * 1024;
-/// Largest read in bytes that the server performs for a native client on the calling thread while that client
-/// is the only active one.
+/// Size in bytes of the largest read that the server performs for a native client on the calling thread while that
+/// client is the only active one.
 pub const ALONE_READ_BYTES: u64 = 4 * 1024 * 1024;
 /// Pause of a task that waits for free memory for a large page or frame, before the task checks again.
 pub const ROOM_PAUSE: Duration = Duration::from_millis(20);
 /// Maximum number of threads for long reads.
 pub(crate) const MAX_READER_THREADS: usize = 16;
-/// Maximum number of threads for short reads that wait for the disk: the number of reads that a disk answers at a time.
-/// More gain little on an SSD, and each takes a thread's stack.
+/// Maximum number of threads for short reads that wait for the disk. This is the number of reads that a disk answers at
+/// a time. More threads gain little on an SSD, and each needs memory for its stack.
 pub(crate) const MAX_COLD_READ_THREADS: usize = 32;
-/// Maximum number of bytes that a read on a thread for cold reads returns, as its budget of steps permits.
+/// Maximum number of bytes that a read on a thread for cold reads returns. The budget of steps of these reads permits
+/// it.
 pub(crate) const COLD_READ_BYTES: u64 = 128 * 1024;
 const _: () = assert!(read_bytes(COLD_READ_BYTES as usize) >= COLD_READ);
-/// Maximum number of bytes that reads on threads for long reads may request at a time. Further reads wait, because
-/// the result of a read is counted only as a reply. A read holds about as many bytes as it requested, and
+/// Maximum total of the bytes that running reads on threads for long reads may request. Further reads wait. The result
+/// of a read is counted in other bounds only once it is a reply. A read holds about as many bytes as it requested, and
 /// twice as many while the frame of its reply is assembled.
 pub(crate) const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
 /// Approximate size in bytes of a frame that a tail sends to a native client. A single larger append makes a
@@ -102,25 +102,25 @@ pub(crate) const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
 pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
 /// Memory in bytes of a request in progress, without its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
-/// Memory in bytes of a table of the deleted prefixes that wait to be swept: 128 bytes for each, their bytes with the
-/// head of each allocation, and the last key that a sweep has examined. Each view of the state holds the table of its
-/// time, and tables of different times share the bytes of the prefixes that both have.
+/// Memory in bytes of a table of the deleted prefixes that wait to be swept. It has 128 bytes for each prefix, the
+/// bytes of the prefix with the head of their allocation, and the last key that a sweep has examined. Each view of the
+/// state holds the table of its own time. Tables of different times share the bytes of the prefixes that are in both.
 pub(crate) const CLEARS_TABLE_BYTES: u64 = (MAX_PENDING_CLEARS * (128 + CLEAR_UNIT_BYTES + 32) + MAX_KEY_BYTES) as u64;
-/// Number of tables of deleted prefixes without those of scans: the table of the state, the one that replaces it, two
-/// to which a rejected command returns, and those that short reads still hold.
+/// Number of tables of deleted prefixes in memory, without those of scans: the current table of the state, the next
+/// one, two to which the state returns after a rejected command, and those that short reads still hold.
 pub(crate) const OWN_CLEARS_TABLES: u64 = 6;
 /// Memory in bytes of a subscription without queued messages.
 pub const SUBSCRIPTION_BYTES: u64 = 400;
 /// Memory in bytes of a subject for which the list of matching subscriptions is cached.
 pub(crate) const CACHED_SUBJECT_BYTES: u64 = 250 + 16 * thalweg_types::limits::CACHED_TARGETS_PER_SUBJECT as u64;
-/// Divisor for the subscriptions with wildcards of one client address that match the same subjects: one in this number
-/// of `max_subscriptions`, and as many that begin with a wildcard. Each of them costs every publish to these subjects
-/// about 100 ns.
+/// Divisor of `max_subscriptions` for the wildcard subscriptions of one client address that match the same subjects:
+/// one in this number may begin with a literal token, and as many may begin with a wildcard. Each such subscription
+/// costs every publish to these subjects about 100 ns.
 pub(crate) const OVERLAPPING_PART: usize = 64;
-/// Smallest bound on the subscriptions with wildcards of one client address that match the same subjects.
+/// Smallest bound on the wildcard subscriptions of one client address that match the same subjects.
 pub(crate) const MIN_OVERLAPPING: usize = 256;
-/// Default time for which a publish waits for subscribers whose full queues block publishers. Also the
-/// default time for which a request to a subject waits for its answer.
+/// Default time for which a publish waits for subscribers whose full queues block publishers. It is also the default
+/// time for which a request to a subject waits for its answer.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of requests to subjects that a native channel has sent and that have no answer yet. A
 /// cancelled request counts until its timeout. Further requests get error `too_many_requests`.
@@ -136,8 +136,8 @@ pub const SNAPSHOT_KEEP: Duration = Duration::from_secs(60);
 /// Time for which a database snapshot is kept after it was sent to its end, for a client whose connection
 /// broke before it received the last chunks. The time is short, because clients almost never need it.
 pub const SENT_SNAPSHOT_KEEP: Duration = Duration::from_secs(10);
-/// Memory in bytes of a native connection before its handshake ends: its hello, TLS records or QUIC data in flight,
-/// keys.
+/// Memory in bytes of a native connection before its handshake ends: its hello, its keys, and TLS records or QUIC data
+/// in flight.
 pub(crate) const HANDSHAKE_BYTES: u64 = 128 * 1024;
 /// Memory in bytes of a UDP socket for received packets.
 pub(crate) const QUIC_SOCKET_BYTES: u64 = thalweg_transport::QUIC_RECEIVE_BYTES;
@@ -158,22 +158,23 @@ pub(crate) const MAX_BLOCKING_THREADS: usize = 512;
 pub const MAX_RESP_CURSORS: usize = 16_384;
 /// Maximum total bytes of the stored positions of Redis clients' scans.
 pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
-/// Number of cursors that need as much memory as the queue of a client address: each address but one counts as so many.
+/// Number of stored cursors that need as much memory as the queue of one client address. Each address after the first
+/// counts like this number of cursors.
 pub const ADDRESS_CURSORS: usize = 3;
 /// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry and a slot in a
 /// queue.
 pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 96) as u64;
-/// Memory in bytes of a client's share in an object that it has created.
+/// Memory in bytes of the reservation for an object that a client has created.
 const SHARE_BYTES: u64 = 100;
 /// Largest memory in bytes of a stream: its head, a name of the maximum length, and the share of its creator.
 pub(crate) const STREAM_BYTES: u64 = 300 + MAX_NAME_BYTES as u64 + SHARE_BYTES;
-/// Number of members whose memory is part of that of their consumer group. A group with fewer gets a new member even if
-/// there is no room for stored objects.
+/// Number of members that the memory of a consumer group includes. A group with fewer members gets a new one even if
+/// the memory for stored objects is used up.
 pub(crate) const FREE_MEMBERS: usize = 4;
-/// Memory in bytes of the note from which address a client was the last to fetch from a consumer group.
+/// Memory in bytes of the entry that states which client address was the last to fetch from a consumer group.
 const FETCHER_BYTES: u64 = 50;
 /// Largest memory in bytes of a consumer group with [`FREE_MEMBERS`] and without records: its head, two names of the
-/// maximum length, the share of its creator, and the address that has fetched from it.
+/// maximum length, the reservation of its creator, and the address of the last client that fetched.
 pub(crate) const GROUP_BYTES: u64 =
     600 + 2 * MAX_NAME_BYTES as u64 + FREE_MEMBERS as u64 * MEMBER_BYTES + SHARE_BYTES + FETCHER_BYTES;
 /// Largest memory in bytes of a member of a consumer group, which stores the name twice.
@@ -183,12 +184,12 @@ pub(crate) const UNSETTLED_BYTES: u64 = 100;
 /// Largest memory in bytes of a lease, with the share of its creator.
 pub(crate) const LEASE_BYTES: u64 = 120 + SHARE_BYTES;
 /// Number of bytes of request bodies that each connection holds without being charged to `max_body_bytes_in_flight`.
-/// The memory of the connection covers them, so small requests are admitted while large ones use up the bound.
+/// They are part of the memory of the connection. So small requests are admitted while large ones use up the bound.
 pub const OWN_BODY_BYTES: usize = 16 * 1024;
 /// Step in bytes in which the memory of a large request grows, and is charged, while its bytes arrive.
 pub const BODY_STEP_BYTES: usize = 64 * 1024;
-/// Maximum number of HTTP connections above `max_connections`. They get answers to requests for the health, readiness,
-/// metrics and status of the server, and nothing else.
+/// Maximum number of HTTP connections above `max_connections`. These connections get answers only to requests for the
+/// health, readiness, metrics and status of the server.
 pub const MAX_STATUS_CONNECTIONS: usize = 32;
 /// Maximum time until the head of a request has arrived on a connection above `max_connections`.
 pub const STATUS_HEADER_TIMEOUT: Duration = Duration::from_secs(2);

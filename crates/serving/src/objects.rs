@@ -1,25 +1,28 @@
 //! The bound on the memory of stored objects: streams, leases, and consumer groups with their members and their records
 //! that are not settled.
 //!
-//! Owns: the room that a request reserves before its command is proposed, until its outcome is known, and the count of
-//! what the state has. Does not own: the shares of addresses (`admission`), nor the state, which applies every
-//! committed command whatever this bound is. So nodes may differ in it, and a directory that holds more is opened.
+//! Owns: the memory that a request reserves from before its command is proposed until its outcome is known, and the
+//! count of the objects in the state. Does not own: the shares of addresses (`admission`), nor the state. The state
+//! applies every committed command regardless of this bound. So the nodes of a cluster may have different bounds, and
+//! the server opens a directory that exceeds its bound.
 //!
 //! # Counting
 //!
 //! ```text
 //!   used of the bound = counted in the state + finished since then + reserved by requests in progress
 //! ```
-//! The state is counted when a request needs room, at most once a second, and more often while the bound is short. Acks
-//! and deletes make room at the next count. Each object counts with the most memory that it can take (`limits`).
+//! A request that needs memory counts the state, at most once a second, and more often while the bound is nearly used
+//! up. Acks and deletes free memory at the next count. Each object counts with the most memory that it can take
+//! (`limits`).
 //!
 //! # At the bound
 //!
-//! A fetch then delivers only records that wait for redelivery, which adds none; otherwise consumers could not drain
-//! their groups. There is one such fetch of a group at a time, because two would count the same records. In the reserve
-//! of the bound, a group gets new records while it holds no more than is still free, and so does a client address: it
-//! holds what its clients have created, and the records of the groups from which they were the last to fetch through
-//! this node. So many small groups of one address do not use up the reserve.
+//! A fetch then delivers only records that wait for redelivery, because these need no new memory. Otherwise consumers
+//! could not drain their groups. Each group has at most one such fetch at a time, because two would count the same
+//! records. In the reserve of the bound, a group gets new records while it holds no more than is still free. The same
+//! rule holds for a client address. The address holds the objects that its clients have created, and the records of the
+//! groups from which its clients were the last to fetch through this node. So many small groups of one address do not
+//! use up the reserve.
 
 use std::{
     collections::HashMap,
@@ -39,11 +42,12 @@ use crate::{
     limits::{FREE_MEMBERS, GROUP_BYTES, LEASE_BYTES, MEMBER_BYTES, STREAM_BYTES, UNSETTLED_BYTES},
 };
 
-/// Time after which the state is counted again.
+/// Time after which a request that needs memory counts the state again.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Time after which the state is counted again if there is no room. A count takes about a millisecond at most.
+/// Time after which a request counts the state again if there is no free memory. A count takes about a millisecond at
+/// most.
 const COUNTED_EVERY_WHEN_SHORT: Duration = Duration::from_millis(20);
-/// Time after which a fetch of returned records whose client has gone no longer keeps others of its group away.
+/// Time after which a fetch of returned records no longer blocks others of its group, even if its client disappeared.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 
 /// The memory of stored objects, as this server counts it.
@@ -54,7 +58,8 @@ pub(crate) struct ObjectMemory {
     finished: AtomicU64,
     counted: Mutex<Counted>,
     fetches: Mutex<Fetches>,
-    /// Consumer groups with a fetch in progress that delivers only returned records, and the times at which it began.
+    /// Consumer groups with a fetch in progress that delivers only returned records, each with the time at which its
+    /// fetch began.
     returned: Mutex<HashMap<GroupId, Instant>>,
 }
 
@@ -64,12 +69,12 @@ struct Counted {
     at: Option<Instant>,
     /// Bytes of each consumer group, in the order of ids.
     groups: Vec<(GroupId, u64)>,
-    /// Bytes of the records and further members of the groups from which clients of each address were the last to
-    /// fetch.
+    /// Bytes for each client address: the records, and the members beyond [`FREE_MEMBERS`], of the groups from which
+    /// clients of this address were the last to fetch.
     addresses: HashMap<AddressKey, u64>,
 }
 
-/// Client addresses that have fetched new records.
+/// Fetches of new records, by client address.
 #[derive(Debug, Default)]
 struct Fetches {
     /// Address of the client that was the last to fetch from each group.
@@ -85,7 +90,7 @@ impl Fetches {
         self.last.retain(|group, address| {
             let found = groups.binary_search_by_key(group, |(id, _)| *id);
             if let Ok(at) = found {
-                // The group itself counts for the address that has created it.
+                // Subtracts the group itself, which counts for the address that has created it.
                 *held.entry(*address).or_insert(0) += groups[at].1.saturating_sub(GROUP_BYTES);
             }
             found.is_ok()
@@ -94,16 +99,16 @@ impl Fetches {
     }
 }
 
-/// Permission of a client to create an object: the share of its address, and memory until the outcome of the command is
-/// known.
+/// Permission of a client to create an object: the share of its address, and memory for the object. The memory is
+/// reserved until the outcome of the command is known.
 #[derive(Debug)]
 pub struct CreatePermit {
     pub(crate) share: Reservation,
     pub(crate) _room: ObjectRoom,
 }
 
-/// Memory that a request has reserved for the objects that it adds. Drop it when the outcome of its command is known;
-/// the next count finds them in the state.
+/// Memory that a request has reserved for the objects that it adds. The request drops it when the outcome of its
+/// command is known. The next count then finds the objects in the state.
 #[derive(Debug)]
 pub(crate) struct ObjectRoom {
     memory: Arc<ObjectMemory>,
@@ -111,12 +116,12 @@ pub(crate) struct ObjectRoom {
     purpose: RoomPurpose,
 }
 
-/// Reason for which a request reserves memory.
+/// Reason why a request reserves memory.
 #[derive(Clone, Copy, Debug)]
 enum RoomPurpose {
     /// A client creates an object.
     Creation,
-    /// A fetch adds records to those of its group that are not settled.
+    /// A fetch adds unsettled records to its group.
     NewRecords,
     /// A fetch from this group delivers only returned records.
     ReturnedRecords(GroupId),
@@ -153,8 +158,8 @@ impl ObjectMemory {
         self.admission.bound(Resource::ObjectBytes)
     }
 
-    /// Reserves `bytes` for an object that the client of `account` creates. Returns `None` if there is no room, or none
-    /// for the client's address.
+    /// Reserves `bytes` for an object that the client of `account` creates. Returns `None` if there is no free memory,
+    /// or if the client's address already holds its share.
     pub(crate) fn room(self: &Arc<Self>, db: &Database, account: &Arc<Account>, bytes: u64) -> Option<ObjectRoom> {
         self.count(db, COUNTED_EVERY);
         let taken = self.take(account, bytes).or_else(|| {
@@ -172,8 +177,8 @@ impl ObjectMemory {
         is_open.then(|| account.take_quietly(Resource::ObjectBytes, bytes)).flatten()
     }
 
-    /// Reserves memory for the records that a fetch adds to those of its group that are not settled. Without room, the
-    /// fetch is reduced to records that it does not add. Returns `None` if there are none.
+    /// Reserves memory for the unsettled records that a fetch adds to its group. If there is no free memory, reduces
+    /// the fetch to returned records, which add none. Returns `None` if there are no returned records either.
     pub(crate) fn admit_fetch(
         self: &Arc<Self>,
         db: &Database,
@@ -201,7 +206,8 @@ impl ObjectMemory {
         Ok(None)
     }
 
-    /// Counts a rejection. The log line about it counts the records of groups for the addresses that fetched them.
+    /// Counts a rejection. Its log line counts the records of a group for the address of the last client that fetched
+    /// from it.
     fn reject(&self) {
         self.admission.reject(Resource::ObjectBytes, || {
             let mut held = self.counted().addresses.clone();
@@ -214,8 +220,8 @@ impl ObjectMemory {
         ObjectRoom { memory: Arc::clone(self), held, purpose }
     }
 
-    /// Reduces a fetch to returned records. Returns false if there are none, or another such fetch of the group is in
-    /// progress.
+    /// Reduces a fetch to returned records. Returns false if there are none, or if another such fetch of the group is
+    /// in progress.
     fn begin_returned(&self, fetch: &mut PreparedFetch) -> Result<bool, GroupError> {
         let mut returned = self.returned();
         let is_busy = returned.get(&fetch.group()).is_some_and(|begun| begun.elapsed() < REPEAT_AFTER);
@@ -226,7 +232,8 @@ impl ObjectMemory {
         Ok(true)
     }
 
-    /// Returns true if a group may get records of `bytes`: anyone may, or the group holds no more than is still free.
+    /// Returns true if a group may get records of `bytes`: either the bytes fit below the reserve of the bound, or the
+    /// group holds no more than is still free.
     fn is_open_to_group(&self, group: GroupId, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;
@@ -237,7 +244,8 @@ impl ObjectMemory {
         held.saturating_add(bytes) <= self.bound().free()
     }
 
-    /// Returns true if an address may get `bytes`: anyone may, or it holds no more than is still free.
+    /// Returns true if an address may get `bytes`: either they fit below the reserve of the bound, or the address holds
+    /// no more than is still free.
     fn is_open_to_address(&self, account: &Account, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;
@@ -250,16 +258,16 @@ impl ObjectMemory {
         held.saturating_add(bytes) <= self.bound().free()
     }
 
-    /// Counts what the state has, unless the last count is younger than `max_age` or another thread counts.
+    /// Counts the objects in the state, unless the last count is younger than `max_age` or another thread is counting.
     pub(crate) fn count(&self, db: &Database, max_age: Duration) {
         let Ok(mut counted) = self.counted.try_lock() else { return };
         if counted.at.is_some_and(|at| at.elapsed() < max_age) {
             return;
         }
-        // Requests that finish from now on may or may not be in the count, so they are counted in addition.
+        // The count may or may not include requests that finish from now on, so they are also added to `finished`.
         self.finished.store(0, Relaxed);
         self.fetches().finished.clear();
-        // An error means that the state has failed, and then nothing can be created.
+        // An error means that the state has failed. Then no object can be created.
         if let Ok(found) = db.stored_objects() {
             self.bound().set_unowned(bytes_of(&found).saturating_add(self.finished.load(Relaxed)));
             counted.groups = found.groups.iter().map(|group| (group.id, bytes_of_group(group))).collect();
@@ -269,12 +277,12 @@ impl ObjectMemory {
         self.returned().retain(|_, begun| begun.elapsed() < REPEAT_AFTER);
     }
 
-    /// Counts what the state has if the last count is old. Meant for metrics.
+    /// Counts the objects in the state if the last count is old. Meant for metrics.
     pub(crate) fn refresh(&self, db: &Database) {
         self.count(db, COUNTED_EVERY);
     }
 
-    /// Logs a warning if the state has more than the bound, when the server starts.
+    /// Logs a warning at the start of the server if the objects in the state exceed the bound.
     pub(crate) fn warn_at_start(&self, db: &Database) {
         self.count(db, Duration::ZERO);
         let (used, limit) = (self.bound().used(), self.bound().limit());
@@ -309,13 +317,13 @@ pub(crate) fn no_object_room() -> ApiError {
     )
 }
 
-/// Returns the most bytes that these objects can take.
+/// Returns the most bytes that these objects can take in memory.
 fn bytes_of(found: &StoredObjects) -> u64 {
     let groups = found.groups.iter().map(bytes_of_group).fold(0, u64::saturating_add);
     groups.saturating_add(found.streams * STREAM_BYTES).saturating_add(found.leases * LEASE_BYTES)
 }
 
-/// Returns the most bytes that a consumer group can take. The memory of its first members is part of [`GROUP_BYTES`].
+/// Returns the most bytes that a consumer group can take in memory. [`GROUP_BYTES`] includes its first members.
 fn bytes_of_group(group: &GroupObjects) -> u64 {
     let members = group.members.saturating_sub(FREE_MEMBERS as u64);
     GROUP_BYTES + members * MEMBER_BYTES + group.records * UNSETTLED_BYTES
@@ -360,7 +368,7 @@ mod tests {
             Self { _dir: dir, db, groups, memory, accounts }
         }
 
-        /// Prepares a fetch of the client `who` from its group, and asks for its admission.
+        /// Prepares a fetch of the client `who` from its group, and requests its admission.
         fn admit(&self, who: usize, max_records: u32) -> Option<(ObjectRoom, PreparedFetch)> {
             self.admit_from(who, &self.groups[who], max_records)
         }
@@ -373,7 +381,7 @@ mod tests {
             Some((room, prepared))
         }
 
-        /// Fetches records without asking. Returns their attempt, and their number.
+        /// Fetches records without requesting admission. Returns their attempt and their number.
         fn fetch(&self, who: usize, max_records: u32) -> (Attempt, u64) {
             let delivery = self.groups[who].fetch(&FetchRequest { max_records, ..FetchRequest::default() }).unwrap();
             (delivery.attempt, delivery.record_count())
@@ -422,7 +430,7 @@ mod tests {
         assert_eq!(prepared.new_records(), 50);
         drop(room);
         assert!(setting.memory.bound().rejections() > 0);
-        // Acks make room at once.
+        // Acks free memory immediately.
         setting.groups[0].ack(&[Settlement::all(held[0].0)]).unwrap();
         let (_room, prepared) = setting.admit(0, 90).expect("room");
         assert_eq!(prepared.new_records(), 90);

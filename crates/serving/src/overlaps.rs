@@ -3,16 +3,16 @@
 //! Owns: the counts of each client address. Does not own: the subscriptions and the matching (`thalweg-broker`), or the
 //! bound on the number of all subscriptions (`admission`).
 //!
-//! A publish visits every matching subscription. A client that subscribes to `>` very often would make the publishes of
-//! all others expensive, wherever they publish; a client with one subscription for each of its users, such as
-//! `user.17.>`, makes none expensive. So the server counts, for each client address, the subscriptions with wildcards
-//! that can match one subject, in groups by their first token. Subscriptions to literal subjects are not counted: a
-//! subject with very many subscribers is a usual one, and only its own publishers pay for it.
+//! A publish visits every matching subscription. A client with very many subscriptions to `>` would make all publishes
+//! of all other clients expensive. A client with one subscription for each of its users, such as `user.17.>`, makes no
+//! publish expensive. So the server counts, for each client address, the subscriptions with wildcards that can match
+//! one subject, in groups by their first token. Subscriptions to literal subjects are not counted: a subject with many
+//! subscribers is usual, and only its own publishers pay for them.
 //!
-//! Patterns whose first token is a wildcard can match the subjects of anybody, so each subscription to one of them
-//! counts in one group. For every other first token, patterns with wildcards in the same places differ in a literal
-//! token, so at most one of them matches a subject. Of the patterns with one arrangement of wildcards, the group
-//! therefore counts only the one with the most subscriptions:
+//! Patterns whose first token is a wildcard can match any subject, so each subscription to one of them counts, in one
+//! common group. Every other first token has a group of its own. In such a group, patterns with wildcards in the same
+//! places (the same arrangement) differ in a literal token, so at most one of them matches a subject. The group
+//! therefore counts only the pattern with the most subscriptions of each arrangement:
 //!
 //! ```text
 //! orders.a.*  orders.a.*  orders.b.*   2    the first two match orders.a.c, the third does not
@@ -20,16 +20,16 @@
 //! orders.>                             1
 //!                              orders: 5
 //! ```
-//! The table stores such a maximum as the number of its levels: there is an entry for an arrangement and a level while
-//! some pattern with this arrangement has at least that many subscriptions. So each change takes a few steps, whatever
-//! the number of subscriptions.
+//! The table stores the maximum of an arrangement as entries for levels. There is an entry for an arrangement and a
+//! level while some pattern with this arrangement has at least that many subscriptions. So each change takes a few
+//! steps, regardless of the number of subscriptions.
 //!
 //! Keys of the table are hashes with a random seed. If two of them were equal, their counts would be off by the
 //! difference; with a million entries the probability is below 10⁻⁷.
 //!
-//! Invariants: the number of a group never exceeds the bound, so at most twice as many subscriptions of an address with
-//! wildcards match a subject: those of its first token, and those that begin with a wildcard. An entry exists only
-//! while subscriptions need it.
+//! Invariants: the number of a group never exceeds the bound. So at most twice that many wildcard subscriptions of an
+//! address match a subject: those of its first token, and those that begin with a wildcard. An entry exists only while
+//! subscriptions need it.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -41,29 +41,29 @@ use thalweg_broker::{Pattern, SubscribeError};
 
 use crate::admission::{AddressKey, Reservation};
 
-/// Stands for any literal token. No token contains a dot.
+/// Placeholder for any literal token. It differs from all tokens, because no token contains a dot.
 const LITERAL: &[u8] = b".";
 
-/// Numbers of overlapping subscriptions.
+/// Numbers of subscriptions that can match the same subjects, for each client address.
 #[derive(Debug)]
 pub(crate) struct Overlaps {
-    /// Maximum number of a group.
+    /// Maximum number of subscriptions that a group counts.
     max: usize,
     random: RandomState,
     counts: Mutex<HashMap<u64, u32>>,
 }
 
-/// A subscription's part in the bounds of the server, which it holds until it is dropped.
+/// The units of the server's bounds that a subscription holds until it ends. Dropping the share releases them.
 #[derive(Debug)]
 pub struct SubscriptionShare {
     _one: Reservation,
     overlap: Option<(Arc<Overlaps>, OverlapKeys)>,
 }
 
-/// Keys of the counts in which a subscription takes part. They depend on the client's address.
+/// Keys of the counts that a subscription raises. They depend on the client's address.
 #[derive(Clone, Copy, Debug)]
 struct OverlapKeys {
-    /// Key of the group's number.
+    /// Key of the number of subscriptions that the group counts.
     group: u64,
     /// Keys of a pattern whose first token is literal; `None` if every subscription of the group counts.
     pattern: Option<PatternKeys>,
@@ -84,7 +84,7 @@ impl Overlaps {
     }
 
     /// Counts a subscription to `pattern` for the client's address. `one` is the reservation of the subscription
-    /// itself. Fails if the address has too many subscriptions that may match the same subjects.
+    /// itself. Returns an error if the address has too many subscriptions that may match the same subjects.
     pub(crate) fn count(
         self: &Arc<Self>,
         pattern: &Pattern,
@@ -116,7 +116,7 @@ impl Overlaps {
         self.random.hash_one(("level", arrangement, level))
     }
 
-    /// Adds a subscription. Returns false, and changes nothing, if the number of its group is at the bound.
+    /// Adds a subscription. Returns false, and changes nothing, if the group already counts the maximum.
     fn add(&self, OverlapKeys { group, pattern }: OverlapKeys) -> bool {
         let mut counts = self.counts();
         let keys = pattern.map(|PatternKeys { same, arrangement }| {
@@ -203,14 +203,15 @@ mod tests {
         let held: Vec<_> = (0..10).map(|number| subscribe(number % 2, broad[number % 4]).unwrap()).collect();
         assert_eq!(subscribe(1, "*.b").unwrap_err(), SubscribeError::TooManyOverlapping { max: 10 });
         let _other = subscribe(2, ">").unwrap();
-        // One for each user is no overlap, and neither is a subject with many subscribers.
+        // A subscription for each user is no overlap, and neither is a subject with many subscribers.
         let _users: Vec<_> = (0..100).map(|user| subscribe(0, &format!("user.{user}.>")).unwrap()).collect();
         let _literal: Vec<_> = (0..100).map(|_| subscribe(0, "news").unwrap()).collect();
         let same: Vec<_> = (0..10).map(|_| subscribe(0, "orders.*").unwrap()).collect();
         assert!(subscribe(1, "orders.*").is_err());
         drop((held, same));
         let _again = (subscribe(0, ">").unwrap(), subscribe(1, "orders.*").unwrap());
-        // A pattern for each user, one level of their arrangement, their group; three for the orders; two broad ones.
+        // Counts: the pattern of each of 100 users; a level and the group of the users; three for the orders; two broad
+        // ones.
         assert_eq!(overlaps.counts().len(), 100 + 2 + 3 + 2);
     }
 
@@ -238,7 +239,7 @@ mod tests {
         other.extend((0..4).map(|_| subscribe("trades.*.c").unwrap()));
         assert!(subscribe("trades.*.c").is_none() && subscribe("trades.a.*").is_none());
         other.push(subscribe("trades.c.*").expect("others have more"));
-        // Only the end of one of the most raises room.
+        // The pattern with most subscriptions determines the number, so only their end frees a place.
         drop(other.remove(0));
         assert!(subscribe("trades.*.c").is_none(), "trades.b.* still has 6");
         drop(other.remove(5));

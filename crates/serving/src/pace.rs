@@ -1,10 +1,10 @@
 //! Minimum rate of progress of a transfer.
 //!
-//! Owns: the check whether a transfer moved enough bytes in each window of time. Does not own: clocks and timers; the
-//! caller passes the time, and asks at least once in each window.
+//! Owns: the check that a transfer moves enough bytes in each window of time. Does not own: clocks and timers; the
+//! caller passes the time, and checks at least once in each window.
 //!
-//! The rate is measured in windows and not over the whole transfer, so a client cannot send most of a body at once and
-//! then hold it for as long as that many bytes would take at the minimum rate.
+//! The rate is measured in windows and not over the whole transfer. Otherwise a client could send most of a body at
+//! once, and then stall for as long as that many bytes take at the minimum rate.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ pub struct MinRate {
 }
 
 impl MinRate {
-    /// Returns the minimum for windows of this length at a rate in bytes per second. At least one byte must move in
-    /// each window.
+    /// Returns the minimum for windows of length `window` at a rate in bytes per second. The minimum is at least one
+    /// byte in each window.
     #[must_use]
     pub fn new(bytes_per_second: u64, window: Duration) -> Self {
         let bytes = (u128::from(bytes_per_second) * window.as_millis() / 1000) as u64;
@@ -36,7 +36,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Creates the measure of a transfer that waits for nothing yet.
+    /// Creates the measure of a transfer that does not wait for its client yet.
     #[must_use]
     pub fn new(rate: MinRate) -> Self {
         Self { rate, since: None, moved: 0 }
@@ -58,13 +58,13 @@ impl Pace {
         }
     }
 
-    /// Records that the transfer waits for nothing.
+    /// Records that the transfer no longer waits for the client.
     #[inline]
     pub fn done(&mut self) {
         (self.since, self.moved) = (None, 0);
     }
 
-    /// Returns true if the client moved less than the minimum during the whole window that began with the first wait.
+    /// Returns true if a whole window has passed and the client moved fewer bytes in it than the minimum.
     #[inline]
     #[must_use]
     pub fn is_too_slow(&self, now: Instant) -> bool {
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(slow_after(0), Some(10));
         assert_eq!(slow_after(900), Some(10));
         assert_eq!(slow_after(1100), None);
-        // A large part at first gives no credit for later.
+        // A large part at the beginning gives no credit for later windows.
         let mut pace = Pace::new(rate);
         pace.waits(begun);
         pace.moved(1 << 30);

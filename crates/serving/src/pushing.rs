@@ -1,16 +1,16 @@
-//! Pushes of consumer groups, as the protocols serve them on a node alone and on a member of a cluster.
+//! Pushes of consumer groups to clients, for all protocols, on a node alone and on a member of a cluster.
 //!
-//! Owns: the fetches of a push, its end when the leadership moves, and the return of its records when it ends. Does not
-//! own: the form of deliveries, and the credit of a connection.
+//! Owns: the fetches of a push, its end when another node becomes the leader, and the return of its records when it
+//! ends. Does not own: the format of deliveries, and the credit of a connection.
 //!
 //! A push fetches as a client does ([`fetching`](crate::fetching)): lookups and reads that take long or wait for the
 //! disk run on other threads, and a delivery that is being committed when the push ends goes back to its group.
 //!
 //! On a member of a cluster, a push ends with [`PushEnd::Moved`] when another node has become the leader, or when a
 //! delivery could not be committed because there was no leader. The receiver then requests a push again, and acks the
-//! records that it holds. These records stay with the receiver until their ack deadline, also if it disconnects because
-//! the leader changed or the node stops. Otherwise they would be delivered again while the receiver still works on
-//! them.
+//! records that it already has. These records stay with the receiver until their ack deadline, even if it disconnects
+//! because the leader changed or the node stops. Otherwise the group would deliver them again while the receiver still
+//! works on them.
 
 use std::{fmt, future::pending, pin::Pin, sync::Arc, time::Duration};
 
@@ -30,12 +30,12 @@ use crate::{
     fetching::{FetchError, Fetcher, HeldRecords},
 };
 
-/// Time after which a push tries again if there was no memory for more records that are not settled.
+/// Time after which a push tries again if there was no memory for more unsettled records.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
-/// Longest time for which the end of a push waits for a delivery that is being committed while the leader changes.
+/// Maximum time for which a push that ends waits for a delivery that is being committed while the leader changes.
 const LAST_DELIVERY: Duration = Duration::from_secs(1);
 
-/// Choice of the time at which a group redelivers the records that a receiver has not settled when its push ends.
+/// Time at which a group redelivers the records that a receiver has not settled when its push ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnRecords {
     /// The group redelivers them immediately, unless the receiver continues on this or another member of the cluster.
@@ -82,7 +82,7 @@ struct PushFetches {
     app: Arc<App>,
     account: Arc<Account>,
     push: Push,
-    /// Fetch in progress. It is kept if the future of [`next`](Self::next) is dropped, so that its delivery is not
+    /// Fetch in progress. Dropping the future of [`next`](Self::next) keeps this fetch, so that its delivery is not
     /// lost.
     fetching: Option<Fetching>,
 }
@@ -135,7 +135,7 @@ impl PushFetches {
 #[derive(Debug)]
 struct MemberWatch {
     leader: LeaderWatch,
-    /// True once a delivery could not be committed for want of a leader.
+    /// True once a delivery could not be committed because there was no leader.
     lost_leader: bool,
     /// Time until which the push waits for its last delivery; `None` until another node leads.
     last_delivery_by: Option<Instant>,
@@ -148,7 +148,7 @@ impl MemberWatch {
         Some(Self { leader, lost_leader: false, last_delivery_by: None, stopping: app.stopping.clone() })
     }
 
-    /// Returns true if the receiver continues on this or another node with the records that it holds.
+    /// Returns true if the receiver will continue, on this or another node, with the records that it has.
     fn continues(&mut self) -> bool {
         self.lost_leader || *self.stopping.borrow() || self.leader.has_changed()
     }
@@ -160,7 +160,7 @@ impl MemberWatch {
     }
 }
 
-/// Returns true for errors of a delivery that a change of the leader causes.
+/// Returns true if a change of the leader can cause this error of a delivery.
 fn is_of_leader(error: &FetchError) -> bool {
     let FetchError::Group(GroupError::Write(error)) = error else { return false };
     matches!(error, WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown { .. })
@@ -170,29 +170,29 @@ impl Drop for ServedPush {
     fn drop(&mut self) {
         let continues = self.member.as_mut().is_some_and(MemberWatch::continues);
         if self.returns == ReturnRecords::AtEnd && !continues {
-            // If the return can't be queued, the records lapse at their own deadline.
+            // If the return cannot be queued, the ack deadline of the records passes.
             let _ = self.fetches.push.return_records("the push to the receiver ended");
         }
     }
 }
 
 impl ServedPush {
-    /// Serves a push that the engine has begun for the client of `account`. While there is no memory for more records
-    /// that are not settled, the push waits.
+    /// Serves a push that the engine has begun for the client of `account`. The push waits while there is no memory for
+    /// more unsettled records.
     #[must_use]
     pub fn new(app: &Arc<App>, account: &Arc<Account>, push: Push, returns: ReturnRecords) -> Self {
         let fetches = PushFetches { app: Arc::clone(app), account: Arc::clone(account), push, fetching: None };
         Self { fetches, returns, member: MemberWatch::of(app) }
     }
 
-    /// Limits the records and bytes of later deliveries, which still carry at least one record.
+    /// Limits the records and bytes of later deliveries. Each delivery still carries at least one record.
     pub fn limit_delivery(&mut self, max_records: u64, max_bytes: u64) {
         self.fetches.push.limit_delivery(max_records);
         self.fetches.push.limit_delivery_bytes(max_bytes);
     }
 
-    /// Returns the records of a delivery to their group, because there is no memory for the reply that would contain
-    /// them. They do not count as delivered. If the return fails, the ack deadline of the records passes.
+    /// Returns the records of a delivery to their group because there is no memory for the reply that would contain
+    /// them. They do not count as delivered. If this fails, the ack deadline of the records passes.
     pub fn return_delivery(&self, attempt: Attempt) {
         self.fetches.push.return_delivery(attempt);
     }

@@ -1,31 +1,31 @@
-//! Threads for reads that a serving thread must not perform itself: those that take long, and those that wait for the
+//! Threads for reads that a serving thread must not perform itself: reads that take long, and reads that wait for the
 //! disk.
 //!
-//! Owns: the threads, the queues in front of them, and the figures about both. Does not own: the decision that a read
-//! is not for the serving thread. A handler first tries a read there with a small [budget](thalweg_types::budget), or
-//! knows beforehand that the read may be long.
+//! Owns: the threads, the queues in front of them, and the figures about both. Does not own: the decision to move a
+//! read here. A handler first tries the read on the serving thread with a small [budget](thalweg_types::budget), or
+//! knows in advance that the read may be long.
 //!
 //! ```text
 //!                       ┌─ long ──────────────────────────► long: one thread for each processor
 //! budget is spent by ───┤                                     ▲
 //!                       └─ a wait for the disk ─► cold: many threads, each read with a small budget of steps
 //! ```
-//! A cold read costs little processor time, but it waits, so many of them are in progress at a time: a disk answers 32
-//! reads at once about five times as fast as one after the other. If a cold read turns out to be long, it starts again
-//! on the threads for long reads. Reads of one block by several clients are combined without further work: the kernel
-//! reads a page once, and a read that begins later finds the block in the cache.
+//! A cold read costs little processor time, but it waits for the disk. A disk answers 32 reads at once about five times
+//! as fast as one after the other, so many cold reads are in progress at a time. If a cold read turns out to be long,
+//! it starts again on the threads for long reads. If several clients read one block, the kernel reads its page once,
+//! and a read that begins later finds the block in the cache.
 //!
 //! The same threads parse and convert long JSON bodies, and read the rows that a write will need when it is applied
-//! ([`fetched`](crate::fetched)). Other long work is done in slices ([`bulk::Slice`](crate::bulk::Slice)), or left to a
+//! ([`fetched`](crate::fetched)). Other long work is done in slices ([`bulk::Slice`](crate::bulk::Slice)), or on a
 //! thread of its own ([`aside`](crate::aside)).
 //!
-//! Each queue serves client addresses in turn, and for each address its connections in turn. All threads of a kind but
-//! one may work for the same address, so the reads of another address never wait until a long read has ended.
+//! Each queue serves client addresses in turn, and the connections of each address in turn. At most all threads of a
+//! kind but one work for the same address, so the reads of another address never wait until a long read has ended.
 //!
 //! The queues have no bound of their own: each read belongs to a request, a scan, a tail or a connection, which counts
-//! in its own bound, and a read leaves the queue when the future that waits for it is dropped.
+//! in its own bound. A read leaves the queue when the future that waits for it is dropped.
 //!
-//! Invariant: each read is performed, or dropped because its future was dropped, or its future gets an error.
+//! Invariant: each read has one of three ends: it is performed, its future was dropped, or its future gets an error.
 
 mod pool;
 
@@ -67,23 +67,24 @@ struct Pools {
     figures: [Arc<Counts>; 2],
 }
 
-/// Counts of the reads of one kind that have a result.
+/// Numbers and times of the reads of one kind that have a result.
 #[derive(Debug, Default)]
 struct Counts {
     done: AtomicU64,
-    /// Sum of the times of these reads, from the transfer to the result, in microseconds.
+    /// Sum of the times of these reads, in microseconds. The time of a read begins when it is queued and ends with its
+    /// result.
     micros: AtomicU64,
 }
 
-/// Figures about the reads that were given to threads of one kind.
+/// Figures about the reads on threads of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFigures {
     /// Number of reads that wait for a thread.
     pub queued: usize,
     /// Number of reads that have a result.
     pub done: u64,
-    /// Sum of the times of these reads, from the transfer to the result, in microseconds. A cold read that continued as
-    /// a long one counts as a cold one.
+    /// Sum of the times of these reads, in microseconds. The time of a read begins when it is queued and ends with its
+    /// result. A cold read that continued as a long one counts as a cold one.
     pub micros: u64,
 }
 
@@ -123,8 +124,8 @@ impl Readers {
         Self::bounded(max_threads, max_threads, MAX_READING_BYTES.into())
     }
 
-    /// Creates readers with one thread for long reads per processor. Running long reads request at most `max_bytes`
-    /// bytes together.
+    /// Creates readers with one thread for long reads for each processor. The long reads that run at one time request
+    /// at most `max_bytes` in total.
     #[must_use]
     pub fn with_bytes(max_bytes: u64) -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -133,13 +134,13 @@ impl Readers {
 
     fn bounded(max_long: usize, max_cold: usize, max_bytes: u64) -> Self {
         let long = Pool::new("thalweg-read", max_long, max_bytes);
-        // The budget of a cold read bounds its bytes.
+        // The budget of steps of a cold read also bounds its bytes, so these threads need no bound on bytes.
         let cold = Pool::new("thalweg-cold", max_cold, u64::MAX);
         Self { pools: Arc::new(Pools { long, cold, next_ticket: AtomicU64::new(0), figures: Default::default() }) }
     }
 
-    /// Queues a long read of the client of `account`, which requests about `bytes` bytes of memory. The returned future
-    /// completes with the result; dropping it removes a read that has not begun.
+    /// Queues a long read for the client of `account`. `bytes` is about the number of bytes of memory that the read
+    /// needs. The returned future completes with the result. Dropping the future cancels a read that has not begun.
     pub fn run<T: Send + 'static>(
         &self,
         account: &Arc<Account>,
@@ -152,9 +153,9 @@ impl Readers {
         self.pending(place, result, queued)
     }
 
-    /// Queues a read that has `spent` its budget on a serving thread. A read that needs the disk runs on one of the
-    /// many threads for cold reads. If it takes more than [`Budget::COLD`] there, it continues as a long read, and
-    /// `read` is called a second time. Only a long read requests its `bytes`.
+    /// Queues a read whose first attempt has `spent` its budget on a serving thread. If the read needs the disk, it
+    /// runs on one of the many threads for cold reads. If it takes more than [`Budget::COLD`] there, it continues as a
+    /// long read, which calls `read` a second time. Only a long read requests its `bytes` of memory.
     pub fn run_again<T: Send + 'static>(
         &self,
         spent: BudgetSpent,
@@ -176,7 +177,7 @@ impl Readers {
                 Ok(Ok(result)) => answer.send(Ok(result)),
                 Err(error) => answer.send(Err(error)),
                 Ok(Err(_)) => {
-                    // The readers are dropped only when the server is.
+                    // The readers are gone only if the server has ended.
                     let Some(pools) = pools.upgrade() else { return };
                     // A rejected job is dropped with its sender, so its future ends with the error `Stopping`.
                     let _ = pools.long.push(place, long_job(answer, &owner, bytes, read));
@@ -219,7 +220,7 @@ impl Readers {
         ReadFigures { queued: pool.queued(), done, micros }
     }
 
-    /// Ends the threads: drops all reads that have not begun, and waits for those that have.
+    /// Ends the threads: cancels all reads that have not begun, and waits for those that are running.
     pub fn stop(&self) {
         self.pools.end();
         self.pools.cold.join();
@@ -235,14 +236,14 @@ impl Drop for Readers {
 }
 
 impl Pools {
-    /// Returns the place of a new read in the queues.
+    /// Returns the position of a new read in the queues.
     fn place(&self, account: &Arc<Account>) -> QueuePosition {
         let ticket = self.next_ticket.fetch_add(1, Relaxed);
         QueuePosition { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket }
     }
 
     fn end(&self) {
-        // The order matters to a caller that sees a cold read end: no long read begins after that.
+        // The order matters to a caller that sees the end of a cold read: no long read may begin after that.
         self.long.end();
         self.cold.end();
     }
@@ -264,7 +265,7 @@ impl<T> Answer<T> {
     fn send(self, result: Result<T, ReaderError>) {
         self.counts.done.fetch_add(1, Relaxed);
         self.counts.micros.fetch_add(self.begun.elapsed().as_micros() as u64, Relaxed);
-        // The receiver is gone if the client is.
+        // The receiver is gone if the client has disconnected. Then the result is dropped.
         let _ = self.sender.send(result);
     }
 }
@@ -293,11 +294,11 @@ fn caught<T>(read: impl FnOnce() -> T) -> Result<T, ReaderError> {
 /// Future of a read that was given to the readers. See [`Readers::run`].
 #[derive(Debug)]
 pub struct PendingRead<T> {
-    /// `None` if the read was rejected with `error`.
+    /// Receiver of the read's result. `None` if the read was rejected; the future then returns `error`.
     result: Option<oneshot::Receiver<Result<T, ReaderError>>>,
-    /// QueuePosition of the read in the queues; `None` once it has left them.
+    /// Position of the read in the queues, with the queues; `None` once the read has left them.
     queued: Option<(Arc<Pools>, QueuePosition)>,
-    /// Error if the read is dropped without a result.
+    /// Error that the future returns if the read is dropped without a result.
     error: ReaderError,
 }
 

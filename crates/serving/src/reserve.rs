@@ -1,14 +1,14 @@
-//! The reserve of a bound: the part that is kept for the addresses that hold least. Used by the admission, and by the
-//! configuration, whose bounds must have room for it.
+//! Size of the reserve of a bound. The reserve is kept for the client addresses that hold least. The admission uses
+//! this module, and so does the configuration, whose bounds must be large enough for their reserves.
 
-/// Returns the reserve of a bound.
+/// Returns the reserve of a bound of `limit`: `percent` of it, rounded up.
 pub(crate) fn reserve_of(limit: u64, percent: u32) -> u64 {
     (u128::from(limit) * u128::from(percent)).div_ceil(100) as u64
 }
 
-/// Returns the smallest bound in which `largest` fits beside the reserve.
+/// Returns the smallest bound that has room for `largest` below a reserve of `percent`.
 pub(crate) fn least_with_reserve(largest: u64, percent: u32) -> u64 {
     let least = (u128::from(largest) * 100).div_ceil(u128::from(100 - percent.min(99))) as u64;
-    // The reserve is rounded up.
+    // The reserve is rounded up, so one more may be needed.
     least + u64::from(least - reserve_of(least, percent) < largest)
 }

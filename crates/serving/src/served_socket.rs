@@ -1,18 +1,18 @@
 //! The driver of a socket: the part of a connection's task that does not depend on the protocol.
 //!
-//! Owns: reading and writing the socket; closing it, and the time for which it lingers afterwards; the alarms
-//! (periodic ticks, and the stop of the server); and the clocks: last byte received, last byte accepted by
-//! the client, oldest incomplete request. Does not own: requests, or the further checks of a protocol at a
-//! tick.
+//! Owns: reading, writing and closing the socket; the time for which a closed socket is still read; the alarms
+//! (periodic ticks, and the stop of the server); and the times of the last byte received, the last byte that the client
+//! accepted, and the oldest incomplete request. Does not own: requests, or the checks that a protocol adds at a tick.
 //!
 //! ```text
 //! open ─► lingering ─► over        a lost or stuck socket goes from any phase to over
 //! ```
 //! The task calls [`ServedSocket::begin`] at the start of each poll. Then it alternately reads, answers and writes
-//! until the socket neither has bytes to read nor accepts bytes, and calls [`ServedSocket::rest`].
+//! until the socket neither has bytes to read nor accepts bytes. At the end it calls [`ServedSocket::rest`].
 //!
-//! Replies are written immediately. Deliveries, and what waits beyond [`REPLY_BYTES`], are [bulk output](crate::bulk):
-//! the task sends them in its turn, so that the thread serves the requests of other connections in between.
+//! Replies are written immediately. Deliveries, and the part of waiting replies beyond [`REPLY_BYTES`], are [bulk
+//! output](crate::bulk): the task sends them in its turn, so that the thread serves the requests of other connections
+//! in between.
 //!
 //! Invariant: while the socket is not over, a tick is scheduled.
 
@@ -36,7 +36,7 @@ use crate::{
     pace::Pace,
 };
 
-/// Longest time for which a closed socket is still read, as [`SocketPhase::Lingering`] describes.
+/// Maximum time for which a closed socket is still read (see [`SocketPhase::Lingering`]).
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Phase in the life of a client's socket.
@@ -44,8 +44,8 @@ const LINGER: Duration = Duration::from_millis(500);
 enum SocketPhase {
     /// The server reads and writes the socket.
     Open,
-    /// The server has closed its sending side. For a moment it still reads and discards bytes from the
-    /// client: closing a socket with unread bytes resets the connection, and the client may lose the last
+    /// The server has closed its sending side, and for a moment still reads and discards bytes from the client. If it
+    /// closed the socket with unread bytes, the kernel would reset the connection, and the client could lose the last
     /// replies.
     Lingering { since: Instant },
     /// The socket is closed or lost.
@@ -91,17 +91,17 @@ pub struct ServedSocket {
     client_kind: &'static str,
     phase: SocketPhase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = SocketEvent> + Send>>>,
-    /// True if a tick or a stop may have happened that was not polled yet.
+    /// True if a tick or a stop may have happened since the task last polled for them.
     has_alarms: bool,
     pause: Duration,
     opened: Instant,
     /// Time at which the task's current turn began; the protocol's code sets it.
     pub now: Instant,
     heard_since_tick: bool,
-    /// Time of the first tick of a period in which the client sent nothing; `None` if it sent something.
+    /// Time of the first tick after which the client has sent nothing; `None` if the client sent something since the
+    /// last tick.
     quiet_since: Option<Instant>,
-    /// True if the last read in this poll of the task found no bytes; the socket then wakes the task when
-    /// bytes arrive.
+    /// True if the last read in this poll of the task found no bytes. The socket then wakes the task when bytes arrive.
     is_drained: bool,
     /// Place of the connection among those that send bulk output.
     bulk: BulkSeat,
@@ -109,13 +109,14 @@ pub struct ServedSocket {
     sending: Pace,
     /// Rate at which the remaining bytes of an incomplete request arrive.
     receiving: Pace,
-    /// Time since which an incomplete request has waited for its remaining bytes.
+    /// Time since which an incomplete request waits for its remaining bytes; `None` if there is no incomplete request.
     pub partial_since: Option<Instant>,
 }
 
 impl ServedSocket {
-    /// Creates the driver of a client's socket. The driver cuts off a client that accepts waiting bytes more slowly
-    /// than the configured rate. `pause` is the time between ticks; `bulk` belongs to the thread of the connection.
+    /// Creates the driver of a client's socket. `pause` is the time between ticks. `bulk` is the accounting of bulk
+    /// output of the connection's thread. The driver cuts off a client that accepts waiting bytes more slowly than the
+    /// configured rate.
     pub fn new(
         io: Channel,
         client_kind: &'static str,
@@ -144,7 +145,7 @@ impl ServedSocket {
         };
         served.tick_after(pause);
         served.alarms.push(Box::pin(async move {
-            // If the sender was dropped, the server is gone.
+            // If the sender was dropped, the server has ended.
             let _ = stopping.wait_for(|stopping| *stopping).await;
             SocketEvent::Stop
         }));
@@ -166,12 +167,12 @@ impl ServedSocket {
         self.phase == SocketPhase::Over
     }
 
-    /// Returns true while the closed socket is still read and received bytes are discarded.
+    /// Returns true while the server still reads and discards bytes after it has closed its sending side.
     pub fn lingers(&self) -> bool {
         matches!(self.phase, SocketPhase::Lingering { .. })
     }
 
-    /// Returns true if a tick or a stop may have happened that was not polled yet.
+    /// Returns true if a tick or a stop may have happened since the task last polled for them.
     pub fn has_alarms(&self) -> bool {
         self.has_alarms
     }
@@ -181,18 +182,19 @@ impl ServedSocket {
         self.is_drained
     }
 
-    /// Returns the time since this driver of the connection was created.
+    /// Returns the time since this driver was created.
     pub fn age(&self) -> Duration {
         self.now - self.opened
     }
 
-    /// Returns the time for which an incomplete request has waited for its remaining bytes; zero if there is
-    /// none.
+    /// Returns the time for which an incomplete request has waited for its remaining bytes; zero if there is no
+    /// incomplete request.
     pub fn partial_for(&self) -> Duration {
         self.waited(self.partial_since)
     }
 
-    /// Returns true if the remaining bytes of an incomplete request arrive too slowly, as found at ticks.
+    /// Returns true if the remaining bytes of an incomplete request arrive too slowly. The answer changes only at
+    /// ticks.
     pub fn is_receiving_too_slowly(&self) -> bool {
         self.receiving.is_too_slow(self.now)
     }
@@ -201,7 +203,8 @@ impl ServedSocket {
         since.map_or(Duration::ZERO, |since| self.now - since)
     }
 
-    /// Returns the time for which the client has sent nothing and waited for nothing, as found at ticks.
+    /// Returns the time for which the client has sent nothing and the server owed it nothing. The answer changes only
+    /// at ticks.
     pub fn idle_for(&self) -> Duration {
         self.waited(self.quiet_since)
     }
@@ -253,20 +256,20 @@ impl ServedSocket {
         }
     }
 
-    /// Returns true if the kernel holds received bytes that were not read, even if the runtime does not know of them
-    /// yet.
+    /// Returns true if the kernel holds received bytes that were not read. The runtime may not know of these bytes yet.
     #[must_use]
     pub fn has_unread(&self) -> bool {
         self.io.has_unread()
     }
 
-    /// Returns true if the connection may take deliveries to send now. Otherwise its task is woken for its turn.
+    /// Returns true if the connection may prepare deliveries to send now. Otherwise its task is woken when its turn
+    /// begins.
     #[inline]
     pub fn may_deliver(&mut self, cx: &Context<'_>) -> bool {
         self.bulk.may_send(cx)
     }
 
-    /// Counts the time that long requests took in the turns of the connection's thread.
+    /// Counts the time of long requests against the connection's turns.
     pub fn worked(&mut self, time: Duration) {
         self.bulk.worked(time);
     }
@@ -277,8 +280,8 @@ impl ServedSocket {
         self.bulk.rest();
     }
 
-    /// Writes bytes that wait in `out` until the client accepts no more, or the connection must wait for its turn.
-    /// Calls `sent` with the number of bytes of each write. Returns true if any bytes were written.
+    /// Writes the bytes that wait in `out` until the client accepts no more, or until the connection must wait for its
+    /// turn. Calls `sent` with the number of bytes of each write. Returns true if any bytes were written.
     pub fn write(
         &mut self,
         cx: &mut Context<'_>,
@@ -322,7 +325,7 @@ impl ServedSocket {
             return false;
         }
         self.phase = SocketPhase::Lingering { since: Instant::now() };
-        // The next tick may be far off, so another tick ends the lingering.
+        // The next tick may be far off, so an additional tick ends the lingering.
         self.tick_after(LINGER);
         true
     }
@@ -356,8 +359,8 @@ impl ServedSocket {
                 }
                 return true;
             }
-            // The clock of the task may be a little older than the alarm. Without another one, a client that neither
-            // sends nor closes would keep the connection.
+            // The time of the task may be a little older than the alarm, so the lingering may seem unfinished. Without
+            // another alarm, a client that neither sends nor closes would keep the connection.
             SocketPhase::Lingering { since } => self.tick_after((since + LINGER).saturating_duration_since(self.now)),
             SocketPhase::Over => {}
         }
@@ -405,7 +408,7 @@ mod tests {
         let (_stop, stopping) = watch::channel(false);
         let mut socket = ServedSocket::new(io, "test", stopping, &config, Duration::from_secs(3600), seat);
         assert!(poll_fn(|cx| Poll::Ready(socket.close(cx))).await, "the sending side is closed");
-        // The time of the first alarm is before that of the close.
+        // The first alarm is scheduled for an earlier time than the close.
         let mut alarms = 0;
         while !socket.is_over() {
             let alarm = poll_fn(|cx| {

@@ -1,14 +1,14 @@
 //! Detection of a connection that is the only active one of the server.
 //!
-//! Owns: which connection was active last, and the time since which no other connection was active. Does not
-//! own: the consequences. A channel that is the only active one commits on its own thread. That blocks the
-//! thread for an fsync, but saves two wakes: of the committer, and of the channel afterwards. Such a channel
-//! also reads pages of records on its own thread. If other connections were active, this would delay them,
-//! and their commands are better committed together.
+//! Owns: the connection that was active last, and the time since which no other connection was active. Does not own:
+//! the consequences. A channel that is the only active one commits on its own thread. The commit blocks the thread for
+//! an fsync, but saves two wakes: of the committer, and of the channel afterwards. Such a channel also reads pages of
+//! records on its own thread. If other connections were active, this work would delay them, and it would be better to
+//! commit their commands together.
 //!
-//! The detection is a guess about the next moment, based on the last ones. A connection that is active more
-//! often than every `QUIET` is never delayed by another connection that the detection mistakes for the only
-//! active one. A connection that is less active waits for at most one fsync or one page.
+//! The detection predicts the next moment from the last ones, and may be wrong. A connection that is active more often
+//! than every `QUIET` prevents all others from counting as the only one, so they never delay it. A connection that is
+//! active less often waits for at most one fsync or one page.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -17,12 +17,12 @@ use std::{
 
 /// Time without activity of any other connection after which a connection counts as the only active one.
 const QUIET: Duration = Duration::from_millis(100);
-/// Shortest time between two changes of the record, in microseconds. With many active connections, the threads that
-/// serve them would otherwise write to the same memory in each turn of each connection.
+/// Shortest time between two updates of the stored connection, in microseconds. Without it, the threads that serve many
+/// active connections would write to the same memory in each turn of each connection.
 const RECORDED_EVERY: u64 = 1000;
 
-/// Detects whether a connection is the only active one of the server; see the module's documentation. It has a cache
-/// line of its own, because all threads read the values beside it.
+/// Detector of a connection that is the only active one of the server; see the module's documentation. The value has a
+/// cache line of its own, because all threads read the values beside it.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct SoleClientMode {
@@ -39,8 +39,8 @@ impl SoleClientMode {
         Self { begun: now, last: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
-    /// Records activity of connection `who`. Returns true if no other connection was active for at least
-    /// `QUIET`.
+    /// Records activity of the connection with number `who`. Returns true if it was the only active connection for at
+    /// least `QUIET`.
     #[inline]
     pub fn report_activity(&self, who: u64, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.begun).as_micros() as u64;
@@ -48,7 +48,7 @@ impl SoleClientMode {
         if self.last.load(Ordering::Relaxed) == who {
             return quiet >= QUIET.as_micros() as u64;
         }
-        // Within this time no connection counts as the only active one, whichever is recorded.
+        // Within this time no connection counts as the only active one, so the stored connection does not matter.
         if quiet >= RECORDED_EVERY {
             self.last.store(who, Ordering::Relaxed);
             self.since.store(now, Ordering::Relaxed);

@@ -1,10 +1,11 @@
 //! Spare receive buffers of threads.
 //!
-//! Owns: at most one buffer per thread. A connection whose socket has no bytes gives its buffer to the
-//! thread, so that idle connections hold no buffer. The next connection on that thread that reads takes the
-//! buffer. Without this reuse, every request would allocate and free 64 KiB.
+//! Owns: at most one buffer per thread. A connection whose socket has no bytes gives its buffer to the thread, so that
+//! idle connections hold no buffer. The next connection on that thread that reads takes the buffer. Without this reuse,
+//! every request would allocate and free 64 KiB.
 //!
-//! Bound: buffers that have grown large are not kept (`Input::release`, `Decoder::release`).
+//! Bound: connections free a buffer that has grown large instead of passing it on (`Input::release`,
+//! `Decoder::release`).
 
 use std::cell::Cell;
 
@@ -14,8 +15,8 @@ thread_local! {
     static SPARE: Cell<Option<BytesMut>> = const { Cell::new(None) };
 }
 
-/// Takes the thread's spare receive buffer, which is empty. Returns a new buffer without memory if the thread
-/// has none.
+/// Takes the thread's spare receive buffer, which is empty. If the thread has none, returns a new buffer without
+/// allocated memory.
 pub fn take() -> BytesMut {
     SPARE.with(Cell::take).unwrap_or_default()
 }

@@ -2,13 +2,13 @@
 //!
 //! Owns: the threads, and the assignment of connections to them. Does not own: the task of a connection.
 //!
-//! A connection stays on its thread. For clients that send small requests and wait, most of the work is the kernel's,
-//! which wakes the waiting side. A runtime that moves tasks between threads adds its own wakes to every request, and
-//! separates requests that arrive together. One thread with one poll for all its sockets works like redis-server:
-//! requests that arrive while another connection is served are handled in the same turn.
+//! A connection stays on its thread. If clients send small requests and wait for each reply, the kernel does most of
+//! the work, mainly by waking the side that waits. A runtime that moves tasks between threads adds its own wakes to
+//! every request, and separates requests that arrive together. One thread with one poll for all its sockets works like
+//! redis-server: it handles requests that arrive while it serves another connection in the same turn.
 //!
-//! A task that keeps its thread busy delays the other connections on it. So long work runs on other threads, or in
-//! turns: each thread has [rounds](crate::bulk) of bulk output.
+//! A task that keeps its thread busy delays the other connections on this thread. So long work runs on other threads,
+//! or in turns: each thread has [rounds](crate::bulk) of bulk output.
 
 use std::{
     io,
@@ -29,8 +29,8 @@ use crate::{
     limits::{MAX_BLOCKING_THREADS, MAX_CONNECTION_THREADS},
 };
 
-/// Threads that serve connections until this value is dropped. Each thread then ends after its current step,
-/// and drops its remaining tasks.
+/// Threads that serve connections, until this value is dropped. Each thread then ends after its current step, and drops
+/// its remaining tasks.
 #[derive(Debug)]
 pub struct Threads {
     name: &'static str,
@@ -42,7 +42,7 @@ struct Worker {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
     bulk: Arc<BulkTurns>,
-    /// Sender whose drop ends the thread.
+    /// Sender that is dropped to end the thread.
     _stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -60,7 +60,8 @@ pub struct ThreadSlot {
 pub struct ThreadLoad(Arc<AtomicUsize>);
 
 impl ThreadLoad {
-    /// Returns true if the thread serves only one connection, so that a short wait on it delays nobody else.
+    /// Returns true if the thread serves only one connection. A short wait on the thread then delays no other
+    /// connection.
     #[inline]
     #[must_use]
     pub fn is_single(&self) -> bool {
@@ -105,7 +106,7 @@ impl Threads {
             0 => (thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, MAX_CONNECTION_THREADS as usize),
             count => count as usize,
         };
-        // Blocking reads of connections run on the blocking threads of their thread's runtime.
+        // Blocking reads of a connection run on the blocking threads of its serving thread's runtime.
         let max_blocking = (MAX_BLOCKING_THREADS / count).max(1);
         let start = |_| Worker::start(name, max_blocking, counters, task());
         let workers = (0..count).map(start).collect::<io::Result<_>>()?;
@@ -156,7 +157,7 @@ impl Worker {
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::spawn(task);
-                // The thread ends both after a message and after the sender was dropped.
+                // The thread ends after a message, and also if the sender was dropped.
                 let _ = stopped.await;
             });
         })?;

@@ -15,8 +15,8 @@ pub fn parse_time(text: &str) -> Option<SpaceTime> {
     u64::try_from(time.as_microsecond()).ok().filter(|_| time >= Timestamp::UNIX_EPOCH).map(SpaceTime)
 }
 
-/// Formats a time as RFC 3339 in UTC with microseconds, for people; programs get the number of microseconds
-/// instead. Times after the year 9999 are shown as the number of microseconds, too.
+/// Formats a time as RFC 3339 in UTC with microseconds, for people to read. Programs get the number of microseconds
+/// instead. A time after the year 9999 is formatted as the number of microseconds, too.
 #[must_use]
 pub fn rfc3339(time: SpaceTime) -> String {
     let stamp = i64::try_from(time.0).ok().and_then(|micros| Timestamp::from_microsecond(micros).ok());

@@ -1,10 +1,9 @@
 //! Subjects and caches of this server: the broker, the named caches, and the clock for both.
 //!
-//! Owns: their configured bounds; the seeds, from the system's randomness, so that clients cannot choose
-//! subjects or keys that collide; the timer that frees the memory of expired entries. Does not own: the logic
-//! of subjects and caches (the broker's crate), or protocols. HTTP and the native protocol use the same
-//! subjects and caches, so a message published over one is delivered over the other, in one encoding
-//! (`thalweg_wire::Batch`).
+//! Owns: their configured bounds; the random seeds, so that clients cannot choose subjects or keys that collide; the
+//! timer that frees the memory of expired entries. Does not own: the logic of subjects and caches (the broker's crate),
+//! or protocols. HTTP and the native protocol use the same subjects and caches, so a message published over one is
+//! delivered over the other, in one encoding (`thalweg_wire::Batch`).
 
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -36,8 +35,8 @@ pub use crate::overlaps::SubscriptionShare;
 
 /// Maximum number of expired cache entries that are freed before other tasks get a turn.
 const RECLAIM_AT_ONCE: usize = 10_000;
-/// Maximum pause between two runs of the timer that frees expired cache entries. An entry that is put after a
-/// run may keep its memory up to this long after it has expired. Readers see no difference.
+/// Maximum pause between two runs of the timer that frees expired cache entries. An entry may keep its memory up to
+/// this long after it has expired. Readers do not see expired entries.
 const RECLAIM_PAUSE: Duration = Duration::from_secs(1);
 /// Minimum pause between two runs of the timer that frees expired cache entries, so that a sequence of near
 /// deadlines does not make the timer run all the time.
@@ -46,7 +45,7 @@ const MIN_RECLAIM_PAUSE: Duration = Duration::from_millis(20);
 /// First token of the subjects at which this server's clients receive replies to their requests.
 const REPLY_PREFIX: &str = "_reply";
 
-/// Reservations of a cache: its bytes, and one of the number of caches.
+/// Reservations that an existing cache holds: its maximum bytes, and one of the permitted caches.
 #[derive(Debug)]
 struct CacheShare(#[expect(dead_code, reason = "the shares are held until they are dropped")] [Reservation; 2]);
 
@@ -54,7 +53,7 @@ struct CacheShare(#[expect(dead_code, reason = "the shares are held until they a
 pub struct Views {
     /// Broker of the subjects.
     pub broker: Broker,
-    /// The caches of the server, which are found by name.
+    /// Caches of the server. They are found by name.
     pub caches: Caches,
     started: Instant,
     random: RandomState,
@@ -133,8 +132,8 @@ impl Views {
         at.saturating_duration_since(self.started).into()
     }
 
-    /// Returns the options of a subscription whose client requests these bounds on queued messages and bytes.
-    /// 0 means the configured default. The bytes are limited to the bound for one connection.
+    /// Returns the options of a subscription with the bounds on queued messages and bytes that its client requests. 0
+    /// means the configured default. The bytes are limited to the bound for one connection.
     #[must_use]
     pub fn subscribe_options(
         &self,
@@ -157,8 +156,8 @@ impl Views {
     /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.
     ///
     /// # Errors
-    /// Returns an error if the limit or the client's share of it is reached, or the bound on subscriptions of one
-    /// client that match the same subjects.
+    /// Returns an error if the limit on subscriptions or the client's share of it is reached. Also returns one if too
+    /// many subscriptions of the client may match the same subjects.
     pub fn subscription_share(
         &self,
         account: &Arc<Account>,
@@ -168,8 +167,8 @@ impl Views {
         self.overlaps.count(pattern, one.ok_or(SubscribeError::TooMany { max: self.max_subscriptions })?)
     }
 
-    /// Returns a random subject for replies, which clients cannot guess. A client that knew it could answer
-    /// in place of the responder.
+    /// Returns a random subject for replies. Clients cannot guess it: a client that knew the subject could answer in
+    /// place of the responder.
     #[must_use]
     pub fn reply_subject(&self) -> Subject {
         let number = self.next_token.fetch_add(1, Ordering::Relaxed);
@@ -178,8 +177,8 @@ impl Views {
     }
 
     /// Returns the cache with this name, and creates it for the client of `account` if it does not exist. The second
-    /// value is true if it was created. Until the cache is removed, it and its bytes count as held by the client's
-    /// address.
+    /// value is true if the cache was created. Until the cache is removed, the cache and its bytes count as held by the
+    /// client's address.
     ///
     /// # Errors
     /// Returns an error if the cache cannot be created.
@@ -208,8 +207,8 @@ impl Views {
         }
     }
 
-    /// Reserves a new cache, and its bytes within the limit of all caches. Reservations of caches that were removed in
-    /// the meantime are released first.
+    /// Reserves one of the permitted caches, and `max_bytes` of the limit on the bytes of all caches. First releases
+    /// the reservations of caches that were removed in the meantime.
     fn cache_share(&self, account: &Arc<Account>, max_bytes: u64) -> Result<CacheShare, CreateCacheError> {
         let quietly = |resource, amount| account.take_quietly(resource, amount);
         if let Some(bytes) = quietly(Resource::CacheBytes, max_bytes)
@@ -237,9 +236,9 @@ impl Views {
         self.cache_shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the messages that belong to a completed commit. Never waits: a subscription without room misses them
-    /// and gets a notice, even if its policy is to block publishers, because the commit has happened already. Returns
-    /// the outcome of each batch as JSON.
+    /// Publishes the messages that belong to a completed commit. Never waits: a subscription whose queue is full misses
+    /// the messages and gets a notice. This holds even if its policy is to block publishers, because the commit is
+    /// already complete. Returns the outcome of each batch as JSON.
     pub fn publish_committed(&self, batches: &[Batch]) -> Vec<serde_json::Value> {
         let outcomes = batches.iter().map(|batch| {
             let Published { delivered, missed, .. } = self.broker.publish_now(batch);
@@ -266,7 +265,7 @@ impl Views {
     }
 }
 
-/// Wakes a task that waits for its connection's queue of messages, or for room to publish.
+/// Wakes a task that waits for its connection's queue of messages, or until it may publish.
 #[derive(Debug, Default)]
 pub struct Bell(tokio::sync::Notify);
 
@@ -285,7 +284,7 @@ impl Bell {
 
 impl Notify for Bell {
     fn notify(&self) {
-        // The bell keeps a permit if no task is waiting, so no ring is lost.
+        // The bell remembers a ring while no task waits, so no ring is lost.
         self.0.notify_one();
     }
 }

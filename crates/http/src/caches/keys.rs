@@ -98,10 +98,10 @@ impl CacheKeyQuery {
     }
 }
 
-/// Returns the expiry time of a cache entry that is put now with this deadline.
+/// Returns the expiry time of a cache entry that is put at `now` with this deadline.
 pub(super) fn expiry_of(deadline: Deadline, now: Moment) -> Result<Expiry, ApiError> {
     Ok(match deadline.check()? {
-        // A cache has no default TTL, and no request can state an absolute time.
+        // Caches have no default TTL, and no request can state an absolute time. So these mean no expiry.
         Deadline::Default | Deadline::Never | Deadline::At(_) => Expiry::Never,
         Deadline::Keep => Expiry::Keep,
         Deadline::After(ttl) => Expiry::after(now, ttl),
@@ -127,7 +127,7 @@ fn put_version<B>(response: &mut Response<B>, version: Version) {
     headers.insert(header::ETAG, tag);
 }
 
-/// Returns the remaining lifetime of an entry in seconds, or `None` if it never expires.
+/// Returns the remaining lifetime of an entry in seconds; `None` if it never expires.
 pub(super) fn seconds_left(entry: &CacheEntry, now: Moment) -> Option<f64> {
     (entry.deadline != Moment::NEVER).then(|| entry.deadline.after(now).as_secs_f64())
 }
@@ -191,7 +191,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(response)
 }
 
-/// Handles `DELETE /v1/caches/{cache}/keys/{key}`. Returns 204 also if the entry did not exist.
+/// Handles `DELETE /v1/caches/{cache}/keys/{key}`. Returns 204 even if the entry did not exist.
 #[utoipa::path(delete, path = "/v1/caches/{cache}/keys/{key}", params(EntryPath, MatchCondition), responses(Done))]
 pub(crate) fn delete(app: &Arc<App>, call: &Call) -> Answer {
     call.no_query()?;

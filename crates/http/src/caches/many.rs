@@ -98,7 +98,7 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(json_body(shown.into_body(app, call)?))
 }
 
-/// Number of keys up to which a request is answered on the thread of its connection, if the values are short.
+/// Maximum number of keys of a request that the thread of its connection answers, if the values are short.
 const MAX_INLINE_GETS: usize = 128;
 
 /// Returns the entries of keys, and the sum of the lengths of the values. Returns an error if the values are too long
@@ -207,7 +207,7 @@ pub(crate) fn scan(app: &Arc<App>, call: &Call) -> Answer {
     let count = query.limit.unwrap_or(DEFAULT_CACHE_KEYS).min(MAX_CACHE_SCAN_KEYS as u64) as usize;
     let cache = find(app, &name(call, "/keys")?)?.cache;
     if budget::charge(cache.scan_steps() + ROW * count as u64 / 2).is_break() {
-        // The readers repeat the request.
+        // This reply is dropped: the budget is spent, and the readers repeat the request.
         return Ok(reply::empty(StatusCode::SERVICE_UNAVAILABLE));
     }
     let page =

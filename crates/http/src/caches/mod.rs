@@ -1,8 +1,8 @@
 //! Handlers of `/v1/caches`: bounded maps in memory, which are never logged.
 //!
 //! Owns: creating, dropping, listing and describing caches. [`keys`] has the operations on one key, [`many`] those on
-//! several. The first put creates a cache with the configured bound, or a `PUT` creates it with a bound of its own.
-//! After a restart a cache and its content are gone.
+//! several. The first put creates a cache with the configured bound. A `PUT` of the cache creates it with a bound of
+//! its own. After a restart, all caches are gone.
 
 pub(crate) mod keys;
 pub(crate) mod many;

@@ -1,11 +1,11 @@
 //! The handler of `GET /v1/cluster/events`: events of the cluster as this node sees them.
 //!
-//! As server-sent events, each event has its sequence number as `id`, so a client that reconnects with `Last-Event-ID`
+//! As server-sent events, each event has its sequence number as `id`. So a client that reconnects with `Last-Event-ID`
 //! gets the events that it missed, as far as the node keeps them. As NDJSON, each event is a line. The field `gap`
-//! states the number of events that a client has missed. The numbers are those of one run of one node. A reply begins
-//! with its position, which names the run; a client that states both gets the events after it. If the node that answers
-//! does not know the position, because it is another one or has restarted, the reply states that, and begins with all
-//! events that the node keeps.
+//! states the number of events that a client has missed. Sequence numbers belong to one run of one node. Each reply
+//! begins with its position: the run, and a sequence number. A client that states both gets the events after this
+//! position. A node that was restarted, or another node, does not know the position. Its reply then says so, and begins
+//! with all events that the node keeps.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ struct EventStream {
     after: u64,
     /// False if the node does not know the position that the client has requested.
     is_known: bool,
-    /// Number of events that the reply may still have.
+    /// Number of events that the reply may still send.
     left: u64,
 }
 
@@ -89,7 +89,7 @@ fn step(following: EventStream) -> Running<EventStream> {
 }
 
 impl EventStream {
-    /// Encodes the events that the client does not have. Returns `None` if there are none.
+    /// Encodes the events that the client does not have yet. Returns `None` if there are none.
     fn page(&mut self) -> Option<Bytes> {
         let (Missed(missed), events) = self.handle.events().after(self.after);
         if events.is_empty() {
@@ -118,7 +118,7 @@ impl EventStream {
         Some(out.into())
     }
 
-    /// Position in this node's events.
+    /// Returns the position of this reply in the node's events, as JSON.
     fn position(&self) -> Value {
         json!({ "after": self.after, "run": self.handle.events().run() })
     }

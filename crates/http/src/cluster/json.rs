@@ -1,7 +1,7 @@
 //! JSON of requests and replies of `/v1/cluster`.
 //!
-//! Owns: the JSON types with their schemas, and their conversion from reports and to requests of the cluster. Does not
-//! own: the handlers (`mod`), the facts (`ClusterReport`), or the stream of events (`events`).
+//! Owns: the JSON types with their schemas, and the conversion between them and the types of the cluster. Does not own:
+//! the handlers (`mod`), the facts (`ClusterReport`), or the stream of events (`events`).
 
 use serde::{Deserialize, Serialize};
 use thalweg_serving::{
@@ -11,7 +11,7 @@ use thalweg_serving::{
 use thalweg_types::{NodeId, limits::MAX_NODE_NAME_BYTES, printable::is_printable};
 use utoipa::ToSchema;
 
-/// Longest address of a node in bytes.
+/// Maximum length in bytes of a node's address.
 const MAX_ADDRESS_BYTES: usize = 255;
 
 /// Returns the id of a node as clients see it: 16 hexadecimal digits.
@@ -19,7 +19,7 @@ pub(super) fn id_of(node: NodeId) -> String {
     format!("{:016x}", node.0)
 }
 
-/// Returns the node whose id `text` is.
+/// Parses the id of a node: 16 hexadecimal digits. Returns `None` if `text` is not an id.
 pub(super) fn id_in(text: &str) -> Option<NodeId> {
     let is_id = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then(|| u64::from_str_radix(text, 16).ok().map(NodeId)).flatten()
@@ -54,13 +54,14 @@ pub(crate) struct ClusterStatus {
     majority: bool,
     /// True while a change of the members is not complete.
     changing: bool,
-    /// False if so many voters' disks are full that the leader refuses new data.
+    /// False if the disks of too many voters are full. The leader then rejects new data.
     room: bool,
-    /// Time by which the time of the data (for time to live, leases and retention) is behind the wall clocks of a
-    /// majority of the voters; missing if the node does not lead.
+    /// Time by which the clock of the data lags behind the wall clocks of a majority of the voters. This clock
+    /// determines time to live, leases and retention. Missing if the node does not lead.
     time_behind_millis: Option<u64>,
-    /// Index of the entry after which the node's state differs from those of half of the members or more, while no
-    /// majority is known to have equal states, so that the node has stopped serving. Missing otherwise.
+    /// Index of the entry after which a comparison of states was undecided: the node's state differs from those of at
+    /// least half of the members, and no majority has equal states. The node has then stopped serving. Missing
+    /// otherwise.
     undecided_after: Option<u64>,
 }
 
@@ -201,8 +202,8 @@ pub(crate) struct ReplicaShown {
     name: String,
     role: &'static str,
     leads: bool,
-    /// Status of the replica: `alive`, `suspect`, `down`, `lagging`, `stale`, or `lagging and stale`. A node that is
-    /// not alive has that status.
+    /// Status of the replica: `alive`, `suspect`, `down`, `lagging`, `stale`, or `lagging and stale`. The last three
+    /// are shown only for a node that is alive.
     status: &'static str,
     /// Last index in the log of the replica, as far as it is known.
     offset: Option<u64>,
@@ -212,7 +213,7 @@ pub(crate) struct ReplicaShown {
     lag_entries: Option<u64>,
     /// Size in bytes of the entries that the replica lacks.
     lag_bytes: Option<u64>,
-    /// Time since the replica was up to date; missing if it is.
+    /// Time since the replica was last up to date; missing if it is up to date.
     behind_millis: Option<u64>,
 }
 
@@ -271,7 +272,7 @@ pub(crate) struct JsonJoin {
     address: String,
     /// Name of the new node; its id if missing.
     name: Option<String>,
-    /// True if the node stays a learner until it is promoted by a request.
+    /// True if the node stays a learner until a request promotes it.
     learner: Option<bool>,
 }
 
@@ -280,7 +281,7 @@ impl JsonJoin {
     pub(super) fn request(self) -> Result<JoinRequest, ApiError> {
         let bad = |message: &'static str| ApiError::bad_request("bad_json", message);
         let Self { node, address, name, learner } = self;
-        // The members would take whatever answers at the address for the node 0, also another member.
+        // Id 0 would match any node that answers at the address, even another member.
         let id = id_in(&node).filter(|id| id.0 != 0);
         let id = id.ok_or_else(|| bad("node must be 16 hexadecimal digits, and not 0"))?;
         let name = name.unwrap_or(node);
@@ -300,7 +301,7 @@ impl JsonJoin {
     }
 }
 
-/// Result of a join.
+/// Result of a request to join the cluster.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterJoined)]
 pub(crate) struct Joined {
@@ -308,7 +309,7 @@ pub(crate) struct Joined {
     pub(super) node: String,
 }
 
-/// Node that stops.
+/// Result of a request to stop a node.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterStopping)]
 pub(crate) struct Stopping {
@@ -350,9 +351,9 @@ pub(crate) struct JsonMember {
 #[serde(deny_unknown_fields)]
 #[schema(as = ClusterRemove)]
 pub(crate) struct JsonRemove {
-    /// Id or name of the member; a leave needs none.
+    /// Id or name of the member. A request to leave needs none.
     pub(super) node: Option<String>,
-    /// True if the member is removed even if the remaining voters that are alive are no majority.
+    /// True to remove the member even if the remaining voters that are alive are no majority.
     force: Option<bool>,
 }
 
@@ -367,7 +368,7 @@ impl JsonRemove {
 #[serde(deny_unknown_fields)]
 #[schema(as = ClusterShutdown)]
 pub(crate) struct JsonShutdown {
-    /// Id or name of the node; without it the node that answers stops.
+    /// Id or name of the node to stop; if missing, the node that answers.
     pub(super) node: Option<String>,
 }
 
@@ -376,7 +377,7 @@ pub(crate) struct JsonShutdown {
 #[serde(deny_unknown_fields)]
 #[schema(as = ClusterTransfer)]
 pub(crate) struct JsonTransfer {
-    /// Id or name of the new leader; the voter with the least lag if missing.
+    /// Id or name of the new leader; if missing, the voter with the least lag.
     pub(super) to: Option<String>,
 }
 
@@ -390,10 +391,10 @@ pub(crate) struct Leading {
     pub(super) leader_name: Option<String>,
 }
 
-/// The token with which nodes join, and the addresses to join at.
+/// The token with which nodes join, and the addresses through which they join.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct JoinToken {
-    /// The token. It contains the secret that the nodes share.
+    /// Token with which a node joins. It contains the secret that the nodes share.
     pub(super) token: String,
     /// Addresses of the members, for `--join`.
     pub(super) addresses: Vec<String>,
@@ -444,9 +445,9 @@ pub(crate) struct EventShown {
     /// Kind of the event: leader, joined, promoted, removed, alive, suspect, down, lagging, stale, caught_up or
     /// undecided.
     pub(super) event: &'static str,
-    /// Node that the event is about; missing if the cluster has lost its leader.
+    /// Node to which the event happened; missing if the cluster has lost its leader.
     pub(super) node: Option<String>,
-    /// Name of the node, if it is a member.
+    /// Name of the node, or its former name if it is no longer a member.
     pub(super) name: Option<String>,
     /// Term of a new leader.
     pub(super) term: Option<u64>,

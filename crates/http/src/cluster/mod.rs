@@ -1,10 +1,10 @@
 //! Handlers of `/v1/cluster`: the members of the cluster, changes of them, and its events.
 //!
-//! Owns: the handlers, and in its modules the JSON of requests and replies (`json`), the stream of events (`events`),
-//! and the steps before each request of a clustered node (`admission`): the administrators' token and the read barrier.
-//! Does not own: the cluster itself, which the handlers call through [`ClusterHandle`].
+//! Owns: the handlers, and in its modules the JSON of requests and replies (`json`) and the stream of events
+//! (`events`). Does not own: the steps before each request of a clustered node (`clustered`), and the cluster itself,
+//! which the handlers call through [`ClusterHandle`].
 //!
-//! Invariant: a handler that changes the cluster, or reveals its secret, runs only after `admission` has checked the
+//! Invariant: a handler that changes the cluster, or reveals its secret, runs only after `clustered` has checked the
 //! token of its request. On a node without a cluster each handler answers with `not_clustered`.
 
 pub(crate) mod events;
@@ -36,8 +36,7 @@ use crate::{
 /// Default time for which a change of the members waits, such as for a learner that receives its first entries.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
-/// Pause after which a node that leaves repeats the request for its removal, because it does not know the new leader
-/// yet.
+/// Pause before a node that leaves repeats the request for its removal, because it does not know the new leader yet.
 const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
 /// Returns the cluster of this node. Returns an error if the node runs alone.
@@ -50,11 +49,11 @@ fn handle(app: &App) -> Result<&Arc<dyn ClusterHandle>, ApiError> {
 }
 
 /// Finds the member that a request names. Two members have the same name if a node has lost its directory and has
-/// joined again: the name then stands for neither, because a removal is for good.
+/// joined again. Then the name is an error, because a removal is permanent and must not affect the wrong member.
 fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, ApiError> {
     let report = handle.report();
     let found: Vec<_> = report.members.iter().filter(|member| member.is_named(named)).collect();
-    // A client's text in an error has a bounded length.
+    // Limits the length of the client's text in an error.
     let shown: String = named.chars().take(64).collect();
     match found[..] {
         [member] => Ok(member.clone()),
@@ -135,7 +134,8 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
     let request: JsonRemove = sent(app, call).await?;
     let report = handle.report();
     check_own(handle, request.node.as_deref(), "leave out `node`, or use /v1/cluster/remove")?;
-    // A sole voter cannot pass on the leadership, so the answer must not be that nobody has taken over.
+    // A sole voter cannot transfer its leadership. Without this check, the error would be that no node took over in
+    // time.
     if report.voters().all(|voter| voter.node == report.node) && report.voters().next().is_some() {
         return Err(ClusterError::LastVoter.into());
     }
@@ -149,7 +149,7 @@ pub(crate) async fn leave(app: &Arc<App>, call: &mut Call) -> Answer {
             Err(ClusterError::NoLeader | ClusterError::NotLeader { .. }) if Instant::now() < until => {
                 tokio::time::sleep(LEADER_PAUSE).await;
             }
-            // An earlier request whose answer was lost has removed it.
+            // An earlier request, whose answer was lost, has removed the node already.
             Ok(()) | Err(ClusterError::AlreadyRemoved(_)) => return Ok(reply::empty(StatusCode::NO_CONTENT)),
             Err(error) => return Err(error.into()),
         }
@@ -169,7 +169,8 @@ pub(crate) async fn shut_down(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(cluster.handle.report().node) }))
 }
 
-/// Checks that a request is for this node, if it names one. The id is right for a node that is no member, too.
+/// Checks that a request is for this node. A request that names no node is. The node's id is accepted even if the node
+/// is no longer a member.
 fn check_own(handle: &Arc<dyn ClusterHandle>, named: Option<&str>, next: &str) -> Result<(), ApiError> {
     let (own, Some(named)) = (handle.report().node, named) else { return Ok(()) };
     match member(handle, named) {
@@ -183,7 +184,8 @@ fn check_own(handle: &Arc<dyn ClusterHandle>, named: Option<&str>, next: &str) -
     }
 }
 
-/// Handles `POST /v1/cluster/promote`: makes a learner a voter. A voter stays one, so that the request can be repeated.
+/// Handles `POST /v1/cluster/promote`: makes a learner a voter. If the member is a voter already, changes nothing, so
+/// that a client can repeat the request.
 #[utoipa::path(
     post, path = "/v1/cluster/promote", params(Timeout), request_body = JsonMember, security(("admin_token" = [])),
     responses((status = 200, description = "The node is a voter.", body = Promoted))
@@ -200,8 +202,9 @@ pub(crate) async fn promote(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(StatusCode::OK, &Promoted { node: id_of(member.node), was_voter }))
 }
 
-/// Handles `POST /v1/cluster/remove`: removes a member. A request with the id of a member that was removed before
-/// changes nothing, so that it can be repeated. A name can belong to another node by then, so it must name a member.
+/// Handles `POST /v1/cluster/remove`: removes a member. If the request has the id of a member that was removed before,
+/// it changes nothing, so that a client can repeat it. A name must be that of a present member, because another node
+/// may have the name of a removed one.
 #[utoipa::path(
     post, path = "/v1/cluster/remove", params(Timeout), request_body = JsonRemove, security(("admin_token" = [])),
     responses(

@@ -29,12 +29,12 @@ pub(crate) async fn fetch(app: &Arc<App>, call: &mut Call) -> Answer {
     let group = find_to_change(app, call).await?;
     let level = call.level(app)?;
     let request = sent.request(app.config.max_body_bytes.0)?;
-    // The time for which the fetch waits for records is not one for which it waits for the cluster.
+    // The time for which the fetch waits for records is separate from this time, for which it waits for the cluster.
     let patience = call.deadline(DEFAULT_WAIT)?.saturating_duration_since(Instant::now());
     let db = call.db(app)?;
     let fetcher = Fetcher { app, account: &call.account, db: &db, group: &group, level, begun: None };
     let (delivery, held) = fetcher.wait_and_fetch(&request, patience).await?;
-    // If there is no room for the reply, or the client goes away before, the records return to their group.
+    // If there is no room for the reply, or the client disconnects before, the records return to their group.
     let (durability, bytes) = (delivery.durability, delivery.stored_bytes());
     let document = body::work(app, &call.account, bytes, move || delivered(&delivery)).await??;
     let body = document.into_body(app, call)?;

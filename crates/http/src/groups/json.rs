@@ -1,6 +1,6 @@
-//! JSON of requests and replies about consumer groups, which the server and the command line use.
+//! JSON of requests and replies about consumer groups, for the server and the command line.
 //!
-//! Owns: the JSON types with their schemas, the bound on the wait of a fetch, and the conversion from and to the
+//! Owns: the JSON types with their schemas, the bound on the wait of a fetch, and the conversion between them and the
 //! engine's types. Does not own: the handlers (`mod`, `fetch`, `push`), or the JSON of a record (`record_json`).
 
 use std::{ops::ControlFlow, time::Duration};
@@ -22,7 +22,7 @@ use crate::{
     record_json::push_json,
 };
 
-/// Longest wait of a fetch request. A longer requested timeout is reduced to this time.
+/// Maximum wait of a fetch request. A longer requested timeout is reduced to this time.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Returns a group's figures and configuration as JSON.
@@ -67,7 +67,7 @@ pub(super) fn describe_config(config: &GroupConfig) -> Value {
     })
 }
 
-/// A group's configuration in JSON. A missing field keeps its value, or is the default of a new group.
+/// A group's configuration in JSON. A missing field keeps its value, or gets the default in a new group.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = GroupConfig)]
@@ -80,11 +80,11 @@ pub(super) struct JsonConfig {
     #[schema(value_type = Option<u32>)]
     max_deliveries: Option<Option<u32>>,
     max_pending: Option<u32>,
-    /// Stream that receives records that were delivered too often.
+    /// Stream to which records move after too many deliveries.
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<String>)]
     dead_letters: Option<Option<String>>,
-    /// Start position of a new group; an error for an existing one.
+    /// Start position of a new group. An error for an existing group.
     pub start: Option<JsonStart>,
 }
 
@@ -155,8 +155,8 @@ pub(super) struct JsonFetch {
 }
 
 impl JsonFetch {
-    /// Converts the fetch request to the engine's type. Fetched records stay in memory until they are sent, so their
-    /// size is limited to `most_bytes`.
+    /// Converts the fetch request to the engine's type. Fetched records stay in memory until they are sent, so the
+    /// request is limited to `most_bytes` bytes of records.
     pub(super) fn request(self, most_bytes: u64) -> Result<FetchRequest, ApiError> {
         let mut request = FetchRequest::default();
         if let Some(member) = self.member {
@@ -218,7 +218,7 @@ pub(crate) struct JsonSettlement {
 }
 
 impl JsonSettlement {
-    /// Converts the named records of a delivery to the engine's type.
+    /// Converts the delivery and its ranges to the engine's type.
     fn settlement(&self) -> Result<Settlement, ApiError> {
         let run = |&(first, last): &(u64, u64)| {
             let count =
@@ -231,7 +231,7 @@ impl JsonSettlement {
     }
 }
 
-/// Converts all named deliveries of an ack or nack request to the engine's type. A request without any is an error.
+/// Converts all deliveries in an ack or nack request to the engine's type. A request without a delivery is an error.
 pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, ApiError> {
     if sent.is_empty() {
         return Err(ApiError::bad_request("bad_json", "attempts is empty: name at least one attempt"));
@@ -244,7 +244,7 @@ pub(crate) fn settlements(sent: &[JsonSettlement]) -> Result<Vec<Settlement>, Ap
 #[serde(deny_unknown_fields)]
 #[schema(as = Ack)]
 pub(super) struct JsonAck {
-    /// Deliveries (attempts) and their records to ack.
+    /// Deliveries (attempts), each with the records to ack.
     pub attempts: Vec<JsonSettlement>,
 }
 
@@ -253,11 +253,11 @@ pub(super) struct JsonAck {
 #[serde(deny_unknown_fields)]
 #[schema(as = Nack)]
 pub(super) struct JsonNack {
-    /// Deliveries (attempts) and their records to nack.
+    /// Deliveries (attempts), each with the records to nack.
     pub attempts: Vec<JsonSettlement>,
     /// Time in seconds until the records are delivered again.
     delay_seconds: Option<f64>,
-    /// True if the records must never be delivered again.
+    /// True if the records must not be delivered again.
     #[serde(default)]
     reject: bool,
     /// True if the delivery does not count towards `max_deliveries`.
@@ -269,13 +269,13 @@ pub(super) struct JsonNack {
 }
 
 impl JsonNack {
-    /// Returns the condition under which the group delivers the nacked records again.
+    /// Returns the condition on which the group delivers the nacked records again.
     pub(super) fn again(&self) -> Result<Redelivery, ApiError> {
         again(self.delay_seconds, self.reject, self.uncounted)
     }
 }
 
-/// Converts the fields of a nack to the condition under which records are delivered again.
+/// Converts the fields of a nack to the condition on which the group delivers the records again.
 pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Redelivery, ApiError> {
     match (delay_seconds, reject, uncounted) {
         (None, true, false) => Ok(Redelivery::Never),
@@ -308,7 +308,7 @@ pub(super) struct JsonExtend {
 }
 
 impl JsonExtend {
-    /// Returns the deliveries (attempts) and the time by which the engine extends their deadlines.
+    /// Returns the deliveries (attempts) and the time by which their deadlines are extended.
     pub(super) fn parts(&self) -> Result<(Vec<Attempt>, Duration), ApiError> {
         Ok((self.attempts.iter().copied().map(Attempt).collect(), span_of_seconds("by_seconds", self.by_seconds)?))
     }

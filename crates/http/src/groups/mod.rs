@@ -1,7 +1,7 @@
 //! Handlers of `/v1/streams/{stream}/groups`: consumer groups.
 //!
-//! Owns: the handlers, and in its modules the JSON of requests and answers (`json`), waiting fetches (`fetch`), and
-//! push with credit (`push`). Does not own: the choice of records to deliver, which the engine makes.
+//! Owns: the handlers, and in its modules the JSON of requests and replies (`json`), waiting fetches (`fetch`), and
+//! pushes with credit (`push`). Does not own: the choice of records to deliver, which the engine makes.
 
 pub(crate) mod fetch;
 mod json;
@@ -42,14 +42,14 @@ fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {
     Ok((name_segment(stream)?, name_segment(group)?))
 }
 
-/// Finds the consumer group of a read.
+/// Finds the consumer group that a request for a read names.
 fn find(app: &App, call: &Call) -> Result<Group, ApiError> {
     call.no_query()?;
     let (stream, group) = names(call)?;
     find_named(app.db.blocking(), &stream, &group)
 }
 
-/// Finds the consumer group that a command names.
+/// Finds the consumer group that a request for a change names.
 async fn find_to_change(app: &App, call: &Call) -> Result<Group, ApiError> {
     read_gate::look_up(app, call, || find(app, call)).await
 }
@@ -221,8 +221,8 @@ pub(crate) async fn nack(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(shown(StatusCode::OK, &json::settled_json(&settled), settled.durability))
 }
 
-/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of deliveries, which are named by
-/// their attempt numbers.
+/// Handles `POST /v1/streams/{stream}/groups/{group}/extend`: extends the deadlines of deliveries. The request names
+/// deliveries by their attempt numbers.
 #[utoipa::path(
     post, path = "/v1/streams/{stream}/groups/{group}/extend", params(GroupPath, Level), request_body = JsonExtend,
     responses((status = 200, description = "The new deadline, and the attempts that lapsed before.", body = Object))

@@ -2,17 +2,17 @@
 //! receiver's credit.
 //!
 //! As server-sent events, each record is an event. Its `id` is the offset, and its `data` is the record as a fetch
-//! returns it, with the attempt that settles it. As NDJSON, each record is a line. The receiver sends acks as separate
-//! requests, which restore its credit. During silence, comments or lines state what the push waits for. The push ends
-//! when the server stops or `limit` records were sent. If an error ends the push, a last event or line states the
-//! reason; on a member of a cluster it is `moved` after the leadership has moved.
+//! returns it, with the number of the attempt. As NDJSON, each record is a line. The receiver sends acks as separate
+//! requests, which restore its credit. During silence, comments or lines state why the push waits. The push ends when
+//! the server stops or `limit` records were sent. If an error ends the push, a last event or line states the reason. On
+//! a member of a cluster, the reason is `moved` if another node has become the leader.
 //!
 //! When the connection ends, its unsettled records lapse at their deadlines. With `release=true` the server nacks them
-//! immediately, which suits a receiver that settles only while it is connected.
+//! immediately; use this for a receiver that settles only while it is connected.
 //!
 //! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`] in memory. A delivery of one
-//! larger record is encoded on a thread for long reads, and counts in the limit on reply bytes. Without room for it the
-//! record returns to the group, does not count as delivered, and the push waits for room.
+//! larger record is encoded on a thread for long reads, and counts in the limit on reply bytes. If the limit has no
+//! room, the record returns to the group and does not count as delivered, and the push waits for room.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 
@@ -106,7 +106,8 @@ fn step(pushing: PushStream) -> Running<PushStream> {
                     }
                     Err(no_room) => {
                         pushing.push.return_delivery(attempt);
-                        // The room is not kept for the next delivery, because it may come much later or be another one.
+                        // The room is released before the next delivery: this may come much later, or contain another
+                        // record.
                         let has_room = pushing.follower.room(no_room).await.is_some();
                         Ok((Vec::new(), has_room.then_some(pushing)))
                     }
@@ -124,13 +125,15 @@ fn step(pushing: PushStream) -> Running<PushStream> {
 }
 
 impl PushStream {
-    /// Encodes a delivery: on this thread if it is short, else on one for long reads. Fails if there is no such thread.
+    /// Encodes a delivery: on this thread if it is short, otherwise on a thread for long reads. Returns an error if the
+    /// system cannot start such a thread.
     fn show(
         &self,
         delivery: Delivery,
     ) -> impl Future<Output = Result<Result<Vec<u8>, ReadError>, ApiError>> + Send + use<> {
         let (app, account) = (Arc::clone(&self.follower.app), Arc::clone(self.follower.account()));
-        // Several records have at most the bytes of a page. Their batch may be much longer, and is not encoded.
+        // A delivery of several records has at most the bytes of a page. Their batch may be much longer, but is not
+        // encoded.
         let bytes = if delivery.record_count() > 1 { 0 } else { delivery.stored_bytes() };
         let format = self.format;
         async move { body::work(&app, &account, bytes, move || shown(format, &delivery)).await }

@@ -1,4 +1,4 @@
-//! Errors in the parts of a request.
+//! Errors in the path, query or headers of a request.
 
 use http::StatusCode;
 use thalweg_serving::error::ApiError;
@@ -19,8 +19,8 @@ pub enum ParseError {
         /// Name of the part that is not UTF-8.
         what: &'static str,
     },
-    /// The route has no such query parameter. It is rejected, because a typo must not silently change the meaning of a
-    /// request.
+    /// The route has no such query parameter. Unknown parameters are errors, because a typo must not silently change
+    /// the meaning of a request.
     #[error("unknown query parameter {name:?}: see /openapi.json")]
     UnknownParameter {
         /// Parameter name as received, truncated.

@@ -4,8 +4,8 @@ use thalweg_types::{Revision, command::Expect};
 
 use super::ParseError;
 
-/// Parses the condition of a write: `If-Match: "7"` requires the key at revision 7, `If-Match: *` any value, and
-/// `If-None-Match: *` no value. Returns `None` if the write is unconditional.
+/// Parses the condition of a write: `If-Match: "7"` requires that the key is at revision 7, `If-Match: *` that the key
+/// has a value, and `If-None-Match: *` that it has none. Returns `None` if the write is unconditional.
 pub fn write_condition(
     if_match: Option<&[u8]>,
     if_none_match: Option<&[u8]>,
@@ -28,14 +28,14 @@ pub fn write_condition(
 pub enum Freshness {
     /// The preconditions hold: the reply has the value.
     Send,
-    /// The client has this revision of the value already: the reply is 304 without the value.
+    /// The client already has this revision of the value: the reply is 304 without the value.
     NotModified,
-    /// The client requires another revision than the present one: the reply is 412.
+    /// The client requires another revision than the key has: the reply is 412.
     Failed,
 }
 
-/// Evaluates `If-Match` and `If-None-Match` of a read against the key's revision. Entity tags of other servers match
-/// nothing, as HTTP requires.
+/// Evaluates `If-Match` and `If-None-Match` of a read against the key's revision. Entity tags in the form of other
+/// servers match nothing, as HTTP requires.
 #[must_use]
 pub fn read_freshness(if_match: Option<&[u8]>, if_none_match: Option<&[u8]>, actual: Revision) -> Freshness {
     let any = |list: &[u8]| {
@@ -71,7 +71,7 @@ pub enum Media {
 }
 
 impl Media {
-    /// Returns the type as a `Content-Type` header has it.
+    /// Returns the text of the type in a `Content-Type` header.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -102,8 +102,8 @@ pub(crate) fn is_form(content_type: &[u8]) -> bool {
         .any(|form| essence.eq_ignore_ascii_case(form))
 }
 
-/// Picks the media type of a reply from an `Accept` header: the offer with the highest quality, and the earlier offer
-/// if several are equal. Without a header, the first offer. Returns `None` if no offer is acceptable.
+/// Selects the media type of a reply by an `Accept` header: the offer with the highest quality, and the earliest of
+/// equal ones. Without a header, selects the first offer. Returns `None` if no offer is acceptable.
 #[must_use]
 pub fn negotiate(accept: Option<&[u8]>, offers: &[Media]) -> Option<Media> {
     let Some(accept) = accept else { return offers.first().copied() };
@@ -117,8 +117,8 @@ pub fn negotiate(accept: Option<&[u8]>, offers: &[Media]) -> Option<Media> {
     best.map(|(_, offer)| offer)
 }
 
-/// Returns the quality that an `Accept` header gives to an offered media type, in thousandths. The most specific range
-/// that matches determines the quality.
+/// Returns the quality that an `Accept` header gives to an offered media type, in thousandths. If several ranges of the
+/// header match, the most specific one determines the quality.
 fn quality_of(accept: &[u8], offer: Media) -> u16 {
     let name = offer.name().as_bytes();
     let family = &name[..=name.iter().position(|&byte| byte == b'/').unwrap_or(0)];

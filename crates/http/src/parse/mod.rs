@@ -1,9 +1,9 @@
 //! Pure parsing of paths, queries and headers of requests.
 //!
-//! Owns: percent-decoding of binary keys, query parameters, preconditions, media types, times.
-//! Does not own: sockets, statuses, anything of the engine. Every function depends on its arguments only, so a fuzz
-//! target calls them directly.
-//! Invariant: no input panics. Unknown or malformed input is a typed [`ParseError`], and is never ignored.
+//! Owns: percent-decoding of binary keys, query parameters, preconditions, media types, times. Does not own: sockets,
+//! statuses, or any part of the engine. Every function depends only on its arguments, so a fuzz target calls them
+//! directly. Invariant: no input causes a panic. Unknown or malformed input returns a typed [`ParseError`], and is
+//! never ignored.
 
 mod error;
 mod events;

@@ -8,7 +8,7 @@ use super::{ParseError, decode, text};
 pub type KvPath<'a> = (Cow<'a, str>, Option<Cow<'a, [u8]>>);
 
 /// Splits a path below `/v1/kv/` into keyspace name and key. A `/` in a key may be literal or `%2F`. The key is `None`
-/// if no `/` follows the name.
+/// if no `/` follows the keyspace name.
 pub fn kv_path(rest: &str) -> Result<KvPath<'_>, ParseError> {
     let (name, key) = match rest.split_once('/') {
         Some((name, key)) => (name, Some(decode(key.as_bytes())?)),

@@ -9,8 +9,8 @@ use super::error::ParseError;
 /// Bytes that [`encode`] escapes: all but the unreserved characters of RFC 3986.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Decodes a path: `%XX` is a byte, and every other character represents itself (also `+`). Rejects a `%` without two
-/// hexadecimal digits. Borrows if there is nothing to decode.
+/// Decodes a path: `%XX` stands for a byte, and every other character for itself (also `+`). Returns an error for a `%`
+/// without two hexadecimal digits. Borrows the input if it contains no `%`.
 pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
     if !raw.contains(&b'%') {
         return Ok(Cow::Borrowed(raw));
@@ -22,7 +22,7 @@ pub fn decode(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
     }
 }
 
-/// Decodes a query component like [`decode`], with `+` as a space, which forms and most libraries send.
+/// Decodes a query component like [`decode`], but `+` stands for a space, as forms and most libraries send it.
 pub fn decode_query(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
     if !raw.contains(&b'+') {
         return decode(raw);
@@ -31,7 +31,7 @@ pub fn decode_query(raw: &[u8]) -> Result<Cow<'_, [u8]>, ParseError> {
     decode(&spaced).map(|decoded| Cow::Owned(decoded.into_owned()))
 }
 
-/// Encodes any bytes so that [`decode`] and [`decode_query`] return them.
+/// Encodes any bytes. [`decode`] and [`decode_query`] return these bytes again.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     percent_encode(bytes, ESCAPED).to_string()

@@ -11,7 +11,7 @@ query! {
     /// Query parameters of `GET /v1/streams/{stream}/groups/{group}/push`.
     #[derive(Default)]
     pub(crate) struct PushQuery {
-        /// Name of the member that receives; `default` if missing.
+        /// Name of the member that receives the records; `default` if missing.
         member: Option<String> = name_of_member,
         /// Number of records that the member may hold without an ack or nack; 100 if missing, 4,000 at most.
         credit_records: Option<u32> = positive_u32,
@@ -19,7 +19,7 @@ query! {
         credit_bytes: Option<u64> = positive,
         /// Number of records after which the push ends.
         limit: Option<u64> = number,
-        /// True if the server nacks the records that the member still holds immediately when the connection ends.
+        /// True to nack the records that the member still holds, immediately when the connection ends.
         release: bool = parse_bool,
     }
 }

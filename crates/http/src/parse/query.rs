@@ -1,13 +1,13 @@
-//! Parsing of query strings. Parameters may hold any bytes, may be given once at most, and unknown ones are errors.
+//! Parsing of query strings. A parameter may have any bytes and occurs at most once; unknown parameters are errors.
 //!
 //! Owns: the iterator over parameters, the parsers of their values, the macro that makes a type with a parser and a
 //! description from a list of parameters, and the queries of keyspaces, streams and lists. Does not own: queries with a
 //! module of their own (`events`, `push`, `snapshot`, `subjects`, `watch`), or percent-encoding (`percent`).
 //!
-//! [`query!`] declares the parameters of a request. The parser and the part of the OpenAPI document follow from it.
+//! [`query!`] declares the parameters of a request. The parser and the part of the OpenAPI document are made from it.
 //!
-//! The split at `&` and `=` is our own: `form_urlencoded` decodes values as UTF-8 and replaces other bytes, but a key
-//! may have any bytes. The percent decoding is that of `percent-encoding`.
+//! This module splits the query at `&` and `=` itself: `form_urlencoded` decodes values as UTF-8 and replaces other
+//! bytes, but a key may have any bytes. The crate `percent-encoding` decodes the parts.
 
 use std::{borrow::Cow, ops::Bound};
 
@@ -113,7 +113,7 @@ fn flag(name: &'static str, value: impl AsRef<[u8]>) -> Result<bool, ParseError>
     }
 }
 
-/// Cursor of a list. Clients receive and send it as text; the server keeps a number.
+/// Cursor of a list. For clients it is text; for the server it is the number in this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor<C>(pub C);
 
@@ -132,7 +132,7 @@ fn lease_cursor(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, Pars
     cursor_of(name, value).map(|Cursor(lease)| lease)
 }
 
-/// Type of a parameter's values that has a schema in the OpenAPI document.
+/// Type of a parameter's values that can describe itself by a schema in the OpenAPI document.
 pub(super) trait Scalar {
     /// True if every request must have the parameter.
     const REQUIRED: bool = false;
@@ -140,7 +140,7 @@ pub(super) trait Scalar {
     fn schema() -> ObjectBuilder;
 }
 
-/// Implements [`Scalar`] for types: the type in JSON, and the valid words if there are some.
+/// Implements [`Scalar`] for types. Each row has the type in JSON, and the valid words if only some words are valid.
 macro_rules! scalars {
     ($($type:ty: $json:ident $($words:expr)?;)+) => {$(
         impl $crate::parse::query::Scalar for $type {
@@ -274,8 +274,8 @@ macro_rules! query {
 }
 pub(super) use query;
 
-/// Describes the query parameters of a request in the OpenAPI document by the parameters of another type, which holds
-/// the query as the client sent it.
+/// Describes the query parameters of a request in the OpenAPI document. The parameters are those of another type, which
+/// has the query as the client sent it.
 macro_rules! described {
     ($query:ty as $sent:ty) => {
         impl utoipa::IntoParams for $query {
@@ -305,42 +305,42 @@ query! {
         reverse: bool = flag,
         /// True if the reply omits values.
         keys_only: bool = flag,
-        /// Revision to read at, in keyspaces with history; the current state if missing. The error `compacted` has the
-        /// oldest revision that is kept.
+        /// Revision to read at, in keyspaces with history; the current state if missing. The error `compacted` states
+        /// the oldest revision that is kept.
         revision: Option<u64> = number,
-        /// Cursor from the last line of an earlier scan with the same parameters, at which this scan resumes: in
-        /// keyspaces with history at the revision of that scan, otherwise with the current state. The error is
-        /// `bad_cursor` if it does not fit.
+        /// Cursor from the last line of an earlier scan with the same parameters. The scan resumes there: in keyspaces
+        /// with history at the revision of the earlier scan, otherwise with the current state. A cursor that does not
+        /// fit the parameters gets the error `bad_cursor`.
         cursor: Option<Vec<u8>> = bytes,
     }
 
     /// Query parameters of `GET /ready`.
     #[derive(Copy)]
     pub(crate) struct ReadyQuery {
-        /// True if the reply has the warnings about the server's configuration.
+        /// True to include the warnings about the server's configuration in the reply.
         verbose: bool = flag,
     }
 
     /// Query parameters of `GET /v1/space`.
     #[derive(Copy)]
     pub(crate) struct SpaceQuery {
-        /// True if the payload is counted however long that takes. Otherwise it is counted if the state has at most 1
-        /// GiB.
+        /// True to count the payload, however long that takes. Otherwise the payload is counted only if the state has
+        /// at most 1 GiB.
         count: bool = flag,
     }
 
     /// Query parameters of `GET /v1/kv/{keyspace}/{key}`.
     #[derive(Copy)]
     pub(crate) struct RevisionQuery {
-        /// Revision to read at, in keyspaces with history; the current value if missing. The error `compacted` has the
-        /// oldest revision that is kept.
+        /// Revision to read at, in keyspaces with history; the current value if missing. The error `compacted` states
+        /// the oldest revision that is kept.
         revision: Option<u64> = number,
     }
 
     /// Query parameters of `GET /v1/versions/{keyspace}/{key}`.
     #[derive(Copy)]
     pub(crate) struct VersionsQuery {
-        /// Exclusive upper bound of the revisions to return: `next` of an earlier reply.
+        /// Exclusive upper bound of the revisions to return: the value of `next` in an earlier reply.
         before: Option<u64> = number,
         /// Maximum number of versions; 10 if missing, 1,000 at most. A reply also ends after about 4 MiB of values.
         limit: Option<u64> = positive,
@@ -426,7 +426,7 @@ pub enum StartPosition {
     Offset(Offset),
     /// The first record at or after a time.
     Time(SpaceTime),
-    /// The position this number of offsets before the log end offset.
+    /// The position that lies this number of offsets before the log end offset.
     Last(u64),
 }
 
@@ -437,7 +437,7 @@ pub struct RecordsQuery {
     pub from: Option<StartPosition>,
     /// Maximum number of records.
     pub limit: Option<u64>,
-    /// Maximum size of the records in bytes, approximately; the reply has at least one record.
+    /// Approximate maximum size of the records in bytes. The reply has at least one record, if there is one.
     pub max_bytes: Option<u64>,
 }
 
@@ -505,7 +505,7 @@ impl Key {
 /// payload, `?key=`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppendQuery {
-    /// Offset that the append expects the stream to assign next; the append fails if it differs.
+    /// Offset that the stream must assign next; otherwise the append fails.
     pub expected: ExpectedOffset,
     /// Key of the appended record.
     pub key: Option<Vec<u8>>,
@@ -555,7 +555,7 @@ fn expected_offset(value: &[u8]) -> Result<ExpectedOffset, ParseError> {
         .ok_or(ParseError::BadParameter { name: "expected", expected: "an offset, none or any" })
 }
 
-/// Converts a producer's epoch to 32 bits; a larger number is an error.
+/// Converts a producer's epoch to 32 bits. A larger number is an error.
 fn producer_epoch(epoch: u64) -> Result<u32, ParseError> {
     u32::try_from(epoch).map_err(|_| ParseError::BadParameter { name: "epoch", expected: "a number below 2^32" })
 }

@@ -20,14 +20,14 @@ struct Name(u64);
 query! {
     /// Query parameters of `GET /v1/snapshot`, as the client sent them.
     struct SnapshotParams {
-        /// LSN after which data is included; all data if missing.
+        /// LSN after which data is included; if missing, all data.
         since: Option<u64> = number,
         /// Compression of the chunks; zstd if missing.
         compress: Option<Compression> = method,
         /// Name of a snapshot to resume, from the header `Thalweg-Snapshot`. Requires `chunk`, and excludes `since` and
         /// `compress`.
         resume: Option<Name> = hexadecimal,
-        /// First chunk of the resumed snapshot to send; at most 64 chunks back.
+        /// Number of the first chunk to send when a snapshot is resumed; at most 64 chunks back.
         chunk: Option<u64> = number,
     }
 }

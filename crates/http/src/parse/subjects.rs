@@ -1,4 +1,4 @@
-//! Query parameters of requests that publish a message, ask for an answer to one, or subscribe.
+//! Query parameters of requests that publish a message, ask for an answer to a message, or subscribe.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ query! {
     pub(crate) struct PublishQuery {
         /// Key of the message, if the body is one raw message.
         key: Option<Vec<u8>> = bytes,
-        /// Subject for answers.
+        /// Subject to which receivers should publish their answers.
         reply: Option<Vec<u8>> = bytes,
         /// Seconds to wait for subscriptions that block publishers, and for an answer; 5 if missing, 3,600 at most.
         timeout: Option<Duration> = seconds,

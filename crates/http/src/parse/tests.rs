@@ -2,7 +2,7 @@ use thalweg_types::{Offset, Revision, SpaceTime, command::Expect};
 
 use super::*;
 
-/// A small pseudo-random generator. Failures print the seed.
+/// A small pseudo-random generator. Failing tests print the seed.
 struct Dice(u64);
 impl Dice {
     fn next(&mut self) -> u64 {

@@ -13,7 +13,7 @@ use super::{
 query! {
     /// Query parameters of `GET /v1/watch/{keyspace}`, as the client sent them.
     struct WatchParams {
-        /// Key to watch. Exclusive with the other ways to name keys.
+        /// Key to watch. Excludes the other parameters that select keys.
         key: Option<Vec<u8>> = bytes,
         /// Prefix of the keys to watch; all keys if missing.
         prefix: Option<Vec<u8>> = bytes,
@@ -21,7 +21,7 @@ query! {
         start: Option<Vec<u8>> = bytes,
         /// Highest key to watch, exclusive.
         end: Option<Vec<u8>> = bytes,
-        /// First revision to return; only changes from now on if missing.
+        /// First revision to return; if missing, only new changes.
         from: Option<u64> = number,
         /// Number of changes after which the watch ends.
         limit: Option<u64> = number,
@@ -33,7 +33,7 @@ query! {
 pub(crate) struct WatchQuery {
     /// Keys to watch; the default is all keys.
     pub keys: WatchKeys,
-    /// First revision to return; `None` returns only changes from now on.
+    /// First revision to return; `None` returns only new changes.
     pub from: Option<Revision>,
     /// Number of changes after which the watch ends.
     pub limit: Option<u64>,

@@ -1,7 +1,7 @@
 //! The handler of `POST /v1/ask/{subject}`: sends one message and returns the first answer to it.
 //!
-//! Each request has its own link with one subscription to a reply subject that other clients cannot guess. So no task
-//! is needed between the responder and the client, and later answers find no subscriber.
+//! Each request has its own link to the broker, with one subscription to a reply subject that other clients cannot
+//! guess. So no task is needed between the responder and the client, and later answers find no subscriber.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
     shapes::Message,
 };
 
-/// The subscription of the link.
+/// Id of the link's only subscription.
 const SUBSCRIPTION: SubscriptionId = SubscriptionId(0);
 
 /// Handles `POST /v1/ask/{subject}`: publishes a message and waits for an answer to it.
@@ -78,8 +78,8 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     show(app, call, answer, held, shown).await
 }
 
-/// Publishes the message, and waits for its answer and for room for the reply. Without room the answer stays in its
-/// queue: the request has been published, so it is not refused, but times out.
+/// Publishes the message, and waits for its answer and for room for the reply. Without room, the answer stays in its
+/// queue, and the request times out. It is not rejected, because its message was published.
 async fn exchange(
     app: &Arc<App>,
     call: &Call,
@@ -107,7 +107,7 @@ async fn exchange(
     }
 }
 
-/// Waits until there is room for the reply with an answer of `bytes` bytes, and reserves it.
+/// Waits until there is room for a reply that contains an answer of `bytes` bytes, and reserves the room.
 async fn room(call: &Call, bytes: u64) -> Reservation {
     let wanted = long_json::most_held_bytes(bytes);
     if !reply_memory::is_counted(wanted, call.head.version) {
@@ -142,7 +142,7 @@ enum Content {
 
 fn content(answer: &Batch, media: Media) -> Result<Content, ApiError> {
     let malformed = |what: String| {
-        // The broker checked the batch when it was published.
+        // The broker has checked the batch when it was published, so this error is internal.
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", Action::Stop, what)
     };
     let batch = wire::Batch::decode(answer.encoded()).map_err(|error| malformed(error.to_string()))?;

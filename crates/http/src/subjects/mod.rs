@@ -3,8 +3,8 @@
 //! Owns: publishing over HTTP ([`publish`]), and in its modules [`subscribe`] and [`ask`]. Each message is encoded
 //! once, as the native protocol encodes it, so subscribers of both protocols receive it.
 //!
-//! A publish waits while a subscription with the policy to block has no room, but not longer than its timeout. A
-//! publish is all or nothing, so a client can retry it unchanged.
+//! A publish waits while the queue of a subscription with the policy `block` is full, but not longer than its timeout.
+//! A publish that times out has reached no subscription, so a client can repeat it unchanged.
 
 pub(crate) mod ask;
 mod messages;
@@ -73,16 +73,16 @@ struct PublishedShown {
     messages: u32,
     /// Number of subscriptions of this node that got the messages.
     delivered: u64,
-    /// Number of subscriptions of this node whose queues had no room for the messages.
+    /// Number of subscriptions of this node that missed the messages, because their queues were full.
     missed: u64,
-    /// Number of other nodes of the cluster to which the messages are sent because they have subscribers.
+    /// Number of other nodes of the cluster to which the messages are sent, because clients subscribe there.
     #[serde(skip_serializing_if = "Option::is_none")]
     nodes: Option<u32>,
 }
 
 /// Publishes a batch of messages. Waits at most `patience` for subscriptions whose policy blocks publishers.
 async fn publish_within(views: &Views, batch: &Batch, patience: Duration) -> Result<Published, ApiError> {
-    // There is almost always room, and then no timer needs to be set.
+    // Almost always all queues have room. Then no timer needs to be set.
     let blocked = match views.broker.publish(batch, None) {
         Ok(published) => return Ok(published),
         Err(blocked) => blocked,
@@ -95,7 +95,7 @@ async fn publish_within(views: &Views, batch: &Batch, patience: Duration) -> Res
                 Ok(published) => return published,
                 Err(WouldBlock { .. }) => bell.rung().await,
             }
-            // Without this yield, a bell that has rung already would make the loop spin.
+            // If the bell has rung already, the loop would spin without this yield.
             tokio::task::yield_now().await;
         }
     };

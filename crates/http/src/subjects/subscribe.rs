@@ -6,13 +6,13 @@
 //! As server-sent events, each message is an event with a JSON object as `data`; as NDJSON it is a line. Events have no
 //! ids: nothing is stored, so a client cannot resume. A request with `Last-Event-ID` is rejected, not ignored. If the
 //! client is too slow and misses messages, an event `gap` (or a line with `gap`) reports it at the position of the
-//! missing messages. With the policy to disconnect, the connection ends with an event `error` with the code
+//! missing messages. With the policy `disconnect`, the connection ends with an event `error` with the code
 //! `slow_consumer`.
 //!
-//! Bounds: a subscriber counts as a tail. It takes at most [`TAKEN`] from its queue before the client has taken the
-//! previous page, so that policies apply to the messages that wait in the queue. A batch that is larger counts in
-//! `max_reply_bytes_in_flight` from the moment when it leaves its queue, and stays in the queue until there is room. A
-//! page has at most [`TAIL_PAGE_BYTES`] and one message; a long message is encoded in slices, while it is sent.
+//! Bounds: a subscriber counts as a tail. Before the client has taken the previous page, the handler takes at most
+//! [`TAKEN`] from the queue, so that the policy applies to the messages that wait there. A larger batch stays in the
+//! queue until `max_reply_bytes_in_flight` has room for it, and counts there once it leaves the queue. A page has at
+//! most [`TAIL_PAGE_BYTES`] and one message. A long message is encoded in slices, while it is sent.
 
 use std::{collections::VecDeque, io, sync::Arc};
 
@@ -42,11 +42,11 @@ use crate::{
     shapes::Message,
 };
 
-/// Limits, as a number and in bytes, of the batches that one take removes from the subscription's queue.
+/// Maximum number and bytes of the batches that the handler removes from the subscription's queue at a time.
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
-/// Size in bytes from which a message is encoded in slices.
+/// Size in bytes from which a message is encoded in slices, while it is sent.
 const LONG_MESSAGE_BYTES: usize = 8 * 1024;
-/// The subscription of the link.
+/// Id of the link's only subscription.
 const SUBSCRIPTION: SubscriptionId = SubscriptionId(0);
 
 /// Handles `GET /v1/subjects/{pattern}`: streams messages of subjects as they are published.
@@ -99,15 +99,15 @@ struct SubscriptionStream {
     _held: SubscriptionShare,
     link: Link,
     bell: Arc<Bell>,
-    /// Buffer that is reused for the batches that a take removes from the subscription's queue.
+    /// Buffer for the batches that a take removes from the subscription's queue. It is reused.
     taken: Vec<Outbound>,
-    /// Batches and notices taken from the queue and not encoded for the client yet.
+    /// Batches and notices that were taken from the queue and are not encoded for the client yet.
     waiting: VecDeque<Outbound>,
-    /// Size of the batches in `waiting`, if it counts in the limit on reply bytes.
+    /// Reservation for the batches in `waiting` in the limit on reply bytes, if they are large.
     taken_bytes: Reservation,
     /// Number of bytes of the first waiting batch's messages that were already encoded for the client.
     within: usize,
-    /// Rest of a long message, of which a part was sent.
+    /// Remaining part of a long message that is being sent; `None` if there is none.
     long: Option<Slices>,
     format: Format,
     /// Number of messages that the subscription may still send before it reaches its `limit`.
@@ -118,7 +118,7 @@ fn step(following: SubscriptionStream) -> Running<SubscriptionStream> {
     Box::pin(async move {
         let mut following = following;
         if following.follower.is_new() {
-            // The greeting confirms that the client will receive messages published from now on.
+            // The greeting confirms that the client receives all messages that are published from now on.
             let greeting = following.keepalive_line();
             return Ok((vec![greeting], Some(following)));
         }
@@ -175,7 +175,7 @@ struct LongMessage {
 }
 
 impl LongMessage {
-    /// Creates the item for the client.
+    /// Creates the event or line for the client, with the message as JSON.
     fn document(&self, format: Format) -> Option<LongJson> {
         let mut out = LongJson::sharing(self.batch.encoded());
         let batch = wire::Batch::decode(self.batch.encoded()).ok()?;
@@ -188,8 +188,8 @@ impl LongMessage {
 }
 
 impl SubscriptionStream {
-    /// Takes messages from the queue. Waits until the limit on reply bytes has room if the next batch is large, and
-    /// leaves it in its queue meanwhile. Returns `None` if the server stops.
+    /// Takes messages from the queue. If the next batch is large, it stays in the queue until the limit on reply bytes
+    /// has room for it. Returns `None` if the server stops.
     async fn take_when_room(&mut self) -> Option<TakeResult> {
         self.taken_bytes.shrink_to(0);
         loop {
@@ -208,7 +208,7 @@ impl SubscriptionStream {
         let more = self.link.take(&mut self.taken, TAKEN);
         let bytes = |item: &Outbound| if let Outbound::Batch { batch, .. } = item { batch.encoded().len() } else { 0 };
         let bytes: usize = self.taken.iter().map(bytes).sum();
-        // The policy may have replaced the batch in the meantime.
+        // The policy may have replaced the batch during the wait, so the reservation is set to what was taken.
         self.taken_bytes.set(if bytes > TAIL_PAGE_BYTES { bytes as u64 } else { 0 });
         self.waiting.extend(self.taken.drain(..));
         Some(more)
@@ -223,7 +223,7 @@ impl SubscriptionStream {
         Ok(())
     }
 
-    /// Returns the next slice of the long message that is being sent, if there is one.
+    /// Returns the next slice of the long message that is being sent; `None` if there is none.
     fn next_slice(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         if !self.long.as_mut()?.push_slice(&mut out) {
@@ -284,7 +284,7 @@ impl SubscriptionStream {
             };
             let is_long = messages.position() - at >= LONG_MESSAGE_BYTES;
             if is_long && !out.is_empty() {
-                // It begins the next page.
+                // This message begins the next page.
                 self.within = begun + at;
                 return Shown::Part;
             }
@@ -326,11 +326,11 @@ impl SubscriptionStream {
 
 /// Result of encoding messages of a batch.
 enum Shown {
-    /// The batch is finished.
+    /// All messages of the batch are encoded.
     All,
-    /// The page ends within the batch.
+    /// The page ends before the end of the batch.
     Part,
-    /// The next message is a long one.
+    /// The next message is long, and is not encoded yet.
     Long(LongMessage),
 }
 

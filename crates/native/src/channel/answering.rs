@@ -19,8 +19,8 @@ use crate::{
 };
 
 impl ChannelTask {
-    /// Puts the results of completed futures (replies and subscription steps) into the outbox, as long as it has room.
-    /// Returns true if there was progress.
+    /// Puts the results of completed futures (replies and steps of subscriptions) into the outbox, as long as the
+    /// outbox has room. Returns true if there was progress.
     pub(super) fn answer(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(alarm) = self.socket.alarm(cx) {
@@ -31,7 +31,7 @@ impl ChannelTask {
             moved = true;
         }
         while self.out.has_room() {
-            // Replies are sent before the frames of subscriptions, which need a turn.
+            // Replies come before the frames of subscriptions, which need a turn for bulk output.
             let finished = match self.requests.poll_next(cx) {
                 Poll::Pending if self.requests.has_steps() && self.socket.may_deliver(cx) => {
                     self.requests.poll_step(cx)
@@ -61,7 +61,7 @@ impl ChannelTask {
         }
     }
 
-    /// Begins the next step of a subscription, if the client's credit and the subscription's limit allow it.
+    /// Begins the next step of a subscription, if the client's credit and the subscription's limit permit it.
     pub(super) fn begin_step(&mut self, id: u32) {
         let Some(IdUse::Subscription(subscription)) = self.requests.get_mut(id) else { return };
         match subscription.next(self.session.max_send_bytes as usize) {
@@ -82,7 +82,7 @@ impl ChannelTask {
         self.requests.unsubscribed(id);
         match begun {
             true => self.out.end(id, why),
-            // The request is refused: its client has no subscription yet.
+            // The request fails, and the subscription has not begun for the client yet.
             false => {
                 let mut failure = why.clone();
                 failure.name_subject(self.session.app.db.blocking());
@@ -91,7 +91,7 @@ impl ChannelTask {
         }
     }
 
-    /// Logs the end of a subscription by a fault of the server, under the name of the request that began it.
+    /// Logs that a fault of the server has ended a subscription, with the name of the request that began it.
     #[cold]
     fn log_lost_subscription(&mut self, id: u32, why: &Failure) {
         if let Some(IdUse::Subscription(subscription)) = self.requests.get_mut(id) {

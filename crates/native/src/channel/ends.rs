@@ -1,7 +1,7 @@
-//! Ends of a channel: timeouts, keepalive, the stop of the server, the goodbye of either side.
+//! Ends of a channel: timeouts, keepalive, the stop of the server, and the goodbye of the client or the server.
 //!
 //! Owns: the transitions between the phases of a channel, and the last frame that its client gets. Does not own: the
-//! closing of the socket, or its own timeouts (`thalweg_serving::served_socket`).
+//! closing of the socket, or the socket's own timeouts (`thalweg_serving::served_socket`).
 
 use thalweg_serving::admission::Resource;
 use thalweg_types::Action;
@@ -17,8 +17,8 @@ use crate::{
     session::Session,
 };
 
-/// Number of keepalive intervals for which the last messages of a client that has said goodbye may wait for room at
-/// subscribers. A silent client keeps its connection for the same time.
+/// Number of keepalive intervals for which a channel keeps trying to publish the last messages of a client that has
+/// said goodbye. A silent client keeps its connection for the same time.
 const LEAVE_INTERVALS: u32 = 3;
 
 impl ChannelTask {
@@ -33,8 +33,8 @@ impl ChannelTask {
         let age = self.socket.age();
         let listens = self.listens();
         if let Some(alive) = self.keep_alive.as_mut().filter(|_| !listens) {
-            // The channel does not read now, so silence is no sign of a dead client. It does not read while the
-            // client's messages wait for a slow subscriber, however long that takes.
+            // The channel does not read now, so silence is no sign of a dead client. This lasts as long as the client's
+            // messages wait for a slow subscriber.
             alive.record_receipt(age);
         }
         match self.keep_alive.map(|alive| alive.due_action(age)) {
@@ -53,9 +53,9 @@ impl ChannelTask {
         self.socket.ticked(self.out.outbox());
     }
 
-    /// Returns true if the server should close the channel: it is idle, connections run short, and its client's address
-    /// holds more than its share of them. Returns false for the first channel of a connection that has other channels,
-    /// because they would end with it.
+    /// Returns true if the server should close the channel. This is so if the channel is idle, the server runs short of
+    /// connections, and the client's address holds more than its share of them. Returns false for the first channel of
+    /// a connection that has other channels, because these would end too.
     fn is_dispensable(&self) -> bool {
         let Session { account, app, .. } = &self.session;
         account.is_over_share(Resource::Connections)
@@ -85,22 +85,23 @@ impl ChannelTask {
         }
     }
 
-    /// Begins to close the channel after the goodbye of its client. The channel publishes the client's messages first.
+    /// Begins to close the channel after the goodbye of its client. The client's waiting messages are published first.
     pub(super) fn leave(&mut self) {
         self.subjects.flush();
         self.commit_waiting();
         self.phase = ChannelPhase::Closing;
         if !self.subjects.is_done() {
-            // The client takes no more messages, so it must not hold up other publishers or itself.
+            // The client accepts no more messages, so its subscriptions must not block other publishers or the client
+            // itself.
             self.subjects.close();
             self.requests.drop_subscriptions();
             self.phase = ChannelPhase::Leaving { until: self.socket.now + LEAVE_INTERVALS * self.session.keep_alive };
         }
     }
 
-    /// Closes the channel if it has nothing left to do. A channel that is stopping first answers all requests and ends
-    /// all subscriptions. A channel whose client has said goodbye first publishes the client's last messages, until the
-    /// time for that has passed.
+    /// Closes the channel if no work is left. A channel that is stopping first answers all requests and ends all
+    /// subscriptions. A channel whose client has said goodbye first publishes the client's last messages, until the
+    /// time limit for this has passed.
     pub(super) fn finish(&mut self) {
         let goodbye = match self.phase {
             ChannelPhase::Finishing { goodbye } => goodbye,
@@ -112,7 +113,7 @@ impl ChannelTask {
             }
             ChannelPhase::Open | ChannelPhase::Closing => return,
         };
-        // A client that closes its sending side ends its subscriptions.
+        // The end of the client's sending side also ends its subscriptions.
         if goodbye.is_none() && self.requests.subscriptions() > 0 {
             for id in self.requests.subscribed_ids() {
                 self.requests.unsubscribed(id);

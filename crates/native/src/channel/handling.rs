@@ -1,7 +1,7 @@
-//! Handling of a channel's requests: limits, the call of the handler, and the reply or the refusal.
+//! Handling of a channel's requests: limits, the call of the handler, and the reply or the failure.
 //!
-//! Owns: the steps from a decoded request to its reply or its place among the pending ones, and the cancels and credits
-//! of the client. Does not own: the handlers (`dispatch`), or pending requests (`requests`).
+//! Owns: the steps from a decoded request until it is answered or becomes pending, and the client's cancels and
+//! credits. Does not own: the handlers (`dispatch`), or pending requests (`requests`).
 
 use thalweg_serving::{
     admission::{Reservation, Resource},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl ChannelTask {
-    /// Handles a request of the client. Returns true if it was a write.
+    /// Handles a request of the client. Returns true if the request was a write.
     pub(super) fn request(&mut self, request: &Request<'_>, frame: ClientFrame<'_>) -> bool {
         let Request { id, kind, received, .. } = *request;
         self.active_at = received;
@@ -32,7 +32,7 @@ impl ChannelTask {
         }
         let permit = dispatch::permit_of(&frame);
         let barred = self.barred.take().map_or(Ok(()), |error| Err(ApiError::from(error).into()));
-        // Frames of subscriptions may have stated a level since the last reply.
+        // Clears the level that frames of subscriptions may have stated since the last reply.
         self.out.take_level();
         let redirected = || match members::wants_redirect(request) {
             true => members::redirect(&self.session.app, request),
@@ -57,8 +57,8 @@ impl ChannelTask {
         matches!(kind, Kind::Write | Kind::WriteAndPublish)
     }
 
-    /// Counts a request that its handler has answered, adds one whose reply is pending, begins the subscription that it
-    /// asks for, or refuses it.
+    /// Continues with the result of a handler: counts a request that was answered, adds a request whose reply is
+    /// pending, begins a subscription, or sends a failure.
     fn settle(
         &mut self,
         request: &Request<'_>,
@@ -79,7 +79,7 @@ impl ChannelTask {
                     }
                 }
                 Some(_) => {
-                    // The timeout must fire even if the disk hangs, so nothing may block this thread.
+                    // The timeout of the request must fire even if the disk hangs, so nothing may block this thread.
                     self.is_sole_client = false;
                     let later = Box::pin(async move { Ok(Reply::Outcome(write.await?)) });
                     self.requests.add_write(waiting, later, timeout, account.count(Resource::Requests));
@@ -109,9 +109,9 @@ impl ChannelTask {
         }
     }
 
-    /// Returns an error if a limit forbids a request. A request that begins a subscription reserves one of the
-    /// server's tail slots here. Other requests are counted only when they become pending, because most are answered
-    /// immediately.
+    /// Returns an error if a limit forbids a request. If the request begins a subscription, reserves one of the
+    /// server's tails for it, and returns the reservation. Other requests are counted only when they become pending,
+    /// because most are answered immediately.
     fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Reservation>, Failure> {
         if request.fields.space.is_some_and(|space| space.0 != 0) {
             return Err(Failure::invalid(
@@ -156,7 +156,7 @@ impl ChannelTask {
         failure.name_subject(self.session.app.db.blocking());
         let failure = &failure;
         let with_leader = match &self.session.app.cluster {
-            // The leadership was lost while the command was on its way.
+            // This node lost the leadership while the command was in progress.
             Some(cluster) if failure.code() == "not_leader" && !failure.has("leader") => {
                 Some(members::with_leader(cluster, failure.clone()))
             }
@@ -166,7 +166,8 @@ impl ChannelTask {
         if failure.is_of_server() {
             let (peer, request_id, kind) = (self.socket.peer(), self.request_id(waiting), waiting.kind.name());
             tracing::warn!(%peer, %request_id, kind, code = failure.code(), "{}", failure.message());
-            // With this name the client's user can ask an operator, who finds the request in the log.
+            // The failure contains this name. The client's user can tell it to an operator, who finds the request in
+            // the log.
             let name = waiting.trace.clone().unwrap_or_else(|| request_id.to_string().into());
             self.out.fail_traced(waiting.id, Some(&name), failure);
         } else {
@@ -187,7 +188,8 @@ impl ChannelTask {
         );
     }
 
-    /// Returns the name of a request in log lines: the client's, or the channel's number and the request's id.
+    /// Returns the name of a request in log lines: the name that the client gave, or the channel's number and the
+    /// request's id.
     pub(super) fn request_id<'w>(&self, waiting: &'w PendingRequest) -> RequestId<'w> {
         RequestId { trace: waiting.trace.as_deref(), channel: self.number, id: waiting.id }
     }

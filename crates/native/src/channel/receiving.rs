@@ -1,7 +1,7 @@
 //! Receiving of a channel's frames.
 //!
 //! Owns: the read from the socket, the memory of the frame that is arriving, the wait for the barrier of a read, and
-//! the conditions under which the channel handles its client's next frame. Does not own: the handling of a request
+//! the conditions on which the channel handles its client's next frame. Does not own: the handling of a request
 //! (`handling`), or the boundaries of frames (the decoder of the wire crate).
 
 use std::{task::Context, time::Duration};
@@ -21,7 +21,7 @@ use crate::{
     write,
 };
 
-/// Longest time for which a read waits for its barrier, whatever timeout its request has.
+/// Maximum time for which a read waits for its barrier, even if the timeout of its request is longer.
 const MAX_BARRIER: Duration = Duration::from_secs(600);
 
 impl ChannelTask {
@@ -31,23 +31,24 @@ impl ChannelTask {
         self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()
     }
 
-    /// Proposes and commits writes whose rows are read. Returns true if there were any.
+    /// Proposes and commits waiting writes whose rows have been read. Returns true if there were any.
     pub(super) fn continue_after_fetch(&mut self, cx: &mut Context<'_>) -> bool {
         let any = self.writes.propose_read(cx);
         if any {
-            // The timeouts of the requests must fire even if the disk hangs, so this thread does not commit.
+            // The timeouts of the requests must fire even if the disk hangs, so this thread leaves the commit to
+            // another one.
             self.session.app.db.commit_queued();
         }
         any
     }
 
-    /// Polls the barrier of reads. Returns true if it has ended.
+    /// Polls the barrier before reads. Returns true if the barrier has ended.
     pub(super) fn continue_after_barrier(&mut self, cx: &mut Context<'_>) -> bool {
         self.barrier.is_pending() && self.barrier.poll(cx).is_ready()
     }
 
-    /// Lets a client continue whose requests have taken long or caused many deliveries, if it has a turn now. Returns
-    /// true if it may continue.
+    /// Returns true if a client that had to wait may continue, because its turn has begun. Such a client's requests
+    /// have taken long or caused many deliveries.
     pub(super) fn continue_after_work(&mut self, cx: &Context<'_>) -> bool {
         let may_continue = self.subjects.publishing.caused.need_turn() && self.socket.may_deliver(cx);
         if may_continue {
@@ -56,8 +57,8 @@ impl ChannelTask {
         may_continue
     }
 
-    /// Handles frames that are already received, then reads from the socket once and handles the frames of that read.
-    /// Returns true if there was progress.
+    /// Handles the frames that were received already. Then reads from the socket once, and handles the frames of this
+    /// read. Returns true if there was progress.
     pub(super) fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         if self.socket.lingers() {
             return self.socket.linger(cx);
@@ -71,10 +72,10 @@ impl ChannelTask {
             return moved;
         }
         match self.socket.read(cx, self.decoder.buffer_or(spare::take)) {
-            // An idle channel keeps no buffer.
+            // An idle channel keeps no receive buffer.
             Received::Nothing => spare::keep(self.decoder.release()),
             Received::End => {
-                // Requests that only wait are dropped: the client can't receive their replies.
+                // Requests that only wait are dropped, because the client cannot receive their replies.
                 self.phase = ChannelPhase::Finishing { goodbye: None };
                 self.requests.stop_waiting();
                 moved = true;
@@ -95,8 +96,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Handles complete frames as long as there are any and the outbox has room, for a [`Slice`] at most. Returns true
-    /// if there was progress.
+    /// Handles complete frames while the outbox has room, for one [`Slice`] of time at most. Returns true if there was
+    /// progress.
     pub(super) fn frames(&mut self) -> bool {
         if !self.listens() || self.decoder.pending_bytes() == 0 {
             return false;
@@ -107,8 +108,8 @@ impl ChannelTask {
             self.socket.worked(time);
             self.subjects.publishing.caused.add_time(time);
         }
-        // A thread that was interrupted can use up its time without a frame. Without progress, nothing would ask for
-        // the turn that the channel then needs, and bytes that have arrived would wait for the next tick.
+        // If the thread was interrupted, its time may be used up before it has handled a frame. The channel then needs
+        // a turn. Without progress it would not request one, and received bytes would wait for the next tick.
         moved | self.subjects.publishing.caused.need_turn()
     }
 
@@ -130,7 +131,7 @@ impl ChannelTask {
                 Some(was_write) => wrote |= was_write,
                 None => break,
             }
-            // A read that does not decode leaves the error of its barrier behind.
+            // If a read could not be decoded, it has not taken the error of its barrier.
             self.barred = None;
             (moved, self.socket.partial_since) = (true, None);
         }
@@ -142,22 +143,22 @@ impl ChannelTask {
         moved
     }
 
-    /// Proposes and commits all writes that wait for rows, because the channel is closing.
+    /// Proposes and commits all writes that wait for rows. Used when the channel closes.
     pub(super) fn commit_waiting(&mut self) {
         if self.writes.propose_all() {
             self.session.app.db.commit_queued();
         }
     }
 
-    /// Reserves memory for the bytes of the next frame that have arrived, if that frame is large. A header alone
-    /// reserves nothing, whatever length it announces. If no memory is free, the frame is rejected, its bytes are
-    /// skipped as they arrive, and the result is false.
+    /// Reserves memory for the received bytes of the next frame, if this frame is large. A header alone reserves no
+    /// memory, whatever length it announces. If no memory is free, rejects the frame, skips its bytes as they arrive,
+    /// and returns false.
     fn admit_next(&mut self) -> bool {
         let Some(header) = self.decoder.peek() else { return true };
         if (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {
             return true;
         }
-        // The receive buffer of the channel covers the first bytes.
+        // The first bytes are in the channel's receive buffer, whose memory is counted with the connection.
         let arrived = self.decoder.pending_bytes().min(HEADER_BYTES + header.len as usize);
         if arrived <= READ_BYTES {
             return true;
@@ -174,8 +175,8 @@ impl ChannelTask {
         false
     }
 
-    /// Returns true if the next frame may be handled on a node of a cluster. A read first waits for its barrier; the
-    /// channel handles no further frame meanwhile, so replies need no order of their own.
+    /// Returns true if the channel of a node of a cluster may handle the next frame. A read first waits for its
+    /// barrier. The channel handles no other frame during this wait, so replies stay in order.
     #[cold]
     fn may_begin(&mut self) -> bool {
         let Some(cluster) = &self.session.app.cluster else { return true };
@@ -186,11 +187,11 @@ impl ChannelTask {
         };
         let level = match dispatch::consistency(kind) {
             Consistency::Read => fields.read.unwrap_or(self.session.app.config.read_level),
-            // Such a transaction is answered from the node's state, like any other read.
+            // Such a transaction reads this node's state, like any other read.
             Consistency::Local if kind == Kind::Write && write::only_reads(frame.payload, frame.header.fields) => {
                 fields.read.unwrap_or(self.session.app.config.read_level)
             }
-            // A leader that does not have the group may have been replaced without knowing it.
+            // A leader may have been replaced without knowing it. So even a leader waits if it does not have the group.
             Consistency::Names if !cluster.handle.leads() || !groups::has_group(&self.session.app, frame) => {
                 ReadLevel::Linearizable
             }
@@ -198,7 +199,7 @@ impl ChannelTask {
         };
         let (now, timeout_micros) = (self.socket.now, fields.timeout_micros);
         let deadline = || now + timeout_micros.map_or(DEFAULT_WAIT, Duration::from_micros).min(MAX_BARRIER);
-        // The frame is at the start of these bytes: the decoder has passed over the rest of a skipped frame.
+        // The frame is at the start of these bytes, because the decoder has passed all skipped frames.
         let unhandled = self.decoder.pending_bytes();
         match self.barrier.check(&cluster.handle, level, unhandled, deadline) {
             Gate::Open(_) => true,
@@ -210,8 +211,8 @@ impl ChannelTask {
         }
     }
 
-    /// Handles the next frame, which is borrowed from the decoder. Returns `None` if no complete frame has arrived,
-    /// and otherwise true if the frame was a write.
+    /// Handles the next frame, which borrows its bytes from the decoder. Returns true if the frame was a write, and
+    /// `None` if no complete frame has arrived.
     fn borrowed_frame(&mut self) -> Option<bool> {
         // The frame borrows the decoder, so the decoder is moved out of `self` until the frame is handled.
         let mut decoder = std::mem::take(&mut self.decoder);
@@ -246,7 +247,7 @@ impl ChannelTask {
         handled
     }
 
-    /// Handles a frame that was decoded, or reports that it did not decode. Returns true if the frame was a write.
+    /// Handles a decoded frame, or reports that decoding it failed. Returns true if the frame was a write.
     fn decoded(
         &mut self,
         decoded: Result<thalweg_wire::Envelope<'_, ClientFrame<'_>>, thalweg_wire::DecodeError>,
@@ -256,7 +257,7 @@ impl ChannelTask {
         let envelope = match decoded {
             Ok(envelope) => envelope,
             Err(error) => {
-                // A malformed frame is no request and needs no reply, but its sender should learn of the error.
+                // A malformed frame is no request and gets no reply, but the failure tells its sender of the error.
                 self.out.fail(id, &Failure::of(&error));
                 return false;
             }

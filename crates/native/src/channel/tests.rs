@@ -1,4 +1,4 @@
-//! Steps of a channel that shares a thread with its client.
+//! Tests of single steps of a channel. Channel and client share a thread.
 
 use std::future::poll_fn;
 
@@ -51,7 +51,7 @@ async fn a_client_goes_on_after_its_thread_was_interrupted_without_a_frame() {
         assert!(poll_fn(|cx| Poll::Ready(task.poll(cx))).await.is_pending());
         tokio::task::yield_now().await;
     }
-    // As after an interruption that is longer than a slice.
+    // Simulates an interruption that is longer than a slice.
     task.socket.now -= 10 * SLICE;
     assert!(task.frames(), "the channel needs a turn, for which it must ask");
     assert!(!task.listens());
@@ -63,7 +63,7 @@ async fn a_client_goes_on_after_its_thread_was_interrupted_without_a_frame() {
     assert_eq!(pong, expected);
 }
 
-/// A subscriber to the subject `a` that blocks publishers. Its queue is full, and it has no credit.
+/// A subscriber to the subject `a` that blocks publishers. Its queue is full, and it grants no credit.
 struct Blocking(Link);
 
 impl Blocking {
@@ -79,7 +79,7 @@ impl Blocking {
         Self(link)
     }
 
-    /// Takes all messages, those that now get room included. Returns how many there are.
+    /// Takes all messages, including those that the taking lets in. Returns the number of messages.
     async fn take_all(&self, task: &mut ChannelTask) -> usize {
         self.0.grant(SubscriptionId(1), broker::Credit::UNLIMITED).unwrap();
         let mut taken = Vec::new();
@@ -105,7 +105,7 @@ fn publish(id: u32, payload: &str) -> Vec<u8> {
     out
 }
 
-/// Polls a channel, which must not end, until `done` holds.
+/// Polls a channel until `done` returns true. The channel must not end before.
 async fn turn_until(task: &mut ChannelTask, done: impl Fn(&ChannelTask) -> bool) {
     let begun = Instant::now();
     loop {
@@ -126,7 +126,7 @@ async fn a_client_whose_messages_wait_for_a_subscriber_is_not_silent() {
     let mut task = ChannelTask::new(session(&node), Channel::tcp(end), Decoder::new());
     client.write_all(&publish(7, "second")).await.unwrap();
     turn_until(&mut task, |task| task.subjects.publishing.is_blocked()).await;
-    // The channel reads nothing meanwhile, pings included.
+    // The channel reads no bytes during this time, not even pings.
     task.socket.now += 10 * task.session.keep_alive;
     task.tick();
     assert_eq!(task.phase, ChannelPhase::Open);
@@ -184,7 +184,7 @@ async fn keyspaces_that_a_client_creates_together_all_count_for_its_address() {
     client.write_all(&bytes).await.unwrap();
     let expected = before + COUNT as usize;
     turn_until(&mut task, |task| app.db.blocking().keyspace_count() == expected && task.requests.waiting() == 0).await;
-    // More if one was committed before the others were counted, until the next count.
+    // The number is higher until the next count, if one was committed before the others were counted.
     let used = app.admission.bound(Resource::Keyspaces).used();
     assert!(used >= expected as u64, "{used} of {expected} count");
 }

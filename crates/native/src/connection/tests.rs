@@ -12,8 +12,8 @@ use tokio::{
 use super::*;
 use crate::test_node::TestNode;
 
-/// The task of a connection takes the socket over from the thread that accepted it, and the runtime of its thread
-/// learns of received bytes later than the task's first poll.
+/// Tests a race: the task of a connection gets the socket from the thread that accepted it, and its runtime learns of
+/// received bytes only after the task's first poll.
 #[tokio::test]
 async fn a_client_without_its_slot_is_closed_only_after_its_first_bytes_were_read() {
     let node = TestNode::start().await;

@@ -1,4 +1,5 @@
-//! A hash during a command: its rows, and the number of fields in its key's meta.
+//! A hash during a command: its rows, and the number of its fields. The number is the hash's meta, the small value that
+//! is stored with the key.
 //!
 //! ```text
 //! key -> (hash, id, meta = fields u64 little-endian)      part (id, field) -> value
@@ -24,12 +25,12 @@ pub(super) struct Hash {
     deadline: Option<u64>,
 }
 
-/// Error returned if the meta of a hash is not its number of fields, encoded in 8 bytes.
+/// Error returned if the meta of a hash is not a number of fields, encoded in 8 bytes. Contains the meta's length.
 #[derive(Debug, thiserror::Error)]
 #[error("a hash's meta has {0} bytes instead of 8: the store is damaged")]
 struct BadMeta(usize);
 
-/// Number of fields of a hash.
+/// Returns the number of fields of a hash.
 pub(crate) fn fields_of(hash: &Collection) -> Result<u64, StoreError> {
     let Ok(count) = <[u8; 8]>::try_from(&hash.meta[..]) else {
         return Err(StoreError::Failed(Box::new(BadMeta(hash.meta.len()))));
@@ -50,7 +51,7 @@ impl Hash {
         }
     }
 
-    /// Finds the hash of a key, or prepares a new hash, which is stored only when the caller calls [`Self::put`].
+    /// Finds the hash of a key, or prepares a new one. The store contains a new hash only after [`Self::put`].
     pub(super) fn find_or_new<'a>(store: &mut dyn Store<'a>, key: &[u8]) -> Result<Self, CommandEnd> {
         if let Some(hash) = Self::find(store, key)? {
             return Ok(hash);
@@ -69,8 +70,8 @@ impl Hash {
         Ok(read.has_part(self.id, field)?)
     }
 
-    /// Sets a field of the hash. Returns true if the field is new. The caller must call [`Self::put`] afterwards,
-    /// which stores the new number of fields.
+    /// Sets a field of the hash. Returns true if the field is new. Afterwards the caller must call [`Self::put`], which
+    /// stores the new number of fields.
     pub(super) fn set<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -83,7 +84,7 @@ impl Hash {
         Ok(is_new)
     }
 
-    /// Writes the hash's key with the current number of fields. The write changes the version of the key.
+    /// Writes the hash's key with the current number of fields. This changes the version of the key.
     pub(super) fn put<'a>(self, store: &mut dyn Store<'a>, key: &'a [u8]) -> Result<(), CommandEnd> {
         let meta = Bytes::copy_from_slice(&self.fields.to_le_bytes());
         let collection = Collection { id: self.id, kind: Kind::Hash, meta };

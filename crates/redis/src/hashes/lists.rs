@@ -1,4 +1,4 @@
-//! Commands on many fields: all fields, pages, random choices. Fields are ordered by their bytes.
+//! Commands on many fields: all fields, pages, random choices. Fields are ordered by the bytes of their names.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -52,7 +52,7 @@ pub(super) fn hvals(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// Visits all fields of a hash until the visited fields no longer fit into a reply. A missing hash has no fields.
+/// Visits the fields of a hash as long as they fit into a reply. A missing hash has no fields.
 fn each(
     read: &dyn Read,
     key: &[u8],
@@ -78,14 +78,14 @@ pub(super) fn hscan(read: &dyn Read, args: &[&[u8]]) -> Answer {
     filling.finish()
 }
 
-/// `HRANDFIELD`: chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields of a hash, each with the same probability.
-/// The limit bounds the cost, because the store cannot jump to the field at a position.
+/// `HRANDFIELD`: chooses among the first [`MAX_REDIS_SCAN_ROWS`] fields of a hash, each with the same probability. This
+/// limit bounds the cost, because the store must visit all fields before the chosen one.
 pub(super) fn hrandfield(read: &dyn Read, args: &[&[u8]]) -> Answer {
     let Some(count) = args.get(2) else {
         let one = choose(read, args[1], 1, false)?.pop();
         return Ok(one.map_or(Reply::Null, |(field, _)| field));
     };
-    // Redis's own limits, needed for the same error.
+    // These are Redis's own limits. They lead to the same error as in Redis.
     let count = integer_between(count, -i64::MAX, i64::MAX)?;
     let with_values = match args[3..] {
         [] => false,
@@ -110,20 +110,19 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
     let fields = usize::try_from(hash.fields).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let mut random = Random(read.seed());
-    // Number of times that each field was chosen.
+    // Number of times that each field was chosen, by its position.
     let mut chosen = vec![0_usize; fields];
     if count < 0 {
         if wanted > MAX_REDIS_REPLY_BYTES / REDIS_REPLY_ITEM_BYTES {
             return Err(refused(REPLY_TOO_LARGE));
         }
-        // Each repetition costs a random number and a reply.
+        // Each choice costs a random number and an element of the reply.
         read.work(2 * wanted as u64)?;
         for _ in 0..wanted {
             chosen[random.below(fields)] += 1;
         }
     } else {
-        // The probability of each field is the number of fields still wanted divided by the number of
-        // remaining fields.
+        // A field is chosen with the probability of the fields still wanted divided by the remaining fields.
         let mut wanted = wanted.min(fields);
         for (at, chosen) in chosen.iter_mut().enumerate() {
             if random.below(fields - at) < wanted {

@@ -23,8 +23,8 @@ pub(super) fn reply_deadline(read: &dyn Read, args: &[&[u8]], unit: Unit, since:
     Ok(Reply::Integer(i64::try_from(count).unwrap_or(i64::MAX)))
 }
 
-/// Options NX, XX, GT and LT of EXPIRE: conditions on the current deadline of a key under which a new deadline is
-/// set.
+/// Options NX, XX, GT and LT of EXPIRE. Each is a condition on the current deadline of a key; the new deadline is set
+/// only if all conditions are met.
 #[derive(Clone, Copy, Debug, Default)]
 struct Conditions {
     nx: bool,
@@ -72,7 +72,7 @@ pub(super) fn set<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]], unit: Unit, 
     let new = unit.millis(integer(args[2])?, since, now).ok_or_else(|| bad_expire_time(args))?;
     let Some(look) = store.look(key)? else { return Ok(Reply::Integer(0)) };
     let old = look.deadline.map(|old| i64::try_from(old).unwrap_or(i64::MAX));
-    // Compares with the deadline as it would be stored.
+    // The new deadline is compared in the form in which it would be stored.
     if !conditions.are_met(old, new.min(MAX_DEADLINE_MILLIS as i64)) {
         return Ok(Reply::Integer(0));
     }

@@ -1,6 +1,6 @@
-//! MEMORY USAGE: approximate size of a key. Redis counts the bytes of its own data structures. Thalweg counts the
-//! bytes of the key and of its value, and an overhead for each stored row. For hashes and streams it extrapolates
-//! from a few rows.
+//! MEMORY USAGE: approximate size of a key. Redis counts the bytes of its own data structures. Thalweg counts the bytes
+//! of the key and of its value, and an overhead for each stored row. For hashes and streams, it extrapolates from the
+//! first rows.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -17,8 +17,8 @@ use crate::{
     streams,
 };
 
-/// Number of fields or entries from which `MEMORY USAGE` extrapolates if the client does not send the option
-/// SAMPLES.
+/// Number of fields or entries that `MEMORY USAGE` examines, and from which it extrapolates, if the client does not
+/// send the option SAMPLES.
 const DEFAULT_SAMPLES: usize = 5;
 /// Assumed overhead of each stored row in bytes: owner, revision, and index position.
 const ROW_BYTES: u64 = 48;

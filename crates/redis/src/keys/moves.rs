@@ -56,7 +56,7 @@ pub(super) fn copy<'a>(store: &mut dyn Store<'a>, args: &[&'a [u8]]) -> Answer {
     Ok(Reply::Integer(1))
 }
 
-/// Parses the options of COPY. Returns true if they contain REPLACE: then an existing target key is replaced.
+/// Parses the options of COPY. Returns true if they contain REPLACE. Then COPY replaces an existing target key.
 fn parse_copy(options: &[&[u8]]) -> Result<bool, CommandEnd> {
     let mut replaces = false;
     let mut rest = options;
@@ -68,8 +68,8 @@ fn parse_copy(options: &[&[u8]]) -> Result<bool, CommandEnd> {
             }
             [database, _after @ ..] if is(option, "db") => {
                 integer_between(database, i64::from(i32::MIN), i64::from(i32::MAX))?;
-                // A command has access to one database only: others can be other keyspaces, or caches, which
-                // no commit covers.
+                // A command can access only one database. Others can be other keyspaces or caches, and one commit
+                // cannot change several of them.
                 return Err(refused("ERR COPY does not support the DB option: leave it out, or use GET and SET"));
             }
             _ => return Err(refused(SYNTAX)),
@@ -78,9 +78,8 @@ fn parse_copy(options: &[&[u8]]) -> Result<bool, CommandEnd> {
     Ok(replaces)
 }
 
-/// Copies a collection: creates a new collection with the same parts (fields or entries). The parts are held in
-/// memory while they are copied, and all writes belong to one log entry. Therefore the number and the bytes of
-/// parts are limited.
+/// Copies a collection: creates a new collection with the same parts (fields or entries). The parts are in memory while
+/// they are copied, and one log entry contains all writes. So the number and the bytes of the parts are limited.
 fn copy_parts<'a>(store: &mut dyn Store<'a>, old: Collection) -> Result<Collection, CommandEnd> {
     let parts = gather(store, old.id)?;
     let id = store.new_collection()?;

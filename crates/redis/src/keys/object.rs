@@ -9,7 +9,8 @@ use crate::{
     store::{Kind, Read, Value},
 };
 
-/// Maximum bytes of a string that Redis stores in one allocation with the header of the value (encoding `embstr`).
+/// Maximum length in bytes of a string that Redis stores in one allocation together with its header (encoding
+/// `embstr`).
 const MAX_EMBEDDED_BYTES: usize = 44;
 
 const READ: Flags = Flags::KEYSPACE.and(Flags::READ_ONLY);

@@ -55,8 +55,8 @@ pub(super) fn keys(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// `RANDOMKEY`: chooses one of the first [`MAX_REDIS_SCAN_ROWS`] keys, each with the same probability. The limit
-/// bounds the cost, because the store cannot jump to the key at a position.
+/// `RANDOMKEY`: chooses one of the first [`MAX_REDIS_SCAN_ROWS`] keys, each with the same probability. This limit
+/// bounds the cost, because the store must visit all keys before the chosen one.
 pub(super) fn randomkey(read: &dyn Read, _: &[&[u8]]) -> Answer {
     let stored = usize::try_from(read.len()?).unwrap_or(usize::MAX).min(MAX_REDIS_SCAN_ROWS);
     if stored == 0 {
@@ -75,6 +75,6 @@ pub(super) fn randomkey(read: &dyn Read, _: &[&[u8]]) -> Answer {
         looked += 1;
         ControlFlow::Continue(())
     })?;
-    // Expired keys count as stored, but the visit skips them.
+    // Expired keys count as stored, but the visit skips them. So the chosen position may not be reached.
     Ok(chosen.or(first).unwrap_or(Reply::Null))
 }

@@ -16,7 +16,7 @@ pub(super) fn shown(argument: &[u8]) -> String {
     printable(c_string(argument))
 }
 
-/// Error for a subcommand with an option that the subcommand does not support.
+/// Error for an option that is not permitted for this subcommand.
 pub(super) fn wrong_subcommand(command: &'static str, subcommand: &[u8]) -> CommandEnd {
     errors::wrong_subcommand(command, subcommand).into()
 }

@@ -1,13 +1,13 @@
 //! Blocking reads: the state of a session that waits because of `BLOCK`.
 //!
-//! Owns: whether a command blocks, for how long and on which keys, and whether it would now find an entry.
-//! Does not own: the waiting itself, or the wake-up of a waiter.
+//! Owns: the decision if a command blocks, its maximum wait and its keys, and the check if it would now find an entry.
+//! Does not own: the waiting itself, or waking the session.
 //!
-//! Sequence: a session creates a [`Blocked`] from the arguments over one view. Then it executes the command
-//! as given, over the same view if it only reads. If the reply is a null array, and the command is not within
-//! `MULTI`, the session waits until a key of [`Blocked::keys`] is written. It then calls [`Blocked::poll`],
-//! and executes [`Blocked::arguments`] if that reports `Ready`. If the reply is again a null array (another
-//! consumer was faster), it continues to wait.
+//! Sequence: a session creates a [`Blocked`] from the arguments over one view. Then it executes the command as given.
+//! If the command only reads, it uses the same view. If the reply is a null array, and the command is not within
+//! `MULTI`, the session waits until a key of [`Blocked::keys`] is written. It then calls [`Blocked::poll`]. If this
+//! returns `Ready`, the session executes [`Blocked::arguments`]. If the reply is again a null array, because another
+//! consumer was faster, it continues to wait.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::{
     store::{Read, StoreError},
 };
 
-/// Maximum number of entries of each stream that a command returns if it had to wait and has no option `COUNT`.
+/// Maximum number of entries of each stream that a command returns if it has waited and has no option `COUNT`.
 const COUNT_AFTER_WAITING: u64 = 1000;
 
 /// An `XREAD` or `XREADGROUP` command with the option `BLOCK`, which waits until one of its streams has a new
@@ -46,12 +46,12 @@ pub enum Poll {
     Waiting,
     /// The command would return an entry if it were executed now.
     Ready,
-    /// The command must end because its stream or group no longer exists; contains the error reply to the command.
+    /// The command must end because its stream or group no longer exists. Contains the error reply for the client.
     Ended(Reply),
 }
 
 impl Blocked {
-    /// Parses a command that may have to wait. Returns `None` unless the command is a valid `XREAD` or `XREADGROUP`
+    /// Parses a command that may have to wait. Returns `None` if the command is not a valid `XREAD` or `XREADGROUP`
     /// with the option `BLOCK`.
     pub fn begin(read: &dyn Read, arguments: &[&[u8]]) -> Result<Option<Self>, StoreError> {
         let is_one = |name| arguments.first().is_some_and(|command| super::arguments::is(command, name));
@@ -109,8 +109,8 @@ impl Blocked {
         self.streams.iter().map(|(key, _)| key)
     }
 
-    /// Returns the command to execute once there is an entry. This command does not block, and its ids do not
-    /// depend on the time of execution.
+    /// Returns the arguments of the command to execute once there is an entry. This command does not block, and its ids
+    /// do not depend on the time at which it is executed.
     #[must_use]
     pub fn arguments(&self) -> Vec<Bytes> {
         let word = Bytes::from_static;
@@ -128,8 +128,7 @@ impl Blocked {
         arguments
     }
 
-    /// Checks whether the command would find an entry now. Reads each stream's meta and at most one entry of the
-    /// stream.
+    /// Checks if the command would find an entry now. Reads each stream's meta, and at most one entry of each stream.
     pub fn poll(&self, read: &dyn Read) -> Result<Poll, StoreError> {
         for (key, after) in &self.streams {
             let found = match (&self.group, after) {

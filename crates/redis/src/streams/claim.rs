@@ -26,15 +26,15 @@ use crate::{
     value::{ReplyBudget, steps_to_read},
 };
 
-/// Number of pending entries that `XAUTOCLAIM` may visit for each entry that its option COUNT allows it to claim.
+/// Number of pending entries that `XAUTOCLAIM` may visit for each entry that its option COUNT permits it to claim.
 const LOOKS: u64 = 10;
 
-/// Options of `XCLAIM` and `XAUTOCLAIM` that determine which entries are claimed, how they change, and how they are
-/// returned.
+/// Options of `XCLAIM` and `XAUTOCLAIM`. They determine which entries are claimed, how the entries change, and how they
+/// are returned.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     min_idle: i64,
-    /// Time to record as the last delivery of each claimed entry, in milliseconds since the Unix epoch.
+    /// Time that is recorded as the last delivery of each claimed entry, in milliseconds since the Unix epoch.
     delivered: u64,
     deliveries: Option<u64>,
     just_id: bool,
@@ -68,7 +68,7 @@ impl<'n> ClaimRun<'n> {
         Ok(())
     }
 
-    /// Returns the number that identifies the claiming consumer, and creates the consumer if it does not exist.
+    /// Returns the number that identifies the claiming consumer. Creates the consumer if it does not exist.
     fn consumer<'a>(&mut self, store: &mut dyn Store<'a>) -> Result<u64, CommandEnd> {
         if let Some(number) = self.consumer {
             return Ok(number);
@@ -184,15 +184,15 @@ impl Options {
                 _ => return Err(CommandEnd::error(format!("ERR Unrecognized XCLAIM option '{}'", shown(option)))),
             }
         }
-        // A time in the future or before the epoch counts as now, because clients use their own clocks.
+        // Clients use their own clocks, so a time in the future or before the epoch counts as now.
         parsed.delivered = u64::try_from(delivered).ok().filter(|time| *time <= now).unwrap_or(now);
         Ok(parsed)
     }
 }
 
-/// Steps of examining a pending entry.
+/// Steps of work for examining a pending entry.
 const CANDIDATE_STEPS: u64 = ROW;
-/// Steps of claiming an entry: its row, and the rows of its old and new state.
+/// Steps of work for claiming an entry: for its row, and for the rows of its old and its new pending state.
 const CLAIM_STEPS: u64 = READ + 3 * WRITE + 1;
 
 /// `XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]`: assigns idle pending entries to a
@@ -251,8 +251,8 @@ fn parse_count(argument: &[u8]) -> Result<u64, CommandEnd> {
     is_allowed.then_some(count as u64).ok_or_else(|| CommandEnd::error("ERR COUNT must be > 0"))
 }
 
-/// Returns the pending entries that `XAUTOCLAIM` visits, and the id of the next pending entry after them; zero if
-/// there is none.
+/// Returns the pending entries that `XAUTOCLAIM` visits, and the id of the next pending entry after them. The id is
+/// zero if there is no such entry.
 fn candidates(
     read: &dyn Read,
     claiming: &ClaimRun<'_>,

@@ -1,10 +1,10 @@
-//! `XREADGROUP`: delivers entries to a consumer; they stay pending until it acknowledges them.
+//! `XREADGROUP`: delivers entries to a consumer. The entries stay pending until the consumer acknowledges them.
 //!
-//! Owns: the delivery of new entries and of pending ones again, and the group's position. Does not own: the arguments,
-//! which `XREAD` shares (`read`), waiting (`block`), or the rows of pending entries (`pending`).
+//! Owns: the delivery of new entries, the repeated delivery of pending ones, and the group's position. Does not own:
+//! the arguments, which `XREAD` shares (`read`), waiting (`block`), or the rows of pending entries (`pending`).
 //!
-//! Invariant: a delivery stops before it becomes too expensive and leaves the remaining entries to the next command, so
-//! a command without `COUNT` is not rejected ([`MAX_REDIS_STREAM_ROWS`],
+//! Invariant: a delivery stops before it becomes too expensive, and leaves the remaining entries to the next command.
+//! So a command without `COUNT` is not rejected ([`MAX_REDIS_STREAM_ROWS`],
 //! [`MAX_REDIS_DELIVERY_STEPS`](thalweg_types::limits)).
 
 use std::{collections::BTreeMap, ops::ControlFlow};
@@ -31,14 +31,17 @@ use crate::{
     value::{ReplyBudget, steps_to_read},
 };
 
-/// Steps of the rows that a delivery reads and writes for a stream: those of the stream, the group and the consumer.
+/// Steps of work for a delivery from one stream, without its entries: for the rows of the stream, the group and the
+/// consumer.
 const STREAM_STEPS: u64 = 2 * SCAN + 4 * READ + 4 * WRITE;
-/// Steps of delivering a new entry: its row, the row that it may have as a pending entry, and the rows of its new
-/// state.
+/// Steps of work for delivering a new entry: for its row, for the row that it may already have as a pending entry, and
+/// for the rows of its new state.
 const NEW_STEPS: u64 = 2 * ROW + 3 * WRITE + 1;
-/// Steps of finding an entry that is pending with the consumer: a row of each of the two lists.
+/// Steps of work for finding an entry that is pending with the consumer: for its rows in the consumer's and the group's
+/// list.
 const FOUND_STEPS: u64 = ROW + READ;
-/// Steps of delivering a pending entry again, after it was found: its row, and the row of its new state.
+/// Steps of work for delivering a pending entry again, after it was found: for its row, and for the row of its new
+/// state.
 const AGAIN_STEPS: u64 = READ + WRITE + 1;
 
 /// `XREADGROUP GROUP group consumer [COUNT count] [BLOCK milliseconds] [NOACK] STREAMS key [key ...] id [id ...]`:
@@ -58,7 +61,7 @@ pub(super) fn xreadgroup<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) 
         let Some((stream, row)) = groups::find_with_stream(&*store, key, group)? else { continue };
         let is_served = match from {
             ReadStart::After(_) => true,
-            // Looking for an entry reads it.
+            // This check reads the entry, so it must have room in the budget.
             ReadStart::New => budget.has_room_for_largest() && stream.has_after(&*store, row.last_id)?,
         };
         if is_served {
@@ -129,7 +132,7 @@ impl<'n> Delivery<'n> {
         self.stream.visit(&*store, (first, EntryId::MAX), Order::Ascending, &mut |id, value| {
             let entry = entry_reply(id, value)?;
             if entries.is_empty() {
-                // It was read before, to find out whether there is one.
+                // The check for new entries has read this one already, so the steps count again.
                 budget.work(steps_to_read(&entry));
             }
             if !budget.fits_delivery(&entry, NEW_STEPS) {
@@ -149,7 +152,7 @@ impl<'n> Delivery<'n> {
     }
 
     /// Records that the group has received all entries up to this id. The number of entries that the group has read
-    /// stays known unless entries after the id were deleted.
+    /// stays known, unless entries after the id were deleted.
     fn advance(&mut self, id: EntryId) {
         let group = &mut self.ledger.group;
         if group.read >= 0 && !self.stream.has_gaps_from(id) {
@@ -160,8 +163,8 @@ impl<'n> Delivery<'n> {
         group.last_id = id;
     }
 
-    /// Records delivered entries as pending with the consumer. Some can already be pending, because `XGROUP SETID`
-    /// can set the group back to an earlier entry.
+    /// Records delivered entries as pending with the consumer. Some entries can already be pending, because `XGROUP
+    /// SETID` can set the group back to an earlier entry.
     fn own<'a>(&mut self, store: &mut dyn Store<'a>, ids: &[EntryId]) -> Result<(), StoreError> {
         let (Some(&first), Some(&last)) = (ids.first(), ids.last()) else { return Ok(()) };
         let mut olds = BTreeMap::new();
@@ -176,7 +179,7 @@ impl<'n> Delivery<'n> {
         Ok(())
     }
 
-    /// Delivers again the entries after an id that are already pending with the consumer.
+    /// Delivers entries after `id` again that are already pending with the consumer.
     fn again<'a>(
         &mut self,
         store: &mut dyn Store<'a>,

@@ -1,7 +1,7 @@
 //! Leftovers of destroyed groups: their consumers and pending entries.
 //!
-//! A few rows are removed together with the group. If rows are left, a *grave* row records that, and
-//! each later change of the stream removes a few more rows. So no single command pays for a large group.
+//! Destroying a group removes only a few of its rows. If rows are left, a *grave* row records this, and each later
+//! change of the stream removes a few more. So no single command pays for a large group.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::store::{CollectionId, Store, StoreError};
 
-/// Removes some rows of a destroyed group. If rows are left, writes a grave row, which makes later commands remove
+/// Removes some rows of a destroyed group. If rows are left, writes a grave row. Because of it, later commands remove
 /// more rows.
 pub(super) fn remove<'a>(
     at: CollectionId,
@@ -29,7 +29,7 @@ pub(super) fn remove<'a>(
     Ok(())
 }
 
-/// Removes some of the rows that a destroyed group has left, if there is such a group.
+/// Removes some of the rows that a destroyed group has left. Does nothing if no destroyed group has rows left.
 pub(super) fn sweep<'a>(at: CollectionId, meta: &mut Meta, store: &mut dyn Store<'a>) -> Result<(), StoreError> {
     if meta.graves == 0 {
         return Ok(());

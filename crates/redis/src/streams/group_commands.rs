@@ -137,7 +137,7 @@ fn no_stream() -> CommandEnd {
     )
 }
 
-/// Runs the subcommands of `XGROUP` that need an existing stream; most of them also need an existing group.
+/// Runs the subcommands of `XGROUP` that need an existing stream. Most of them also need an existing group.
 fn on_stream<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]], command: &str) -> Answer {
     let options = match command {
         "setid" => Options::parse(arguments, false)?,

@@ -1,7 +1,7 @@
 //! Rows of consumer groups and of their consumers.
 //!
-//! Owns: finding groups and consumers by name, creating consumers, and the limits of their number and names.
-//! Does not own pending entries, nor the commands on groups.
+//! Owns: finding groups and consumers by name, creating consumers, and the limits of their number and names. Does not
+//! own: pending entries, and the commands on groups.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -89,7 +89,7 @@ pub(super) fn consumers(read: &dyn Read, stream: &Stream, group: &Group) -> Resu
     numbers.into_iter().map(|number| Ok((number, consumer(read, stream, number)?))).collect()
 }
 
-/// Creates a consumer that does not exist. Increments the group's count of consumers, but does not write the
+/// Creates a consumer that does not exist yet. Increments the group's count of consumers. The caller must write the
 /// group's row.
 pub(super) fn create_consumer<'a>(
     store: &mut dyn Store<'a>,
@@ -107,8 +107,7 @@ pub(super) fn create_consumer<'a>(
     Ok((number, consumer))
 }
 
-/// Returns an error if a consumer does not exist and cannot be created. Callers call this function before they
-/// change anything.
+/// Returns an error if a consumer does not exist and cannot be created. Callers check this before they change anything.
 pub(super) fn check_consumer(read: &dyn Read, stream: &Stream, group: &Group, name: &[u8]) -> Result<(), CommandEnd> {
     match consumer_number(read, stream, group, name)? {
         Some(_) => Ok(()),

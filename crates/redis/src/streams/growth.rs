@@ -1,10 +1,10 @@
-//! Notes about the streams that may have got entries, for callers on this node that wait for entries.
+//! Notes about the streams that may have got entries. Callers on this node that wait for entries are woken by them.
 //!
-//! Owns: the notes from the apply of a command until they are taken. Does not own: the waiting callers. The notes
-//! affect only which of them are woken, never an outcome.
+//! Owns: the notes, from the apply of a command until the engine takes them. Does not own: the waiting callers. The
+//! notes determine only which callers are woken, never an outcome.
 //!
-//! Invariant: a note is taken only after its entry is visible to readers. So a caller that registers, and then reads a
-//! view without the entry, finds its key in a later note.
+//! Invariant: a note can be taken only after its entry is visible to readers. So if a caller registers, and then reads
+//! a view without the entry, a later note contains its key.
 
 use std::{
     collections::hash_map::DefaultHasher,
@@ -17,8 +17,8 @@ use std::{
 
 use crate::command::Command;
 
-/// Maximum number of keys in the notes that are not taken yet. With more, the notes say only that some streams have
-/// grown.
+/// Maximum number of keys in the notes that were not taken yet. With more keys, the notes state only that any stream
+/// may have grown.
 const MAX_KEYS: usize = 1024;
 
 /// Redis streams that may have got entries.
@@ -29,7 +29,8 @@ pub enum GrownStreams {
     None,
     /// The streams with keys of these [hashes](stream_key_hash), in any keyspace.
     Keys(Vec<u64>),
-    /// Any streams: their keys were not noted, because no caller waited then, or because there were too many.
+    /// Any stream may have got entries. Its key was not recorded, because no caller waited at that time, or because
+    /// there were too many keys.
     Any,
 }
 
@@ -56,8 +57,8 @@ impl GrownStreams {
     }
 }
 
-/// Returns the hash by which [`GrownStreams`] names the key of a stream. It is the same in all calls of a process. Two
-/// keys with one hash cost a needless wake.
+/// Returns the hash by which [`GrownStreams`] names the key of a stream. It is the same for all calls in one process.
+/// If two keys have one hash, a caller is woken needlessly.
 #[must_use]
 pub fn stream_key_hash(key: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -65,12 +66,12 @@ pub fn stream_key_hash(key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Returns true if a command can add an entry to a stream, or put a stream with entries at a key.
+/// Returns true if a command can add an entry to a stream, or store a stream with entries under a key.
 fn adds_entries(command: &Command) -> bool {
     matches!(command.name, "xadd" | "rename" | "renamenx" | "copy")
 }
 
-/// Notes of a machine that the engine has not taken yet.
+/// Notes of a state machine that the engine has not taken yet.
 #[derive(Debug, Default)]
 pub struct GrowthNotes {
     /// Number of callers on this node that wait for entries.
@@ -87,7 +88,7 @@ impl GrowthNotes {
         GrowthWaiter(Arc::clone(self))
     }
 
-    /// Returns the notes, if a caller waits, and forgets them.
+    /// Removes and returns the notes, if a caller waits. Otherwise returns [`GrownStreams::None`].
     #[must_use]
     pub fn take(&self) -> GrownStreams {
         if self.waiters.load(Ordering::SeqCst) == 0 || !self.has_grown.load(Ordering::Acquire) {
@@ -98,7 +99,7 @@ impl GrowthNotes {
         std::mem::take(&mut grown)
     }
 
-    /// Notes, in the notes of the log record being applied, the keys of a command that was carried out.
+    /// Adds the keys of an executed command to `of_record`, the notes of the log record that is being applied.
     #[inline]
     pub fn note(&self, of_record: &mut GrownStreams, command: &Command, args: &[&[u8]]) {
         if !adds_entries(command) {
@@ -111,7 +112,8 @@ impl GrowthNotes {
         }
     }
 
-    /// Adds the notes of a log record that is visible to readers now.
+    /// Adds the notes of a log record to those that can be taken. The caller does this once the record is visible to
+    /// readers.
     pub fn publish(&self, of_record: &mut GrownStreams) {
         if *of_record != GrownStreams::None {
             self.lock().merge(std::mem::take(of_record));
@@ -119,7 +121,7 @@ impl GrowthNotes {
         }
     }
 
-    /// Notes that any stream may have got entries.
+    /// Records that any stream may have got entries.
     pub fn note_all(&self) {
         self.publish(&mut GrownStreams::Any);
     }

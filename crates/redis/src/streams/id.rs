@@ -1,7 +1,7 @@
 //! Ids of entries, and the forms in which clients write them.
 //!
-//! Owns: `ms-seq` in all forms that Redis accepts, including odd ones: a zero byte ends an id, as in a C
-//! string, and numbers that are not canonical are parsed like `strtoull` does.
+//! Owns: `ms-seq` in all forms that Redis accepts, including unusual ones: a zero byte ends an id, as in a C string,
+//! and numbers that are not canonical are parsed as `strtoull` does.
 
 use std::fmt;
 
@@ -18,7 +18,8 @@ const INVALID: &str = "ERR Invalid stream ID specified as stream command argumen
 /// Maximum bytes of an argument that is parsed as an id.
 const MAX_ID_BYTES: usize = 127;
 
-/// Id of an entry. Ordered, and dense: every id has a direct successor and predecessor, except at the ends.
+/// Id of an entry. Ids are ordered. Each has a direct successor and a direct predecessor, except the highest and the
+/// lowest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
     /// Milliseconds since the Unix epoch, unless the client chose another value.
@@ -66,14 +67,14 @@ impl EntryId {
 
     /// Returns the id as a bulk string.
     pub(super) fn reply(self) -> Reply {
-        // Same text as `Display`, but many times faster: every XADD replies with an id.
+        // The text is the same as that of `Display`, but this code is many times faster. Every XADD replies with an id.
         let mut text = [b'-'; 2 * MAX_DIGITS + 1];
         let dash = put_digits(&mut text, self.seq) - 1;
         let begin = put_digits(&mut text[..dash], self.ms);
         Reply::Bulk(Bytes::copy_from_slice(&text[begin..]))
     }
 
-    /// Parses an id that is neither `-` nor `+`. If the id has no sequence number, the sequence number is `seq`.
+    /// Parses an id that is neither `-` nor `+`. An id without a sequence number gets the sequence number `seq`.
     pub(super) fn strict(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Id(id)) => Ok(id),
@@ -82,8 +83,8 @@ impl EntryId {
         }
     }
 
-    /// Parses an id, `-` (the lowest id) or `+` (the highest). If an id has no sequence number, the sequence number
-    /// is `seq`.
+    /// Parses an id, `-` (the lowest id) or `+` (the highest). An id without a sequence number gets the sequence number
+    /// `seq`.
     pub(super) fn any(argument: &[u8], seq: u64) -> Result<Self, CommandEnd> {
         match ParsedId::parse(argument) {
             Some(ParsedId::Lowest) => Ok(Self::ZERO),
@@ -126,9 +127,9 @@ impl fmt::Display for EntryId {
 pub(super) enum NewId {
     /// `*`: the store derives the id from the current time.
     Next,
-    /// `ms-*`: the next id of that millisecond.
+    /// `ms-*`: the next id of this millisecond.
     NextOf(u64),
-    /// The complete id that the client chose.
+    /// A complete id that the client chose.
     Is(EntryId),
 }
 
@@ -141,8 +142,8 @@ impl NewId {
         }
     }
 
-    /// Returns the id of an entry added after `last` at time `now`, or `None` if no id above `last` satisfies
-    /// the request.
+    /// Returns the id of an entry that is added after `last` at the time `now`. Returns `None` if no id above `last`
+    /// satisfies the request.
     pub(super) fn after(self, last: EntryId, now: u64) -> Option<EntryId> {
         let id = match self {
             Self::Next if now > last.ms => EntryId { ms: now, seq: 0 },
@@ -184,8 +185,8 @@ impl ParsedId {
     }
 }
 
-/// Returns the id of an exclusive bound: the text after its opening bracket, as in `(5-1`. Returns `None` for an
-/// inclusive bound.
+/// Returns the text after the opening bracket of an exclusive bound such as `(5-1`. Returns `None` for an inclusive
+/// bound.
 fn exclusive(argument: &[u8]) -> Option<&[u8]> {
     argument.strip_prefix(b"(").filter(|rest| !rest.is_empty())
 }

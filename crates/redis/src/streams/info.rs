@@ -3,7 +3,8 @@
 //! Owns: the subcommands, the form of their replies, and the bound on the pending entries that a full report visits.
 //! Does not own: the rows that they read (`groups`, `pending`, `stream`).
 //!
-//! `radix-tree-keys` and `radix-tree-nodes` are reported as if each tree node held one entry; there is no such tree.
+//! Thalweg has no radix tree. `radix-tree-keys` and `radix-tree-nodes` are reported as if each tree node held one
+//! entry.
 
 use std::ops::ControlFlow;
 
@@ -112,7 +113,7 @@ fn entries_read(group: &Group) -> Reply {
     if group.read == -1 { Reply::Null } else { Reply::Integer(group.read) }
 }
 
-/// Returns the number of entries that the group has not received; null if that number is unknown.
+/// Returns the number of entries that the group has not received yet; null if this number is unknown.
 fn lag(stream: &Stream, group: &Group) -> Reply {
     let added = stream.meta.added;
     if added == 0 {

@@ -1,7 +1,7 @@
 //! Byte layout of a stream in the store: its meta and its parts.
 //!
-//! Owns: names and values of all parts; `docs/formats/redis.md` describes them in prose. Does not own
-//! consistency between rows: code that changes a row also updates the counters in other rows.
+//! Owns: names and values of all parts; `docs/formats/redis.md` describes them in prose. Does not own: consistency
+//! between rows. Code that changes a row also updates the counters in other rows.
 //!
 //! ```text
 //! name                       value
@@ -10,7 +10,7 @@
 //! 3 | group u64 | name       number of the consumer of that name
 //! 4 | consumer u64           consumer
 //! 5 | group u64 | id         pending: delivered, and not acknowledged
-//! 6 | consumer u64 | id      nothing: that one is pending with that consumer
+//! 6 | consumer u64 | id      nothing: the entry of row 5 is pending with this consumer
 //! 7 | group u64              nothing: the group is destroyed, but some of its rows 3 to 6 are left
 //! ```
 //!
@@ -27,7 +27,7 @@ use thalweg_types::reply::Reply;
 use super::id::EntryId;
 use crate::store::StoreError;
 
-/// First byte of a row's name, which determines the kind of the row.
+/// First byte of an entry's row name. The first byte of a row's name determines the kind of the row.
 const ENTRY: u8 = 1;
 const GROUP: u8 = 2;
 const CONSUMER_NAME: u8 = 3;
@@ -39,7 +39,7 @@ const GRAVE: u8 = 7;
 /// whose fields are stored elsewhere.
 const FORM_FIELDS: u8 = 0;
 
-/// Error returned if the meta or a row of a stream is damaged, so that its bytes cannot be decoded.
+/// Error returned if the bytes of a stream's meta or row are damaged and cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("a stream's {what} is damaged: its {len} bytes do not decode")]
 pub struct Corrupt {
@@ -58,7 +58,7 @@ pub(super) fn damaged(what: &'static str, bytes: &[u8]) -> StoreError {
 pub struct Meta {
     /// Number of entries in the stream.
     pub len: u64,
-    /// Id of the newest entry ever added, or the id set by `XSETID`. `last_id >= ` the ids of all entries.
+    /// Id of the newest entry ever added, or the id set by `XSETID`. It is at least as high as the ids of all entries.
     pub last_id: EntryId,
     /// Highest id of an entry that `XDEL` removed.
     pub max_deleted_id: EntryId,
@@ -70,7 +70,7 @@ pub struct Meta {
     pub next_number: u64,
     /// Number of consumer groups.
     pub groups: u32,
-    /// Number of destroyed groups of which rows are left. Each has a grave row, of kind 7.
+    /// Number of destroyed groups that have rows left. Each of them has a grave row (kind 7).
     pub graves: u32,
 }
 
@@ -261,12 +261,12 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Reply, StoreError> {
     Ok(Reply::Array(fields))
 }
 
-/// Increments a counter. A counter at its maximum, which only a damaged row can contain, stays at the maximum.
+/// Increments a counter. If the counter is at its maximum, it stays there; only a damaged row can contain the maximum.
 pub(super) fn increment(counter: &mut u64) {
     *counter = counter.saturating_add(1);
 }
 
-/// Decrements a counter. Returns an error at zero, which means that the rows contradict the counter.
+/// Decrements a counter. Returns an error if the counter is zero, because the rows then contradict it.
 pub(super) fn decrement(counter: &mut u64) -> Result<(), StoreError> {
     *counter = counter.checked_sub(1).ok_or_else(|| damaged("counter", b""))?;
     Ok(())
@@ -304,7 +304,7 @@ pub(super) const GROUPS: (&[u8], &[u8]) = (&[GROUP], &[GROUP + 1]);
 pub(super) const GRAVES: (&[u8], &[u8]) = (&[GRAVE], &[GRAVE + 1]);
 
 /// Returns the name of the row that maps a consumer's name to its number. With an empty consumer name, returns the
-/// prefix of these rows of a group.
+/// prefix that these rows of a group have in common.
 #[must_use]
 pub fn consumer_name(group: u64, name: &[u8]) -> Vec<u8> {
     [&[CONSUMER_NAME], &group.to_be_bytes()[..], name].concat()
@@ -322,7 +322,7 @@ pub fn pending(group: u64, id: EntryId) -> [u8; 25] {
     numbered_id(PENDING, group, id)
 }
 
-/// Returns the name of the row by which a consumer's pending entry is found.
+/// Returns the name of the row that lists a pending entry under its consumer.
 #[must_use]
 pub fn pending_with(consumer: u64, id: EntryId) -> [u8; 25] {
     numbered_id(PENDING_WITH, consumer, id)

@@ -1,7 +1,7 @@
 //! Native streams as Redis streams: records appear as entries, and added entries become records.
 //!
-//! Owns: the conversion, for a database whose keys are native streams. Does not own the streams. Their owner
-//! implements [`Read`](crate::Read) with the functions here, so that all reading commands work, and executes
+//! Owns: the conversion, for a database whose keys are native streams. Does not own: the streams. Their owner
+//! implements [`Read`](crate::Read) with the functions of this module, so that all reading commands work. It executes
 //! the writes that [`Write::parse`] returns.
 //!
 //! ```text
@@ -9,7 +9,7 @@
 //! entry    1700000000123-42   key … · header value · … · payload …
 //! ```
 //!
-//! Invariant: ids increase with offsets, because times never decrease. `docs/redis-streams.md` explains why.
+//! Invariant: ids increase with offsets, because times never decrease. `docs/redis-streams.md` explains this.
 
 use std::ops::Bound;
 
@@ -45,7 +45,8 @@ pub fn id_of(time: SpaceTime, offset: Offset) -> EntryId {
 }
 
 /// Returns the encoded meta of the Redis stream that presents a native stream. The native stream has records from
-/// `start` up to, but excluding, `next`. The times are those of the first kept and of the last appended record.
+/// `start` up to, but excluding, `next`. `first_time` is the time of the first kept record, and `last_time` that of the
+/// last appended record.
 #[must_use]
 pub fn meta(start: Offset, next: Offset, first_time: SpaceTime, last_time: SpaceTime) -> Bytes {
     let len = next.0.saturating_sub(start.0);
@@ -70,8 +71,8 @@ pub fn entry_of(record: &Record<'_>) -> Vec<u8> {
     layout::encode_entry(&fields)
 }
 
-/// Returns the first and the last id of the entries whose row names can be within the bounds; `None` if no entry
-/// can be within them.
+/// Returns the lowest and the highest id of entries whose row names can be within the bounds. Returns `None` if no
+/// entry can be within them.
 #[must_use]
 pub fn ids_within((lower, upper): (Bound<&[u8]>, Bound<&[u8]>)) -> Option<(EntryId, EntryId)> {
     let (lowest, highest) = (layout::entry(EntryId::ZERO), layout::entry(EntryId::MAX));
@@ -105,15 +106,15 @@ impl TrimBound {
         }
     }
 
-    /// Returns the offset of the first record to keep. The stream has the offsets from `start` up to, but
-    /// excluding, `next`. `first` is the offset of the id that [`first_id`](Self::first_id) returned.
+    /// Returns the offset of the first record to keep. The stream has the offsets from `start` up to, but excluding,
+    /// `next`. `first` is the offset that belongs to the id that [`first_id`](Self::first_id) returned.
     #[must_use]
     pub fn start(self, start: Offset, next: Offset, first: Option<Offset>) -> Offset {
         let wanted = match (self.0.keep, first) {
             (Keep::Newest(len), _) => next.0.saturating_sub(len),
             (Keep::From(_), first) => first.map_or(0, |first| first.0),
         };
-        // Trimming reads no records, so the row limit of other streams does not apply.
+        // Trimming a native stream reads no records, so the limit on rows does not apply.
         Offset(wanted.max(start.0).min(next.0).min(start.0.saturating_add(self.0.limit)))
     }
 }

@@ -1,8 +1,8 @@
-//! Pending lists of groups and consumers: entries that were delivered but not acknowledged. `XACK` and
-//! `XPENDING`.
+//! Pending lists of groups and consumers: entries that were delivered but not acknowledged. Also the commands `XACK`
+//! and `XPENDING`.
 //!
-//! Owns: the consistency of the rows of pending entries (rows 5 and 6 of the layout) with the counters of groups
-//! and consumers.
+//! Owns: the consistency of the rows of pending entries (rows 5 and 6 of the layout) with the counters of groups and
+//! consumers.
 
 use std::{
     collections::BTreeMap,
@@ -26,8 +26,8 @@ use crate::{
     store::{CollectionId, Read, Store, StoreError},
 };
 
-/// A group whose pending entries a command changes. The changed rows of the group and of its consumers are written
-/// once, by [`Self::close`].
+/// A group whose pending entries a command changes. [`Self::close`] writes the changed rows of the group and of its
+/// consumers once.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub group: Group,
@@ -51,7 +51,7 @@ impl Ledger {
         Ok(self.consumers.get_mut(&number).expect("inserted above"))
     }
 
-    /// Drops the changes to a consumer, so that [`Self::close`] does not write its row.
+    /// Drops the changes of a consumer, so that [`Self::close`] does not write the consumer's row.
     pub(super) fn forget(&mut self, number: u64) {
         self.consumers.remove(&number);
     }
@@ -62,8 +62,8 @@ impl Ledger {
         row.map(|row| Pending::decode(&row)).transpose()
     }
 
-    /// Assigns an entry to a consumer, or changes the time and number of its deliveries. `old` is the previous
-    /// pending state of the entry.
+    /// Assigns an entry to a consumer, or changes the time and number of its deliveries. `old` is the previous pending
+    /// state of the entry; `None` if it was not pending.
     pub(super) fn put<'a>(
         &mut self,
         store: &mut dyn Store<'a>,
@@ -173,7 +173,7 @@ pub(super) fn xack<'a>(store: &mut dyn Store<'a>, arguments: &[&'a [u8]]) -> Ans
     Ok(Reply::Integer(acked))
 }
 
-/// Options of an `XPENDING` command: which pending entries it lists.
+/// Options of an `XPENDING` command. They determine which pending entries it lists.
 struct PendingQuery<'a> {
     ids: (EntryId, EntryId),
     count: u64,
@@ -299,7 +299,7 @@ fn visit_consumer(
     }
 }
 
-/// Milliseconds since the last delivery of an entry; negative if the clock went back.
+/// Returns the milliseconds since the last delivery of an entry. Negative if the clock has gone back since.
 pub(super) fn idle(now: u64, pending: Pending) -> i64 {
     (now as i64).wrapping_sub(pending.delivered as i64)
 }

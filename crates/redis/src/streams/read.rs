@@ -20,12 +20,12 @@ use crate::{
 pub(super) struct Reading<'a> {
     /// Names of the group and of the consumer; only for `XREADGROUP`.
     pub group: Option<(&'a [u8], &'a [u8])>,
-    /// Maximum number of entries that the command returns of each stream; `None` without a limit.
+    /// Maximum number of entries that the command returns from each stream; `None` for no limit.
     pub count: Option<u64>,
     /// Maximum time to wait for an entry, in milliseconds; 0 waits without a limit. `None` if the command does not
     /// wait.
     pub block: Option<u64>,
-    /// True if the entries delivered to the consumer do not become pending (option NOACK).
+    /// True if entries do not become pending when they are delivered (option NOACK).
     pub no_ack: bool,
     pub keys: Vec<&'a [u8]>,
     pub ids: Vec<&'a [u8]>,
@@ -34,8 +34,8 @@ pub(super) struct Reading<'a> {
 /// Start of a read of one stream: after an id, or at the first entry that the group has not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadStart {
-    /// Reads entries after this id. A command that reads for a group returns only entries that are already pending
-    /// with its consumer.
+    /// Reads entries after this id. A command that reads for a group returns only those entries that are already
+    /// pending with its consumer.
     After(EntryId),
     /// Reads entries that the group has not received yet.
     New,
@@ -88,7 +88,7 @@ impl<'a> Reading<'a> {
         Ok(reading)
     }
 
-    /// Returns where the read of one stream starts. `id` is the client's argument, and `last` the last id of the
+    /// Returns the start of the read of one stream. `id` is the client's argument, and `last` is the last id of the
     /// stream.
     pub(super) fn from(&self, id: &[u8], last: EntryId) -> Result<ReadStart, CommandEnd> {
         let text = match (c_string(id), self.group.is_some()) {
@@ -148,7 +148,7 @@ pub(super) fn xread(read: &dyn Read, arguments: &[&[u8]]) -> Answer {
         }
     }
     if found.is_empty() {
-        // There are entries, but no room for the first of them.
+        // Returns the error if there are entries, but no room for the first of them.
         budget.check()?;
     }
     Ok(streams(found))
@@ -169,7 +169,7 @@ fn after(
     }
 }
 
-/// Creates the reply of a command that has read several streams; a null array if no stream had entries.
+/// Creates the reply of a command that has read several streams. It is a null array if no stream had entries.
 pub(super) fn streams(found: Vec<(Reply, Reply)>) -> Reply {
     if found.is_empty() { Reply::NullArray } else { Reply::Pairs(found) }
 }

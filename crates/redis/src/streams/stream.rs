@@ -1,10 +1,10 @@
 //! A stream during a command: reading, changing and saving it.
 //!
-//! Owns: entries and their counters in the meta. Does not own groups.
+//! Owns: entries and their counters in the meta. Does not own: groups.
 //!
 //! Invariants:
-//! * Adding an entry writes one part and one meta, for any length of the stream. Removing costs in proportion
-//!   to the removed entries.
+//! * Adding an entry writes one part and one meta, for any length of the stream. The cost of removing is proportional
+//!   to the number of removed entries.
 //! * A command that changed entries ends with [`Stream::save`], which changes the key's version. A command
 //!   that changed only groups or the last id ends with [`Stream::save_groups`]: `WATCH` ignores such changes,
 //!   as in Redis.
@@ -111,7 +111,7 @@ impl Stream {
         Ok(id)
     }
 
-    /// Passes the id and the encoded fields of each entry from `first` to `last`, both inclusive, to a visitor.
+    /// Calls a visitor with the id and the encoded fields of each entry from `first` to `last`, both inclusive.
     pub(super) fn visit(
         &self,
         read: &dyn Read,
@@ -119,7 +119,7 @@ impl Stream {
         order: Order,
         visit: &mut dyn FnMut(EntryId, &[u8]) -> Flow,
     ) -> Result<(), StoreError> {
-        // Trimmed entries leave tombstones before the first entry, which a scan need not visit.
+        // Trimmed entries leave tombstones before the first entry. Starting at the first entry avoids a scan of them.
         let first = first.max(self.meta.first_id);
         if self.meta.len == 0 || first > last {
             return Ok(());
@@ -141,7 +141,8 @@ impl Stream {
         read.has_part(self.at, &layout::entry(id))
     }
 
-    /// Returns the lowest or the highest id of the entries within an inclusive range, depending on `order`.
+    /// Returns the lowest or the highest id of the entries within an inclusive range, depending on `order`. `None` if
+    /// the range has no entries.
     pub(super) fn first_or_last(
         &self,
         read: &dyn Read,
@@ -159,7 +160,8 @@ impl Stream {
     /// Returns true if there are entries above an id.
     pub(super) fn has_after(&self, read: &dyn Read, id: EntryId) -> Result<bool, StoreError> {
         match id.next() {
-            // Usually the id is that of the last entry. Then nothing can be above it, and no read is needed.
+            // If the id is that of the last entry, which is the usual case, no entry is above it, and no read is
+            // needed.
             Some(next) if next <= self.meta.last_id => {
                 Ok(self.first_or_last(read, (next, EntryId::MAX), Order::Ascending)?.is_some())
             }
@@ -178,8 +180,8 @@ impl Stream {
         Ok(was_there)
     }
 
-    /// Removes entries from the start of the stream while `goes` returns true; its arguments are the number of
-    /// remaining entries and the id of the next entry. Stops after [`MAX_REDIS_TRIM_BYTES`] bytes of removed
+    /// Removes entries from the start of the stream while `goes` returns true. The arguments of `goes` are the number
+    /// of remaining entries and the id of the next entry. Stops after [`MAX_REDIS_TRIM_BYTES`] bytes of removed
     /// entries.
     pub(super) fn trim<'a>(
         &mut self,
@@ -210,8 +212,8 @@ impl Stream {
         len > 0 && max_deleted_id != EntryId::ZERO && first_id <= max_deleted_id && id <= max_deleted_id
     }
 
-    /// Returns the number of entries ever added with ids up to this one; `None` if the number is unknown without
-    /// counting entries.
+    /// Returns the number of entries ever added with ids up to this one; `None` if finding it would require counting
+    /// entries.
     pub(super) fn added_up_to(&self, id: EntryId) -> Option<u64> {
         let Meta { len, last_id, first_id, max_deleted_id, added, .. } = self.meta;
         if added == 0 {

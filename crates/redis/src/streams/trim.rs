@@ -1,11 +1,11 @@
 //! Trimming: options of `XADD` and `XTRIM`, and the `XTRIM` command.
 //!
-//! A trim with the option `~` (approximately) trims exactly, as if each node of Redis's tree held one entry.
-//! Redis's rules permit that, and in Thalweg an exact trim costs no more. `LIMIT` bounds the number of removed
-//! entries, as in Redis.
+//! A trim with the option `~` (approximately) trims exactly, as if each node of Redis's tree held one entry. Redis's
+//! rules permit this, and in Thalweg an exact trim costs no more. `LIMIT` bounds the number of removed entries, as in
+//! Redis.
 //!
-//! Invariant: a command removes at most [`MAX_REDIS_STREAM_ROWS`] entries, and about 16 MiB of them; later commands
-//! remove the remaining ones.
+//! Invariant: a command removes at most [`MAX_REDIS_STREAM_ROWS`] entries, and about 16 MiB of them. Later commands
+//! remove the remaining entries.
 
 use thalweg_types::limits::MAX_REDIS_STREAM_ROWS;
 
@@ -21,8 +21,8 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// Maximum number of entries that a trim with `~` but without `LIMIT` removes: the content of a hundred of Redis's
-/// tree nodes.
+/// Maximum number of entries that a trim with `~` but without `LIMIT` removes. It equals the entries in a hundred nodes
+/// of Redis's tree.
 const DEFAULT_LIMIT: u64 = 100 * 100;
 
 /// Entries that a trim keeps.
@@ -71,7 +71,7 @@ impl Trim {
 pub(super) struct Options {
     pub trim: Option<Trim>,
     pub no_stream: bool,
-    /// Id of the new entry, as the client requests it; only for `XADD`.
+    /// Id that the client requests for the new entry. Used only for `XADD`.
     pub id: NewId,
     /// Position of the first argument after the options.
     pub end: usize,

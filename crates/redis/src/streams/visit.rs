@@ -1,13 +1,12 @@
 //! Visits of a stream's parts in the order of their names.
 //!
-//! Owns the direction of a visit, and visitors that can fail. Does not own the names; see
-//! [`layout`](super::layout).
+//! Owns: the direction of a visit, and visitors that can fail. Does not own: the names (see [`layout`](super::layout)).
 
 use std::ops::{Bound, ControlFlow};
 
 use crate::store::{CollectionId, Read, StoreError};
 
-/// Result of a visitor, for each row: continue the visit, stop it, or end it with an error.
+/// Result of a visitor for each row: continue the visit, stop it, or end it with an error.
 pub(super) type Flow = Result<ControlFlow<()>, StoreError>;
 
 /// Direction of a visit: by ascending or descending names of the rows.
@@ -17,7 +16,7 @@ pub(super) enum Order {
     Descending,
 }
 
-/// Visits the rows of a hash or a stream, with a visitor that can return an error.
+/// Visits the rows of a hash or a stream. The visitor can return an error.
 pub(super) fn visit_parts(
     read: &dyn Read,
     at: CollectionId,

@@ -8,10 +8,10 @@ use crate::{
     value::{bulk_or_null, put_argument, string, string_info},
 };
 
-/// Option of SET or GETEX that determines the deadline of the key.
+/// Option of SET or GETEX that concerns the deadline of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expiry<'a> {
-    /// The command has no option that concerns the deadline.
+    /// The command has no such option.
     Unspecified,
     /// The option KEEPTTL: the key keeps its deadline.
     Keep,
@@ -102,8 +102,8 @@ impl<'a> Options<'a> {
         Ok(())
     }
 
-    /// Returns the deadline that the options request, in milliseconds since the Unix epoch; `None` if they request
-    /// none.
+    /// Returns the deadline that the options request, in milliseconds since the Unix epoch; `None` if they request no
+    /// deadline.
     fn deadline(&self, now: u64, args: &[&[u8]]) -> Result<Option<u64>, CommandEnd> {
         match self.expiry {
             Expiry::At(unit, since, argument) => deadline(argument, unit, since, now, args).map(Some),

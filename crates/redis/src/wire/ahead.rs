@@ -1,12 +1,12 @@
-//! Requests that have arrived behind the current one, seen without taking them.
+//! Arguments of requests that have arrived behind the current one. Reading them does not take the requests.
 //!
-//! Owns: finding the arguments of short requests in received bytes. Does not own: the limits and errors of requests;
-//! the parser (`input`) sees the same bytes again when it takes them. So this module stops at anything that is unusual,
-//! incomplete or wrong, and says nothing about it.
+//! Owns: finding the arguments of short requests in received bytes. Does not own: the limits and errors of requests.
+//! The parser (`input`) parses the same bytes again when it takes the requests. So this module stops silently at any
+//! request that is unusual, incomplete or wrong.
 
-/// Maximum number of arguments of a request that is seen ahead.
+/// Maximum number of arguments of a request that this module reads ahead.
 const MAX_ARGUMENTS: usize = 8;
-/// Maximum length in bytes of an argument of a request that is seen ahead.
+/// Maximum length in bytes of an argument that this module reads ahead.
 const MAX_ARGUMENT_BYTES: usize = 1024;
 /// Maximum number of digits of a number of arguments or of a length.
 const MAX_DIGITS: usize = 4;
@@ -33,7 +33,7 @@ impl<'b> FollowingRequests<'b> {
         Some(argument)
     }
 
-    /// Takes a line with a number behind this mark.
+    /// Takes a line that consists of `mark` and a number. Returns the number.
     fn number(&mut self, mark: u8) -> Option<usize> {
         let line = self.0.strip_prefix(&[mark])?;
         let digits = line.iter().take(MAX_DIGITS + 1).take_while(|byte| byte.is_ascii_digit()).count();

@@ -14,8 +14,8 @@ fn is_space(byte: u8) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unbalanced;
 
-/// Splits a line into words, and unescapes the words in place. Appends the position of each word to `parts`,
-/// counted in bytes; `origin` is the position of the line's first byte.
+/// Splits a line into words, and unescapes the words in place. Appends the position of each word to `parts`, in bytes.
+/// `origin` is the position of the line's first byte.
 pub(super) fn split(line: &mut [u8], origin: usize, parts: &mut Vec<Part>) -> Result<(), Unbalanced> {
     let len = line.iter().position(|byte| *byte == 0).unwrap_or(line.len());
     let line = &mut line[..len];

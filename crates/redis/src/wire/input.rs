@@ -2,10 +2,10 @@
 //!
 //! Owns: the receive buffer, the boundaries of requests, the limits of announced sizes.
 //!
-//! Invariants: announced bytes are not allocated before they arrive. The capacity of the buffer is at most twice
-//! the received bytes, plus [`READ_BYTES`]; the memory for positions of arguments has a bound of the same form.
-//! However the bytes arrive, each is parsed once: the parser keeps its progress. After a [`ProtocolError`] the
-//! start of the next request is unknown, and every later call returns the same error.
+//! Invariants: memory for announced bytes is not allocated before they arrive. The capacity of the buffer is at most
+//! twice the received bytes, plus [`READ_BYTES`]. The memory for positions of arguments has a bound of the same form.
+//! The parser keeps its progress, so each byte is parsed once, in whatever pieces the bytes arrive. After a
+//! [`ProtocolError`] the start of the next request is unknown, and every later call returns the same error.
 
 use std::borrow::Cow;
 
@@ -21,15 +21,15 @@ use crate::number::parse_integer;
 
 /// Free capacity in bytes that [`Input::buffer`] provides for a read from a socket when the buffer is nearly full.
 pub const READ_BYTES: usize = 64 * 1024;
-/// Maximum bytes of a line: an inline command, or the line that announces a number of arguments or a length.
+/// Maximum length in bytes of a line: an inline command, or the line with a number of arguments or a length.
 const MAX_LINE_BYTES: usize = 64 * 1024;
 /// Maximum number of arguments of a request.
 const MAX_ARGUMENTS: i64 = 1024 * 1024;
-/// Maximum bytes of a request, the same as for a command in the log.
+/// Maximum bytes of a request. The same limit applies to a command in the log.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
-/// Maximum number of arguments, and maximum bytes of an argument, that redis-server 7.0 accepts by default. A client
-/// that has not authenticated and announces more than it may send, but no more than this, gets the error about
-/// authentication.
+/// Maximum number of arguments that redis-server 7.0 accepts by default, and below it the maximum bytes of an argument.
+/// A client that has not authenticated has lower limits. If it exceeds them, but not these limits of Redis, it gets the
+/// error about authentication.
 const REDIS_MAX_ARGUMENTS: i64 = i32::MAX as i64;
 const REDIS_MAX_BULK_BYTES: i64 = 512 * 1024 * 1024;
 /// Number of argument positions for which the parser keeps memory between requests.
@@ -67,7 +67,7 @@ impl Trust {
     }
 }
 
-/// Error returned for malformed requests. The client receives it, then the connection is closed.
+/// Error returned for malformed requests. The client receives the error, and then the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// An inline command does not end within 64 KiB.
@@ -106,8 +106,8 @@ pub enum ProtocolError {
 }
 
 impl ProtocolError {
-    /// Returns the error text for the client, without `ERR`. The text is bytes, because it can contain a byte that
-    /// the client sent.
+    /// Returns the error text for the client, without `ERR`. It is bytes and not a string, because it can contain a
+    /// byte that the client sent.
     #[must_use]
     pub fn text(&self) -> Cow<'static, [u8]> {
         match self {
@@ -143,17 +143,16 @@ pub struct Input {
     pub(super) buffer: BytesMut,
     /// Position of the current request in the buffer. The bytes before this position were already returned.
     start: usize,
-    /// Position up to which the current request was parsed. `start <= at <= buffer.len()`
+    /// Position up to which the current request was parsed. Invariant: `start <= at <= buffer.len()`.
     at: usize,
     /// Number of arguments of the current request that have not arrived completely.
     missing: usize,
-    /// Length in bytes of the argument that was announced last and has not arrived completely.
+    /// Length in bytes of the argument that is arriving; `None` if its length has not arrived yet.
     bulk: Option<usize>,
     parts: Vec<Part>,
-    /// True if [`Input::unread`] has put back the request from `start` to `at`, so that the next call returns it
-    /// again.
+    /// True if [`Input::unread`] has put back the request from `start` to `at`. The next call then returns it again.
     again: bool,
-    /// True if the buffer has grown beyond twice [`READ_BYTES`], so that it is dropped instead of reused.
+    /// True if the buffer has grown beyond twice [`READ_BYTES`]. It is then dropped instead of reused.
     is_large: bool,
     failed: Option<ProtocolError>,
 }
@@ -189,19 +188,19 @@ impl Input {
         self.buffer().extend_from_slice(bytes);
     }
 
-    /// Number of received bytes that belong to no returned request.
+    /// Number of received bytes that do not belong to a returned request.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.buffer.len() - self.start
     }
 
-    /// Returns true if [`Input::unread`] has put back a request that was not returned again since.
+    /// Returns true if [`Input::unread`] has put back a request that was not returned again yet.
     #[must_use]
     pub fn is_unread(&self) -> bool {
         self.again
     }
 
-    /// Minimum size in bytes of the current request, as far as its lengths are announced.
+    /// Minimum size in bytes of the current request, as far as the lengths of its arguments are known.
     #[must_use]
     pub fn wanted_bytes(&self) -> usize {
         self.at - self.start + self.bulk.map_or(0, |len| len + 2)
@@ -260,8 +259,8 @@ impl Input {
         self.again = true;
     }
 
-    /// Returns the arguments of requests that have arrived behind the last returned one, without taking them: only
-    /// short and complete ones that are arrays, up to the first request of another form.
+    /// Returns the arguments of requests that have arrived behind the last returned one, without taking these requests.
+    /// Contains only short and complete requests that are arrays, up to the first request of another form.
     #[must_use]
     pub fn ahead(&self) -> FollowingRequests<'_> {
         let is_between = !self.again && self.failed.is_none() && self.start == self.at;
@@ -323,7 +322,7 @@ impl Input {
                     Some(len) => len,
                 },
             };
-            // Redis does not check the bytes after the argument, so this doesn't either.
+            // Redis does not check the two bytes after the argument, so this code does not either.
             let end = self.at + len + 2;
             if end > self.buffer.len() {
                 self.bulk = Some(len);

@@ -1,8 +1,8 @@
 //! Encoding of RESP2 and RESP3: parsing of requests, writing of replies.
 //!
 //! Owns: the boundaries of requests ([`Input`]), Redis's limits for announced sizes with its error texts
-//! ([`ProtocolError`]), and the encoding of a [`Reply`](crate::Reply) in either protocol ([`Writer`]). Does
-//! not own the meaning of requests, or sockets.
+//! ([`ProtocolError`]), and the encoding of a [`Reply`](crate::Reply) in either protocol ([`Writer`]). Does not own:
+//! the meaning of requests, or sockets.
 //!
 //! ```text
 //! *2 ␍␊ $3 ␍␊ GET ␍␊ $1 ␍␊ k ␍␊      a request: an array of bulk strings, in both protocols
@@ -11,9 +11,10 @@
 //!
 //! # Estimated costs
 //!
-//! Estimates, to be confirmed or refuted by measurement. A `GET` of a 16-byte key has 36 bytes with three
-//! announcing lines: about 25 ns, no allocation, no copy (arguments are positions in the receive buffer). Its
-//! reply of 64 bytes: about 10 ns, one copy. At 700 k commands a second both use 3 % of a core.
+//! These are estimates, to be confirmed or refuted by measurement. A `GET` of a 16-byte key has 36 bytes with three
+//! lines of lengths. Parsing it takes about 25 ns, with no allocation and no copy (arguments are positions in the
+//! receive buffer). Encoding its reply of 64 bytes takes about 10 ns and one copy. At 700,000 commands per second, both
+//! together use 3 % of a core.
 
 mod ahead;
 mod inline;

@@ -1,7 +1,7 @@
 //! Reference parser for tests of [`Input`](super::Input). It receives all bytes in one piece, copies
 //! everything, and applies Redis's rules one after the other.
 
-/// Requests up to the end of the bytes, or up to the first protocol error.
+/// Result of parsing: the requests before the end of the bytes, or before the first protocol error.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Parsed {
     /// Arguments of each request.
@@ -10,7 +10,7 @@ pub(super) struct Parsed {
     pub error: Option<String>,
 }
 
-/// Parses all bytes. With `authenticated` false, smaller limits apply.
+/// Parses all bytes. If `authenticated` is false, the smaller limits apply.
 pub(super) fn parse(mut bytes: &[u8], authenticated: bool) -> Parsed {
     let mut parsed = Parsed::default();
     loop {

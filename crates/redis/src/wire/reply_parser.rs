@@ -1,19 +1,19 @@
 //! Parser of replies for clients: RESP2 and RESP3, token by token, borrowed from the received bytes.
 //!
-//! Owns: the boundaries of tokens and of complete replies, and their meaning. Does not own requests or a
-//! buffer: the caller keeps incomplete bytes, and bounds their size.
+//! Owns: the boundaries of tokens and of complete replies, and their meaning. Does not own: requests, or a buffer. The
+//! caller keeps incomplete bytes, and bounds their size.
 //!
 //! ```text
 //! token := type u8 | line | \r\n | (payload | \r\n)    payload only for bulk and verbatim strings and bulk errors
 //! ```
-//! Invariants: the parser never allocates, whatever a reply announces. An incomplete reply is `None`, never
-//! an error. Bytes that cannot become a reply are an error as soon as they arrive. The streamed types of
-//! RESP3 (`$?`, `*?`) are errors, because Redis never sends them.
+//! Invariants: the parser never allocates, whatever sizes a reply announces. An incomplete reply is `None`, never an
+//! error. Bytes that cannot become a reply are an error as soon as they arrive. The streamed types of RESP3 (`$?`,
+//! `*?`) are errors, because Redis never sends them.
 
 /// Maximum bytes of a line. The parser searches no further for the end of a line.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
-/// Maximum length in bytes that a token may announce for its payload, which is Redis's own limit.
+/// Maximum length in bytes that a token may announce for its payload. It is Redis's own limit.
 pub const MAX_PAYLOAD_BYTES: usize = 512 << 20;
 
 /// Maximum number of values that an array, map or set may announce.
@@ -30,7 +30,7 @@ pub enum Token<'a> {
     Integer(i64),
     /// A bulk string (`$`).
     Bulk(&'a [u8]),
-    /// A verbatim string (`=`): three letters that name the format, a colon, the text.
+    /// A verbatim string (`=`): three letters that name the format, a colon, and the text.
     Verbatim(&'a [u8]),
     /// A null value (`_`, or `$-1`).
     Null,
@@ -55,8 +55,8 @@ pub enum Token<'a> {
 }
 
 impl Token<'_> {
-    /// Returns the number of following tokens' values that belong to this token. For attributes, the number
-    /// includes the value that they describe.
+    /// Returns the number of values after this token that belong to it. For attributes, this includes the value that
+    /// the attributes describe.
     #[must_use]
     pub fn values(self) -> usize {
         match self {
@@ -128,9 +128,9 @@ pub fn token(bytes: &[u8]) -> Result<Option<(Token<'_>, usize)>, ReplyError> {
     Ok(Some((token, head)))
 }
 
-/// Returns the length in bytes of the first complete reply, or `None` if more bytes are needed. Each call parses
-/// from the beginning, so a caller that waits for a large reply should call again only after considerably more
-/// bytes.
+/// Returns the length in bytes of the first complete reply, or `None` if more bytes are needed. Each call parses from
+/// the beginning. So a caller that waits for a large reply should call this function again only after many more bytes
+/// have arrived.
 pub fn whole(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     let (mut at, mut left) = (0, 1_usize);
     while left > 0 {

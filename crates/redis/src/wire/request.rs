@@ -13,7 +13,7 @@ impl Part {
     /// Creates the position of an argument that begins at byte `begin` of its request and has `len` bytes.
     ///
     /// # Panics
-    /// Panics if the position is beyond 4 GiB; requests are smaller.
+    /// Panics if the position is beyond 4 GiB. Requests are always smaller.
     pub(super) fn new(begin: usize, len: usize) -> Self {
         let fits = "a request is smaller than 4 GiB";
         Self { begin: u32::try_from(begin).expect(fits), len: u32::try_from(len).expect(fits) }
@@ -24,7 +24,7 @@ impl Part {
     }
 }
 
-/// A request with its arguments, of which the first is the name of the command.
+/// A request with its arguments. The first argument is the name of the command.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'b> {
     bytes: &'b [u8],
@@ -71,7 +71,7 @@ impl<'b> Request<'b> {
         self.bytes.len()
     }
 
-    /// Number of bytes that had been received behind the request when it was parsed.
+    /// Number of bytes that were received behind the request before it was parsed.
     #[must_use]
     pub fn bytes_behind(&self) -> usize {
         self.bytes_behind

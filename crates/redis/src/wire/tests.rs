@@ -1,5 +1,5 @@
-//! Requests: Redis's rules and error texts, and the same result for any split of the bytes. Replies: their
-//! encoding.
+//! Tests of requests: Redis's rules and error texts, and the same result for any split of the bytes. Tests of replies:
+//! their encoding.
 
 use bytes::Bytes;
 use thalweg_types::{Classified, limits::MAX_COMMAND_BYTES};
@@ -136,7 +136,7 @@ fn who_has_not_authenticated_may_announce_little() {
     let said = |bytes: &str| parse([bytes.as_bytes()], Trust::Unknown).error;
     assert_eq!(said("*10\r\n$16384\r\n"), None);
     assert_eq!(said("*11\r\n").unwrap(), "Protocol error: unauthenticated multibulk length");
-    // Redis checks its own limits first, whatever the limits of other clients are here.
+    // Redis checks its general limits first, so the error about authentication has limits of its own.
     assert_eq!(said("*2147483647\r\n").unwrap(), "Protocol error: unauthenticated multibulk length");
     assert_eq!(said("*2147483648\r\n").unwrap(), "Protocol error: invalid multibulk length");
     assert_eq!(said("*1\r\n$16385\r\n").unwrap(), "Protocol error: unauthenticated bulk length");

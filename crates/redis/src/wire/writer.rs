@@ -1,6 +1,6 @@
 //! Encoding of replies in RESP2 and RESP3.
 //!
-//! Owns: the bytes of each kind of reply in both versions, and the trait `Out` by which a destination may keep
+//! Owns: the bytes of each kind of reply in both versions, and the trait `Out`. With it, a destination may keep
 //! references to large values. Does not own: the choice of a reply (`Reply`, made by the commands), or the socket.
 
 use bytes::Bytes;
@@ -10,13 +10,13 @@ use crate::{
     number::{MAX_DIGITS, put_digits},
 };
 
-/// Protocol version of a connection. Requests are the same in both.
+/// Protocol version of a connection. Requests have the same form in both versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// Version with which all clients begin.
     #[default]
     Resp2,
-    /// Version after `HELLO 3`: replies distinguish maps, sets, pushes and nulls.
+    /// Version after `HELLO 3`. Its replies distinguish maps, sets, pushes and nulls.
     Resp3,
 }
 
@@ -57,7 +57,7 @@ impl<O: Out + ?Sized> Out for &mut O {
     }
 }
 
-/// Encoder of replies. The caller announces the number of elements of an array, map or set, then writes each
+/// Encoder of replies. The caller announces the number of elements of an array, map or set, and then writes each
 /// element.
 #[derive(Debug)]
 pub struct Writer<O> {
@@ -121,7 +121,7 @@ impl<O: Out> Writer<O> {
         items.iter().for_each(|item| self.reply(item));
     }
 
-    /// Writes keys and values in turn, or, if `nested` is true, each pair as an array.
+    /// Writes keys and values in turn. If `nested` is true, writes each pair as an array instead.
     fn pairs(&mut self, pairs: &[(Reply, Reply)], nested: bool) {
         for (key, value) in pairs {
             if nested {
@@ -189,7 +189,7 @@ impl<O: Out> Writer<O> {
         self.raw(b"\r\n");
     }
 
-    /// Writes text for people: a verbatim string in RESP3, and a bulk string in RESP2.
+    /// Writes text for people to read: a verbatim string in RESP3, and a bulk string in RESP2.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {
             Protocol::Resp2 => self.bulk(text.as_bytes()),
@@ -224,7 +224,7 @@ impl<O: Out> Writer<O> {
         self.announce(b'*', len);
     }
 
-    /// Begins a map of `pairs` pairs; in RESP2 an array of twice that length.
+    /// Begins a map of `pairs` pairs. In RESP2 this is an array of twice that length.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.announce(b'*', pairs * 2),

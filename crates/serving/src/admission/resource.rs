@@ -36,7 +36,7 @@ pub enum Resource {
     /// Consumer groups, held by the address that created them.
     Groups,
     /// Bytes of memory of streams, leases, and consumer groups with their members and unsettled records. An address
-    /// holds those of what it created, and the server counts the others as held by nobody.
+    /// holds the bytes of the objects that its clients created. The bytes of all others count as held by no client.
     ObjectBytes,
     /// Units of deletes of many keys whose rows wait to be removed, held by the address that deleted them.
     Deletes,
@@ -94,8 +94,8 @@ impl Resource {
     }
 
     /// Returns true if a connection may use the lower half of the reserve although its address holds more than its
-    /// share. Returns false for resources that outlive a connection, and for connections themselves: a client could
-    /// take ever more of them with new connections, which hold nothing yet.
+    /// share. Returns false for resources that outlive a connection, and for connections themselves. A client could
+    /// take ever more of these with new connections, because a new connection holds nothing yet.
     pub(super) const fn is_shared_by_connection(self) -> bool {
         use Resource::*;
         !matches!(
@@ -119,7 +119,7 @@ impl Resource {
     }
 
     /// Returns the amount that each connection holds without being charged, because the memory of the connection
-    /// itself covers it.
+    /// includes it.
     pub(super) const fn own(self) -> u64 {
         match self {
             Self::BodyBytes => OWN_BODY_BYTES as u64,
@@ -127,7 +127,8 @@ impl Resource {
         }
     }
 
-    /// Returns the resources whose amounts are also held of this one, and how much of it each has.
+    /// Returns other resources whose items also use this resource, each with the amount of this resource that one item
+    /// uses.
     pub(super) const fn parts(self) -> &'static [(Self, u64)] {
         match self {
             Self::ObjectBytes => {

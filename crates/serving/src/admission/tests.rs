@@ -83,7 +83,7 @@ fn the_address_that_holds_most_is_refused_first_and_others_always_find_something
         shares.push(taken);
     }
     assert!(!shares[0].is_empty() && !shares[1].is_empty(), "{shares:?}");
-    // Released shares go first to addresses that hold little. If those request none, any address gets them.
+    // Released amounts go first to addresses that hold little. If these request none, any address gets them.
     drop(held);
     assert!(greedy[0].take(Resource::Scans, 1).is_some());
 }
@@ -105,7 +105,7 @@ fn a_connection_that_holds_little_is_served_although_another_of_its_address_is_g
 fn many_greedy_connections_of_an_address_leave_something_for_one_that_holds_nothing() {
     let admission = admission(|config| config.max_requests_in_flight = 4096);
     let greedy: Vec<_> = (0..48).map(|_| admission.account(address(1))).collect();
-    // Each sends as many requests without an end as HTTP/2 permits.
+    // Each connection sends as many requests without an end as HTTP/2 permits.
     let held: Vec<_> =
         greedy.iter().flat_map(|account| (0..128).filter_map(|_| account.take(Resource::Requests, 1))).collect();
     assert!(held.len() > 3_600, "{}", held.len());
@@ -138,7 +138,7 @@ fn half_of_the_reserve_stays_free_of_idle_connections_over_however_many_addresse
     held.push(connect(189));
     assert_eq!(dispensable(&held), 190);
     drop(connect(190));
-    // Each that is closed makes room.
+    // Each reply that is dropped makes room.
     held.pop();
     assert_eq!(dispensable(&held), 0);
 }
@@ -219,7 +219,7 @@ fn rejected_attempts_never_count() {
         let small = admission.account(address(4));
         while bound.rejections() < 30_000 {
             assert!(bound.used() <= 64 << 20, "{}", bound.used());
-            // Another client's attempt that is rejected takes no room from this one.
+            // A rejected attempt of another client takes no room from this one.
             assert!(small.take(Resource::ReplyBytes, 1 << 20).is_some());
         }
     });
@@ -339,7 +339,8 @@ fn a_log_line_names_the_address_that_holds_most_of_a_reached_bound() {
     let (greedy, good) = (admission.account(address(1)), admission.account(address(2)));
     let _held = (greedy.take(Resource::Scans, 9).unwrap(), good.take(Resource::Scans, 1).unwrap());
     let lines = Lines::default();
-    // While there is only one subscriber, a thread without one that reaches the log line first turns it off for all.
+    // While there is only one subscriber, a thread that has none may reach the log line first, and turns it off for all
+    // threads.
     let _second = tracing::Dispatch::new(Lines::default());
     tracing::subscriber::with_default(lines.clone(), || {
         assert!(good.take(Resource::Scans, 1).is_none());

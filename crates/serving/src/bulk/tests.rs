@@ -37,7 +37,7 @@ impl Runtime {
 
 const WRITE: usize = 64 * 1024;
 
-/// Sends this number of bytes in writes of [`WRITE`] bytes, as a connection does that has nothing else to do.
+/// Sends this number of bytes in writes of [`WRITE`] bytes, like a connection that has nothing else to do.
 async fn send(mut seat: BulkSeat, bytes: usize) {
     for _ in 0..bytes / WRITE {
         seat.turn().await;
@@ -53,7 +53,7 @@ async fn requests_are_served_after_each_round() {
     let mut polls = 0;
     while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
         let before = runtime.sent();
-        // Returns after the sockets were polled, as a task that waits for a request is.
+        // The task continues after the sockets were polled, like a task that waits for a request.
         yield_now().await;
         polls += 1;
         let sent = runtime.sent() - before;
@@ -140,7 +140,7 @@ async fn a_turn_ends_after_its_bytes() {
     runtime.end_round().await;
     let mut seat = runtime.seat(1);
     seat.turn().await;
-    // The connection came out of the queue with a turn, or the queue was empty.
+    // The queue gave the connection a turn, or was empty.
     seat.state = SeatState::Turn { left: WRITE };
     runtime.turns.spend(ROUND_BYTES as i64);
     seat.sent(WRITE);

@@ -1,11 +1,12 @@
 //! The barrier before the reads of a connection that pipelines requests.
 //!
-//! Owns: which of the received requests a barrier covers, and the wait for it. Does not own: the requests.
+//! Owns: the decision which of the received requests a barrier covers, and the wait for the barrier. Does not own: the
+//! requests.
 //!
-//! A read may show the node's state once a barrier has ended that began after the read's request arrived. One barrier
-//! covers all requests that had arrived when it began, so a pipelined burst waits once. They are told by their
-//! positions among all bytes that the connection has received, so it does not matter which bytes were handled, skipped
-//! or dropped in between:
+//! A read may show the node's state once a barrier that began after the arrival of the read's request has ended. One
+//! barrier covers all requests that had arrived when it began, so a pipelined burst waits once. A request is covered if
+//! its position among all bytes that the connection has received lies before the end of the cover. So it does not
+//! matter if bytes in between were handled, skipped or dropped:
 //!
 //! ```text
 //! received:  | request | request | request | ── arrived after the barrier began ── |
@@ -68,20 +69,20 @@ impl fmt::Debug for ConnectionBarrier {
 }
 
 impl ConnectionBarrier {
-    /// Returns true while a barrier is pending. The connection handles no request meanwhile.
+    /// Returns true while a barrier is pending. The connection handles no requests during this time.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
-    /// Notes that the connection has received this many bytes.
+    /// Records that the connection has received this many bytes.
     #[inline]
     pub fn received(&mut self, bytes: usize) {
         self.received += bytes as u64;
     }
 
-    /// Returns whether a read at `level` may begin now. The request of the read begins `unhandled` bytes before the end
-    /// of all received bytes. Begins a barrier if the read needs one.
+    /// Checks if a read at `level` may begin now. `unhandled` is the number of received bytes from the beginning of the
+    /// read's request on. Begins a barrier if the read needs one.
     pub fn check(
         &mut self,
         cluster: &Arc<dyn ClusterHandle>,
@@ -106,7 +107,7 @@ impl ConnectionBarrier {
         Gate::Wait
     }
 
-    /// Polls the pending barrier. Ready when it has ended; then the requests that it covers can be handled.
+    /// Polls the pending barrier. Ready when it has ended; then the connection can handle the requests that it covers.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pending) = &mut self.pending else { return Poll::Ready(()) };
         let Poll::Ready(outcome) = pending.barrier.as_mut().poll(cx) else { return Poll::Pending };
@@ -117,8 +118,8 @@ impl ConnectionBarrier {
 }
 
 impl BarrierOutcome {
-    /// Returns true if the barrier decides about a read at this level. A failed linearizable barrier does not decide
-    /// about weaker reads.
+    /// Returns true if the result of the barrier applies to a read at this level. The failure of a linearizable barrier
+    /// does not apply to weaker reads.
     fn covers(&self, level: ReadLevel) -> bool {
         let is_stronger = self.level == ReadLevel::Linearizable && matches!(level, ReadLevel::Lease | ReadLevel::Stale);
         self.level == level || (is_stronger && self.outcome.is_ok())

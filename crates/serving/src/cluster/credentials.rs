@@ -3,12 +3,11 @@
 //! ```text
 //! "thalweg-join-" | base64url( version u8 = 1 | cluster id 16 bytes | secret 32 bytes | SHA-256 of the admin token | check 4 bytes )
 //! ```
-//! Owns: their text form, which is also the join token that a new node gets; their file in the data directory; the
-//! check of an administrator's token. Does not own: the handshake between nodes, which proves the knowledge of the
-//! secret.
+//! Owns: their text form, which is also the join token of a new node; their file in the data directory; the check of an
+//! administrator's token. Does not own: the handshake in which nodes prove to each other that they know the secret.
 //!
 //! Invariants: the admin token itself is stored nowhere. It has 256 random bits, so its hash needs no salt and no slow
-//! hash function. Only the file's owner can read the file. Comparisons take the same time for every wrong token of one
+//! hash function. Only the file's owner can read the file. A comparison takes the same time for all wrong tokens of one
 //! length.
 
 use std::{
@@ -25,10 +24,10 @@ use aws_lc_rs::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use thalweg_types::{ClusterId, classified};
 
-/// File of the credentials in the data directory of a member.
+/// Name of the file of the credentials in the data directory of a member.
 pub const CREDENTIALS_FILE: &str = "CLUSTER";
 
-/// End of the names `CLUSTER.NUMBER.new` of unfinished files. Earlier versions used the name `CLUSTER.new`.
+/// End of the names `CLUSTER.NUMBER.new` of files that are being written. Earlier versions used the name `CLUSTER.new`.
 const UNFINISHED_SUFFIX: &str = ".new";
 
 const JOIN_PREFIX: &str = "thalweg-join-";
@@ -36,9 +35,9 @@ const ADMIN_PREFIX: &str = "thalweg-admin-";
 const VERSION: u8 = 1;
 const SECRET_BYTES: usize = 32;
 const ENCODED_BYTES: usize = 1 + 16 + SECRET_BYTES + 32 + CHECK_BYTES;
-/// Length in bytes of the checksum at the end, which finds copies that lack characters.
+/// Length in bytes of the checksum at the end. It detects tokens that were copied incompletely.
 const CHECK_BYTES: usize = 4;
-/// Longest text that is read from a file of credentials.
+/// Maximum number of bytes that are read from a file of credentials.
 const MAX_FILE_BYTES: u64 = 4096;
 
 /// Error in the credentials of a cluster.
@@ -61,7 +60,7 @@ pub enum CredentialsError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The directory has credentials already: another start has written them meanwhile.
+    /// The directory already has credentials, because another process has written them at the same time.
     #[error(
         "another start has just written {path}: start again if none runs, and the directory belongs to its cluster"
     )]
@@ -69,7 +68,7 @@ pub enum CredentialsError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The file does not hold credentials.
+    /// The file does not contain credentials.
     #[error("{path} does not hold the credentials of a cluster: restore it from another member's directory")]
     File {
         /// Path of the file.
@@ -91,7 +90,7 @@ classified! {
     }
 }
 
-/// Token with which administrators change a cluster. It is shown once, when the cluster is created.
+/// Token by which administrators prove that they may change a cluster. It is shown once, when the cluster is created.
 #[derive(Clone)]
 pub struct AdminToken(String);
 
@@ -117,7 +116,7 @@ impl fmt::Debug for AdminToken {
 /// Credentials of a cluster, which each of its members stores.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Id of the cluster.
+    /// Id of the cluster to which the credentials belong.
     pub cluster: ClusterId,
     secret: [u8; SECRET_BYTES],
     admin_hash: [u8; 32],
@@ -154,14 +153,14 @@ impl Credentials {
         verify_slices_are_equal(&hash_of(presented), &self.admin_hash).is_ok()
     }
 
-    /// Replaces the administrators' token by a new one, on this node only.
+    /// Replaces the administrators' token by a new one, on this node only. Returns the new token.
     pub fn replace_admin(&mut self) -> Result<AdminToken, CredentialsError> {
         let admin = AdminToken::random()?;
         self.admin_hash = hash_of(admin.0.as_bytes());
         Ok(admin)
     }
 
-    /// Returns the credentials as a join token, which lets a node into the cluster.
+    /// Returns the credentials as a join token. A node with this token can join the cluster.
     #[must_use]
     pub fn join_token(&self) -> String {
         let mut bytes = Vec::with_capacity(ENCODED_BYTES);
@@ -213,8 +212,8 @@ impl Credentials {
         Self::read(&dir.join(CREDENTIALS_FILE))
     }
 
-    /// Writes the credentials to a data directory, durably and as a whole. Only the owner can read the file. Files that
-    /// a killed process left unfinished are removed.
+    /// Writes the credentials to a data directory. The file becomes complete and durable, or stays as it was. Only the
+    /// owner can read the file. Also removes unfinished files of killed processes.
     pub fn write(&self, dir: &Path) -> Result<(), CredentialsError> {
         self.write_by(dir, |unfinished, path| fs::rename(unfinished, path))
     }
@@ -224,14 +223,14 @@ impl Credentials {
     pub fn write_new(&self, dir: &Path) -> Result<(), CredentialsError> {
         self.write_by(dir, |unfinished, path| match fs::hard_link(unfinished, path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                // The file system has no links.
+                // The file system does not support links.
                 if path.try_exists()? { Err(io::ErrorKind::AlreadyExists.into()) } else { fs::rename(unfinished, path) }
             }
             linked => linked,
         })
     }
 
-    /// Writes the credentials to a new file, and gives the file its name by `finish`.
+    /// Writes the credentials to a new file. `finish` then gives the file its final name.
     fn write_by(
         &self,
         dir: &Path,
@@ -241,8 +240,8 @@ impl Credentials {
         let number = u64::from_le_bytes(random()?);
         let unfinished = dir.join(format!("{CREDENTIALS_FILE}.{number:016x}{UNFINISHED_SUFFIX}"));
         let written = || {
-            // The file is new: it is no symbolic link, and no file that another user may read or another process
-            // writes.
+            // The file must be new. So it is no symbolic link, no other user can read it, and no other process writes
+            // to it.
             let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
             writeln!(file, "{}", self.join_token())?;
             file.sync_all()?;
@@ -251,7 +250,7 @@ impl Credentials {
             fs::File::open(dir)?.sync_all()
         };
         written().map_err(|error| {
-            // A file that cannot be removed now is removed by the next write.
+            // If the file cannot be removed now, the next write removes it.
             let _ = fs::remove_file(&unfinished);
             match error.kind() {
                 io::ErrorKind::AlreadyExists => CredentialsError::Exists { path: path.clone() },
@@ -261,7 +260,7 @@ impl Credentials {
     }
 }
 
-/// Removes the files that killed processes left unfinished. Files that cannot be removed stay.
+/// Removes the unfinished files of killed processes. Files that cannot be removed stay.
 fn remove_unfinished(dir: &Path) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

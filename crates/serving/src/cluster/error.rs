@@ -1,4 +1,4 @@
-//! Errors of calls of the cluster.
+//! Errors of requests to the cluster.
 //!
 //! Owns: `ClusterError`, each variant with a stable code, an HTTP status and the caller's next step. Does not own:
 //! errors of commands that consensus forwards, which are the engine's `WriteError`.
@@ -21,7 +21,7 @@ pub enum ClusterError {
          (`thalweg cluster doctor`)"
     )]
     NoLeader,
-    /// This node does not lead any more, or did not forward the request. The request had no effect.
+    /// This node no longer leads, or could not forward the request. The request had no effect.
     #[error(
         "this node does not lead the cluster{}: retry",
         .leader.as_ref().map_or(String::new(), |leader| format!(" (the node {leader} does)"))
@@ -30,10 +30,10 @@ pub enum ClusterError {
         /// Leader that this node knows: its name, or its address.
         leader: Option<String>,
     },
-    /// The node has no state of its own yet that it may show, because it recovers or receives a snapshot.
+    /// The node has no complete state yet, because it recovers or receives a snapshot.
     #[error("this node is still recovering: retry, or use another node")]
     Recovering,
-    /// A read was not confirmed before its deadline.
+    /// A quorum did not confirm a read before the read's deadline.
     #[error("the leader did not confirm the read in time: retry, or read with Thalweg-Read: stale")]
     ReadTimeout,
     /// The revision that a read requires did not arrive before the read's deadline.
@@ -44,13 +44,13 @@ pub enum ClusterError {
         /// Revision of the node's state.
         applied: Revision,
     },
-    /// The change was sent and its outcome did not arrive before the deadline.
+    /// The change was sent, but its outcome did not arrive before the deadline.
     #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
     #[error("the cluster has no member {0:?}: `thalweg cluster members` lists the members")]
     NoSuchMember(String),
-    /// The node was a member, and was removed before. The text is its id.
+    /// The node was a member and has been removed. The text is its id.
     #[error("the node {0} was removed from the cluster before")]
     AlreadyRemoved(String),
     /// The node is a member already. The text is its name.
@@ -72,15 +72,15 @@ pub enum ClusterError {
     /// The last voter cannot be removed.
     #[error("the last voter can't be removed: add another one first, or stop the node")]
     LastVoter,
-    /// The reachable voters would not be a majority without the member.
+    /// Without the member, the reachable voters would not be a majority.
     #[error(
         "after this change {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
          or add one"
     )]
     QuorumAtRisk {
-        /// Number of voters that are alive, without the member.
+        /// Number of voters that are alive, not counting the member.
         alive: usize,
-        /// Number of voters, without the member.
+        /// Number of voters, not counting the member.
         voters: usize,
     },
     /// The target of a leadership transfer is not a voter. The text is its name.
@@ -93,7 +93,7 @@ pub enum ClusterError {
     /// No other voter can take over the leadership, because none is alive.
     #[error("no other voter is alive that could take over the leadership: retry when one is")]
     NoSuccessor,
-    /// Nodes did not reach a common index for their digests in time.
+    /// Nodes did not compute their digests at one common index in time.
     #[error("the digests were not complete in time, because {missing} members did not reach index {index}")]
     DigestTimeout {
         /// Index at which the digests were to be computed.
@@ -104,18 +104,18 @@ pub enum ClusterError {
     /// Members do not support a version of the state machine. The text has their names.
     #[error("{members} can't execute version {to} of the state machine, and would stop: upgrade all nodes first")]
     VersionUnknown {
-        /// Version that was to be put in force.
+        /// Version that the request would put in force.
         to: u16,
         /// Names of the members.
         members: String,
     },
-    /// Members have not said which versions of the state machine they support. The text has their names.
+    /// Members did not answer in time which versions of the state machine they support. The text has their names.
     #[error(
         "{members} did not say in time whether version {to} of the state machine is supported there, and would stop without: \
          start the nodes, or remove them, or repeat the request with force"
     )]
     VersionUnconfirmed {
-        /// Version that was to be put in force.
+        /// Version that the request would put in force.
         to: u16,
         /// Names of the members.
         members: String,
@@ -135,7 +135,8 @@ pub enum ClusterError {
     /// The request has a wrong administrator's token.
     #[error("the admin token is wrong: use the one that was printed when the cluster was created")]
     TokenWrong,
-    /// The node answers as many reads and requests of administrators as it can at a time. The request had no effect.
+    /// The node already answers as many reads and administrators' requests as it can at a time. The request had no
+    /// effect.
     #[error("this node waits for too many answers of the cluster at a time: retry later")]
     Overloaded,
     /// The node is stopping.

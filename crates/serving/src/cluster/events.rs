@@ -2,7 +2,7 @@
 //!
 //! Owns: the last 1024 events of this node's view of the cluster. Does not own: their detection. Invariants: sequence
 //! numbers rise by one. An event is never changed. A follower that falls behind by more than the queue holds learns how
-//! many events it missed. Sequence numbers belong to one run of one node, which has a random number.
+//! many events it missed. Sequence numbers are valid for one run of one node. A random number identifies the run.
 
 use std::{
     collections::VecDeque,
@@ -15,17 +15,17 @@ use tokio::sync::watch;
 
 use super::ClusterReport;
 
-/// Number of events that are kept for followers that connect again.
+/// Number of past events that are kept for followers that connect again.
 const MAX_EVENTS: usize = 1024;
-/// Largest number of a run: JSON readers that use floating point keep such numbers exactly.
+/// Largest number of a run. JSON readers that use floating point represent numbers up to it exactly.
 const MAX_RUN: u64 = (1 << 53) - 1;
 
 /// A change in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This node knows another leader than before, or none.
+    /// This node knows another leader than before, or has lost its leader.
     Leader {
-        /// The new leader.
+        /// The new leader; `None` if no leader is known.
         leader: Option<NodeId>,
         /// Term of the leader.
         term: Term,
@@ -36,7 +36,7 @@ pub enum Event {
     Promoted(NodeId),
     /// A member was removed.
     Removed(NodeId),
-    /// A member is heard again.
+    /// A member that was suspect or down is heard again.
     Alive(NodeId),
     /// A member has been silent for longer than usual.
     Suspect(NodeId),
@@ -48,7 +48,7 @@ pub enum Event {
     Stale(NodeId),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(NodeId),
-    /// A member, which is the reporting node, has stopped serving, because no majority has equal states.
+    /// The reporting node has stopped serving, because no majority of the members has equal states.
     Undecided(NodeId),
 }
 
@@ -108,19 +108,19 @@ pub struct ClusterEvent {
     pub unix_micros: u64,
     /// The change.
     pub event: Event,
-    /// Name that the node had, if the event is about a node that is no member any more.
+    /// Former name of the event's node, if it is no longer a member.
     pub former_name: Option<String>,
 }
 
 impl ClusterEvent {
-    /// Returns the name of the event's node: that of the present member, or the one that a former member had.
+    /// Returns the name of the event's node: its present name, or its last one if it is no longer a member.
     #[must_use]
     pub fn name<'a>(&'a self, report: &'a ClusterReport) -> Option<&'a str> {
         self.former_name.as_deref().or_else(|| report.name_of(self.event.node()?))
     }
 }
 
-/// Number of events that a follower missed, because they are not kept any more.
+/// Number of events that a follower missed because the log had dropped them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed(pub u64);
 
@@ -129,7 +129,8 @@ pub struct Missed(pub u64);
 pub struct Beginning {
     /// Sequence number after which the follower begins; 0 begins with all events that are kept.
     pub after: u64,
-    /// False if the log does not know the position that the follower has stated.
+    /// False if the log does not know the position that the follower has stated. Then the follower may have missed
+    /// events.
     pub is_known: bool,
 }
 
@@ -155,12 +156,12 @@ impl Default for EventLog {
 }
 
 impl EventLog {
-    /// Appends an event that happened at this time, and wakes all followers.
+    /// Appends an event that happened at the time `unix_micros`, and wakes all followers.
     pub fn push(&self, unix_micros: u64, event: Event) {
         self.append(unix_micros, event, None);
     }
 
-    /// Appends the removal of a member that had this name, like [`push`](Self::push).
+    /// Appends the removal of a member whose name was `name`, like [`push`](Self::push).
     pub fn push_removed(&self, unix_micros: u64, node: NodeId, name: &str) {
         self.append(unix_micros, Event::Removed(node), Some(name.to_owned()));
     }
@@ -185,10 +186,10 @@ impl EventLog {
         self.run
     }
 
-    /// Returns the position at which a follower begins. The follower has the events up to `after`, which belong to the
-    /// run with the number `run`. Without `after` it begins with the next event. If this log has never had such an
-    /// event, or has another run, the follower begins with all events that are kept. A follower that does not state the
-    /// number of the run may have the number of an event of another log.
+    /// Returns the position at which a follower begins. `after` is the last event that the follower has, and `run` the
+    /// run to which this number belongs. Without `after`, the follower begins with the next event. If the log never had
+    /// the event `after`, or if `run` is another run, the follower begins with all events that are kept. Without `run`,
+    /// the log cannot detect that `after` is the number of an event of another run.
     #[must_use]
     pub fn begin(&self, after: Option<u64>, run: Option<u64>) -> Beginning {
         let last = self.last();
@@ -203,7 +204,7 @@ impl EventLog {
         self.kept().last
     }
 
-    /// Returns all kept events after a sequence number, and the number of those that are not kept any more.
+    /// Returns all kept events after a sequence number, and the number of events after it that were dropped.
     #[must_use]
     pub fn after(&self, sequence: u64) -> (Missed, Vec<ClusterEvent>) {
         let kept = self.kept();
@@ -216,7 +217,7 @@ impl EventLog {
     /// Waits until there is an event after a sequence number.
     pub async fn wait_after(&self, sequence: u64) {
         let mut last = self.last.subscribe();
-        // The sender lives as long as the log.
+        // The sender lives as long as the log, so waiting cannot fail.
         let _ = last.wait_for(|last| *last > sequence).await;
     }
 

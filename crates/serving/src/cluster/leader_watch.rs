@@ -1,7 +1,7 @@
-//! Notices that another node leads than when the watch began.
+//! Detection of a change of the cluster's leader since the watch began.
 //!
-//! Owns: the leader at the beginning, and the position in the log of events. Does not own: elections.
-//! Invariant: a node that leads again in a later term, without another leader in between, is the same leader.
+//! Owns: the leader at the beginning, and the position in the log of events. Does not own: elections. Invariant: a node
+//! that leads again in a later term counts as the same leader, if no other node led in between.
 
 use std::{fmt, sync::Arc};
 
@@ -34,7 +34,8 @@ impl LeaderWatch {
     /// Starts to watch for a change of the leader.
     #[must_use]
     pub fn new(handle: Arc<dyn ClusterHandle>) -> Self {
-        // Events before the report are taken first: a change between the two is then noticed, or is in the report.
+        // The number of the last event is read before the report. A change between the two is then a later event, and
+        // is noticed.
         let (seen, led) = (handle.events().last(), handle.leads());
         let leader = handle.report().leader;
         Self { handle, leader, led, seen, changed: false }

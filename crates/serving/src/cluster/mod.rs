@@ -2,12 +2,12 @@
 //!
 //! Owns: the trait [`ClusterHandle`] with the calls that the protocols need, the data of its answers, its errors, the
 //! log of [events](EventLog), and the [credentials](Credentials) of the cluster and of its administrators. Does not
-//! own: consensus, links between nodes and failure detection. A crate above this one implements the trait, and the
-//! tests of the protocols implement it in memory.
+//! own: consensus, links between nodes and failure detection. A crate above this one implements the trait. The tests of
+//! the protocols implement it in memory.
 //!
 //! Invariants: a server without a cluster has no handle ([`App::cluster`](crate::app::App::cluster) is `None`), and its
-//! requests pay one check of that option. No call of the trait blocks its thread. Each call that waits has a deadline,
-//! and ends with a typed error when the deadline has passed.
+//! requests only check that option. No call of the trait blocks its thread. Each call that waits has a deadline, and
+//! ends with a typed error when the deadline has passed.
 
 mod barrier;
 mod credentials;
@@ -32,39 +32,40 @@ pub use report::{
     MemberReport, MemberRole, MemberVersion, NodeAddresses, Removal, Triggers,
 };
 
-/// Reason for which a node that was removed from the cluster has stopped serving.
+/// Reason that is shown for a node that has stopped serving because it was removed from the cluster.
 pub const REMOVED_REASON: &str =
     "it was removed from the cluster; stop it, and give it a new directory if it shall join again";
 
-/// Future of a call of the cluster. It owns its data, so a protocol may keep it beside the request.
+/// Future of a call of the cluster. It owns its data, so a protocol may store it with the request.
 pub type ClusterFuture<T> = Pin<Box<dyn Future<Output = Result<T, ClusterError>> + Send>>;
 
-/// This node's place in a cluster, as the protocols use it.
+/// This node's membership in a cluster, as the protocols use it.
 pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// Returns true if this node leads the cluster, as far as it knows.
     fn leads(&self) -> bool;
 
-    /// Returns true if this node, as the leader, wants the names of its clients' requests, because a member logs them.
+    /// Returns true if this node is the leader and needs the names of its clients' requests, because a member logs
+    /// them.
     fn names_requests(&self) -> bool {
         false
     }
 
-    /// Returns the revision of this node's state if a read at this level may begin immediately. Returns `None` if the
-    /// read must wait for [`read`](Self::read), or if its wait would fail.
+    /// Returns the revision of this node's state if a read at this level may begin immediately. `None` if the read must
+    /// call [`read`](Self::read) first, which waits or fails.
     fn try_read(&self, level: ReadLevel) -> Option<Revision>;
 
-    /// Waits until reads of this node's state keep the promise of `level`. Returns a revision: each of these reads
-    /// shows this revision or a later one.
+    /// Waits until this node's state is recent enough for reads at `level`. Returns a revision: each such read shows
+    /// this revision or a later one.
     ///
     /// # Errors
-    /// Among others [`ClusterError::NoLeader`] and [`ClusterError::ReadTimeout`] when the deadline has passed.
+    /// Among others [`ClusterError::NoLeader`], and [`ClusterError::ReadTimeout`] when the deadline has passed.
     fn read(&self, level: ReadLevel, deadline: Instant) -> ClusterFuture<Revision>;
 
-    /// Tells the other nodes at which addresses this node serves clients.
+    /// Tells the other nodes the addresses at which this node serves clients.
     fn announce(&self, serves: NodeAddresses);
 
-    /// Begins to carry messages between the subscribers of this node's broker and those of the other nodes. Does
-    /// nothing after the first call.
+    /// Starts to carry messages between the subscribers of this node's broker and those of the other nodes. Only the
+    /// first call has an effect.
     fn carry_subjects(&self, _broker: &Broker) {}
 
     /// Returns the figures of the messages exchanged with each other node.
@@ -84,15 +85,16 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// for a permanent learner.
     fn join(&self, request: JoinRequest, deadline: Instant) -> ClusterFuture<NodeId>;
 
-    /// Makes a learner a voter. Fails if the learner's lag is large, and with [`ClusterError::AlreadyMember`] if the
-    /// member is a voter and the change that made it one is complete.
+    /// Makes a learner a voter. Fails if the learner lacks too many entries. Fails with [`ClusterError::AlreadyMember`]
+    /// if the member is a voter already and the change that made it a voter is complete.
     fn promote(&self, node: NodeId, deadline: Instant) -> ClusterFuture<()>;
 
-    /// Removes a member for good. Its id is never used again. Fails with [`ClusterError::AlreadyRemoved`] if the node
-    /// was a member and its removal is complete.
+    /// Removes a member permanently. Its id is never used again. Fails with [`ClusterError::AlreadyRemoved`] if the
+    /// node was a member and its removal is complete.
     fn remove(&self, node: NodeId, removal: Removal, deadline: Instant) -> ClusterFuture<()>;
 
-    /// Transfers leadership to a voter, or to the one with the least lag. Returns the new leader.
+    /// Transfers leadership to the voter `to`, or to the voter with the least lag if `to` is `None`. Returns the new
+    /// leader.
     fn transfer(&self, to: Option<NodeId>, deadline: Instant) -> ClusterFuture<NodeId>;
 
     /// Computes the digests of the state of all reachable members at one index.
@@ -104,7 +106,8 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// Returns the log of the cluster's events.
     fn events(&self) -> &Arc<EventLog>;
 
-    /// Prepares this node's stop: hands leadership over if it leads. The node still serves requests afterwards.
+    /// Prepares the stop of this node. If it leads, transfers leadership to another voter. The node still serves
+    /// requests afterwards.
     fn hand_over(&self, deadline: Instant) -> ClusterFuture<()>;
 
     /// Stops consensus and the links of this node, before its database is closed.
@@ -114,11 +117,11 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
 /// The cluster of a server: the handle, and the credentials of administrators.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// This node's place in the cluster.
+    /// Handle by which this node calls the cluster.
     pub handle: Arc<dyn ClusterHandle>,
     /// Cluster id, secret between nodes, and hash of the administrators' token.
     pub credentials: Arc<Credentials>,
-    /// Notified when an administrator asks over HTTP that this node stops. The program that runs the server waits for
-    /// it, and stops the server as it does at SIGTERM.
+    /// Notified when an administrator requests over HTTP that this node stops. The program that runs the server then
+    /// stops the server, as it does at SIGTERM.
     pub stop_requested: Arc<Notify>,
 }

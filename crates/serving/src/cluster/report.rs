@@ -15,11 +15,11 @@ pub struct Lag {
     pub bytes: u64,
 }
 
-/// Time in milliseconds since an event that the reporting node observed.
+/// Time in milliseconds since an event on the reporting node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ElapsedMillis(pub u64);
 
-/// Bounds of the two conditions of a replica that does not keep up. A replica can meet one, both or none of them.
+/// Thresholds of the conditions `lagging` and `stale`. A replica can meet one, both or none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Triggers {
     /// A replica with more missing entries than this is `lagging`.
@@ -30,7 +30,7 @@ pub struct Triggers {
     pub stale_after: ElapsedMillis,
 }
 
-/// Addresses at which a node serves clients, as text `HOST:PORT`. Absent ones are unknown or not served.
+/// Addresses at which a node serves clients, as text `HOST:PORT`. An absent address is unknown, or its protocol is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
     /// Address of HTTP.
@@ -46,7 +46,7 @@ pub struct NodeAddresses {
 pub struct MemberReport {
     /// Id of the node, which is never used again after a removal.
     pub node: NodeId,
-    /// Name of the node, for people.
+    /// Name of the node, for people to read.
     pub name: String,
     /// Address at which other nodes reach the member.
     pub address: String,
@@ -62,13 +62,13 @@ pub struct MemberReport {
     pub health: MemberHealth,
     /// Time since the reporting node last heard from the member; `None` if it never did.
     pub heard: Option<ElapsedMillis>,
-    /// Last index of the member's log that is known; `None` if it was never heard.
+    /// Last known index of the member's log; `None` if the reporting node never heard from the member.
     pub log_index: Option<Index>,
-    /// Last index that the member has applied, as far as it is known.
+    /// Last known index that the member has applied; `None` if it is unknown.
     pub applied_index: Option<Index>,
     /// Distance from the leader; `None` if it is unknown.
     pub lag: Option<Lag>,
-    /// Time since the member was up to date the last time; `None` if it is up to date or this is unknown.
+    /// Time since the member was last up to date. `None` if it is up to date now, or if this is unknown.
     pub behind: Option<ElapsedMillis>,
     /// True if the member's disk is too full for new data. Deletes are still accepted, and the member writes the
     /// entries that the leader sends.
@@ -117,12 +117,14 @@ pub struct ClusterReport {
     pub applied_revision: Revision,
     /// True while a change of the members is not complete.
     pub is_changing: bool,
-    /// Time by which space time is behind the wall clocks of a majority of the voters; known to the leader only.
+    /// Time in milliseconds by which space time lags behind the wall clocks of a majority of the voters. Only the
+    /// leader knows it; `None` on other nodes.
     pub time_behind: Option<ElapsedMillis>,
-    /// Entry after which the reporting node's state differs from those of half of the members or more, while no majority
-    /// is known to have equal states. The node has stopped serving then.
+    /// Index of the entry after which a comparison of the members' states was undecided: the reporting node's state
+    /// differs from those of at least half of the members, and no majority has equal states. The node has then stopped
+    /// serving. `None` if there was no such comparison.
     pub undecided_after: Option<Index>,
-    /// Bounds of the conditions `lagging` and `stale`.
+    /// Thresholds of the conditions `lagging` and `stale`.
     pub triggers: Triggers,
     /// All members, by their ids.
     pub members: Vec<MemberReport>,
@@ -141,9 +143,9 @@ impl ClusterReport {
         self.members.iter().find(|member| member.node == node).map(|member| member.name.as_str())
     }
 
-    /// Returns the name of a node for people and metrics: with its id behind it if another member has the same name,
-    /// and the id alone if the node has no name or is no member. Characters that are not printable are escaped, because
-    /// other nodes and earlier versions may have given such names.
+    /// Returns the name of a node for people and metrics. If another member has the same name, the id follows the name.
+    /// If the node has no name or is no member, returns the id alone. Escapes characters that are not printable,
+    /// because other nodes and earlier versions may have given such names.
     #[must_use]
     pub fn shown_name(&self, node: NodeId) -> String {
         match self.name_of(node) {
@@ -160,8 +162,8 @@ impl ClusterReport {
         self.members.iter().filter(|member| member.role == MemberRole::Voter)
     }
 
-    /// Returns true if this node knows a leader that it does not count as down. A follower keeps the last leader as
-    /// long as there is no majority to elect another one.
+    /// Returns true if this node knows a leader, and does not count it as down. A follower still knows its last leader
+    /// while no majority can elect another one.
     #[must_use]
     pub fn has_leader(&self) -> bool {
         let is_down = |leader| self.members.iter().any(|it| it.node == leader && it.health == MemberHealth::Down);
@@ -176,8 +178,8 @@ impl ClusterReport {
         2 * up > all
     }
 
-    /// Returns true if a majority of the voters has room for new data, or if no voter is known to lack it. While this
-    /// is false, the leader refuses new data.
+    /// Returns true if a majority of the voters has disk space for new data. Voters that have not reported count as
+    /// having space. While this is false, the leader rejects new data.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let has_room = |voter: &&MemberReport| voter.health != MemberHealth::Down && !voter.is_full;
@@ -185,8 +187,8 @@ impl ClusterReport {
     }
 }
 
-/// Bytes that a node has exchanged with another one over one channel of their links since it started: frames with their
-/// headers, compressed, before encryption.
+/// Bytes that a node has exchanged with another node over one channel of their links, since the node started. Counts
+/// whole frames with their headers, after compression and before encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkTraffic {
     /// Node at the other end of the link.
@@ -204,7 +206,7 @@ pub struct LinkTraffic {
 pub struct JoinRequest {
     /// Id of the new node.
     pub node: NodeId,
-    /// Name of the new node, for people.
+    /// Name of the new node, for people to read.
     pub name: String,
     /// Address at which the members reach the new node.
     pub address: String,
@@ -217,7 +219,7 @@ pub struct JoinRequest {
 pub struct MemberVersion {
     /// Id of the member.
     pub node: NodeId,
-    /// Highest version that the member supports, or the reason why it has not said so.
+    /// Highest version that the member supports, or the reason why it is not known.
     pub known: Result<u16, String>,
 }
 
@@ -282,7 +284,7 @@ mod tests {
         assert_eq!(conditions(with(None, None)), (false, false));
         assert_eq!(conditions(with(Some(Lag { entries: 11, bytes: 1 }), Some(ElapsedMillis(10)))), (true, false));
         assert_eq!(conditions(with(Some(Lag { entries: 1, bytes: 101 }), None)), (true, false));
-        // A replica that stopped while nobody wrote much.
+        // A replica that stopped while few entries were written.
         assert_eq!(conditions(with(Some(Lag { entries: 1, bytes: 1 }), Some(ElapsedMillis(1001)))), (false, true));
     }
 

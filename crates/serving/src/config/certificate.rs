@@ -1,4 +1,4 @@
-//! The choice of TLS certificates: a file, or one that the server makes.
+//! Settings for TLS certificates: a file, or a certificate that the server makes.
 
 use std::path::PathBuf;
 
@@ -13,10 +13,10 @@ pub enum PemFile {
     At(PathBuf),
 }
 
-/// PEM file for the links between nodes, or none.
+/// PEM file for the links between nodes, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerPem {
-    /// There is no file.
+    /// No file is configured.
     None,
     /// The PEM file at this path.
     At(PathBuf),

@@ -51,7 +51,7 @@ impl Config {
                 return wrong(name, "at least 1");
             }
         }
-        // The database's own bound on watches has no shares for clients, so it must not be the first that is reached.
+        // The database's own bound on watches has no shares for clients, so `max_tails` must not exceed it.
         if self.max_tails as usize > MAX_WATCHES {
             return wrong("max_tails", "at most 10000, which is the maximum number of watches");
         }

@@ -9,7 +9,7 @@ use thalweg_types::{ReadLevel, limits::MAX_NODE_NAME_BYTES, printable::is_printa
 
 use super::{Setting, units::optional_address};
 
-/// Longest zone of a node, and longest address of a host, in bytes.
+/// Maximum length in bytes of a node's zone, and of a host's address.
 const MAX_TEXT_BYTES: usize = 255;
 
 /// Address at which a node listens for the other nodes of its cluster.
@@ -48,7 +48,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Addresses of members to join at, in the order in which they are tried.
+/// Addresses of members through which a new node joins, in the order in which it tries them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JoinAddresses(pub Vec<HostPort>);
 
@@ -68,12 +68,12 @@ impl Setting for JoinAddresses {
     }
 }
 
-/// Address at which other nodes reach a node, as the node announces it.
+/// Address that a node announces to the other nodes, so that they can reach it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advertise {
     /// The address at which the node listens for other nodes.
     Listening,
-    /// A configured address, for a node behind a DNS name or an address translation.
+    /// A configured address, for a node that the others reach by a DNS name or through address translation.
     At(HostPort),
 }
 
@@ -95,7 +95,8 @@ impl Setting for Advertise {
     }
 }
 
-/// Name of a node, for people. Its characters are printable, because operators see it in terminals and log lines.
+/// Name of a node, for people to read. Its characters are printable, because operators see it in terminals and log
+/// lines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeName(pub String);
 
@@ -114,7 +115,7 @@ impl Setting for NodeName {
 
 const _: () = assert!(MAX_NODE_NAME_BYTES == 64, "the message of `NodeName` states the limit");
 
-/// A short text for people, such as the zone of a node. Its characters are printable.
+/// A short text for people to read, such as the zone of a node. Its characters are printable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Label(pub String);
 

@@ -6,14 +6,14 @@ use super::{Advertise, Config, ConfigError, PeerPem};
 
 /// Largest number of nodes that can found a cluster together.
 const MAX_FOUNDERS: u32 = 7;
-/// Bounds of the time between two heartbeats. The node looks at the others every 100 ms, and a heartbeat shorter than
-/// the lower bound would keep an idle node busy.
+/// Minimum time between two heartbeats. The node checks the others every 100 ms, and shorter heartbeats would keep an
+/// idle node busy.
 const MIN_HEARTBEAT: Duration = Duration::from_millis(10);
 const MAX_HEARTBEAT: Duration = Duration::from_secs(60);
 
 impl Config {
-    /// Returns an address at which clients reach this node, from the address at which a protocol listens. If it listens
-    /// on all addresses of the machine, the host is that of the advertised address.
+    /// Returns the address at which clients reach this node over one protocol. `listening` is the address at which the
+    /// protocol listens. If that is all addresses of the machine, the returned host is that of the advertised address.
     #[must_use]
     pub fn reachable(&self, listening: SocketAddr) -> String {
         match &self.advertise {
@@ -32,7 +32,7 @@ impl Config {
         is_remote || self.cluster_tls || self.cluster_certificate != PeerPem::None
     }
 
-    /// Checks that either all three files for the links between nodes are set, or none of them.
+    /// Checks that all three TLS files for the links between nodes are set, or none of them.
     fn check_link_files(&self) -> Result<(), ConfigError> {
         let files = [
             ("cluster_ca", &self.cluster_ca),
@@ -50,7 +50,7 @@ impl Config {
         }
     }
 
-    /// Checks the times of heartbeats and of failure detection.
+    /// Checks the settings for heartbeats and for failure detection.
     fn check_timing(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         let heartbeat = self.cluster_heartbeat.0;
@@ -66,8 +66,7 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that the settings about a cluster agree with each other, and that none is set on a node without a
-    /// cluster.
+    /// Checks that the settings for a cluster fit together, and that a node without a cluster sets none of them.
     pub(super) fn check_cluster(&self) -> Result<(), ConfigError> {
         let wrong = |name, expected: &'static str| Err(ConfigError::Range { name, expected });
         let Some(address) = self.cluster.address() else {

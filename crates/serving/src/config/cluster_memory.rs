@@ -1,8 +1,8 @@
-//! Memory of a node's place in a cluster: the links to the other nodes, and the commands and entries that consensus
-//! holds.
+//! Memory that a member of a cluster needs: for the links to the other nodes, and for the commands and entries that
+//! consensus holds.
 //!
 //! Owns: the worst case that `--explain` shows. Does not own: the bounds (`thalweg_types::limits`), which the crates
-//! `raft` and `cluster` keep.
+//! `raft` and `cluster` enforce.
 
 use thalweg_broker::MAX_FILTERS;
 use thalweg_types::limits::{
@@ -16,18 +16,20 @@ use crate::limits::{HANDSHAKE_BYTES, SUBSCRIPTION_BYTES};
 
 const MIB: u64 = 1024 * 1024;
 
-/// Least bound in bytes of the outcomes of forwarded commands: that of the largest results of two transactions.
+/// Minimum, in bytes, of the bound on outcomes of forwarded commands. The largest results of two transactions fit into
+/// it.
 const LEAST_OUTCOME_BYTES: u64 = 32 * MIB;
-/// Number of other nodes whose links count if the configuration names fewer: those of a cluster of three.
+/// Minimum number of other nodes whose links are counted, even if the configuration names fewer: those of a cluster of
+/// three.
 const LEAST_OTHER_NODES: usize = 2;
 /// Memory in bytes of a call to consensus.
 const CALL_BYTES: u64 = 1024;
-/// Memory in bytes of a connection that has sent no hello yet.
+/// Memory in bytes of a connection from another node that has not sent its hello yet.
 const STRANGER_BYTES: u64 = 4 * 1024;
 
-/// Memory in bytes of the links to one other node, without the messages of subjects that wait for it: the entries that
-/// are on their way to it, beside the next one and its compressed frame; a forwarded command and a batch of messages
-/// that are arriving; a snapshot; and the buffers of all connections. A follower holds as many entries of the leader.
+/// Memory in bytes of the links to one other node, without waiting messages of subjects: the entries that are being
+/// sent; the next entry, and its compressed frame; a forwarded command and a batch of messages that are arriving; a
+/// snapshot; and the buffers of all connections. A follower holds as many entries that it receives from the leader.
 const LINK_BYTES: u64 = MAX_PIPELINED_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
@@ -35,21 +37,21 @@ const LINK_BYTES: u64 = MAX_PIPELINED_BYTES as u64
     + (MAX_NODE_CONNECTIONS * (LINK_READ_BYTES + LINK_WRITE_BYTES)) as u64;
 
 impl Config {
-    /// Maximum number of bytes of commands of a member of a cluster whose outcome is not known: as many as wait in the
-    /// queue.
+    /// Maximum total bytes of the commands that a member of a cluster has proposed and whose outcome is not known yet.
+    /// At most as many bytes as the queue of commands may hold.
     #[must_use]
     pub fn cluster_in_flight_bytes(&self) -> u64 {
         self.max_queue_bytes.0.min(MAX_IN_FLIGHT_BYTES)
     }
 
-    /// Maximum number of bytes of the outcomes of forwarded commands that a member of a cluster keeps until the
-    /// leader's answers arrive: a quarter of `max_reply_bytes_in_flight`.
+    /// Maximum number of bytes of outcomes of forwarded commands that a member of a cluster keeps until the leader's
+    /// answers to these commands arrive: a quarter of `max_reply_bytes_in_flight`, within fixed limits.
     #[must_use]
     pub fn cluster_outcome_bytes(&self) -> u64 {
         (self.max_reply_bytes_in_flight.0 / 4).clamp(LEAST_OUTCOME_BYTES, MAX_FORWARDED_OUTCOME_BYTES as u64)
     }
 
-    /// Number of other nodes in the cluster, as far as the configuration names them.
+    /// Number of other nodes in the cluster, as far as the configuration names them; at least [`LEAST_OTHER_NODES`].
     fn other_nodes(&self) -> u64 {
         let named = match self.expect as usize {
             0 => self.join.0.len(),
@@ -58,7 +60,7 @@ impl Config {
         named.max(LEAST_OTHER_NODES) as u64
     }
 
-    /// Returns the worst-case memory of each part of a member of a cluster, which a node on its own does not need.
+    /// Returns the worst-case memory of each part that only a member of a cluster needs.
     pub(super) fn cluster_memory(&self) -> Vec<(String, u64)> {
         if self.cluster.address().is_none() {
             return Vec::new();
@@ -129,7 +131,8 @@ mod tests {
         assert_eq!(of_cluster.iter().map(|(_, bytes)| bytes.0).sum::<u64>(), sum(&member) - sum(&alone));
         assert!(alone.memory().iter().all(|(what, _)| !what.contains("cluster")));
         let links = of_cluster.iter().find(|(what, _)| what.contains("links to other nodes: 2 x ")).expect("a part");
-        // Both followers may be slow at the same time, and each has a large entry on its way beside the pipeline.
+        // Both followers may be slow at the same time. Each then has a large entry in flight in addition to the
+        // pipeline.
         assert!(links.1.0 >= 2 * (MAX_PIPELINED_BYTES + MAX_COMMAND_BYTES) as u64);
         assert_eq!(member.cluster_in_flight_bytes(), MAX_IN_FLIGHT_BYTES);
         assert_eq!(member.cluster_outcome_bytes(), MAX_FORWARDED_OUTCOME_BYTES as u64);
@@ -149,7 +152,7 @@ mod tests {
             let member = config(&format!("{MEMBER}memory = \"{}MiB\"", memory / MIB), 64 << 30);
             assert!(sum(&member) <= memory, "{} of {} MiB", sum(&member) / MIB, memory / MIB);
         }
-        // With less memory, clients keep half of it.
+        // With less memory, the bounds on clients keep half of it.
         let small = config(&format!("{MEMBER}memory = \"512MiB\""), 64 << 30);
         let of_cluster = small.cluster_memory().iter().map(|(_, bytes)| bytes).sum::<u64>();
         assert!(sum(&small) - of_cluster <= 256 * MIB);

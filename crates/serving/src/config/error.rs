@@ -6,7 +6,7 @@ use thalweg_types::{Action, Classified};
 
 use super::{AvailableMemory, ByteSize};
 
-/// Error in a configuration, which cannot be used.
+/// Error that makes a configuration unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The configuration file could not be read.
@@ -14,7 +14,7 @@ pub enum ConfigError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// Error text of the system.
+        /// Description of the error, from the operating system.
         reason: String,
     },
     /// The configuration file is not valid TOML.
@@ -33,7 +33,7 @@ pub enum ConfigError {
     Unknown {
         /// Unknown name, as given.
         name: String,
-        /// Name of a knob that resembles it.
+        /// Name of a knob that resembles the unknown name; `None` if no knob does.
         similar: Option<&'static str>,
     },
     /// Two protocols have the same port.
@@ -46,7 +46,7 @@ pub enum ConfigError {
         /// The port.
         port: u16,
     },
-    /// The server would use more memory than the system offers.
+    /// The configuration states more memory than the system offers.
     #[error("memory = {asked} is above the {available}: choose less, or auto for half of it")]
     Memory {
         /// Configured memory.
@@ -72,8 +72,7 @@ pub enum ConfigError {
         /// Description of the values that are valid.
         expected: &'static str,
     },
-    /// The server would listen at an address that other machines can reach, and `allow_unprotected` is not
-    /// set.
+    /// The server would listen at an address that other machines can reach, although `allow_unprotected` is not set.
     #[error(
         "{knob} = {address} can be reached by other machines, but clients are not authenticated yet (TLS does not \
          authenticate them, and Redis clients send their password in the clear): use a loopback address, or set \
@@ -85,7 +84,7 @@ pub enum ConfigError {
         /// The address that other machines can reach.
         address: SocketAddr,
     },
-    /// An error in a configuration value, with the file or variable that has the value.
+    /// An error in a configuration value, with the file or environment variable that contains the value.
     #[error("{place}: {error}")]
     At {
         /// Path of the file, or name of the variable, that has the value.

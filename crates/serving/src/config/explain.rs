@@ -17,24 +17,25 @@ use crate::limits::{
     REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
-/// Memory in bytes of a tail: two pages, the one that is being sent and the next one. Computed for native clients,
-/// whose pages are the largest. A watch over HTTP holds as many bytes of changes as such a page has, and a shorter page
-/// that is being sent. Larger pages count as replies, and no tail, push or watch holds one without room for it.
+/// Memory in bytes of a tail: the page that is being sent, and the next page. Computed for native clients, which have
+/// the largest pages. A watch over HTTP needs the same: changes of the size of one such page, and a shorter page that
+/// is being sent. A larger page is not included: it counts as a reply, and its tail, push or watch waits until the
+/// bound on replies has room.
 const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
 const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 const _: () = assert!(MAX_WATCH_QUEUE_BYTES + COUNTED_TAIL_BYTES <= TAIL_BYTES as usize);
 
-/// Most bytes of uncounted replies that one native client can have in memory: an outbox just below its limit, and one
-/// frame just below the size from which replies are counted.
+/// Maximum bytes of uncounted replies that one native client can have in memory: an outbox just below its limit, and
+/// one frame just below the size from which replies are counted.
 const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
-/// Memory of a snapshot in progress, in chunks. Each of at most four compressing threads has a chunk before, in
-/// and after compression, and some chunks are being gathered and sent.
+/// Memory of a snapshot in progress, in chunks. Up to four threads compress. Each of them has a chunk before, a chunk
+/// in and a chunk after compression. Some chunks are being gathered and sent.
 pub(super) const SNAPSHOT_CHUNKS: u64 = 16;
 
 impl Config {
-    /// Returns the worst-case memory of each bound, with the sum last. Not included are the page cache, which the
-    /// kernel reclaims, about 20 MiB for the program itself, and the stored data of the memory backend (see
+    /// Returns the worst-case memory of each bound, with the sum last. This does not include the page cache, which the
+    /// kernel can reclaim, about 20 MiB for the program itself, and the stored data of the memory backend (see
     /// [`Resolved::explain`]).
     #[must_use]
     pub fn memory(&self) -> Vec<(String, ByteSize)> {

@@ -1,4 +1,4 @@
-//! The setting with the names under which HTTP clients may reach the node.
+//! The setting with the host names by which HTTP clients may reach the node.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -7,7 +7,8 @@ use super::Setting;
 /// Longest host name that DNS permits, in bytes.
 const MAX_HOST_BYTES: usize = 253;
 
-/// Host names that HTTP accepts besides those that always lead to this machine.
+/// Host names that HTTP accepts, in addition to localhost, loopback addresses, and the address at which a connection
+/// arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedHosts {
     /// Requests may name any host.
@@ -23,7 +24,7 @@ impl Default for AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Returns true if the setting permits a host name or address, given without a port, in any case.
+    /// Returns true if the setting permits `host`: a host name or address without a port, in upper or lower case.
     #[must_use]
     pub fn allows(&self, host: &str) -> bool {
         match self {
@@ -56,7 +57,7 @@ impl Setting for AllowedHosts {
     }
 }
 
-/// Returns a host name or an address in the form in which it is compared; `None` if the text is neither.
+/// Returns a host name or an address in the form used for comparisons; `None` if the text is neither.
 fn host_name(text: &str) -> Option<String> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     if let Ok(address) = bare.parse::<IpAddr>() {

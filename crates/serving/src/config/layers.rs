@@ -3,7 +3,7 @@
 //!
 //! Owns: the reading of each layer, their merging, the source of each value, and the reduction of `max_connections` to
 //! the limit on open files. Does not own: the values of a profile (`presets`), the bounds that follow from the memory
-//! (`memory`), or the checks of a merged configuration (`mod`).
+//! (`memory`), or the checks of a merged configuration (`checks`).
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,12 @@ use super::{
 };
 use crate::limits::MAX_STATUS_CONNECTIONS;
 
-/// Source of a configuration value.
+/// Layer or rule from which a configuration value comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The built-in default, because no layer gave a value.
     Default,
-    /// A profile that a layer selected.
+    /// The selected profile.
     Profile(Profile),
     /// The value follows from the knob `memory`.
     Memory,
@@ -25,9 +25,9 @@ pub enum Source {
     OpenFiles,
     /// The configuration file at this path.
     File(PathBuf),
-    /// An environment variable of this name.
+    /// The environment variable of this name.
     Environment(String),
-    /// A flag of the command line.
+    /// The command-line flag of this name.
     Flag(String),
 }
 
@@ -45,7 +45,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Collects the layers of a configuration, such as the file and the flags. The order of the calls does not
+/// Builder that collects the layers of a configuration, such as the file and the flags. The order of the calls does not
 /// matter.
 #[derive(Clone, Debug, Default)]
 pub struct Layers {
@@ -57,21 +57,22 @@ pub struct Layers {
 /// Prefix of the environment variables that set configuration values.
 const PREFIX: &str = "THALWEG_";
 
-/// Further variables with the prefix: the command reads or sets them.
+/// Variables that begin with `THALWEG_` but are not configuration values, without this prefix. The command reads or
+/// sets them.
 const OTHER_VARIABLES: [&str; 6] = ["server", "admin_token", "bench_dir", "fencing_token", "lock_keyspace", "lock_key"];
 
-/// Maximum number of wrong characters in a mistyped name.
+/// Maximum number of wrong characters at which a name still counts as mistyped.
 const MAX_SLIPS: usize = 2;
 
-/// Returns the known name that a mistyped one stands for; `None` if the name is known, or resembles none.
+/// Returns the known name that most resembles a mistyped one. `None` if `name` itself is known, or resembles none.
 #[must_use]
 pub fn resembling<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known.iter().map(|known| (strsim::damerau_levenshtein(name, known), *known));
     distances.min().filter(|(distance, _)| (1..=MAX_SLIPS).contains(distance)).map(|(_, known)| known)
 }
 
-/// Returns true for the variables that Kubernetes sets in every container if a service has a name that begins with
-/// `thalweg`: `THALWEG_SERVICE_HOST`, `THALWEG_PORT_7070_TCP_ADDR` and the like.
+/// Returns true for variables that Kubernetes sets in every container if a service has a name that begins with
+/// `thalweg`, such as `THALWEG_SERVICE_HOST` and `THALWEG_PORT_7070_TCP_ADDR`.
 fn is_of_kubernetes(name: &str, value: &str) -> bool {
     let has_port = |protocol: &str| value.starts_with(protocol) && name.ends_with("port");
     let of_port = |rest: &str| {
@@ -98,8 +99,8 @@ impl Layers {
         self.file_text(path, &text)
     }
 
-    /// Adds the text of a configuration file as a layer. The caller has read the text from `path`, which
-    /// [`file`](Self::file) does for other callers.
+    /// Adds the text of a configuration file as a layer. Meant for callers that have read the file at `path`
+    /// themselves; [`file`](Self::file) reads it.
     pub fn file_text(mut self, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax {
             path: path.to_owned(),
@@ -117,8 +118,8 @@ impl Layers {
         Ok(self)
     }
 
-    /// Adds the environment variables that name a configuration value, such as `THALWEG_MAX_SCANS`, as a
-    /// layer. Other variables with the prefix are errors, except those that the command or Kubernetes sets.
+    /// Adds environment variables as a layer. A variable such as `THALWEG_MAX_SCANS` names a configuration value. Other
+    /// variables with the prefix are errors, unless the command or Kubernetes sets them.
     pub fn environment<I, N, V>(mut self, variables: I) -> Result<Self, ConfigError>
     where
         I: IntoIterator<Item = (N, V)>,
@@ -142,14 +143,14 @@ impl Layers {
         self
     }
 
-    /// Merges the layers, checks the merged configuration, and returns it. The size of the system's memory is not
-    /// considered; see [`resolve_within`](Self::resolve_within).
+    /// Merges the layers, checks the merged configuration, and returns it. Ignores the size of the system's memory; see
+    /// [`resolve_within`](Self::resolve_within).
     pub fn resolve(self) -> Result<Resolved, ConfigError> {
         self.resolve_within(None)
     }
 
     /// Merges the layers, computes the bounds that follow from the memory, checks the configuration, and returns it.
-    /// `available` is the memory that the system offers, if it is known.
+    /// `available` is the memory that the system offers; `None` if it is unknown.
     pub fn resolve_within(self, available: Option<AvailableMemory>) -> Result<Resolved, ConfigError> {
         let mut config = Config::default();
         config.take(&self.profile().layer());
@@ -200,17 +201,17 @@ pub struct Resolved {
     pub config: Config,
     /// Sources of the configuration values, in the order of [`KNOBS`].
     pub(super) sources: Vec<Source>,
-    /// Memory of the server, from which bounds follow.
+    /// Memory of the server, from which the bounds on memory follow.
     pub memory: MemoryBudget,
-    /// Limit on open files that permits fewer connections than configured.
+    /// Limit on open files, if it permits fewer connections than configured.
     few_files: Option<FewFiles>,
 }
 
-/// Largest number of files for which room is kept beside connections: segments of the log, tables, links to other
+/// Maximum number of open files that are reserved for the node itself: segments of the log, tables, links to other
 /// nodes.
 const MAX_FILE_RESERVE: u64 = 4096;
 
-/// A limit on open files that permits fewer connections than the configuration.
+/// A limit on open files that permits fewer connections than the configuration states.
 #[derive(Clone, Copy, Debug)]
 struct FewFiles {
     limit: u64,
@@ -226,9 +227,9 @@ impl Resolved {
         self.sources.get(at)
     }
 
-    /// Lowers `max_connections` if the process may open only `limit` files: half of them, or 4096, are kept for the
-    /// files of the node. Otherwise connections could use up all, and the node could neither write nor answer for its
-    /// health.
+    /// Lowers `max_connections` so that the connections fit into `limit` open files; `None` is no limit. Half of the
+    /// files, at most 4096, stay reserved for the files of the node. Without this reserve, connections could use up all
+    /// files, and the node could neither write nor report its health.
     #[must_use]
     pub fn within_open_files(mut self, limit: Option<u64>) -> Self {
         let Some(limit) = limit else { return self };
@@ -246,7 +247,7 @@ impl Resolved {
         self
     }
 
-    /// Returns texts about settings that are permitted and may surprise: a server logs them when it starts.
+    /// Returns warnings about permitted settings that may surprise an operator. The server logs them when it starts.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let sum = self.config.memory().last().map_or(ByteSize(0), |(_, sum)| *sum);

@@ -1,10 +1,10 @@
 //! The memory that a server may use, and the bounds that follow from it.
 //!
-//! Owns: the share of each bound. Does not own: the sum of the bounds (`explain`), the memory that the system offers
-//! ([`memory_size`](super::memory_size)).
+//! Owns: the share of the memory that each bound gets. Does not own: the sum of the bounds (`explain`), the memory that
+//! the system offers ([`memory_size`](super::memory_size)).
 //!
-//! Invariants: a knob that a file, a variable or a flag sets is never changed here. Without a known size of the memory,
-//! and with 16 GiB or more, the bounds are those of [`DEFAULTS`](super::DEFAULTS).
+//! Invariants: this module never changes a knob that a file, a variable or a flag sets. If the size of the memory is
+//! unknown, or at least 16 GiB, the bounds are those of [`DEFAULTS`](super::DEFAULTS).
 
 use thalweg_types::limits::{
     DEFAULT_CACHED_SUBJECTS, MAX_COMMAND_BYTES, MAX_COMPACTION_KEY_BYTES, MAX_OPEN_SNAPSHOTS, MAX_VALUE_BYTES,
@@ -21,13 +21,14 @@ use crate::reserve::least_with_reserve;
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// Memory in bytes of a connection with full buffers, in the sum that `--explain` shows, without its message batch.
+/// Memory in bytes of a connection with full buffers, as counted in the sum that `--explain` shows. Does not include
+/// the connection's message batch.
 const CONNECTION_SUM_BYTES: u64 = CONNECTION_BYTES + (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
-/// Memory in bytes of a tail or a push, in the sum that `--explain` shows.
+/// Memory in bytes of a tail or a push, as counted in the sum that `--explain` shows.
 const TAIL_SUM_BYTES: u64 = 2 * NATIVE_PAGE_BYTES + PUSH_LEDGER_BYTES;
 
-/// Knobs that follow from `memory` unless they are set. The example file shows them as comments.
+/// Knobs whose values follow from `memory` unless they are set. The example file shows them as comments.
 pub(super) const FOLLOWERS: [&str; 21] = [
     "native_quic_sockets",
     "native_quic_window",
@@ -52,11 +53,11 @@ pub(super) const FOLLOWERS: [&str; 21] = [
     "new_cache_bytes",
 ];
 
-/// Followers that hold data of the state or of caches. The others bound the resources of clients.
+/// Knobs of [`FOLLOWERS`] that bound memory of the state or of caches. The others bound the resources of clients.
 const OF_STATE: [&str; 5] =
     ["cache_bytes", "memtable_bytes", "max_object_bytes", "max_caches_bytes", "new_cache_bytes"];
 
-/// Bounds without a knob of their own. Each follows from a knob with which it grows and shrinks.
+/// Bounds without a knob of their own. Each is computed from the value of a knob.
 impl Config {
     /// Maximum number of bytes that reads on the threads for long reads may request at a time: a quarter of
     /// `max_reply_bytes_in_flight`, and at least a value of the maximum size.
@@ -66,14 +67,14 @@ impl Config {
     }
 
     /// Maximum number of snapshots in progress: one for each 32 MiB of `max_reply_bytes_in_flight`, and at least two,
-    /// so that one address cannot hold all.
+    /// so that one client address cannot hold all.
     #[must_use]
     pub fn max_snapshots(&self) -> u64 {
         (self.max_reply_bytes_in_flight.0 / (32 * MIB)).clamp(2, MAX_OPEN_SNAPSHOTS as u64)
     }
 
-    /// Number of bytes of rows in a chunk of a snapshot: less while `max_reply_bytes_in_flight` is small, so that two
-    /// snapshots fit into the memory of one.
+    /// Number of bytes of rows in a chunk of a snapshot. If `max_reply_bytes_in_flight` is small, chunks are smaller,
+    /// so that two snapshots fit into the memory of one.
     #[must_use]
     pub fn snapshot_chunk_bytes(&self) -> usize {
         let is_small = self.max_reply_bytes_in_flight.0 < 64 * MIB;
@@ -92,7 +93,7 @@ impl Config {
         (self.memtable_bytes.0 / 2).clamp(4 * MIB, MAX_COMPACTION_KEY_BYTES as u64)
     }
 
-    /// Number of subjects whose subscriptions are cached: as many as there may be subscriptions.
+    /// Number of subjects for which matching subscriptions are cached. It equals the maximum number of subscriptions.
     #[must_use]
     pub fn cached_subjects(&self) -> usize {
         (self.max_subscriptions as usize).clamp(1000, DEFAULT_CACHED_SUBJECTS)
@@ -104,13 +105,13 @@ impl Config {
 pub struct MemoryBudget {
     /// Number of bytes; `None` if the configuration states none and the system reports none.
     pub bytes: Option<u64>,
-    /// Memory that the system offers, if it reports that.
+    /// Memory that the system offers; `None` if the system does not report it.
     pub available: Option<AvailableMemory>,
 }
 
 impl MemoryBudget {
-    /// Determines the memory from the knob and from the memory that the system offers. More than the system offers is
-    /// an error.
+    /// Determines the memory from the knob and from the memory that the system offers. Returns an error if the knob
+    /// states more than the system offers.
     pub(super) fn new(memory: MemorySize, available: Option<AvailableMemory>) -> Result<Self, ConfigError> {
         let bytes = match (memory, &available) {
             (MemorySize::Bytes(given), Some(there)) if given.0 > there.bytes => {
@@ -122,14 +123,14 @@ impl MemoryBudget {
         Ok(Self { bytes, available })
     }
 
-    /// Returns the number of bytes that the system has for pages of files: what the server leaves of the memory that
-    /// the system offers. Without a report of the system, this is the maximum.
+    /// Returns the number of bytes that the system has for its page cache: the memory that the system offers, minus the
+    /// server's. If the system does not report its memory, returns `u64::MAX`.
     #[must_use]
     pub fn page_cache_bytes(&self) -> u64 {
         self.available.as_ref().map_or(u64::MAX, |there| there.bytes.saturating_sub(self.bytes.unwrap_or(0)))
     }
 
-    /// Returns a warning if all bounds together, `sum` bytes, exceed the memory that the system offers.
+    /// Returns a warning if `sum`, the bytes of all bounds together, exceeds the memory that the system offers.
     #[must_use]
     pub fn warning(&self, sum: ByteSize) -> Option<String> {
         let there = self.available.as_ref().filter(|there| sum.0 > there.bytes)?;
@@ -151,12 +152,13 @@ struct Share {
 }
 
 /// Computes the bounds that follow from the memory, for those knobs of `config` that are not set. `config` has the
-/// values of all layers. The result has only the values that differ. All bounds together are at most as large as the
-/// memory that the configuration states, or else as all memory that the system offers, if that is possible.
+/// values of all layers. The result contains only the values that differ from `config`. If possible, all bounds
+/// together are at most as large as the memory that the configuration states. If it states none, they fit into all
+/// memory that the system offers.
 ///
 /// Each bound is a part of `memory`. If the sum is too large, the bounds on clients become smaller first, down to the
-/// least with which every request works, and then those of the state. They leave room for the fixed bounds of a
-/// member's links, but keep half of the memory.
+/// minimum at which every request works. After them, the bounds of the state become smaller. Both leave room for the
+/// fixed bounds of a member's links, but together keep at least half of the memory.
 pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str) -> bool + Copy) -> ConfigLayer {
     let Some(memory) = budget.bytes else { return ConfigLayer::default() };
     let is_stated = config.memory != MemorySize::Auto;
@@ -168,7 +170,7 @@ pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str)
     let fits = |layer: &ConfigLayer| {
         let mut planned = config.clone();
         planned.take(layer);
-        // The links of a member have fixed bounds, and must not leave its clients less than half of the memory.
+        // The links of a member have fixed bounds. They must leave at least half of the memory to the other bounds.
         let of_cluster = planned.cluster_memory().iter().map(|(_, bytes)| bytes).sum::<u64>();
         let excess = of_cluster.saturating_sub(limit / 2);
         planned.memory().last().is_none_or(|(_, sum)| sum.0 - excess <= limit)
@@ -177,17 +179,17 @@ pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str)
     if fits(&whole) {
         return whole;
     }
-    // The largest part of the memory, in steps of 1/256, with which the sum fits.
+    // Finds the largest part of the memory, in steps of 1/256, at which the sum of the bounds fits.
     let largest =
         |of: &dyn Fn(u64) -> ConfigLayer| (0..256).rev().map(|part| of(memory / 256 * part)).find(|layer| fits(layer));
     let found = largest(&|clients| at(memory, clients)).or_else(|| largest(&|state| at(state, 0)));
-    // Bounds that are set can be so large that the others do not matter.
+    // If no part fits, knobs that are set may be too large already. Then shrinking the other bounds would not help.
     found.unwrap_or_else(|| if FOLLOWERS.iter().any(|name| is_set(name)) { whole } else { at(0, 0) })
 }
 
-/// Computes the bounds of the state as parts of `state` bytes, and those on clients as parts of `clients` bytes. A
-/// bound never exceeds its default; only the block cache, the stored objects and the caches do if `may_grow`, because
-/// then the operator stated the memory.
+/// Computes the bounds of the state as parts of `state` bytes, and the bounds on clients as parts of `clients` bytes. A
+/// bound does not exceed its default, with one exception: if the operator stated the memory (`may_grow`), the block
+/// cache, the stored objects and the caches may grow above it.
 fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: impl Fn(&str) -> bool) -> ConfigLayer {
     let rounded = |bytes: u64| if bytes >= MIB { bytes / MIB * MIB } else { bytes / KIB * KIB };
     let size = |name: &str, now: ByteSize, Share { part, least }: Share, grows: bool| {
@@ -209,10 +211,10 @@ fn follow(config: &Config, state: u64, clients: u64, may_grow: bool, is_set: imp
     let link = size("max_link_bytes", config.max_link_bytes, Share { part: 32, least }, false);
     let least = or(link, config.max_link_bytes);
     let queued = size("max_queued_bytes", config.max_queued_bytes, Share { part: 16, least }, false);
-    // The largest body, and the reserve for other clients.
+    // Room for the largest body, and for the reserve of other clients.
     let least_bodies = least_with_reserve(config.max_body_bytes.0, config.share_reserve_percent).next_multiple_of(MIB);
     let batch = size("batch_bytes", config.batch_bytes, Share { part: 4096, least: 16 * KIB }, false);
-    // The largest command, and one that waits behind it.
+    // Room for the largest command, and for other commands behind it.
     let queue = Share { part: 16, least: MAX_COMMAND_BYTES as u64 + 8 * MIB };
     let connection_bytes = CONNECTION_SUM_BYTES + or(batch, config.batch_bytes);
     ConfigLayer {
@@ -336,12 +338,12 @@ mod tests {
                 let config = &resolved.config;
                 assert!(sum(config) <= memory, "{text}: {} of {}", sum(config) / MIB, memory / MIB);
                 assert!(resolved.warnings().is_empty());
-                // No bound is smaller than what a single request of the maximum size needs.
+                // No bound is smaller than the need of a single request of the maximum size.
                 assert!(config.max_reply_bytes_in_flight.0 >= LEAST_REPLY_BYTES && config.max_connections >= 96);
                 assert!(config.max_body_bytes_in_flight.0 / 10 * 9 >= config.max_body_bytes.0, "a reserve remains");
                 assert!(config.max_queue_bytes.0 > MAX_COMMAND_BYTES as u64 && config.max_snapshots() >= 2);
                 assert!(config.warnings().is_empty());
-                // Bounds that had to get smaller use nearly all of the memory.
+                // If bounds had to shrink, they use nearly all of the memory.
                 let is_short = config.max_connections < DEFAULTS.max_connections && text.contains("memory");
                 assert!(!is_short || sum(config) >= memory / 16 * 13, "{text}: {} MiB", sum(config) / MIB);
             }
@@ -360,7 +362,7 @@ mod tests {
         assert_eq!((config.max_connections, config.cache_bytes.0), (5000, 100 * MIB));
         assert_eq!(config.max_body_bytes_in_flight.0, 45 * MIB, "the largest body fits beside the reserve");
         assert_eq!(resolved.source("cache_bytes"), Some(&Source::File("t.toml".into())));
-        // The stated memory counts, not half of the machine's. The caches grow with it.
+        // The stated memory counts, and not half of the machine's. The caches grow with it.
         let stated = resolve("memory = \"8GiB\"", 64 * GIB).unwrap().config;
         assert_eq!((stated.cache_bytes.0, stated.max_caches_bytes.0), (GIB, GIB));
         assert_eq!(resolve("memory = \"16GiB\"", 64 * GIB).unwrap().config.max_object_bytes.0, 2 * GIB);
@@ -385,7 +387,7 @@ mod tests {
         );
         assert!(matches!(resolve("memory = \"32MiB\""), Err(ConfigError::Range { name: "memory", .. })));
         assert!(resolve("memory = \"1GiB\"").is_ok());
-        // A single bound above the memory is a warning.
+        // A single bound above the memory causes a warning.
         let resolved = resolve("cache_bytes = \"2GiB\"").unwrap();
         assert!(resolved.warnings()[0].contains("1024 MiB of this machine"), "{:?}", resolved.warnings());
     }

@@ -2,7 +2,7 @@
 //! 2).
 //!
 //! Owns: the parsing of the knob, and the lowest limit among the machine's memory and the control groups of this
-//! process. Does not own: the bounds that follow from it ([`memory`](super::memory)).
+//! process. Does not own: the bounds that follow from the memory ([`memory`](super::memory)).
 
 use std::{
     fmt, fs,
@@ -14,7 +14,7 @@ use super::{ByteSize, Setting};
 const KIB: u64 = 1024;
 const MIB: u64 = 1024 * KIB;
 
-/// Least bound on the bytes of large replies: three values of the maximum size.
+/// Minimum of the bound on the bytes of large replies: three values of the maximum size.
 pub(super) const LEAST_REPLY_BYTES: u64 = 3 * thalweg_types::limits::MAX_VALUE_BYTES as u64;
 /// Smallest size that `memory` accepts.
 pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
@@ -53,7 +53,7 @@ impl Setting for MemorySize {
 pub struct AvailableMemory {
     /// Number of bytes.
     pub bytes: u64,
-    /// File with the limit of the control group; `None` if the machine's memory is the limit.
+    /// File that contains the limit of the control group; `None` if the machine's memory is the limit.
     pub limited_by: Option<PathBuf>,
 }
 
@@ -68,14 +68,15 @@ impl fmt::Display for AvailableMemory {
 }
 
 impl AvailableMemory {
-    /// Returns the memory of the machine, or the lowest limit of this process's control groups if that is less; `None`
-    /// where the system reports neither.
+    /// Returns the memory that the system offers: the machine's memory, or the lowest limit of this process's control
+    /// groups if it is lower. `None` if the system reports neither.
     #[must_use]
     pub fn of_this_process() -> Option<Self> {
         Self::below(Path::new("/"))
     }
 
-    /// Like [`of_this_process`](Self::of_this_process), for a system whose files are below `root`.
+    /// Does the same as [`of_this_process`](Self::of_this_process), with the system's files below `root`. Meant for
+    /// tests.
     #[must_use]
     pub fn below(root: &Path) -> Option<Self> {
         let machine = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
@@ -89,8 +90,8 @@ impl AvailableMemory {
     }
 }
 
-/// Returns the limits of a control group and its ancestors, from its line in `/proc/self/cgroup`:
-/// `0::/path` for version 2, `4:memory:/path` for version 1.
+/// Returns the limits of a control group and its ancestors. `line` is a line of `/proc/self/cgroup`: `0::/path` for
+/// version 2, `4:memory:/path` for version 1.
 fn limits_of_group(root: &Path, line: &str) -> Vec<AvailableMemory> {
     let mut parts = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
@@ -103,12 +104,12 @@ fn limits_of_group(root: &Path, line: &str) -> Vec<AvailableMemory> {
     };
     let mut limits = Vec::new();
     for mount in mounts {
-        // In a container, the path may be the one that the host sees; then only the mounted directory itself exists.
+        // In a container, this may be the path on the host. Then only the mounted directory itself exists.
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             for file in files {
                 let relative = Path::new(mount).join(group).join(file);
                 let text = fs::read_to_string(root.join(&relative)).unwrap_or_default();
-                // `max` is no number: the group has no limit.
+                // If the group has no limit, the file contains `max`, which is no number.
                 if let Ok(bytes) = text.trim().parse() {
                     limits.push(AvailableMemory { bytes, limited_by: Some(Path::new("/").join(relative)) });
                 }
@@ -124,7 +125,7 @@ mod tests {
 
     const GIB: u64 = 1024 * MIB;
 
-    /// Creates the files of a system below a directory: the machine has 8 GiB.
+    /// Creates the files of a system with 8 GiB of memory below a directory.
     fn system(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in [("proc/meminfo", "MemFree: 1 kB\nMemTotal:        8388608 kB\n")].iter().chain(files) {
@@ -139,7 +140,7 @@ mod tests {
     fn the_lowest_limit_of_machine_and_control_groups_counts() {
         let found = |files: &[(&str, &str)]| AvailableMemory::below(system(files).path()).unwrap();
         assert_eq!((found(&[]).bytes, found(&[]).limited_by), (8 * GIB, None));
-        // Version 2: the parent's limit is lower, and `max` is none.
+        // Version 2: the limit of the parent is lower, and `max` is no limit.
         let two = [
             ("proc/self/cgroup", "0::/pod/server\n"),
             ("sys/fs/cgroup/pod/server/memory.max", "max\n"),
@@ -147,7 +148,7 @@ mod tests {
         ];
         assert_eq!(found(&two).bytes, 512 * MIB);
         assert_eq!(found(&two).to_string(), "512 MiB that /sys/fs/cgroup/pod/memory.max permits");
-        // Version 1; its number for no limit is above the machine's memory.
+        // Version 1: the number that stands for no limit is above the machine's memory.
         let group = ("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n");
         let one = [
             group,
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(found(&one).bytes, 256 * MIB);
         let none = [group, ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")];
         assert_eq!(found(&none), AvailableMemory { bytes: 8 * GIB, limited_by: None });
-        // In a container: the path is that of the host, and the mount shows the container's own group.
+        // In a container, the path is that of the host, and the mount shows the container's own group.
         let inside = [("proc/self/cgroup", "0::/host/path\n"), ("sys/fs/cgroup/memory.max", "1073741824\n")];
         assert_eq!(found(&inside).bytes, GIB);
         // Both versions of control groups are in use, as with systemd's hybrid hierarchy.
@@ -183,25 +184,25 @@ mod tests {
         let (pod_max, pod_high, kube_max) = (max_of(pod), format!("{pod}/memory.high"), max_of(kube));
         let at = |bytes: u64, file: &str| (bytes, Some(format!("/{file}")));
         let unlimited = [(&*leaf_max, "max\n"), (&*leaf_high, "max\n"), (&*pod_high, "max\n")];
-        // Files that come later replace those before them.
+        // Later files replace earlier ones.
         let found = |more: &[(&str, &str)]| found(&[&unlimited[..], more].concat());
-        // No group has a limit, and the root of the hierarchy has no file of one.
+        // No group has a limit, and the root of the hierarchy has no file for one.
         assert_eq!(found(&[(&pod_max, "max\n"), (&kube_max, "max\n")]), (8 * GIB, None));
-        // Only the parent has one, or only its parent.
+        // Only the parent has a limit, or only the parent's parent.
         assert_eq!(found(&[(&pod_max, "1073741824\n"), (&kube_max, "max\n")]), at(GIB, &pod_max));
         assert_eq!(found(&[(&pod_max, "max\n"), (&kube_max, "2147483648\n")]), at(2 * GIB, &kube_max));
-        // A group cannot use more than its parent, whatever its own limit is.
+        // A group cannot use more than its parent, even if its own limit is higher.
         assert_eq!(found(&[(&leaf_max, "3221225472\n"), (&pod_max, "1073741824\n")]), at(GIB, &pod_max));
         assert_eq!(found(&[(&leaf_max, "536870912\n"), (&pod_max, "1073741824\n")]), at(GIB / 2, &leaf_max));
-        // Above memory.high the kernel slows the processes of the group down, so it is a limit, too.
+        // Above memory.high the kernel slows down the processes of the group, so it counts as a limit too.
         assert_eq!(found(&[(&leaf_max, "1073741824\n"), (&leaf_high, "805306368\n")]), at(768 * MIB, &leaf_high));
         assert_eq!(found(&[(&pod_max, "1073741824\n"), (&pod_high, "805306368\n")]), at(768 * MIB, &pod_high));
-        // Limits above the machine's memory, and files without a number, are none.
+        // Limits above the machine's memory, and files without a number, count as no limit.
         assert_eq!(found(&[(&pod_max, "17179869184\n"), (&kube_max, "\n")]), (8 * GIB, None));
         // A group that was removed while the process is in it keeps the limits of its parents.
         let removed = [("proc/self/cgroup", "0::/kube.slice/old (deleted)\n"), (&*kube_max, "1073741824\n")];
         assert_eq!(AvailableMemory::below(system(&removed).path()).unwrap().bytes, GIB);
-        // A process outside of the root of its cgroup namespace.
+        // The process is outside the root of its cgroup namespace.
         let outside = [("proc/self/cgroup", "0::/../other\n"), ("sys/fs/cgroup/memory.max", "1073741824\n")];
         assert_eq!(AvailableMemory::below(system(&outside).path()).unwrap().bytes, GIB);
     }

@@ -1,11 +1,10 @@
-//! Configuration of a server: the layers that are given, and the values that result.
+//! Configuration of a server: the layers that give values, and the resulting values.
 //!
-//! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file follow),
-//! layering, defaults ([`DEFAULTS`]), validation (`checks`), the explanation of every value.
-//! Does not own: reading the command line (the command does, and passes a [`ConfigLayer`]).
-//! `docs/decisions.md` compares this module with the library figment.
-//! Invariants: a key that is not a knob is an error in every layer; [`Config`] holds no value that has not been
-//! checked; every knob has an effect.
+//! Owns: the knobs (one table, [`KNOBS`], from which flags, environment variables and the example file are made),
+//! layering, defaults ([`DEFAULTS`]), validation (`checks`), the explanation of every value. Does not own: reading the
+//! command line (the command does, and passes a [`ConfigLayer`]). `docs/decisions.md` compares this module with the
+//! library figment. Invariants: a key that is not a knob is an error in every layer; every value of a [`Config`] has
+//! been checked; every knob has an effect.
 
 mod certificate;
 mod checks;
@@ -50,7 +49,7 @@ pub use resp::{Password, RespAddress, RespDatabase, RespDatabases};
 pub use subjects::SubjectPatterns;
 pub use units::{Backend, ByteSize, LogFormat, NativeAddress, Setting, Span};
 
-/// A configuration key, with its text for the help, the example file and the explanation.
+/// A configuration key, with its text in the help, the example file and the explanation.
 #[derive(Clone, Copy, Debug)]
 pub struct Knob {
     /// Name of the knob in the configuration file. Its flag is `--name-with-dashes`, and its environment
@@ -64,14 +63,14 @@ pub struct Knob {
 
 macro_rules! knobs {
     ($($(#[doc = $help:literal])+ $name:ident: $type:ty = $default:expr;)+) => {
-        /// Configuration as one layer, such as the file or the flags, gives it. A `None` leaves the value to
+        /// Values that one layer of the configuration, such as the file or the flags, gives. `None` leaves a value to
         /// the next layer.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct ConfigLayer {
             $($(#[doc = $help])+ pub $name: Option<$type>,)+
         }
 
-        /// Configuration as a server uses it: every value present and checked.
+        /// Configuration as a server uses it: every value is present and checked.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Config {
             $($(#[doc = $help])+ pub $name: $type,)+
@@ -155,8 +154,8 @@ knobs! {
     /// Address and port for HTTP; `localhost` means 127.0.0.1. With port 0 the system chooses a port. Cost: one
     /// listening socket.
     http: SocketAddr = |_| SocketAddr::from(([127, 0, 0, 1], 7070));
-    /// Address and port for the native protocol. `next` is the address of HTTP with the next port, or with the one
-    /// after it if `resp` has that port; `off` disables the protocol. Cost: one listening socket.
+    /// Address and port for the native protocol; `off` disables it. `next` uses the address of HTTP and the port after
+    /// HTTP's, or a later one if `resp` or `cluster` has that port. Cost: one listening socket.
     native: NativeAddress = |_| NativeAddress::Next;
     /// Require TLS on the TCP port of the native protocol. QUIC always uses TLS. Cost: about three times the CPU per
     /// byte, and one signature per connection.
@@ -175,8 +174,8 @@ knobs! {
     /// UDP sockets for QUIC on the port of the native protocol, each with its own task. Use the number of cores that
     /// may serve QUIC; 0 disables QUIC. Cost: 2 MiB per socket, and up to 8 MiB in the kernel.
     native_quic_sockets: u32 = |_| 4;
-    /// Maximum number of bytes in flight per QUIC connection and direction; one channel gets half of it. Smaller
-    /// windows slow down distant clients, by one round trip per window. Cost: twice this much memory for each
+    /// Maximum number of bytes in flight per QUIC connection and direction; one channel may use half of it. A smaller
+    /// window slows down distant clients: each window takes one round trip. Cost: twice this much memory for each
     /// connection whose peer does not read.
     native_quic_window: ByteSize = |_| ByteSize(2 * MIB);
     /// Address and port for Redis clients (RESP2 and RESP3), such as 127.0.0.1:7379; `off` disables the protocol. Cost:
@@ -189,16 +188,16 @@ knobs! {
     /// cache costs `new_cache_bytes` of memory.
     resp_databases: RespDatabases = |_| RespDatabases::durable(16);
     /// Threads that serve Redis clients; the connections are divided among them. 0 starts one thread for every two
-    /// processors. A thread commits the writes of its clients together, so its clients wait for the same fsync, and for
-    /// each other's long commands. Cost: 190 KiB per thread; more threads share fewer fsyncs.
+    /// processors. A thread commits the writes of its clients together, so its clients share an fsync, but also wait
+    /// for each other's long commands. Cost: 190 KiB per thread; with more threads, fewer clients share an fsync.
     resp_threads: u32 = |_| 0;
     /// Password for Redis clients (`AUTH`, `HELLO`); empty requires none. Set it in the environment or in the file: a
     /// flag is visible in the list of processes, and the protocol sends the password in the clear. Cost: none.
     resp_password: Password = |_| Password::default();
-    /// Names in the `Host` header of HTTP requests that are accepted, joined by commas, besides localhost, loopback
-    /// addresses, and the address at which the connection arrived; `any` accepts every name. The server answers other
-    /// names with 403, because a website can make its own name lead to this node, and so use the node from the
-    /// browsers of its visitors. Cost: with `any`, that protection.
+    /// Names in the `Host` header of HTTP requests that are accepted, joined by commas; `any` accepts every name.
+    /// Always accepted are localhost, loopback addresses, and the address at which the connection arrived. The server
+    /// answers other names with 403. Otherwise a website whose own name leads to this node could use the node through
+    /// its visitors' browsers. Cost: with `any`, that protection.
     allowed_hosts: AllowedHosts = |_| AllowedHosts::default();
     /// Permit addresses that other machines can reach, although clients are not authenticated and HTTP has no TLS.
     /// Cost: on an untrusted network, the confidentiality of all stored data.
@@ -213,9 +212,9 @@ knobs! {
     /// Addresses of members at which the node joins, joined by commas. The node gets all data and becomes a voter once
     /// it has caught up. Its directory must be new; a node that is a member already ignores this. Cost: none.
     join: JoinAddresses = |_| JoinAddresses::default();
-    /// Number of nodes that found a new cluster together: each of them is started with this and with the addresses of
-    /// all in `join`. If one of them has data, an empty node joins instead. 0 joins an existing cluster. A node that is
-    /// a member already ignores this. Cost: none.
+    /// Number of nodes that found a new cluster together. Start each of them with this number, and with the addresses
+    /// of all of them in `join`. If one of them has data already, the empty nodes join it instead. 0 joins an existing
+    /// cluster. A node that is a member already ignores this. Cost: none.
     expect: u32 = |_| 0;
     /// Token with which the node joins, as `thalweg cluster join-token` prints it; the node keeps it in its directory.
     /// Set it in the environment or in the file: a flag is visible in the list of processes. Cost: none.
@@ -230,12 +229,12 @@ knobs! {
     /// begin after 3 to 5 heartbeats without one. All nodes need the same value. Cost: shorter times use more CPU and
     /// network, and a pause of a node ends its leadership sooner; longer ones delay the election of a new leader.
     cluster_heartbeat: Span = |_| Span(Duration::from_millis(80));
-    /// Silence after which another node is suspected at the latest. It is suspected sooner if the silence is improbably
-    /// long for its usual pings. Cost: short times suspect nodes that only pause.
+    /// Maximum silence after which another node is suspected. It is suspected earlier if the silence is improbably long
+    /// compared with its usual pings. Cost: short times suspect nodes that only pause.
     cluster_suspect_after: Span = |_| Span(Duration::from_millis(700));
-    /// Silence after which another node is down. For a node whose pings often come late, the time is up to two thirds
-    /// longer. Elections do not wait for it. Cost: short times report nodes as down that only pause: a node that counts
-    /// its leader as down is not ready, and messages for subscribers on a node that is down are lost.
+    /// Silence after which another node counts as down. For a node whose pings often come late, the time is up to two
+    /// thirds longer. Elections do not wait for this time. Cost: short times report nodes as down that only pause. A
+    /// node that counts its leader as down is not ready, and messages for subscribers on a node that is down are lost.
     cluster_down_after: Span = |_| Span(Duration::from_millis(850));
     /// Number of missing entries above which a member is reported as `lagging`, in events, the status and the metrics.
     /// Cost: none.
@@ -244,9 +243,8 @@ knobs! {
     cluster_lag_bytes: ByteSize = |_| ByteSize(64 * MIB);
     /// Time without an up-to-date state after which a member is reported as `stale`. Cost: none.
     cluster_stale_after: Span = |_| Span(Duration::from_secs(30));
-    /// Use TLS between the nodes of the cluster also if `cluster` is a loopback address. At any other address the links
-    /// always use it. All nodes need the same choice. Cost: the consensus
-    /// thread encrypts what it sends and receives.
+    /// Use TLS between the nodes of the cluster even if `cluster` is a loopback address. At any other address the links
+    /// always use TLS. All nodes need the same choice. Cost: the consensus thread encrypts what it sends and receives.
     cluster_tls: bool = |_| false;
     /// PEM file with the certificates of the authorities that sign the certificates of the nodes, as
     /// `thalweg cluster create-ca` makes one. `none` uses certificates that each process makes for itself: the nodes
@@ -260,16 +258,16 @@ knobs! {
     /// PEM file with the private key of `cluster_certificate`. Send SIGHUP to reload a changed file. Cost: none.
     cluster_key: PeerPem = |_| PeerPem::None;
     /// Repair this node automatically if its state differs from that of a majority of the members, or if a scrub finds
-    /// it damaged: the node stops, gets the state of another member, and starts again. It does so once; after that it
-    /// waits for an operator to run `thalweg cluster repair`. Cost: a copy of the whole state over the network, and the
-    /// traces of the fault in the former state.
+    /// damage: the node stops, gets the state of another member, and starts again. It does so once; after that it waits
+    /// for an operator to run `thalweg cluster repair`. Cost: a copy of the whole state over the network; the former
+    /// state is lost as evidence of the fault.
     cluster_repair: bool = |_| false;
-    /// Level of reads over HTTP and the native protocol that state none, on a node of a cluster: `linearizable` shows
-    /// all acknowledged writes, `lease` relies on clocks of equal speed, `stale` shows what the node has. Cost:
-    /// `linearizable` waits for an exchange with a majority, which concurrent reads share.
+    /// Level of reads that state none, over HTTP and the native protocol, on a node of a cluster. `linearizable` shows
+    /// all acknowledged writes; `lease` does too if all clocks run at equal speed; `stale` shows what the node has.
+    /// Cost: `linearizable` waits for an exchange with a majority; concurrent reads share it.
     read_level: ReadLevel = |_| ReadLevel::Linearizable;
-    /// Level of reads of Redis clients, on a node of a cluster, as for `read_level`. Cost: that of `read_level`, once
-    /// for the reads of a pipelined burst.
+    /// Level of the reads of Redis clients, on a node of a cluster, as for `read_level`. Cost: that of `read_level`; a
+    /// pipelined burst of reads pays it once.
     resp_read_level: ReadLevel = |_| ReadLevel::Linearizable;
     /// Durability level of writes that state none: none, os, interval, disk or quorum. Stronger levels take longer to
     /// acknowledge. Cost: `disk` waits for a shared fsync, about 0.1 ms on a fast disk.
@@ -283,9 +281,9 @@ knobs! {
     /// every write fits. A member of a cluster needs at least that. Cost: this much disk per segment; the disk space of
     /// large segments is freed later.
     segment_bytes: ByteSize = |engine| ByteSize(u64::from(engine.segment_bytes));
-    /// Prepared, zero-filled segments that are kept ready. Too few make writes wait. While writes use segments quickly,
-    /// the server keeps up to 64 more for reuse, or 2GiB; after 30 seconds without a write, it keeps none. Cost:
-    /// `segment_bytes` of disk per spare segment.
+    /// Number of prepared, zero-filled segments that are kept ready. With too few, writes wait. While writes use
+    /// segments quickly, the server keeps up to 64 more for reuse, at most 2GiB; after 30 seconds without a write, it
+    /// keeps none. Cost: `segment_bytes` of disk per spare segment.
     spare_segments: u32 = |engine| engine.spare_segments;
     /// Maximum time between a write at level `interval` and its fsync. Cost: a power failure can lose this much time of
     /// acknowledged `interval` writes.
@@ -331,41 +329,41 @@ knobs! {
     /// refuses to start beyond it, because a wrong clock would end leases and expire keys for good. 0s disables the
     /// check. Cost: a node that was off for longer must be started once with a larger value.
     max_clock_jump: Span = |engine| Span(engine.max_clock_jump);
-    /// Time between scrubs, which read all stored data and report damage in the metrics and the status; 0s disables
-    /// them. The first one begins within ten minutes of a start. In a cluster, the leader also asks all members for a
-    /// digest of all rows at this interval, and a member whose digest differs from that of a majority stops serving.
-    /// Cost: `scrub_bytes_per_second` of the disk while a scrub runs.
+    /// Time between two scrubs. A scrub reads all stored data and reports damage in the metrics and the status; 0s
+    /// disables scrubs. The first one begins within ten minutes of a start. In a cluster, the leader also requests a
+    /// digest of all rows from all members at this interval, and a member whose digest differs from that of a majority
+    /// stops serving. Cost: `scrub_bytes_per_second` of the disk while a scrub runs.
     scrub_interval: Span = |engine| Span(engine.scrub_interval);
     /// Maximum number of bytes that a scrub reads per second. Cost: this much of the disk's throughput; lower rates let
     /// the files of redb and sqlite grow by what is written during the longer scrub.
     scrub_bytes_per_second: ByteSize = |engine| ByteSize(engine.scrub_bytes_per_second);
-    /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected;
-    /// over HTTP, 32 more get answers to requests for health, readiness, metrics and status. At start the server lowers
-    /// it so that half of the process's file limit, or 4096 files, stay free for the node's data. Cost: up to 160 KiB
-    /// of buffers per connection; a native one up to 256 KiB more for pending replies.
+    /// Maximum number of connections over all protocols. Further clients get 503 or a goodbye, and are disconnected. 32
+    /// additional HTTP connections get answers to requests for health, readiness, metrics and status. At start the
+    /// server lowers this number so that half of the process's file limit, or 4096 files, stay free for the node's
+    /// data. Cost: up to 160 KiB of buffers per connection; a native connection up to 256 KiB more for pending replies.
     max_connections: u32 = |_| 4096;
     /// Maximum number of QUIC connections, which also count as connections. Further clients are rejected. Cost: up to
     /// twice `native_quic_window` and 64 KiB per connection.
     max_quic_connections: u32 = |_| 256;
-    /// Maximum number of native connections whose handshake is not finished, and of Redis clients that have not
-    /// authenticated. At the limit, the oldest one of the address that has most is disconnected. Above half of it, QUIC
-    /// clients must first prove their address. Smaller limits disconnect clients sooner when many connect at the same
-    /// time. Cost: up to 128 KiB per handshake.
+    /// Maximum number of connections that are not ready yet: native ones with an unfinished handshake, and Redis
+    /// clients that have not authenticated. At the limit, the address with most of them loses its oldest one. Above
+    /// half of the limit, QUIC clients must first prove their address. Smaller limits disconnect clients sooner when
+    /// many connect at the same time. Cost: up to 128 KiB per handshake.
     max_handshakes: u32 = |_| 512;
     /// Maximum number of requests in progress; the server answers further ones with 503. Cost: about 4 KiB per request.
     max_requests_in_flight: u32 = |_| 4096;
     /// Maximum size of a request body; larger ones get 413. Cost: none; `max_body_bytes_in_flight` bounds the memory.
     max_body_bytes: ByteSize = |_| ByteSize(16 * MIB);
-    /// Maximum size of all request bodies in memory, counting only bytes that have arrived; the first 16 KiB of each
-    /// connection do not count. Native frames and Redis requests above 64 KiB count, and commands above 64 KiB that
-    /// Redis clients queue behind MULTI. Above it requests are rejected, over HTTP with 503. Cost: up to three times
+    /// Maximum size of all request bodies in memory. Only bytes that have arrived count, and not the first 16 KiB of
+    /// each connection. Native frames and Redis requests above 64 KiB count, and commands above 64 KiB that Redis
+    /// clients queue after MULTI. Above this size, requests are rejected, over HTTP with 503. Cost: up to three times
     /// this much memory, for the body, its decoded form and the encoded command.
     max_body_bytes_in_flight: ByteSize = |_| ByteSize(64 * MIB);
-    /// Maximum size of the large replies that wait for clients. Replies of 128 KiB or more count in all protocols,
-    /// those of 1 KiB or more over HTTP/2, and native replies of 4 KiB or more that another thread has read. Values in
-    /// long JSON replies count as they are stored. Above it, reads with large replies are rejected as `overloaded`,
-    /// with 503 over HTTP and `BUSY` for Redis clients; tails, watches, pushes and subscriptions wait. Writes are
-    /// answered even above it. Cost: this much memory.
+    /// Maximum size of the large replies that wait for clients. Large are replies of 128 KiB or more in all protocols,
+    /// replies of 1 KiB or more over HTTP/2, and native replies of 4 KiB or more that another thread has read. Values
+    /// in long JSON replies count with their stored size. Above this size, reads with large replies are rejected as
+    /// `overloaded`, with 503 over HTTP and `BUSY` for Redis clients; tails, watches, pushes and subscriptions wait.
+    /// Writes are answered even above it. Cost: this much memory.
     max_reply_bytes_in_flight: ByteSize = |_| ByteSize(256 * MIB);
     /// Maximum number of scans, record reads and long reads of Redis clients in progress; further ones are rejected.
     /// Cost: up to two pages of 512 KiB per scan, and 448 KiB for the deleted prefixes that waited to be swept when it
@@ -376,10 +374,10 @@ knobs! {
     /// client, and a page and 256 KiB of changes for a watch over HTTP. Larger records and changes count in
     /// `max_reply_bytes_in_flight`.
     max_tails: u32 = |_| 1024;
-    /// Part of every bound that is kept for the clients that hold least of it, in percent, at most 50; 0 keeps none.
-    /// One client alone uses everything but this part. When a bound is reached, the connection and then the address
-    /// that holds most is refused first. An IPv6 address counts as its /64 network. Cost: this part of each bound stays
-    /// unused while one client is alone.
+    /// Part of every bound that is kept for the clients that hold least, in percent, at most 50; 0 keeps none. One
+    /// client alone can use everything but this part. When a bound is reached, requests of the connection that holds
+    /// most are rejected first, then those of the address that holds most. An IPv6 address counts as its /64 network.
+    /// Cost: this part of each bound stays unused while one client is alone.
     share_reserve_percent: u32 = |_| 10;
     /// Minimum rate, in bytes per second, at which a request body must arrive and a client must read its reply. Bodies
     /// are measured over a third of `body_timeout`, replies over `write_timeout`. Each stream of an HTTP/2 connection
@@ -396,13 +394,13 @@ knobs! {
     /// Maximum size in bytes of a batch that the server gathers. Cost: this much memory for each channel that publishes
     /// one by one.
     batch_bytes: ByteSize = |_| ByteSize(Batching::BALANCED.max_bytes as u64);
-    /// Maximum age of a batch that the server gathers; then it is published even if it is not full. Cost: this much
-    /// latency, for every message published one by one if `batch_when_idle` is wait, otherwise only while more messages
-    /// keep arriving.
+    /// Maximum age of a batch that the server gathers. At this age the batch is published even if it is not full. Cost:
+    /// this much latency. If `batch_when_idle` is wait, it delays every message published one by one, otherwise only
+    /// messages that are followed by more.
     batch_delay: Span = |_| Span(Batching::BALANCED.max_delay);
-    /// Action when the channel of a gathered batch has no more input: `flush` publishes the batch, `wait` keeps it
-    /// until it is full or old enough. Cost: wait adds latency; it saves CPU if many connections publish a few messages
-    /// each.
+    /// Action when a channel with a gathered batch has no more input: `flush` publishes the batch, `wait` keeps it
+    /// until it is full or old enough. Cost: wait adds latency, but saves CPU if many connections publish a few
+    /// messages each.
     batch_when_idle: WhenIdle = |_| WhenIdle(Batching::BALANCED.when_idle);
     /// Maximum number of subscriptions to subjects, over all connections. Cost: about 400 bytes per subscription, and
     /// its queued messages.
@@ -419,16 +417,17 @@ knobs! {
     /// Maximum size of the messages queued for all connections; a message counts once per connection. At the limit the
     /// policies apply, sooner if it is small and many subscribers are slow. Cost: at most this much memory.
     max_queued_bytes: ByteSize = |_| ByteSize(256 * MIB);
-    /// Patterns of the subjects whose native subscribers may choose the policy `block`: publishers wait for them when
-    /// their queues are full. Empty permits it nowhere. Publishes of Redis clients never wait. Cost: on these subjects,
-    /// one subscriber that does not read stops every publisher over HTTP and the native protocol.
+    /// Patterns of the subjects whose native subscribers may choose the policy `block`: publishers wait while the
+    /// queues of these subscribers are full. Empty permits the policy nowhere. Publishes of Redis clients never wait.
+    /// Cost: on these subjects, one subscriber that does not read stops every publisher over HTTP and the native
+    /// protocol.
     blocking_subjects: SubjectPatterns = |_| SubjectPatterns::parse(">").unwrap_or_default();
     /// Patterns of the subjects whose HTTP subscribers may choose the policy `block`. Cost: as for `blocking_subjects`.
     http_blocking_subjects: SubjectPatterns = |_| SubjectPatterns::default();
-    /// Maximum size of all caches together, by their own limits. A new cache that does not fit is rejected. Cost: this
-    /// much memory when the caches are full.
+    /// Maximum total size of all caches, counted by their own limits. A new cache that does not fit is rejected. Cost:
+    /// this much memory when the caches are full.
     max_caches_bytes: ByteSize = |_| ByteSize(256 * MIB);
-    /// Size of a cache that is created without one. Cost: this much of `max_caches_bytes`.
+    /// Size of a cache if the request that creates it states none. Cost: this much of `max_caches_bytes`.
     new_cache_bytes: ByteSize = |_| ByteSize(32 * MIB);
     /// Maximum time until the head of a request has arrived. Cost: short timeouts disconnect slow clients; long ones
     /// let them hold connections.
@@ -438,13 +437,13 @@ knobs! {
     body_timeout: Span = |_| Span::seconds(30);
     /// Time after which an idle connection is closed. Cost: long timeouts keep the memory of idle clients.
     idle_timeout: Span = |_| Span::seconds(75);
-    /// Time after which an idle connection is closed while connections run short: only the reserve of `max_connections`
-    /// is free, and the client's address holds more connections than are free in the lower half of the reserve. So the
-    /// upper half stays free for new clients. It also applies to native and Redis clients. Subscribers and clients that
-    /// wait in blocking reads are not idle. Cost: short times make clients connect again.
+    /// Time after which an idle connection is closed while connections run short. They run short if only the reserve of
+    /// `max_connections` is free, and the client's address holds more connections than are free in the lower half of
+    /// the reserve. So the upper half stays free for new clients. This also applies to native and Redis clients.
+    /// Subscribers and clients that wait in blocking reads are not idle. Cost: short times make clients connect again.
     idle_timeout_when_short: Span = |_| Span::seconds(10);
-    /// Time after which a client that accepts too little of its reply is disconnected. Cost: long timeouts keep the
-    /// views and pages that slow clients hold.
+    /// Time after which a client that accepts its reply too slowly is disconnected. Cost: long timeouts keep the views
+    /// and pages that slow clients hold.
     write_timeout: Span = |_| Span::seconds(30);
     /// Time of silence after which a tail sends a comment, so that proxies keep the connection open. Cost: short times
     /// cause more traffic.
@@ -462,8 +461,8 @@ knobs! {
 pub use units::LogLevel;
 
 impl Config {
-    /// Returns the durability level of the acks of writes that state none. A member of a cluster raises each level but
-    /// `none` to `quorum`.
+    /// Returns the durability level that acks of writes have if the write states none. A member of a cluster raises
+    /// each level but `none` to `quorum`.
     #[must_use]
     pub fn acknowledged(&self) -> Durability {
         if self.cluster.address().is_some() && self.durability != Durability::None {
@@ -502,7 +501,7 @@ impl Config {
         }
     }
 
-    /// Returns the limits for gathering messages that clients publish one by one.
+    /// Returns the limits of the batches that the server gathers from messages that clients publish one by one.
     #[must_use]
     pub fn batching(&self) -> Batching {
         Batching {
@@ -526,7 +525,7 @@ impl Config {
     }
 }
 
-/// Returns the knob whose name resembles an unknown one.
+/// Returns the name of the knob that resembles the unknown name `name`; `None` if none does.
 fn similar(name: &str) -> Option<&'static str> {
     let distances = KNOBS.iter().map(|knob| (strsim::damerau_levenshtein(name, knob.name), knob.name));
     distances.min().filter(|(distance, _)| *distance <= 2).map(|(_, name)| name)

@@ -1,4 +1,4 @@
-//! Ports of the protocols: the address of the native protocol, and ports that two protocols would share.
+//! Ports of the protocols: the address of the native protocol, and the check for conflicting ports.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ impl Config {
             return Some(address);
         }
         let taken = [self.resp.address(), self.cluster.address()];
-        // Two other protocols occupy two ports at most.
+        // At most two ports are taken by other protocols.
         for _ in 0..taken.len() {
             if taken.iter().flatten().any(|other| overlap(address, *other)) {
                 address.set_port(address.port().checked_add(1).unwrap_or(0));

@@ -1,7 +1,7 @@
 //! Profiles: named sets of values for the knobs that tune publishing to subjects.
 //!
-//! A profile is a layer above the defaults and below all other layers. So a single knob can still be changed in any
-//! profile. The profile `balanced` is the same as the defaults.
+//! A profile is a layer above the defaults and below all other layers. So each knob can still be set on its own in any
+//! profile. The profile `balanced` has the values of the defaults.
 
 use super::Setting;
 
@@ -39,7 +39,7 @@ impl Setting for Profile {
     }
 }
 
-/// Choice for messages that a channel has gathered into a batch when it has no further input: send them
+/// Action for messages that a channel has gathered into a batch when the channel has no further input: send them
 /// immediately, or wait for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WhenIdle(pub thalweg_broker::WhenIdle);

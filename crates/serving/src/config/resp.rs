@@ -41,22 +41,22 @@ pub struct RespDatabases(pub Vec<(u32, RespDatabase)>);
 const MAX_DATABASES: u32 = 256;
 
 impl RespDatabase {
-    /// Returns the durable database that has this number if no other is configured: the keyspace `redis` for 0,
-    /// `redis-1` for 1, and so on.
+    /// Returns the default durable database with this number: the keyspace `redis` for 0, `redis-1` for 1, and so on.
     fn durable(number: u32) -> Self {
         Self::Keyspace(if number == 0 { "redis".to_owned() } else { format!("redis-{number}") })
     }
 }
 
 impl RespDatabases {
-    /// Creates this many durable databases, each over a keyspace of its own.
+    /// Creates `count` durable databases, each with a keyspace of its own.
     #[must_use]
     pub fn durable(count: u32) -> Self {
         Self((0..count).map(|number| (number, RespDatabase::durable(number))).collect())
     }
 
-    /// Returns the number of databases if the short form can describe them: their numbers have no gaps, and two or more
-    /// of them are those of [`durable`](Self::durable). The form lists the other databases as replacements.
+    /// Returns the number of databases if the short text form can describe them. This form begins with a number of
+    /// databases, which are as in [`durable`](Self::durable), and then lists the others as replacements. It is used if
+    /// the numbers have no gaps, and at least two databases are as in `durable`.
     fn mostly_durable(&self) -> Option<u32> {
         let has_gaps = self.0.iter().zip(0..).any(|((number, _), expected)| *number != expected);
         let durable = self.0.iter().filter(|(number, database)| *database == RespDatabase::durable(*number)).count();
@@ -131,14 +131,13 @@ impl Password {
         self.0.is_some()
     }
 
-    /// Returns the secret, for a use other than a comparison.
+    /// Returns the password, for uses other than a comparison.
     #[must_use]
     pub fn reveal(&self) -> Option<&str> {
         self.0.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
-    /// Returns true if `given` is the password. The time that the comparison takes does not depend on the
-    /// content of a guess of the same length.
+    /// Returns true if `given` is the password. The comparison takes the same time for all guesses of one length.
     #[must_use]
     pub fn is(&self, given: &[u8]) -> bool {
         self.0.as_ref().is_some_and(|password| {

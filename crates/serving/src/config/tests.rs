@@ -13,7 +13,7 @@ fn the_documented_file_holds_every_knob_at_its_default() {
     let resolved = Layers::new().file_text(path, &text).unwrap().resolve().unwrap();
     assert_eq!(resolved.config, *DEFAULTS);
     for knob in KNOBS {
-        // Keys in comments follow from `memory`; a file that set them would make `memory` useless.
+        // Keys in comments follow from `memory`. If the file set them, `memory` would have no effect.
         let is_comment = memory::FOLLOWERS.contains(&knob.name);
         let source = if is_comment { Source::Default } else { Source::File(path.to_owned()) };
         assert_eq!(resolved.source(knob.name), Some(&source), "{}", knob.name);
@@ -109,7 +109,7 @@ fn localhost_is_an_address() {
 #[test]
 fn protocols_have_ports_of_their_own() {
     let resolve = |text: &str| Layers::new().file_text(Path::new("t.toml"), text).and_then(Layers::resolve);
-    // The default port of the native protocol makes room for a configured one.
+    // The native protocol moves its default port away from a configured port.
     for (text, native) in [
         ("http = \"127.0.0.1:7070\"", "127.0.0.1:7071"),
         ("http = \"127.0.0.1:7070\"\nresp = \"127.0.0.1:7071\"", "127.0.0.1:7072"),

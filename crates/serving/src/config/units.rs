@@ -72,8 +72,8 @@ impl Span {
 impl Setting for Span {
     const VALUE_NAME: &'static str = "SPAN";
 
-    /// Parses a whole number with a unit, and other notations that jiff reads: `1.5h`, `1h30m`, `2 days`, `PT90S`. A
-    /// day has 24 hours; months and years have no fixed length and are errors.
+    /// Parses a whole number with a unit, and other notations that jiff can read: `1.5h`, `1h30m`, `2 days`, `PT90S`. A
+    /// day has 24 hours. Months and years are errors, because they have no fixed length.
     fn parse(text: &str) -> Result<Self, &'static str> {
         let expected = "a span of time with its unit, such as 250us, 10ms, 5s, 1m, 1.5h, 1h30m or 1d";
         let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -85,7 +85,7 @@ impl Setting for Span {
         let span: jiff::Span = text.parse().map_err(|_| expected)?;
         let duration = span.to_duration(SpanRelativeTo::days_are_24_hours()).map_err(|_| expected)?;
         let duration = Duration::try_from(duration).map_err(|_| expected)?;
-        // Values are shown in microseconds at the finest, and a value must come back as it was.
+        // Texts show whole microseconds, and each value must be the same after showing and parsing it.
         if duration.subsec_nanos().is_multiple_of(1000) { Ok(Self(duration)) } else { Err(expected) }
     }
 
@@ -127,7 +127,7 @@ macro_rules! names {
     };
 }
 
-/// Implements [`Setting`] for an address that can be `off`, an enum of `Off` and `At(SocketAddr)`.
+/// Implements [`Setting`] for an address that can be `off`: an enum of `Off` and `At(SocketAddr)`.
 macro_rules! optional_address {
     ($type:ty, $expected:literal) => {
         impl $type {
@@ -162,8 +162,8 @@ pub(super) use optional_address;
 /// Address at which the native protocol is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeAddress {
-    /// The native protocol is served on HTTP's address, at the port after HTTP's. If the system chooses
-    /// HTTP's port, it chooses this port, too.
+    /// The native protocol is served on HTTP's address, at the port after HTTP's. If the system chooses HTTP's port,
+    /// the system also chooses this one.
     Next,
     /// The native protocol is not served.
     Off,
@@ -179,7 +179,7 @@ impl NativeAddress {
         match self {
             Self::Off => None,
             Self::At(address) => Some(address),
-            // If HTTP has the last port, the system chooses this one.
+            // If HTTP has the highest port, the system chooses the port of the native protocol.
             Self::Next if http.port() == 0 => Some(http),
             Self::Next => Some(SocketAddr::new(http.ip(), http.port().checked_add(1).unwrap_or(0))),
         }
@@ -209,7 +209,8 @@ impl Setting for NativeAddress {
     }
 }
 
-/// Storage backend of the database's state. `None` means the backend that the data directory already has.
+/// Storage backend of the database's state. `None` means the backend that the data directory already has, and the
+/// default backend in a new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend(pub Option<BackendKind>);
 

@@ -1,10 +1,10 @@
-//! Warnings about configurations that are valid, but protect less than they seem to.
+//! Warnings about configurations that are valid, but protect less than it seems.
 
 use super::{ByteSize, Config, NativeAddress};
 use crate::reserve::least_with_reserve;
 
 impl Config {
-    /// Returns a sentence for each setting that protects less than it seems to. The server shows the sentences at its
+    /// Returns one sentence for each setting that protects less than it seems. The server shows the sentences at its
     /// start, in `serve --explain` and at `/ready?verbose`.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {

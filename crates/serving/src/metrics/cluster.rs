@@ -36,7 +36,7 @@ const SUBJECT_GAUGES: [(&str, &str, OfNode); 2] = [
     ("cluster_subject_queue_bytes", "Bytes of messages to subjects that wait for a node", |stats| stats.queued_bytes),
 ];
 
-/// Figure of the links to one other node.
+/// Function that returns a figure of the links to one other node.
 type OfLink = fn(&LinkTraffic) -> u64;
 
 /// Counters of the links to other nodes.

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts connections as they begin and end.
+/// Counters of the connections of one protocol.
 #[derive(Debug, Default)]
 pub struct Connections {
     opened: AtomicU64,
     closed: AtomicU64,
 }
 
-/// An open connection. It counts as closed when this value is dropped, also by a panic of its task.
+/// An open connection. It counts as closed when this value is dropped, even if its task panics.
 #[derive(Debug)]
 #[must_use = "the connection counts as closed at once"]
 pub struct OpenConnection<'c>(&'c Connections);
@@ -21,13 +21,13 @@ impl Drop for OpenConnection<'_> {
 }
 
 impl Connections {
-    /// Counts a connection that was accepted.
+    /// Counts a new connection, which was accepted.
     pub fn open(&self) -> OpenConnection<'_> {
         self.opened.fetch_add(1, Relaxed);
         OpenConnection(self)
     }
 
-    /// Number of connections that were ever accepted.
+    /// Number of connections that were accepted since the start.
     #[must_use]
     pub fn opened(&self) -> u64 {
         self.opened.load(Relaxed)

@@ -7,7 +7,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// Labels that the buckets of a histogram have in addition to their bounds: none.
+/// Labels of a histogram's buckets, in addition to their bounds: none.
 pub type NoLabels = Vec<(&'static str, &'static str)>;
 
 /// Encodes a counter without labels.

@@ -37,7 +37,7 @@ const COUNTERS: [(&str, &str, Figure); 5] = [
 
 impl Collector for Groups {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        // Other metrics report a failed state.
+        // If the state has failed, other metrics report it.
         let Ok((groups, count)) = self.0.group_figures(MAX_METRIC_GROUPS) else { return Ok(()) };
         gauge(&mut encoder, "groups", "Consumer groups", count as u64)?;
         if groups.is_empty() {

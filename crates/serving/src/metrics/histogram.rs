@@ -3,8 +3,8 @@
 //! Owns: the counters of all threads, the bounds of the buckets, and quantiles. Does not own: the names and labels of
 //! metrics, or the numbers by which callers address them (`mod`).
 //!
-//! Bucket bounds are 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s. A quantile computed from the buckets
-//! is off by a third at most.
+//! Bucket bounds are 2^n and 1.5 x 2^n microseconds, from 16 us to 16 s. A quantile computed from the buckets is at
+//! most a third above the exact one.
 
 use std::{
     cell::Cell,
@@ -19,7 +19,7 @@ const BUCKETS: usize = OCTAVES as usize * 2 + 1;
 const SHARDS: usize = 8;
 
 /// Returns the inclusive upper bound of a histogram's bucket in seconds. The bound of the last bucket is infinite. The
-/// metrics show it as `+Inf`, because Prometheus computes no quantile without it.
+/// metrics must show this bucket (as `+Inf`), because Prometheus computes no quantile without it.
 #[must_use]
 fn upper_bound_seconds(bucket: usize) -> f64 {
     if bucket + 1 == BUCKETS {
@@ -31,7 +31,7 @@ fn upper_bound_seconds(bucket: usize) -> f64 {
     micros as f64 / 1e6
 }
 
-/// Returns the number of the histogram bucket for a duration: the first bucket whose bound is not below it.
+/// Returns the number of the histogram bucket for a duration: the first bucket whose bound is at least the duration.
 #[must_use]
 fn bucket_of(took: Duration) -> usize {
     let micros = u64::try_from(took.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -52,7 +52,7 @@ struct Shard {
     counters: Box<[AtomicU64]>,
 }
 
-/// Histograms of durations and counters, each addressed by a number and split over shards.
+/// Histograms of durations, and counters. Each has a number, and is split over shards.
 #[derive(Debug)]
 pub struct Shards {
     shards: Box<[Shard]>,
@@ -70,8 +70,8 @@ pub struct HistogramCounts {
 }
 
 impl HistogramCounts {
-    /// Returns the values that were added after the `earlier` counts of the same histogram, or `None` if there are
-    /// none.
+    /// Returns the values that were added after `earlier`, the counts of the same histogram at an earlier time. `None`
+    /// if no values were added.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Option<Self> {
         let pairs = self.buckets.iter().zip(&earlier.buckets);
@@ -80,8 +80,8 @@ impl HistogramCounts {
         (count > 0).then(|| Self { count, sum: (self.sum - earlier.sum).max(0.0), buckets })
     }
 
-    /// Returns an upper bound in seconds of the given part of the values, such as 0.99. For values beyond the last
-    /// bound, that bound is returned.
+    /// Returns an upper bound in seconds of a quantile; `part` is the part of the values below it, such as 0.99. For
+    /// values above the last finite bound, returns this bound.
     #[must_use]
     pub fn quantile(&self, part: f64) -> f64 {
         let wanted = (self.count as f64 * part).ceil() as u64;
@@ -135,7 +135,7 @@ impl Shards {
         self.shards[own_shard()].counters[counter].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Adds `count` durations of `each` to a histogram, and `total` to its sum.
+    /// Adds `count` durations to a histogram, all to the bucket of `each`, and adds `total` to its sum.
     pub fn record_many(&self, histogram: usize, each: Duration, total: Duration, count: u64) {
         let shard = &self.shards[own_shard()];
         let micros = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);

@@ -90,7 +90,7 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     gauge(encoder, "disk_free_bytes", "Bytes free on the disk", log.free_disk_bytes)
 }
 
-/// Encodes the decisions of the pacer of background work on the disk.
+/// Encodes counters of the pacer, which slows background work on the disk.
 fn encode_pacer(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result {
     let pacer = &stats.log.pacer;
     let help = "Bytes per second at which the disk has lately taken pieces of background work; 0 until it is measured";
@@ -104,8 +104,8 @@ fn encode_pacer(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Resu
     counters(encoder, "pacer_late", help, pacer.works().map(|(work, _, late)| ([("work", work)], late)))
 }
 
-/// Encodes the times of the stages of writes: their names, and histograms in nanoseconds. Stages without times are left
-/// out.
+/// Encodes the times of the stages of writes, given as names and histograms in nanoseconds. Leaves out stages without
+/// times.
 fn encode_stages<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! Metrics of the reads that serving threads hand over to other threads.
+//! Metrics of the reads that serving threads leave to other threads.
 
 use std::{fmt, sync::Arc};
 

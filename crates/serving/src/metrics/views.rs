@@ -69,7 +69,7 @@ impl Collector for Caches {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let caches = self.0.caches.list();
         gauge(&mut encoder, "caches", "Caches", caches.len() as u64)?;
-        // Clients choose the names. Control characters in them would act on a terminal that shows the metrics.
+        // Clients choose the names. Control characters in a name would affect the terminal that shows the metrics.
         let stats = |named: NamedCache| (one_line(named.name.as_bytes()), named.cache.stats());
         let shown: Vec<_> = caches.into_iter().take(MAX_METRIC_CACHES).map(stats).collect();
         if shown.is_empty() {

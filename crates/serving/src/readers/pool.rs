@@ -27,7 +27,7 @@ pub enum ReaderError {
     /// The server stopped before the read began.
     #[error("the server is stopping: connect again and repeat the read")]
     Stopping,
-    /// The system provides no thread for reads.
+    /// The system could not start a thread for reads.
     #[error("the server can start no thread for the read: retry later")]
     NoThread,
 }
@@ -50,7 +50,7 @@ struct Shared {
     /// Name of the threads.
     name: &'static str,
     max_threads: usize,
-    /// Maximum number of bytes that running reads may request together.
+    /// Maximum total of the bytes that running reads may request.
     max_bytes: u64,
     state: Mutex<State>,
     /// Signalled when a read may begin, and when the threads must end.
@@ -69,11 +69,12 @@ struct State {
 
 /// A read that waits for a thread.
 pub(super) struct Job {
-    /// The read. It catches its panics.
+    /// Function that performs the read. It catches its panics.
     pub read: Box<dyn FnOnce() + Send>,
     /// Bytes of memory that the read requests.
     pub bytes: u64,
-    /// Keeps the address of the account, which identifies the connection, from being used again.
+    /// Account of the connection. Holding it ensures that its memory address is not reused. The address identifies the
+    /// connection.
     pub account: Arc<Account>,
 }
 
@@ -84,14 +85,14 @@ impl fmt::Debug for Job {
 }
 
 impl Pool {
-    /// Creates a pool of up to `max_threads` threads, whose running reads request at most `max_bytes` bytes together. A
+    /// Creates a pool of up to `max_threads` threads. Its running reads request at most `max_bytes` bytes in total. A
     /// thread starts when a read needs it.
     pub(super) fn new(name: &'static str, max_threads: usize, max_bytes: u64) -> Self {
         let (state, changed) = (Mutex::default(), Condvar::new());
         Self { shared: Arc::new(Shared { name, max_threads, max_bytes, state, changed }), threads: Mutex::default() }
     }
 
-    /// Queues a read at its place. Returns the error with which the read must end if no thread will perform it.
+    /// Queues a read at its position. If no thread can perform it, returns the error with which the read must end.
     pub(super) fn push(&self, place: QueuePosition, mut job: Job) -> Result<(), ReaderError> {
         job.bytes = job.bytes.min(self.shared.max_bytes);
         let mut state = self.shared.lock();
@@ -106,7 +107,7 @@ impl Pool {
             return Err(ReaderError::NoThread);
         }
         state.queue.push(place, job);
-        // Each signal is a system call, also if no thread waits.
+        // Each signal is a system call, even if no thread waits.
         let is_awaited = state.waiting > 0;
         drop(state);
         if is_awaited {
@@ -118,7 +119,7 @@ impl Pool {
     /// Removes a read that has not begun.
     pub(super) fn remove(&self, place: QueuePosition) {
         let removed = self.shared.lock().queue.remove(place);
-        // Dropped without the lock, because the read may hold other reads.
+        // Dropped after the lock is released, because the read may hold other reads.
         drop(removed);
     }
 
@@ -135,21 +136,21 @@ impl Pool {
         self.shared.lock().queue.len()
     }
 
-    /// Ends the threads: drops all reads that have not begun.
+    /// Ends the threads, and drops all reads that have not begun. Does not wait for running reads.
     pub(super) fn end(&self) {
         let mut state = self.shared.lock();
         state.is_stopped = true;
         let dropped = state.queue.clear();
         drop(state);
         self.shared.changed.notify_all();
-        // Futures that wait for these reads may drop other reads, which takes the lock.
+        // Dropping these reads may drop other reads, which takes the lock.
         drop(dropped);
     }
 
     /// Waits until the threads have ended, after [`end`](Self::end).
     pub(super) fn join(&self) {
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // Panics of reads are caught, so a thread that panicked was stopped by a fault of this module.
+            // Panics of reads are caught. If a thread panicked, this module has a fault.
             if thread.join().is_err() {
                 tracing::error!("a thread for reads panicked");
             }
@@ -169,8 +170,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    /// Takes the next read that may begin now. A read that requests more bytes than are free waits, and the reads after
-    /// it wait, too, so that small reads do not overtake it forever.
+    /// Takes the next read that may begin now. A read that requests more bytes than are free waits. The reads behind it
+    /// wait too, because otherwise small reads could overtake it forever.
     fn take(&mut self, max_of_address: usize, max_bytes: u64) -> Option<(QueuePosition, Job)> {
         let free = max_bytes.saturating_sub(self.running_bytes);
         let (place, job) = self.queue.pop(max_of_address, |job| job.bytes <= free)?;
@@ -200,11 +201,11 @@ fn work(shared: &Shared) {
         };
         drop(state);
         read();
-        // Dropped without the lock, because it may be the last reference to the connection's account.
+        // Dropped after the lock is released, because it may be the last reference to the connection's account.
         drop(account);
         state = shared.lock();
         state.finished(place, bytes);
-        // The end of a read may permit more reads than the one that this thread takes next.
+        // The end of a read may let several reads begin, and this thread takes only one of them.
         if state.queue.len() > 0 && state.waiting > 0 {
             shared.changed.notify_one();
         }

@@ -15,7 +15,7 @@ fn address(last: u8) -> AddressKey {
     AddressKey::of(IpAddr::from([127, 0, 0, last]))
 }
 
-/// A read that tells when it has begun, and ends when the test lets it.
+/// A read that reports its begin, and ends when the test permits.
 fn held(begun: &Sender<&'static str>, name: &'static str) -> (impl FnMut() -> &'static str + use<>, Sender<()>) {
     let (release, released): (Sender<()>, Receiver<()>) = channel();
     let begun = begun.clone();
@@ -37,7 +37,7 @@ async fn reads_of_one_address_leave_a_thread_to_others() {
     let first = readers.run(&many, 1, first);
     assert_eq!(begins.recv().unwrap(), "first");
     let waiting: Vec<_> = (0..10).map(|_| readers.run(&many, 1, || "later")).collect();
-    // This read completes although the other address has requested eleven reads earlier, of which one still runs.
+    // This read completes although the other address requested eleven reads earlier, and one of them still runs.
     assert_eq!(readers.run(&other, 1, || "other").await, Ok("other"));
     assert_eq!(readers.figures(ReadKind::Long).queued, 10);
     drop(release);
@@ -130,7 +130,7 @@ async fn many_reads_wait_for_the_disk_at_a_time_and_long_ones_go_on() {
         waiting.push(readers.run_again(BudgetSpent::Disk, &one, 0, move || (cold(), read())));
         releases.push(release);
     }
-    // All of them have begun, on more threads than there are for long reads.
+    // All reads have begun, on more threads than there are for long reads.
     (0..READS).for_each(|_| assert_eq!(begins.recv().unwrap(), "cold"));
     let last = readers.run_again(BudgetSpent::Disk, &one, 0, cold);
     assert_eq!(readers.figures(ReadKind::Cold).queued, 1, "one thread is left for another address");

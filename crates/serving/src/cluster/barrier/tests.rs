@@ -14,7 +14,7 @@ use crate::cluster::{
     Triggers,
 };
 
-/// A cluster whose reads end when the test says so.
+/// A cluster whose reads end when the test permits.
 #[derive(Debug, Default)]
 struct Gated {
     events: Arc<EventLog>,
@@ -156,7 +156,7 @@ fn bytes_that_were_skipped_cover_no_later_request() {
     tested.gated.end(Ok(Revision(7)));
     assert!(tested.poll());
     assert_eq!(tested.check(ReadLevel::Linearizable, 1000), Gate::Open(Revision(7)));
-    // The rest of the received bytes is dropped without a request.
+    // The connection drops the rest of the received bytes, which contain no request.
     tested.barrier.received(10);
     assert_eq!(tested.check(ReadLevel::Linearizable, 10), Gate::Wait);
 }
