@@ -164,18 +164,20 @@ pub struct ClusterOptions {
     pub seed: u64,
 }
 
-/// Shortest time for which an idle cluster is counted: many heartbeats at the default times.
+/// Shortest time for which the bytes of an idle cluster are counted. It contains many heartbeats at the default
+/// interval.
 const MIN_IDLE: Duration = Duration::from_secs(1);
 /// Largest number of nodes that the benchmark starts for heartbeats and detection.
 const MAX_SIZE: usize = 16;
-/// Largest number of nodes of a simulation, in which each node sends to each other one.
+/// Largest number of nodes of a simulation. Its cost grows with the square, because each node sends to each other one.
 const MAX_SIMULATED: usize = 200;
-/// Least bytes of a state that is sent as a snapshot: several segments of the log, of which the first ones are freed.
+/// Smallest state in bytes that is sent as a snapshot. It makes several log segments, so that the leader frees the
+/// first ones.
 const MIN_SNAPSHOT_BYTES: u64 = 64 << 20;
 
 impl ClusterOptions {
     pub(crate) fn check(&self) -> Result<(), BenchError> {
-        // The most nodes that can found a cluster together.
+        // A cluster can be founded by at most 7 nodes together.
         within("--count", self.count, 7)?;
         for clients in self.clients.iter().chain([&self.readers, &self.failover_clients]) {
             within("--clients, --readers, --failover-clients", *clients, 10_000)?;
