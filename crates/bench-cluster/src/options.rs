@@ -114,8 +114,8 @@ pub struct ClusterOptions {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Maximum lateness of the load generator's sends (99th percentile) in runs at a fixed rate, which are the appends of
-    /// the part lag and the puts beside a catch-up or a snapshot. Above it such a run is void. The nodes share the
+    /// Maximum lateness of the load generator's sends (99th percentile) in runs at a fixed rate: the appends of the
+    /// part lag, and the puts beside a catch-up or a snapshot. Above it such a run is void. The nodes share the
     /// processors with the generator.
     #[arg(long, default_value = "10ms", value_parser = parse_duration)]
     pub max_lag: Duration,
@@ -164,20 +164,18 @@ pub struct ClusterOptions {
     pub seed: u64,
 }
 
-/// Shortest time for which the bytes of an idle cluster are counted. It contains many heartbeats at the default
-/// interval.
+/// Shortest time for which an idle cluster is counted: many heartbeats at the default times.
 const MIN_IDLE: Duration = Duration::from_secs(1);
 /// Largest number of nodes that the benchmark starts for heartbeats and detection.
 const MAX_SIZE: usize = 16;
-/// Largest number of nodes of a simulation. Its cost grows with the square, because each node sends to each other one.
+/// Largest number of nodes of a simulation, in which each node sends to each other one.
 const MAX_SIMULATED: usize = 200;
-/// Smallest state in bytes that is sent as a snapshot. It makes several log segments, so that the leader frees the
-/// first ones.
+/// Least bytes of a state that is sent as a snapshot: several segments of the log, of which the first ones are freed.
 const MIN_SNAPSHOT_BYTES: u64 = 64 << 20;
 
 impl ClusterOptions {
     pub(crate) fn check(&self) -> Result<(), BenchError> {
-        // A cluster can be founded by at most 7 nodes together.
+        // The most nodes that can found a cluster together.
         within("--count", self.count, 7)?;
         for clients in self.clients.iter().chain([&self.readers, &self.failover_clients]) {
             within("--clients, --readers, --failover-clients", *clients, 10_000)?;
