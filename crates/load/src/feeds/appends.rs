@@ -51,9 +51,9 @@ pub struct AppendLedger {
 #[derive(Debug)]
 enum RecordPositions {
     Slots {
-        /// For each append, the number of its slot plus 1; 0 if it is not known.
+        /// Slot number of each append plus 1; 0 if the slot is not known.
         slots: Numbers,
-        /// For each slot, the number of its append plus 1; 0 if it is not known.
+        /// Append number of each slot plus 1; 0 if the append is not known.
         appends: Numbers,
     },
     Ids {

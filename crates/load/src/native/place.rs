@@ -134,7 +134,7 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, Strin
     Ok(rest.get(..header.len as usize).map(frame))
 }
 
-/// If a frame is a ping, appends the answer to `out` and returns true.
+/// Appends the answer to `out` and returns true, if the frame is a ping.
 pub(crate) fn answer_ping(frame: RawFrame<'_>, out: &mut Vec<u8>) -> bool {
     let is_ping = frame.header.kind == Kind::Ping as u16;
     if is_ping {

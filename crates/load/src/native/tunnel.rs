@@ -31,7 +31,7 @@ use crate::{ClientThreads, Connection};
 
 /// Maximum number of bytes that are read at a time, in each direction.
 const BLOCK_BYTES: usize = 32 << 10;
-/// When a connection is closed: longest wait until the server has received its last bytes.
+/// Longest time that closing a connection waits until the server has received the last bytes.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Opens connections to one server over TLS or QUIC. The tasks of the connections run on threads of their own.

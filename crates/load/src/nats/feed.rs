@@ -48,7 +48,7 @@ struct Shared {
     parts: FeedParts,
     /// Durability of the stream's records in words; empty if the run uses no stream.
     durability: String,
-    /// For each publish, the number of its publisher.
+    /// Number of the publisher of each publish.
     publishers: Arc<Numbers>,
     /// Number of connections that were opened so far.
     connections: AtomicU64,

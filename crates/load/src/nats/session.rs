@@ -27,7 +27,7 @@ pub(super) struct Session {
     pub names: Names,
     /// Number of this connection as a publisher, from 1.
     pub publisher: u64,
-    /// For each publish of the run, the number of its publisher.
+    /// Number of the publisher of each publish of the run.
     pub publishers: Arc<Numbers>,
     /// Stream and consumer; `None` if the run does not use the stream.
     pub stream: Option<StreamSession>,

@@ -110,7 +110,7 @@ pub(super) struct StreamSession {
     inbox: Subject,
     page: Subscriber,
     consumer: Option<PullConsumer>,
-    /// For each fetch that is not acknowledged yet, the subjects to which its acks are sent.
+    /// Subjects to which the acks of each fetch are sent. Only fetches that are not acknowledged yet have some.
     fetched: BTreeMap<u64, Vec<Subject>>,
     fetches: u64,
 }
