@@ -109,7 +109,7 @@ mod tests {
         assert!(Estimate::of(&[0.0; 10], 4).unwrap().ln().is_none());
     }
 
-    /// In this series neighbouring values are similar (correlation 0.7). The interval covers the true mean about as
+    /// Neighbouring values of this series are similar (correlation 0.7). The interval covers the true mean about as
     /// often as stated. The interval for independent values covers it in little more than half of the series.
     #[test]
     fn dependence_widens_the_interval_as_much_as_it_must() {
