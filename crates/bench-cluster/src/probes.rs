@@ -16,8 +16,9 @@ use crate::{
 
 /// Length of the probe's file in bytes. The probe overwrites the file repeatedly.
 const FILE_BYTES: u64 = 16 << 20;
-/// Size in bytes of each large write, and of the file for large writes.
+/// Size in bytes of each large write.
 const LARGE_WRITE: usize = 1 << 20;
+/// Size in bytes of the file for large writes.
 const LARGE_FILE_BYTES: u64 = 256 << 20;
 
 /// Speed of the bare machine in one round.

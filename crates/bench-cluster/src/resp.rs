@@ -26,8 +26,9 @@ use crate::{
     work::{self, TargetNodes, Turn},
 };
 
-/// Number of connections, and number of requests in flight on each.
+/// Number of connections.
 const CONNECTIONS: usize = 50;
+/// Number of requests in flight on each connection.
 const PIPELINE: usize = 16;
 /// Size of a value in bytes, the default of redis-benchmark.
 const VALUE_BYTES: usize = 3;

@@ -41,8 +41,9 @@ const MIN_SHARE: f64 = 0.9;
 const MIN_DURATION: Duration = Duration::from_secs(10);
 /// Share of one processor that the slow follower gets, in percent.
 const CPU_PERCENT: u32 = 10;
-/// Time for which the follower's disk stands still, and time for which it then works.
+/// Time for which the follower's disk stands still.
 const DISK_STANDS: Duration = Duration::from_secs(1);
+/// Time for which the follower's disk works between two standstills.
 const DISK_MOVES: Duration = Duration::from_secs(4);
 
 /// Way in which the follower is slowed down.

@@ -44,10 +44,11 @@ use crate::{
 
 /// Keyspace with the values that make the state large.
 const KEYSPACE: &str = "snapshot";
-/// Length of a value in bytes, number of values in a commit, and number of commits in flight. The state stores values
-/// of this length itself.
+/// Length of a value in bytes. The state stores values of this length itself, and not only their position in the log.
 const VALUE_BYTES: usize = 1024;
+/// Number of values in a commit.
 const VALUES_PER_COMMIT: u64 = 256;
+/// Number of commits in flight.
 const IN_FLIGHT: usize = 16;
 /// Interval at which the benchmark asks the new node for its progress.
 const LOOK: Duration = Duration::from_millis(20);
@@ -62,8 +63,9 @@ const LEAST_SHARE: f64 = 0.9;
 #[derive(Clone, Copy, Debug, Default)]
 struct Transfer {
     received_bytes: f64,
-    /// Time of the last sample without any bytes, and time of the first sample with all of them.
+    /// Time of the last sample without any received bytes.
     began: Duration,
+    /// Time of the first sample with all received bytes.
     ended: Duration,
     /// Time at which the node had applied all entries that were committed when it started.
     usable: Duration,
@@ -92,9 +94,9 @@ struct TransferFigures {
     before: Latencies,
     meanwhile: Latencies,
     validity: Validity,
-    /// Peak memory in bytes above that of an idle process, of the leader and of the new node; `None` if it is not
-    /// known.
+    /// Peak memory of the leader in bytes, above that of an idle process; `None` if it is not known.
     leader_bytes: Option<u64>,
+    /// Peak memory of the new node in bytes, above that of an idle process; `None` if it is not known.
     new_bytes: Option<u64>,
     /// Speed of the disk before the measurement: bytes per second of large writes, each with an fsync.
     disk: f64,

@@ -37,8 +37,9 @@ use crate::{
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(20);
 /// Number of connections that store all keys before the first get.
 const LOADERS: usize = 100;
-/// Rate in puts per second of the clients at a fixed rate, and their number.
+/// Rate of the clients that put at a fixed rate, in puts per second over all of them.
 pub(crate) const PACED_RATE: f64 = 1000.0;
+/// Number of clients that put at a fixed rate.
 const PACED_CLIENTS: usize = 8;
 /// Length of a run of puts at a fixed rate, while they wait for an event of the cluster. The next run follows
 /// immediately.

@@ -29,8 +29,9 @@ const DEPTH: u64 = 32;
 const MAX_P99_MS: f64 = 10.0;
 /// Goal: upper bound in milliseconds of the 99th percentile of the client that reads resident keys.
 const MAX_RESIDENT_P99_MS: f64 = 2.0;
-/// Number of keys that stay in memory, and the length of their values in bytes.
+/// Number of keys that stay in memory.
 const RESIDENT_KEYS: u64 = 100;
+/// Length in bytes of the values of keys that stay in memory.
 const RESIDENT_BYTES: usize = 100;
 /// Number of connections of the client that reads resident keys. With several, it keeps to its schedule although some
 /// replies are late.
@@ -49,8 +50,9 @@ fn min_share(protocol: WireProtocol) -> f64 {
 struct GetRun {
     gets: over::Figures,
     resident: over::Figures,
-    /// Speed of the disk's random reads right before the run, with one read in flight and with [`DEPTH`].
+    /// Speed of the disk's random reads with one read in flight, measured right before the run.
     one: ReadRate,
+    /// Speed of the disk's random reads with [`DEPTH`] reads in flight, measured right before the run.
     deep: ReadRate,
     each: PerRequest,
 }

@@ -19,8 +19,9 @@ use crate::{BenchError, control_group::ControlGroup};
 
 /// Exit code after an interrupt, the one that shells use for SIGINT.
 const EXIT_CODE: i32 = 130;
-/// Number of attempts to remove a directory while killed processes still end, and the time between two attempts.
+/// Number of attempts to remove a directory. Removing fails while killed processes have not ended yet.
 const ATTEMPTS: u32 = 50;
+/// Time between two attempts to remove a directory.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Processes, control groups and data that the run would leave if it ended now.

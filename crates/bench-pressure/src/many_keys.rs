@@ -32,8 +32,9 @@ struct ManyKeysFigures {
     loaded: Loaded,
     /// Time until the process has ended after SIGTERM; `None` if it had to be killed.
     stop: Option<Duration>,
-    /// Duration of the start after SIGTERM, and of the start after SIGKILL.
+    /// Duration of the start after SIGTERM.
     after_stop: Duration,
+    /// Duration of the start after SIGKILL.
     after_kill: Duration,
     /// Number of clients, figures and counts for each request of every run of gets.
     gets: Vec<(usize, over::Figures, PerRequest)>,

@@ -31,8 +31,9 @@ pub(crate) const RESIDENT: (&str, u32) = ("resident", 1);
 /// Longest wait for a server that starts or stops. A starting server may have to read a log of gigabytes.
 const PATIENCE: Duration = Duration::from_secs(600);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two readings of the bytes that a server has written, and the difference below which it counts as quiet.
+/// Time between two readings of the bytes that a server has written.
 const QUIET_TIME: Duration = Duration::from_secs(3);
+/// Number of bytes between two readings below which a server counts as quiet.
 const QUIET_BYTES: u64 = 1 << 20;
 const MIB: f64 = 1_048_576.0;
 
@@ -72,9 +73,11 @@ impl Level {
 /// A server, running or down, with its data and its control group.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Addresses of the ports for HTTP, the native protocol and Redis clients.
+    /// Address of the HTTP port.
     pub http: SocketAddr,
+    /// Address of the port for the native protocol.
     pub native: SocketAddr,
+    /// Address of the port for Redis clients.
     pub resp: SocketAddr,
     pub limit: MemoryLimit,
     /// Bound of its memory that the server chose for itself or was given, in bytes. `serve --explain` prints it.

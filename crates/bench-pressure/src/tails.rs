@@ -25,8 +25,9 @@ use crate::{
 const MAX_RATIO: f64 = 3.0;
 /// Maximum number of different keys. The options may state fewer.
 const MAX_KEYS: u64 = 100_000;
-/// Rates between which the knee is searched, in puts per second.
+/// Rate at which the search for the knee begins, in puts per second.
 const START: f64 = 1000.0;
+/// Highest rate that the search for the knee tries, in puts per second.
 const MAX_RATE: f64 = 200_000.0;
 /// Relative precision of the search for the knee. The runs use half of the knee's rate, so it need not be finer.
 const PRECISION: f64 = 0.1;

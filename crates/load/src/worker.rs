@@ -75,9 +75,9 @@ pub(super) struct Worker<'a, P: Protocol> {
     /// End of the last call that returned its reply at once. The call kept the thread from sending, so a request that
     /// was due during it does not count as late.
     calls_until: u64,
-    /// Shared counts of the live view, if runs are shown, and the time at which the worker last added its counts to
-    /// them.
+    /// Shared counts of the live view; `None` if runs are not shown.
     live: Option<&'a Shared>,
+    /// Time at which the worker last added its counts to those of the live view.
     shown_at: u64,
     clock: Clock,
     /// True if the worker must stop, because the server has ended or cannot catch up.

@@ -42,8 +42,9 @@ pub struct Feed {
     acked_messages: AtomicU64,
     missed: AtomicU64,
     clock: Clock,
-    /// Times at which each append and each publish was due, plus 1, in nanoseconds of `clock`. 0 if it was not sent.
+    /// Time at which each append was due, plus 1, in nanoseconds of `clock`; 0 if the append was not sent.
     appended_at: Numbers,
+    /// Time at which each publish was due, plus 1, in nanoseconds of `clock`; 0 if the publish was not sent.
     published_at: Numbers,
     /// Length of the warm-up in nanoseconds, from the start of the next run's load. `u64::MAX` once the load has begun.
     warmup: AtomicU64,

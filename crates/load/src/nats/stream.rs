@@ -106,8 +106,9 @@ pub(super) struct StreamSession {
     records: Subject,
     /// Subject to which direct gets are sent.
     direct: Subject,
-    /// Subject to which the server sends the records of direct gets, and the subscription to it.
+    /// Subject to which the server sends the records of direct gets.
     inbox: Subject,
+    /// Subscription to `inbox`.
     page: Subscriber,
     consumer: Option<PullConsumer>,
     /// Subjects to which the acks of each fetch are sent. Only fetches that are not acknowledged yet have some.

@@ -46,8 +46,9 @@ pub(super) struct Span {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Positions of the lower and the upper end. The first may be larger than the second.
+    /// Position of the lower end. It may be larger than that of the upper end.
     from: f64,
+    /// Position of the upper end.
     to: f64,
 }
 
