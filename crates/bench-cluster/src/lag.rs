@@ -36,7 +36,7 @@ const RECORD_BYTES: usize = 1024;
 /// Pause between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Smallest share of the scheduled rate that the load must reach. Otherwise the measurement is void.
+/// Smallest share of the scheduled rate that the load must reach. A check of the report is missed otherwise.
 const REACHED: f64 = 0.97;
 
 /// Lag of all followers during one measurement, in records of the stream and in entries of the replicated log.

@@ -282,7 +282,8 @@ impl Nodes {
         drop(self.all[number].process.take());
     }
 
-    /// Starts a killed or stopped node again. Waits until the node and the other nodes agree that it lacks no entries.
+    /// Starts a killed or stopped node again. Waits until it has caught up, as [`has_caught_up`](Self::has_caught_up)
+    /// defines it.
     pub(crate) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)?;
         self.wait_until_ready(number)?;
@@ -359,7 +360,7 @@ impl Nodes {
         })
     }
 
-    /// Waits until all nodes know the same leader. Returns its number.
+    /// Waits until a node reports that it leads. Returns its number.
     pub(crate) fn leader(&self) -> Result<usize, BenchError> {
         self.wait("the nodes have a leader", |nodes| nodes.leading().is_some())?;
         self.leading().ok_or_else(|| BenchError::target("cluster")("its leader changes all the time"))

@@ -163,7 +163,7 @@ impl StoredReport {
         Build::name(version, profile, commit.as_deref(), *dirty)
     }
 
-    /// Returns the name of the first check of a run's validity that is not met; `None` if all are met.
+    /// Returns the name of the first check whose verdict is void; `None` if there is none.
     pub fn first_invalid(&self) -> Option<&str> {
         self.checks.iter().find(|check| check.verdict == "void").map(|check| &*check.what)
     }

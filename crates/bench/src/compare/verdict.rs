@@ -112,7 +112,7 @@ pub(super) fn undecided(scenario: &str, why: &str) -> Check {
     }
 }
 
-/// Creates a failed check if a stored report has void runs; `None` if it has none. `name` is the name of the report.
+/// Creates a void check if a stored report has void runs; `None` if it has none. `name` is the name of the report.
 pub(crate) fn void_report(name: &str, stored: &StoredReport) -> Option<Check> {
     stored.first_invalid().map(|what| Check {
         what: format!("{name}: {what}"),

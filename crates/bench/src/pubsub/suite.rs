@@ -120,8 +120,8 @@ impl Suite<'_> {
         Ok(&self.server.as_ref().expect("just started").1)
     }
 
-    /// Measures a scenario at its own pace. If the scenario has a search for its highest rate, then also measures it at
-    /// a share of that rate.
+    /// Measures a scenario at its own pace, unless the options request a search. If the options or the scenario have an
+    /// objective, searches for the highest rate that meets it, and then measures the scenario at a share of this rate.
     fn scenario(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
         let options = self.options;
         let (objective, start, repeats) = match (&options.search, &scenario.knee) {

@@ -326,7 +326,8 @@ impl Suite {
         http::start(self.options.server.start.server_binary.as_deref(), &arguments, scratch.path(), progress)
     }
 
-    /// Returns the durability level that the server names in its reply to an append, or to a put of the first key.
+    /// Returns the durability level that the server names in its reply to a put of the first key, or to an append. If
+    /// it names none, returns the level that the options request, or `unknown` if they request none.
     fn level(&self, host: &str, codec: &impl Codec, feed: Option<&FeedRun>) -> Result<String, BenchError> {
         let asked = || self.options.durability.map(|level| level.to_string());
         let mix = &self.scenario.mix;

@@ -216,8 +216,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Measures a window without a snapshot. It is as long as the snapshot `alone` took, so that rare events are
-    /// equally likely in windows without and with a snapshot.
+    /// Measures a window without a snapshot. It lasts as long as the snapshot `alone` took, so that rare events are
+    /// equally likely in windows without and with a snapshot. It lasts at least the duration that the options state.
     fn measure_writers_alone(
         &self,
         writers: &Writers<'_>,

@@ -71,7 +71,8 @@ impl IdForm {
 }
 
 impl RespFeed {
-    /// Chooses the names of the stream and the channel. If the run uses a group, creates the group and its stream.
+    /// Creates the feed of the stream and the channel called `name`. Also creates the group and its stream on the
+    /// server, if the run uses a group.
     pub fn create(greeting: Greeting, name: String, parts: FeedParts) -> Result<Self, BenchError> {
         let feed = Self::new(greeting, name);
         if parts.group {
