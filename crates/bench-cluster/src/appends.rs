@@ -1,8 +1,8 @@
 //! Load of the scenarios that write much: batches of records, appended to one stream over the native protocol.
 //!
-//! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. Each batch waits for level
-//! `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch. Batches that the load
-//! itself sends late, or during which the clocks of the machine are unusable, void the figures.
+//! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. Each batch waits for the
+//! level `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch. The figures
+//! are void if the load itself sends batches late, or if the machine's clocks were unusable meanwhile.
 
 use std::{
     net::SocketAddr,
@@ -25,20 +25,21 @@ use crate::{
     usage::{Clocks, Meter},
 };
 
-/// Name of the stream.
+/// Name of the stream to which the batches are appended.
 pub(crate) const STREAM: &str = "bench";
 /// Number of different batches, which are appended in rotation.
 const BATCHES: u64 = 64;
 
-/// Batches to be appended.
+/// Description of a load: the batches to be appended, and their schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Appends {
     pub records_per_batch: u64,
     pub record_bytes: usize,
-    /// Time between two batches; zero appends a batch as soon as fewer than `in_flight` batches wait.
+    /// Time between two batches. If it is zero, the load appends the next batch as soon as fewer than `in_flight` are
+    /// unacknowledged.
     pub every: Duration,
     pub batches: u64,
-    /// Maximum number of batches that wait for their acknowledgements.
+    /// Maximum number of unacknowledged batches.
     pub in_flight: usize,
     pub seed: u64,
 }
@@ -49,43 +50,45 @@ pub(crate) struct Appended {
     pub records: u64,
     /// Time from the first batch until the last acknowledgement.
     pub took: Duration,
-    /// Time of each batch, from its schedule until its acknowledgement.
+    /// Time of each batch, from its scheduled time until its acknowledgement.
     pub times: Latencies,
-    /// Lateness of each scheduled batch that waited neither for the cluster nor for an earlier batch that did.
+    /// Time by which the load sent each scheduled batch late. Batches that were late because the cluster had not
+    /// acknowledged earlier ones are left out.
     pub lag: Latencies,
-    /// State of the machine's clocks and processors meanwhile.
+    /// State of the machine's clocks and processors during the load.
     pub clocks: Clocks,
 }
 
 impl Appended {
-    /// Records per second.
+    /// Returns the acknowledged records per second.
     pub(crate) fn rate(&self) -> f64 {
         self.records as f64 / self.took.as_secs_f64()
     }
 
-    /// Returns the validity of the figures: they are void if the clocks were unusable, or if the load itself was later
-    /// than `max_lag` at the 99th percentile.
+    /// Returns the validity of the figures. They are void if the clocks were unusable, or if the 99th percentile of the
+    /// load's own lateness is above `max_lag`.
     pub(crate) fn validity(&self, max_lag: Duration) -> Validity {
         unusable_clocks(&self.clocks).or_else(|| saturated(&self.lag, max_lag, 0.0)).unwrap_or(Validity::Good)
     }
 }
 
 impl Appends {
-    /// Returns a load of this many records per second, as batches of a millisecond.
+    /// Returns a load of `rate` records per second, with one batch each millisecond.
     pub(crate) fn at_rate(rate: u64, record_bytes: usize, time: Duration, seed: u64) -> Self {
         let every = Duration::from_millis(1);
         let records_per_batch = Self::batch_at_rate(rate);
         let batches = (time.as_secs_f64() * 1000.0) as u64;
-        // An acknowledgement may take a second before the load waits: it then misses its rate, which the report shows.
+        // The load only waits once 1000 batches, those of a second, are unacknowledged. It then misses its rate, and
+        // the report shows that.
         Self { records_per_batch, record_bytes, every, batches, in_flight: 1000, seed }
     }
 
-    /// Returns the number of records in each batch of a load of this many records per second.
+    /// Returns the number of records in each batch of a load of `rate` records per second.
     pub(crate) fn batch_at_rate(rate: u64) -> u64 {
         (rate / 1000).max(1)
     }
 
-    /// Returns a load of this many bytes, as fast as the cluster takes them.
+    /// Returns a load that appends this many bytes as fast as the cluster acknowledges them.
     pub(crate) fn of_bytes(bytes: u64, seed: u64) -> Self {
         let (record_bytes, records_per_batch) = (1024, 256);
         let batches = bytes.div_ceil(record_bytes as u64 * records_per_batch);
@@ -147,7 +150,7 @@ impl Appends {
     }
 }
 
-/// Encodes batch `number` with `records` records.
+/// Encodes the batch with this number. It has `records` records.
 pub(crate) fn encoded_batch(values: &Values, number: u64, records: u64) -> Result<RecordBatch, BenchError> {
     let mut batch = RecordBatch::new();
     for record in 0..records {
@@ -157,7 +160,7 @@ pub(crate) fn encoded_batch(values: &Values, number: u64, records: u64) -> Resul
     Ok(batch)
 }
 
-/// Makes the error of a request that failed.
+/// Returns a function, for `map_err`, that makes the error of a failed request. `doing` names the operation.
 pub(crate) fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) -> BenchError {
     BenchError::subject("the cluster", doing)
 }
@@ -166,7 +169,7 @@ pub(crate) fn failed<E: std::fmt::Display>(doing: &'static str) -> impl Fn(E) ->
 pub(crate) async fn connect(nodes: &[SocketAddr]) -> Result<Client, BenchError> {
     let seeds: Vec<_> = nodes.iter().map(|node| Endpoint::tcp(node.to_string())).collect();
     let (name, timeout) = ("thalweg-bench".to_owned(), Some(PATIENCE));
-    // Each key has one writer.
+    // Repeating puts after a lost connection is safe, because each key has one writer.
     let options = Options { name, timeout, repeat_puts: true, ..Options::default() };
     let client = Client::connect(seeds, options).await.map_err(BenchError::target("the cluster"))?;
     Ok(client.durability(Durability::Quorum))

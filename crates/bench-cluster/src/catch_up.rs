@@ -1,11 +1,11 @@
 //! Catch-up: a follower is down while the cluster writes a number of bytes, and gets them when it is back.
 //!
-//! Clients put small values at a fixed rate before and during the catch-up, so the report shows what it costs them. All
-//! nodes share one disk here, so a probe shows what that alone costs: writes of the same size and rate, each with an
-//! fsync, alone and beside a thread that writes at the goal's rate.
+//! Clients put small values at a fixed rate before and during the catch-up, so the report shows how much the catch-up
+//! slows them down. All nodes share one disk here, so a probe shows what that alone costs: writes of the same size and
+//! rate, each with an fsync, alone and beside a thread that writes at the goal's rate.
 //!
-//! The time counts from the moment at which the started process answers, so it excludes the replay of the process's own
-//! log; the report also has the time from the start of the process.
+//! The time of the catch-up counts from the moment at which the restarted process answers. It excludes the replay of the
+//! process's own log. The report also has the time from the start of the process.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::{
     work,
 };
 
-/// Interval at which the benchmark asks the node for its progress.
+/// Interval at which the benchmark asks the restarted node for its progress.
 const LOOK: Duration = Duration::from_millis(5);
 /// Goal for the rate at which a follower gets the entries that it lacks, in bytes per second.
 const GOAL: f64 = 200e6;
@@ -35,18 +35,18 @@ struct CatchUpFigures {
     missed_bytes: u64,
     /// Time from the start of the process until it answered.
     start: Duration,
-    /// Time from the answer until the node had all entries that were missing at the start.
+    /// Time from the first answer until the node had applied all entries that were committed when it started.
     caught_up: Duration,
     before: Latencies,
     meanwhile: Latencies,
-    /// Bytes per second of large writes with an fsync each, before the measurement.
+    /// Speed of the disk before the measurement: bytes per second of large writes, each with an fsync.
     disk: f64,
     /// Small writes with an fsync each, before the measurement.
     small_writes: SmallWrites,
     validity: Validity,
 }
 
-/// Measures the rounds of the options.
+/// Measures one catch-up in each round of the options.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("catch-up of a follower that missed entries, 3 nodes, durability quorum");
@@ -108,7 +108,8 @@ fn index(nodes: &Nodes, number: usize, field: &str) -> Option<u64> {
     nodes.status(number)?[field].as_u64()
 }
 
-/// Waits until a started node answers, and until it has applied `wanted`. Returns the times of both.
+/// Waits until a started node answers and has applied the entry `wanted`. Returns the time from `begun` to the first
+/// answer, and the time from the answer to the applied entry.
 fn until_caught_up(
     nodes: &Nodes,
     victim: usize,

@@ -3,25 +3,26 @@
 //!
 //! Owns: the increase of the metrics of all nodes together. Does not own: the stages as a table ([`Stages`]).
 //!
-//! Bytes are those of frames with their headers, before encryption, without handshakes. TCP and IP add 52 to 66 bytes a
-//! packet. Each byte counts once, at the node that sends it. Heartbeats during the measurement are among them.
+//! The bytes are those of frames with their headers, before encryption and without handshakes. TCP and IP add 52 to 66
+//! bytes to each packet. Each byte counts once, at the node that sends it. Heartbeats during the measurement count,
+//! too.
 
 use crate::{
     nodes::Nodes,
     server::{Metrics, Stages},
 };
 
-/// Counter of the bytes that a node has sent to each other node.
+/// Metric that counts the bytes that a node has sent to each other node.
 const SENT_METRIC: &str = "thalweg_cluster_link_sent_bytes_total";
-/// Requests that put values over HTTP, as the server times them.
+/// Name and labels of the metric with the server's times of puts over HTTP.
 const PUTS: (&str, &[(&str, &str)]) = ("thalweg_http_request_duration_seconds", &[("operation", "kv_put")]);
 
-/// Increase of the metrics of all nodes together; unknown if a node was down, or shows none.
+/// Increase of the metrics of all nodes together; `None` if a node was down or showed no metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted(Option<Metrics>);
 
 impl Counted {
-    /// Calls `run`. Returns its result, and the increase of the nodes' counters meanwhile.
+    /// Calls `run`. Returns its result, and the increase of the nodes' counters during the call.
     pub(crate) fn around<T>(nodes: &Nodes, run: impl FnOnce() -> T) -> (T, Self) {
         let before = nodes.all_metrics();
         let result = run();
@@ -33,7 +34,7 @@ impl Counted {
         (result, Self(increase))
     }
 
-    /// Adds the increases of further measurements. Those that are not known add nothing.
+    /// Returns the sum of several increases. Unknown increases add nothing.
     pub(crate) fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut sum: Option<Metrics> = None;
         for metrics in all.into_iter().filter_map(|counted| counted.0.as_ref()) {
@@ -47,14 +48,15 @@ impl Counted {
         self.0.as_ref().and_then(|metrics| metrics.sum(SENT_METRIC, &[])).unwrap_or(f64::NAN)
     }
 
-    /// Returns the stages of the puts over HTTP, with their average response time; `None` if no replicated write was
-    /// counted.
+    /// Returns the stages of the puts over HTTP, with the average response time that the clients measured. `None` if
+    /// the nodes counted no replicated write.
     pub(crate) fn stages_of_puts(&self, label: &str, response_us: f64) -> Option<Stages> {
         let response_us = Some(response_us).filter(|time| *time > 0.0);
         Stages::of_durable_writes(self.0.as_ref()?, label, PUTS, response_us)
     }
 
-    /// Returns the stages of writes whose requests the server does not time; `None` if no replicated write was counted.
+    /// Returns the stages of writes for which the server has no request times. `None` if the nodes counted no
+    /// replicated write.
     pub(crate) fn stages(&self, label: &str, response_us: f64) -> Option<Stages> {
         Stages::of_durable_writes(self.0.as_ref()?, label, ("", &[]), Some(response_us).filter(|time| *time > 0.0))
     }

@@ -1,8 +1,9 @@
 //! Detection of a failed node: from SIGKILL of its process until the event `down` on each other node. Clusters that are
 //! too large for one machine are simulated ([`simulated_detection`](crate::simulated_detection)).
 //!
-//! Each other node is asked for its events, one after the other, over a connection of its own. The time of an event is
-//! that of the node's wall clock, which all processes of the machine share, so the request adds no delay.
+//! The benchmark reads the events of each other node, one node after the other, over a connection of its own. An event
+//! has the time of the node's wall clock. All processes of the machine share this clock, so reading the events late
+//! adds no delay.
 
 use std::{
     net::SocketAddr,
@@ -21,7 +22,7 @@ use crate::{
     simulated_detection::{Delays, simulate},
 };
 
-/// Goals of the whole suite: time until `down`, median and 99th percentile.
+/// Goals of the whole suite in seconds: median and 99th percentile of the time until `down`.
 const GOALS: (f64, f64) = (1.0, 2.0);
 
 /// Detection times measured with one number of nodes.
@@ -31,7 +32,7 @@ struct Times {
     down: Latencies,
 }
 
-/// Measures all sizes of the options.
+/// Measures detection with each number of nodes of the options.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title = "detection: SIGKILL of a node until the events of each other node, default times, durability quorum";
@@ -62,7 +63,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-/// Simulates all sizes of the options.
+/// Simulates detection with each cluster size of the options.
 fn simulated(scenario: &mut Scenario<'_>, figures: &mut Figures) -> Result<(), BenchError> {
     let options = scenario.options;
     let title = "detection, simulated: failure of a node until the others' detectors report it, over a virtual clock, \
@@ -94,7 +95,8 @@ fn simulated(scenario: &mut Scenario<'_>, figures: &mut Figures) -> Result<(), B
     Ok(())
 }
 
-/// Kills a node, waits for the events of all others, and starts it again. Returns the longest time in seconds.
+/// Kills a node, waits until all others have reported it as down, and starts it again. Returns the longest time until
+/// an event `down`, in seconds.
 fn once(nodes: &mut Nodes, victim: usize, times: &mut Times) -> Result<f64, BenchError> {
     let others: Vec<_> = (0..nodes.addresses().len()).filter(|number| *number != victim).collect();
     let watched =
@@ -135,7 +137,7 @@ fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
 }
 
-/// Events of one node, beginning with those that the node had kept when the connection was opened.
+/// Events of one node. The first ones are from before the connection was opened; the node had kept them.
 struct Events {
     client: Client,
     after: u64,

@@ -1,7 +1,7 @@
-//! A file system for each node, on a loop device, so that the disk of one node can be frozen.
+//! A file system for each node, on a loop device, so that the benchmark can freeze the disk of one node.
 //!
-//! Owns: the images and the mounts, which end with it. Needs root, loop devices and the usual tools. A process of its
-//! own ends each freeze, so that none outlasts the benchmark.
+//! Owns: the images and the mounts, which dropping [`Disks`] removes. Needs root, loop devices and the usual tools. A
+//! separate process ends each freeze, so that no freeze outlasts the benchmark.
 
 use std::{
     fs::{self, File},
@@ -10,15 +10,15 @@ use std::{
     time::Duration,
 };
 
-/// Size of each file system. The images are sparse.
+/// Size of each file system in bytes. The images are sparse files.
 const BYTES: u64 = 8 << 30;
 
-/// File systems, one for each node; unmounted when dropped, after the nodes.
+/// One file system for each node. Dropping this unmounts them, so it must be dropped after the nodes.
 #[derive(Debug)]
 pub(crate) struct Disks(Vec<PathBuf>);
 
 impl Disks {
-    /// Creates file systems below a directory. Returns the reason if that is not possible here.
+    /// Creates `count` file systems below a directory. If this machine does not permit that, returns the reason.
     pub(crate) fn create(dir: &Path, count: usize) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can mount and freeze file systems".to_owned());
@@ -37,7 +37,7 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Directories at which the file systems are mounted, by the numbers of the nodes.
+    /// Returns the mount directories of the file systems, one for each node, in the order of the nodes' numbers.
     pub(crate) fn paths(&self) -> &[PathBuf] {
         &self.0
     }
@@ -53,13 +53,13 @@ impl Drop for Disks {
     }
 }
 
-/// Freezes the file system at a path for a time. The returned process ends with the freeze.
+/// Freezes the file system that is mounted at `at` for `time`. The returned process ends when the freeze ends.
 pub(crate) fn freeze(at: &Path, time: Duration) -> std::io::Result<Child> {
     let script = r#"fsfreeze -f "$0" && sleep "$1"; fsfreeze -u "$0""#;
     Command::new("sh").args(["-c", script]).arg(at).arg(time.as_secs_f64().to_string()).spawn()
 }
 
-/// Runs a command. Returns the reason if it fails.
+/// Runs a command. If it fails, returns the reason.
 fn done(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name}: {error}"))?;
@@ -93,7 +93,7 @@ mod tests {
         file.write_all(b"before").unwrap();
         file.sync_all().unwrap();
         let mut frozen = freeze(&at, Duration::from_millis(500)).unwrap();
-        // Writes of two bytes are quick until the freeze begins, and the one that meets it waits.
+        // Writes of two bytes are fast until the freeze begins. The write that meets the freeze waits for its end.
         let longest = std::iter::from_fn(|| {
             let begun = std::time::Instant::now();
             file.write_all(b"..").unwrap();
@@ -105,7 +105,8 @@ mod tests {
             slowest = slowest.max(took);
             last = std::time::Instant::now();
         }
-        // The write that waits may end after the process does; then no other one is counted.
+        // The waiting write may end after the process. Then the iterator has not counted it, and its time is that since
+        // the last one.
         let slowest = slowest.max(last.elapsed());
         assert!(slowest >= Duration::from_millis(300), "{slowest:?}");
         assert!(frozen.wait().unwrap().success());

@@ -3,9 +3,9 @@
 //! Owns: the clients, the kills, and the comparison of acknowledged writes. Does not own: the nodes' processes
 //! (`nodes`), or the probes of the machine (`probes`).
 //!
-//! Only writes that were sent after the kill count, so that a reply that the old leader had sent before is not taken
+//! Only writes that were sent after the kill count. A reply that the old leader had sent before is therefore not taken
 //! for the new leader's. Each write has a key of its own, and a client continues with the next node after an error.
-//! After each round, the keys of the last acknowledgements before the kill are read: if one is missing, an acknowledged
+//! After each round, the keys of the last acknowledgements before the kill are read. If one is missing, an acknowledged
 //! write is lost, and the suite ends with an error.
 
 use std::{
@@ -28,29 +28,30 @@ use crate::{
     server::Client,
 };
 
-/// Longest wait of a client for a reply, after which it asks the next node.
+/// Longest time that a client waits for a reply before it asks the next node.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause of a client after an error, so that refused requests do not take the processors from the election.
+/// Pause of a client after an error. Without it, refused requests would take processor time from the election.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Acknowledgements of all clients together before the next kill.
+/// Number of acknowledgements of all clients together before the next kill.
 const WRITES_BETWEEN: u64 = 100;
-/// Writes of a client at another node before it returns to its own. Each node has clients of its own, so that some are
-/// at the leader when it is killed, and notice the kill immediately.
+/// Number of writes of a client at another node before it returns to its own. Clients are spread over all nodes, so
+/// some write directly to the leader when it is killed, and notice the kill immediately.
 const WRITES_AWAY: u64 = 50;
 const PUT_HEADERS: &str = "Thalweg-Durability: quorum\r\nThalweg-Timeout: 5\r\n";
 
-/// Kills between two probes of the machine.
+/// Number of kills between two probes of the machine.
 const PROBE_EVERY: u32 = 10;
-/// Number of acknowledged writes of each client before a kill that are read after the kill.
+/// Maximum number of acknowledged writes of each client that are remembered, and read after the next kill.
 const REMEMBERED: usize = 100;
 
 /// State that the clients share.
 struct Shared {
     is_over: AtomicBool,
     acknowledged: AtomicU64,
-    /// Numbers of the last writes of each client that were acknowledged, at most [`REMEMBERED`].
+    /// Numbers of the last acknowledged writes of each client, at most [`REMEMBERED`].
     last: Vec<Mutex<VecDeque<u64>>>,
-    /// Moment of the last kill, and where to report the first acknowledgement of a write that was sent after it.
+    /// Time of the last kill, and the channel for the time of the first acknowledgement of a write that was sent after
+    /// it. `None` while no acknowledgement is awaited.
     waiting: Mutex<Option<(Instant, Sender<Instant>)>>,
 }
 
@@ -115,7 +116,7 @@ fn once(nodes: &mut Nodes, shared: &Shared) -> Result<Duration, BenchError> {
     let leader = nodes.leader()?;
     let killed = nodes.kill(leader);
     let (send, receive) = channel();
-    // The process has ended, so requests that clients send from now on are answered by other nodes.
+    // The process has ended, so only other nodes can answer requests that clients send from now on.
     *shared.waiting.lock().expect("no client panics") = Some((Instant::now(), send));
     let acknowledged: Vec<_> = shared.last.iter().map(|last| last.lock().expect("no client panics").clone()).collect();
     let next = receive.recv_timeout(PATIENCE);
@@ -176,7 +177,7 @@ fn path(number: usize, write: u64) -> String {
     format!("/v1/kv/failover/client_{number}_{write}")
 }
 
-/// Reads acknowledged writes of each client, linearizably. Returns an error if one is lost.
+/// Reads the given acknowledged writes of each client, linearizably. Returns an error if one is lost.
 fn read_all(nodes: &Nodes, acknowledged: &[VecDeque<u64>]) -> Result<(), BenchError> {
     let (begun, mut client) = (Instant::now(), None);
     for (number, writes) in acknowledged.iter().enumerate() {
@@ -193,7 +194,7 @@ fn read_all(nodes: &Nodes, acknowledged: &[VecDeque<u64>]) -> Result<(), BenchEr
     Ok(())
 }
 
-/// Reads one acknowledged write. Returns false if there is no answer now, and an error if the write is lost.
+/// Reads one acknowledged write. Returns false if no node answers now, and an error if the write is lost.
 fn read(client: &mut Option<Client>, nodes: &Nodes, number: usize, write: u64) -> Result<bool, BenchError> {
     if client.is_none() {
         *client = Client::connect(nodes.addresses()[nodes.leader()?], REPLY_TIMEOUT).ok();

@@ -1,8 +1,8 @@
-//! Founding: from three empty directories until three nodes serve, by three commands.
+//! Founding: the time that three commands need to make a cluster of three nodes from three empty directories.
 //!
-//! Two ways are measured: the first node creates the cluster and the others join it, and all nodes found it together.
-//! The time begins before the command that makes the tokens, and ends when each node has acknowledged a put, and shows
-//! that of another node in a linearizable read.
+//! Two ways are measured. In the first, one node creates the cluster and the others join it. In the second, all nodes
+//! found it together. The time begins before the command that makes the tokens. It ends when each node has acknowledged
+//! a put, and another node has shown this put in a linearizable read.
 
 use std::time::Instant;
 
@@ -16,13 +16,13 @@ use crate::{
 };
 
 const NODES: usize = 3;
-/// Goal: longest time until all nodes serve.
+/// Goal: longest time in seconds until all nodes serve.
 const MAX_SECONDS: f64 = 10.0;
 
 const WAYS: [(&str, Founding); 2] =
     [("the first creates, the others join", Founding::ByFirst), ("together", Founding::Together)];
 
-/// Founds clusters in both ways, as many as the options have rounds.
+/// Founds one cluster in each of the two ways in each round of the options.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let title = "founding: from empty directories until each node has acknowledged a put and shows that of another one";
     let (mut table, mut checks) = (Table::new(title), Vec::new());
@@ -49,7 +49,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(Figures { tables: vec![table], checks, notes: Vec::new() })
 }
 
-/// Returns true if a node acknowledges a put, and another one shows it.
+/// Returns true if the node acknowledges a put, and another node then returns the value.
 fn serves(nodes: &Nodes, number: usize) -> bool {
     let (addresses, value) = (nodes.addresses(), number.to_string());
     let path = format!("/v1/kv/founded/{number}");

@@ -1,9 +1,10 @@
-//! Heartbeats: bytes that each node of an idle cluster sends, by the counters of its own links.
+//! Heartbeats: bytes that each node of an idle cluster sends, according to the counters of its own links.
 //!
-//! Measured at the default times and at row S's: a heartbeat every 5 s, suspect after 10 s, down after 15 s. Counting
-//! begins after [`SETTLING`] heartbeats, because nodes that have just met send each other facts about themselves, too.
-//! The counters have all frames with their headers: pings, heartbeats of the leader, votes, descriptions of nodes,
-//! comparisons of states. TCP and IP add 52 to 66 bytes a packet, which row S does not count either.
+//! Measured at the default intervals, and at those of row S, a published benchmark: a heartbeat every 5 s, suspect
+//! after 10 s, down after 15 s. Counting begins after [`SETTLING`] heartbeats, because nodes that have just met also
+//! send each other facts about themselves. The counters include all frames with their headers: pings, heartbeats of the
+//! leader, votes, descriptions of nodes, comparisons of states. TCP and IP add 52 to 66 bytes to each packet; row S
+//! does not count these either.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +16,13 @@ use crate::{
     scenario::{Figures, Scenario},
 };
 
-/// Row S's times, as arguments of `serve`.
+/// Arguments of `serve` that set the intervals of row S, a published benchmark.
 const ROW_S: [&str; 6] = ["--cluster-heartbeat", "5s", "--cluster-suspect-after", "10s", "--cluster-down-after", "15s"];
-/// Number of heartbeats before the bytes are counted.
+/// Number of heartbeat intervals that pass before the bytes are counted.
 const SETTLING: u32 = 12;
-/// Heartbeat intervals: the default one, and row S's.
+/// Heartbeat intervals: the default one, and that of row S.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(80), Duration::from_secs(5)];
-/// Row S: heartbeat bytes of the whole cluster a minute, by its number of nodes.
+/// Results of row S, a published benchmark: number of nodes, and heartbeat bytes of the whole cluster in a minute.
 const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
 
 /// Bytes that all nodes have sent since they started.
@@ -33,7 +34,7 @@ struct TrafficCounts {
     all: f64,
 }
 
-/// Measures all sizes of the options at both timings.
+/// Measures each number of nodes of the options at each of the requested intervals.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("heartbeats: bytes that an idle node sends a minute, durability quorum");
@@ -81,7 +82,7 @@ fn sent(nodes: &Nodes) -> Result<TrafficCounts, BenchError> {
     Ok(sum)
 }
 
-/// Returns the bytes that one node has sent, from the text of its metrics.
+/// Extracts the bytes that one node has sent from the text of its metrics.
 fn sent_by(metrics: &str) -> TrafficCounts {
     let mut sent = TrafficCounts::default();
     for line in metrics.lines().filter(|line| line.starts_with("thalweg_cluster_link_sent_bytes_total{")) {

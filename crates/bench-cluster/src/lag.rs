@@ -1,10 +1,11 @@
 //! Replication lag: records that the leader shows and a follower does not show yet, at a given rate and delay of the
 //! network.
 //!
-//! Row S's table. The delay is that of relays on the loopback between the nodes ([`crate::relay`]); clients are not
-//! delayed. The bytes on the links are those of all nodes together, by their own counters. A sampler asks a follower
-//! for the end of its copy of the stream, and then the leader. The stream grows between the two requests, so the figure
-//! is too high by the rate times the time of a request.
+//! The table has the same rows as row S, a published benchmark. Relays on the loopback between the nodes delay the
+//! network ([`crate::relay`]); clients are not delayed. The bytes on the links are those of all nodes together, by
+//! their own counters. A sampler asks a follower for the end of its copy of the stream, and then asks the leader. The
+//! stream grows between the two requests. So the figure is too high by the number of records that are appended during
+//! one request.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -24,27 +25,28 @@ use crate::{
     stats::median,
 };
 
-/// Row S: round trip between two nodes, and for each rate of entries per second the largest lag.
+/// Results of row S, a published benchmark: the round trip between two nodes, and for each rate in entries per second
+/// the largest lag in entries.
 const ROW_S: [(Duration, [(u64, f64); 3]); 2] = [
     (Duration::from_millis(1), [(10_000, 50.0), (50_000, 200.0), (100_000, 1000.0)]),
     (Duration::from_millis(50), [(1000, 100.0), (5000, 500.0), (10_000, 2000.0)]),
 ];
-/// Length of a record: row S's records have 1 KB, too.
+/// Length of a record in bytes. The records of row S have 1 KB, too.
 const RECORD_BYTES: usize = 1024;
 /// Pause between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Smallest share of the scheduled rate that a valid measurement must reach.
+/// Smallest share of the scheduled rate that the load must reach. A check of the report is missed otherwise.
 const REACHED: f64 = 0.97;
 
-/// Lag of all followers over one measurement, in records, and in entries of the replicated log.
+/// Lag of all followers during one measurement, in records of the stream and in entries of the replicated log.
 #[derive(Debug, Default)]
 struct Lags {
     records: Vec<f64>,
     entries: Vec<f64>,
 }
 
-/// Measures all rows.
+/// Measures each delay and rate of the table.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title =
@@ -86,7 +88,7 @@ fn millis_of(appended: &Appended, percentile: f64) -> f64 {
     appended.times.percentile(percentile).as_secs_f64() * 1e3
 }
 
-/// Creates the check that the load kept its rate. Otherwise the measured lag is not the lag at that rate.
+/// Creates the check that the load kept its rate. If it did not, the measured lag is not the lag at this rate.
 fn kept_up(rate: u64, appended: &Appended, millis: u64) -> Check {
     let is_good = appended.rate() >= REACHED * rate as f64;
     Check {
@@ -98,7 +100,8 @@ fn kept_up(rate: u64, appended: &Appended, millis: u64) -> Check {
     }
 }
 
-/// Appends at a rate after a warm-up. Returns what was appended, the number of records of the warm-up, and the lags.
+/// Appends at a rate, with a warm-up first. Returns the appends after the warm-up, the number of records of the
+/// warm-up, and the lags.
 fn measure(nodes: &Nodes, scenario: &Scenario<'_>, rate: u64) -> Result<(Appended, u64, Lags), BenchError> {
     let options = scenario.options;
     let load = |time| Appends::at_rate(rate, RECORD_BYTES, time, options.seed);
@@ -113,7 +116,7 @@ fn measure(nodes: &Nodes, scenario: &Scenario<'_>, rate: u64) -> Result<(Appende
     })
 }
 
-/// Samples the lag of all followers until the load is over.
+/// Samples the lag of all followers until the caller sets `is_over`.
 fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
     let leader = nodes.leader()?;
     let connect = |address| Client::connect(address, REPLY_TIMEOUT).map_err(BenchError::target(address));
@@ -136,7 +139,7 @@ fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
     Ok(lags)
 }
 
-/// Returns the end of the stream according to a node.
+/// Asks a node for the end of its copy of the stream.
 fn end(client: &mut Client) -> Result<u64, BenchError> {
     let info = json(client, &format!("/v1/streams/{STREAM}"))?;
     info["next"].as_u64().ok_or_else(|| BenchError::target("the cluster")("the stream has no end"))
@@ -152,7 +155,8 @@ fn json(client: &mut Client, path: &str) -> Result<Value, BenchError> {
     serde_json::from_slice(&body).map_err(|error| fail(error.to_string()))
 }
 
-/// Returns the smallest value that `percentile` percent of the values do not exceed; NaN without values.
+/// Returns the smallest of the values that at least `percentile` percent of the values do not exceed; NaN without
+/// values.
 pub(crate) fn percentile(values: &[f64], percentile: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

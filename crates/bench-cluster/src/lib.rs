@@ -2,15 +2,15 @@
 //!
 //! Parts: `options` has the options, `nodes` starts, kills, stops and restarts the nodes, `relay` delays the network
 //! between them, `work` has the requests of one row, `counted` reads the nodes' own counters, `probes` measures the
-//! limits of the machine, `peer` drives another system's cluster on the same work, `suite` runs the rows alternately
+//! limits of the machine, `peer` drives another system's cluster with the same work, `suite` runs the rows alternately
 //! and makes the report. Scenarios have nodes of their own and a module each: `founding`, `resp`, `publishers`,
 //! `failover`, `rolling`, `lag`, `catch_up`, `snapshot`, `heartbeats`, `detection` (with `simulated_detection`), `tls`,
 //! `slow_follower` (with `disks` and `unused_share`). They share `scenario` and `appends`.
 //!
 //! Does not own: the load generator, which is the crate `load`; histograms, statistics and reports, which are the crate
-//! `lab`; the suites of single servers, which are the crate `bench`. The rules of those suites hold here, too: a node
-//! is reached over its sockets only. The simulation of failure detection has no nodes, but their detectors (crate
-//! `cluster`).
+//! `lab`; the suites of single servers, which are the crate `bench`. The rules of those suites apply here, too: the
+//! benchmark reaches a node over its sockets only. The simulation of failure detection runs the detectors of nodes
+//! (crate `cluster`) without nodes.
 
 mod appends;
 mod catch_up;

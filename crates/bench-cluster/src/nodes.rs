@@ -1,8 +1,8 @@
-//! The nodes of the measured cluster: processes of the benchmark's own, or nodes that run already.
+//! The nodes of the measured cluster: processes that the benchmark starts, or nodes that run already.
 //!
 //! Owns: founding a cluster of processes on the loopback in a temporary directory, killing and restarting single nodes,
 //! adding and removing one, and asking for the leader. Every wait is bounded by [`PATIENCE`]. Dropping [`Nodes`] kills
-//! the processes; their data is in the directory of the caller, who removes it.
+//! the processes. The caller removes the directory with their data.
 
 use std::{
     fs::File,
@@ -23,24 +23,24 @@ use crate::{
     usage::{MeasuredProcess, Usage},
 };
 
-/// Longest wait for a change that the cluster makes without a request, such as an election, on a busy machine.
+/// Longest wait for a change that the cluster makes by itself, such as an election. A busy machine may need this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two attempts to change the members while another change is in progress.
 const CHANGE_RETRY: Duration = Duration::from_millis(100);
 /// Interval at which the benchmark asks nodes for their state.
 const LOOK: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of attempts to found a cluster. An attempt fails if another program takes a chosen port before the
-/// node listens there.
+/// Maximum number of attempts to found a cluster. An attempt fails if another program takes the port that was chosen
+/// for a node, before the node listens there.
 const FOUNDINGS: u32 = 3;
 /// Maximum number of nodes that found a cluster together.
 const MAX_FOUNDERS: usize = 7;
-/// Ports of the nodes. They lie below those from which the kernel chooses for outgoing connections (32768 and above),
-/// so that no connection takes the port of a node while it is down.
+/// First port of the nodes. The ports lie below those from which the kernel chooses for outgoing connections (32768 and
+/// above), so that no connection takes the port of a node while the node is down.
 const FIRST_PORT: u16 = 12_000;
 const PORTS: u16 = 20_000;
 
-/// Port for Redis clients of the nodes that the benchmark starts.
+/// Choice of a port for Redis clients on the nodes that the benchmark starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RespPort {
     /// The nodes get no port for Redis clients.
@@ -61,10 +61,10 @@ pub(crate) enum Founding {
 /// Parameters of the nodes that the benchmark starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup<'a> {
-    /// Name of the directory of all nodes.
+    /// Name of the directory below `dir` that has the data of all nodes.
     pub name: &'a str,
     pub count: usize,
-    /// Command to start; by default this program.
+    /// Command to start as `COMMAND serve`; `None` for the running program.
     pub binary: Option<&'a Path>,
     /// Directory below which the nodes keep their data.
     pub dir: &'a Path,
@@ -72,15 +72,15 @@ pub(crate) struct Setup<'a> {
     pub args: &'a [String],
     pub native: NativePort,
     pub resp: RespPort,
-    /// Delay of all bytes between two nodes in each direction; zero for none.
+    /// Delay of all bytes between two nodes, in each direction. Zero for no relays.
     pub delay: Duration,
     pub founding: Founding,
-    /// Directories of the nodes' data, by their numbers; without any, they are below `dir`.
+    /// Data directory of each node, in the order of the nodes' numbers. If empty, the data is below `dir`.
     pub disks: &'a [PathBuf],
 }
 
 impl<'a> Setup<'a> {
-    /// Returns the nodes that the options of the suite request, which serve HTTP alone and have no delay.
+    /// Returns the setup that the suite's options describe. The nodes serve HTTP only, and their network has no delay.
     pub(crate) fn new(name: &'a str, dir: &'a Path, options: &'a ClusterOptions) -> Self {
         Self {
             name,
@@ -113,9 +113,9 @@ pub(crate) struct Node {
     pub native: Option<SocketAddr>,
     /// Address of the node's port for Redis clients, if it has one.
     pub resp: Option<SocketAddr>,
-    /// Address for the other nodes; unused for a node that the benchmark did not start.
+    /// Address at which the node listens for other nodes. Unused if the benchmark did not start the node.
     peer: SocketAddr,
-    /// Relay through which the other nodes reach this one, if their network has a delay.
+    /// Relay through which the other nodes reach this one; `None` if the network has no delay.
     relay: Option<Relay>,
     /// Process of the node; `None` if it is down, or if the benchmark did not start it.
     process: Option<ServerProcess>,
@@ -128,20 +128,20 @@ struct NodeLauncher {
     dir: PathBuf,
     args: Vec<String>,
     tokens: Tokens,
-    /// Number of nodes that found the cluster together; the others join it.
+    /// Number of nodes that found the cluster together. Further nodes join it.
     founders: usize,
-    /// Directories of the nodes' data; without any, they are below `dir`.
+    /// Data directory of each node, in the order of the nodes' numbers. If empty, the data is below `dir`.
     disks: Vec<PathBuf>,
 }
 
-/// Secrets of a cluster of the benchmark's own.
+/// Tokens of a cluster that the benchmark founds.
 #[derive(Clone, Debug)]
 struct Tokens {
     join: String,
     admin: String,
 }
 
-/// Role that a node has in the cluster.
+/// Role of a node in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Leader,
@@ -149,7 +149,7 @@ pub(crate) enum Role {
 }
 
 impl Nodes {
-    /// Returns the nodes of a cluster that runs already, by their HTTP addresses.
+    /// Returns the nodes of a cluster that runs already. `addresses` are those of their HTTP ports.
     pub(crate) fn running(addresses: &[String]) -> Result<Self, BenchError> {
         let node = |url: &String| {
             let http = Target::running(url)?.address;
@@ -160,7 +160,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Starts nodes, which found one cluster together, and waits until all of them vote and know the leader.
+    /// Starts nodes that found a cluster. Waits until all of them are voters and know the leader.
     pub(crate) fn start(setup: Setup<'_>, progress: &mut dyn Progress) -> Result<Self, BenchError> {
         let Setup { name, count, dir, args, .. } = setup;
         let binary = match setup.binary {
@@ -171,14 +171,15 @@ impl Nodes {
         let mut founding = 1;
         loop {
             let dir = dir.join(format!("{name}{founding}"));
-            // A scenario starts several clusters of one name, one after the other, and none continues an earlier one.
+            // A scenario may start several clusters with one name, one after the other. None must continue an earlier
+            // one.
             match std::fs::remove_dir_all(&dir) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(BenchError::files(&dir)(error));
                 }
                 _ => std::fs::create_dir_all(&dir).map_err(BenchError::files(&dir))?,
             }
-            // More nodes than can found a cluster together join the first ones.
+            // Only the first [`MAX_FOUNDERS`] nodes found the cluster together; the others join it.
             let founders = if setup.founding == Founding::ByFirst { 1 } else { count.min(MAX_FOUNDERS) };
             let disks = setup.disks.iter().map(|disk| disk.join(format!("{name}{founding}"))).collect();
             let own = NodeLauncher {
@@ -265,7 +266,7 @@ impl Nodes {
         })
     }
 
-    /// Kills a node with SIGKILL. Returns the moment of the signal.
+    /// Kills a node with SIGKILL. Returns the time of the signal.
     pub(crate) fn kill(&mut self, number: usize) -> Instant {
         let process = self.all[number].process.take();
         let killed = Instant::now();
@@ -275,26 +276,27 @@ impl Nodes {
         killed
     }
 
-    /// Ends a node with SIGTERM, as an operator does. Returns when its process has ended.
+    /// Stops a node with SIGTERM, as an operator does. Returns after its process has ended.
     pub(crate) fn stop(&mut self, number: usize) {
-        // Dropping the process signals it, and waits.
+        // Dropping the process sends SIGTERM and waits for its end.
         drop(self.all[number].process.take());
     }
 
-    /// Starts a node again that was killed or stopped, and waits until it and the others agree that it lacks no
-    /// entries.
+    /// Starts a killed or stopped node again. Waits until it has caught up, as [`has_caught_up`](Self::has_caught_up)
+    /// defines it.
     pub(crate) fn restart(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)?;
         self.wait_until_ready(number)?;
         self.wait("the restarted node has caught up", |nodes| nodes.has_caught_up(number))
     }
 
-    /// Returns true if a node has applied all committed entries except a few. Under load, a node always lacks some.
+    /// Returns true if a node has applied all committed entries except a few. Under load, a node always lacks some
+    /// entries.
     pub(crate) fn has_caught_up(&self, number: usize) -> bool {
         let Some(leader) = self.leading() else { return false };
         let index = |number: usize, name: &str| self.status(number)?[name].as_u64();
         matches!((index(leader, "commit_index"), index(number, "applied_index")), (Some(committed), Some(applied))
-            // A few hundred entries are a moment's work.
+            // Applying a few hundred entries takes only a moment.
             if applied + 500 >= committed)
     }
 
@@ -308,8 +310,8 @@ impl Nodes {
         self.spawn(number)
     }
 
-    /// Starts one more node with an empty directory, which joins the cluster as a learner and is promoted once it has
-    /// caught up. Returns its number at once.
+    /// Starts one more node with an empty directory. It joins the cluster as a learner, and the cluster promotes it
+    /// once it has caught up. Returns the node's number without waiting for that.
     pub(crate) fn add(&mut self) -> Result<usize, BenchError> {
         let number = self.all.len();
         let node = Node {
@@ -326,7 +328,8 @@ impl Nodes {
     }
 
     /// Removes the last node from the cluster, ends its process and deletes its data. Waits until the others are the
-    /// only members. The node may be becoming a voter, and the cluster makes one change at a time.
+    /// only members. If the node is just becoming a voter, repeats the request, because the cluster makes one change at
+    /// a time.
     pub(crate) fn remove_last(&mut self) -> Result<(), BenchError> {
         let (leader, last) = (self.leader()?, self.all.len() - 1);
         let Some(own) = &self.own else { return Ok(()) };
@@ -357,7 +360,7 @@ impl Nodes {
         })
     }
 
-    /// Returns the number of the node that leads, once there is one that all nodes know.
+    /// Waits until a node reports that it leads. Returns its number.
     pub(crate) fn leader(&self) -> Result<usize, BenchError> {
         self.wait("the nodes have a leader", |nodes| nodes.leading().is_some())?;
         self.leading().ok_or_else(|| BenchError::target("cluster")("its leader changes all the time"))
@@ -379,46 +382,46 @@ impl Nodes {
         self.all.iter().map(|node| node.http).collect()
     }
 
-    /// Returns the addresses of the native ports.
+    /// Returns the native addresses of all nodes.
     pub(crate) fn native_addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().filter_map(|node| node.native).collect()
     }
 
-    /// Returns the addresses of the ports for Redis clients, by the numbers of the nodes.
+    /// Returns the addresses for Redis clients, in the order of the nodes' numbers.
     pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().filter_map(|node| node.resp).collect()
     }
 
-    /// Returns the CPU time of all nodes together since they began; `None` if they are not the benchmark's own.
+    /// Returns the CPU time of all nodes together since their start; `None` if the benchmark did not start them.
     pub(crate) fn cpu(&self) -> Option<Duration> {
         let cpu =
             |node: &Node| node.process.as_ref().map(|process| Usage::read(MeasuredProcess::Process(process.id())).cpu);
         self.all.iter().map(cpu).sum()
     }
 
-    /// Returns the cluster's status as a node shows it.
+    /// Returns the cluster's status as the node with this number reports it; `None` if the node does not answer.
     pub(crate) fn status(&self, number: usize) -> Option<Value> {
         self.json(number, "/v1/cluster/status")
     }
 
-    /// Returns the JSON that a node answers to a GET.
+    /// Sends a GET to a node. Returns the JSON of the reply; `None` if there is none.
     pub(crate) fn json(&self, number: usize, path: &str) -> Option<Value> {
         let (status, body) = get(self.all[number].http, path)?;
         (status == 200).then(|| serde_json::from_slice(&body).ok()).flatten()
     }
 
-    /// Returns the metrics of a node.
+    /// Returns the metrics of a node as text; `None` if the node does not answer.
     pub(crate) fn metrics(&self, number: usize) -> Option<String> {
         let (status, body) = get(self.all[number].http, "/metrics")?;
         (status == 200).then(|| String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Returns the metrics of all nodes, by their numbers; `None` if a node is down, or shows none.
+    /// Returns the metrics of all nodes, in the order of their numbers; `None` if a node is down or shows no metrics.
     pub(crate) fn all_metrics(&self) -> Option<Vec<Metrics>> {
         (0..self.all.len()).map(|number| self.metrics(number).map(|text| Metrics::parse(&text))).collect()
     }
 
-    /// Waits until a condition holds.
+    /// Waits until `holds` returns true. After [`PATIENCE`] returns an error that names `what`.
     pub(crate) fn wait(&self, what: &str, holds: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let begun = Instant::now();
         while !holds(self) {
@@ -440,14 +443,14 @@ impl Drop for Nodes {
 }
 
 impl Node {
-    /// Returns the address at which the other nodes reach this one.
+    /// Returns the address at which the other nodes reach this one: that of its relay, if it has one.
     fn reached_at(&self) -> SocketAddr {
         self.relay.as_ref().map_or(self.peer, Relay::address)
     }
 }
 
 impl NodeLauncher {
-    /// Directory of a node's data.
+    /// Returns the directory of a node's data.
     fn data(&self, number: usize) -> PathBuf {
         self.disks.get(number).cloned().unwrap_or_else(|| self.dir.join(name(number)))
     }
@@ -462,12 +465,12 @@ pub(crate) fn name(number: usize) -> String {
     format!("n{}", number + 1)
 }
 
-/// Sends one GET on a connection of its own.
+/// Sends one GET on a new connection. Returns the status and the body; `None` if there is no reply.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, Vec<u8>)> {
     Client::connect(address, REQUEST_TIMEOUT).ok()?.request("GET", path, "Connection: close\r\n", b"").ok()
 }
 
-/// Runs the command that creates the token with which the nodes join each other, and the token of the administrator.
+/// Runs the command that creates two tokens: one with which the nodes join each other, and one for the administrator.
 fn create_tokens(binary: &Path) -> Result<Tokens, BenchError> {
     let doing = format!("{} cluster create-token", binary.display());
     let fail = BenchError::target(&doing);
@@ -479,7 +482,7 @@ fn create_tokens(binary: &Path) -> Result<Tokens, BenchError> {
     tokens.ok_or_else(|| fail(format!("it printed no tokens: {}", String::from_utf8_lossy(&made.stderr).trim())))
 }
 
-/// Returns an address of the loopback at which nothing listens now.
+/// Returns an address of the loopback at which no program listens now.
 fn server_address() -> Result<SocketAddr, BenchError> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let from = std::process::id().wrapping_mul(97) as u16 % PORTS;

@@ -114,8 +114,8 @@ pub struct ClusterOptions {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Maximum lateness of the load generator's sends (99th percentile) in runs at a fixed rate, which are the appends of
-    /// the part lag and the puts beside a catch-up or a snapshot. Above it such a run is void. The nodes share the
+    /// Maximum lateness of the load generator's sends (99th percentile) in runs at a fixed rate: the appends of the
+    /// part lag, and the puts beside a catch-up or a snapshot. Above it such a run is void. The nodes share the
     /// processors with the generator.
     #[arg(long, default_value = "10ms", value_parser = parse_duration)]
     pub max_lag: Duration,

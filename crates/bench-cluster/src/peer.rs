@@ -1,5 +1,5 @@
-//! Another system's cluster, which does the same work in alternate rounds: a program of `peers/` that starts the
-//! members, has its own clients work, and answers each request in JSON with the figures of one run.
+//! Another system's cluster, which does the same work in alternate rounds. A program of `peers/` starts its members and
+//! runs its clients. The program answers each request of the benchmark in JSON, with the figures of one run.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -20,11 +20,12 @@ use crate::{
     work::{Kind, RequestLoad, Turn},
 };
 
-/// Longest wait for an answer in addition to the time of the run. In this time the members start, or store all keys.
+/// Longest wait for an answer, in addition to the time of the run. The program may start the members or store all keys
+/// first.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NAME: &str = "etcd";
 
-/// The program that runs the other system's cluster and clients. It stops its members when its input ends.
+/// The program that runs the other system's cluster and clients. The program stops its members when its input ends.
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Child,
@@ -55,7 +56,7 @@ struct Figures {
 }
 
 impl Peer {
-    /// Starts the program and this number of members, with their data below `dir`.
+    /// Starts the program with this number of members. Their data is below `dir`.
     pub(crate) fn start(binary: &Path, dir: &Path, members: usize) -> Result<Self, BenchError> {
         let fail = BenchError::target(binary.display());
         let mut command = Command::new(binary);
@@ -66,7 +67,7 @@ impl Peer {
         let output = child.stdout.take();
         std::thread::spawn(move || {
             let mut lines = output.into_iter().flat_map(|output| BufReader::new(output).lines().map_while(Result::ok));
-            // Ends when the program does, or when nobody waits any more.
+            // The thread ends when the program closes its output, or when the receiver is dropped.
             lines.all(|line| send.send(line).is_ok())
         });
         let input = child.stdin.take();
@@ -76,7 +77,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Name and version of the other system, and how its clients connect.
+    /// Returns the name and version of the other system, and how its clients connect.
     pub(crate) fn name(&self) -> String {
         let Greeting { etcd, go, members, connections } = &self.greeting;
         format!(
@@ -85,12 +86,12 @@ impl Peer {
         )
     }
 
-    /// Stores all keys, as setup.
+    /// Has the other system store all keys, before the measurements.
     pub(crate) fn load_keys(&mut self, options: &ClusterOptions) -> Result<(), BenchError> {
         self.request("load", "", "leader", 1, options).map(drop)
     }
 
-    /// Runs a row once.
+    /// Runs a row once on the other system.
     pub(crate) fn run(&mut self, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
         let (name, level) = match work.kind {
             Kind::Put => ("put", ""),
@@ -145,7 +146,8 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // The program stops its members, and ends. If it hangs, so that its output does not end, it is killed.
+        // Closing the input makes the program stop its members and end. If it hangs and its output does not end, it is
+        // killed.
         self.input = None;
         while self.lines.recv_timeout(Duration::from_secs(60)).is_ok() {}
         let _ = self.child.kill();

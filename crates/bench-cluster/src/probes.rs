@@ -1,5 +1,5 @@
-//! Probes of the machine: one round trip over the loopback, one fsync, and large sequential writes, in the same minute
-//! as the rows.
+//! Probes of the machine: one round trip over the loopback, one fsync, and large sequential writes. They run in the
+//! same minute as the measured rows.
 
 use std::{
     io::{Read as _, Write as _},
@@ -20,10 +20,11 @@ use crate::{
     probe::{Probe, Sync},
 };
 
-/// Length of the probe's file, which the probe overwrites repeatedly.
+/// Length of the probe's file in bytes. The probe overwrites the file repeatedly.
 const FILE_BYTES: u64 = 16 << 20;
-/// Size in bytes of each large write, and of the file for large writes.
+/// Size in bytes of each large write.
 const LARGE_WRITE: usize = 1 << 20;
+/// Size in bytes of the file for large writes.
 const LARGE_FILE_BYTES: u64 = 256 << 20;
 
 /// Speed of the bare machine in one round.
@@ -36,8 +37,8 @@ pub(crate) struct Probed {
 }
 
 impl Probed {
-    /// Returns the puts per second that one client can have: each put goes from the client to the leader, from there to
-    /// a follower and back (three hops, of which each is half a round trip), and waits for one fsync.
+    /// Returns the most puts per second that one client could do. Each put goes from the client to the leader, from
+    /// there to a follower and back. These are three hops of half a round trip each. It also waits for one fsync.
     pub(crate) fn allowed_rate(self) -> f64 {
         1e6 / (1.5 * self.round_trip_us + self.fsync_us)
     }
@@ -51,12 +52,12 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// Creates the probes; `dir` is on the measured disk, and each message and each write has `bytes` bytes.
+    /// Creates the probes. `dir` is on the measured disk; each message and each write has `bytes` bytes.
     pub(crate) fn create(dir: &Path, bytes: usize) -> Result<Self, BenchError> {
         Ok(Self { disk: Probe::create(dir, FILE_BYTES)?, payload: vec![7; bytes.clamp(1, 64 << 10)] })
     }
 
-    /// Measures both for `time` each.
+    /// Measures the loopback and the disk, for `time` each.
     pub(crate) fn run(&mut self, time: Duration) -> Result<Probed, BenchError> {
         let median_us = |times: &Latencies| times.quantiles().p50_us;
         let disk = self.disk.run(&self.payload, Sync::Each, time)?;
@@ -66,7 +67,7 @@ impl Probes {
     }
 }
 
-/// Measures large sequential writes with an fsync each, for `time`. Returns their bytes per second.
+/// Measures large sequential writes, each with an fsync, for `time`. Returns their bytes per second.
 pub(crate) fn sequential_rate(dir: &Path, time: Duration) -> Result<f64, BenchError> {
     let mut probe = Probe::create(dir, LARGE_FILE_BYTES)?;
     Ok(probe.run(&vec![7; LARGE_WRITE], Sync::Each, time)?.rate * LARGE_WRITE as f64)
@@ -119,8 +120,8 @@ pub(crate) fn small_writes(
     Ok(SmallWrites { alone, beside })
 }
 
-/// Sends messages to another thread, one at a time; the thread sends each one back. Returns the times of the round
-/// trips.
+/// Sends messages to another thread over the loopback, one at a time. The thread sends each message back. Returns the
+/// times of the round trips.
 pub(crate) fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Latencies> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
@@ -130,7 +131,7 @@ pub(crate) fn round_trips(bytes: usize, time: Duration) -> std::io::Result<Laten
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let mut message = vec![0; bytes];
-            // Ends when the near side is closed.
+            // The loop ends when the near side closes the connection.
             while far.read_exact(&mut message).is_ok() && far.write_all(&message).is_ok() {}
         });
         let (mut message, mut times, begun) = (vec![0; bytes], Latencies::default(), Instant::now());

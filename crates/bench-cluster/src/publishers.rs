@@ -4,9 +4,10 @@
 //! Owns: the publishers, the goals, and the table of this part. Does not own: appends as a load beside other
 //! measurements (`appends`), or the nodes' counters (`counted`).
 //!
-//! Each publisher is a client of its own, which follows the leader. A batch waits for level `quorum`. A publisher has
-//! one batch in flight or several: both are measured in turns. After each run, the stream must have all records. The
-//! goal depends on the disk of the same minute: each record is written about twice on each of three nodes.
+//! Each publisher is a client of its own, which follows the leader. A batch waits for the level `quorum`. Runs in which
+//! a publisher has one batch in flight alternate with runs in which it has several. After each run, the stream must
+//! have all records. The goal depends on the speed of the disk in the same minute, because each of three nodes writes
+//! each record about twice.
 
 use std::{
     net::SocketAddr,
@@ -44,18 +45,19 @@ use crate::{
 const PUBLISHERS: usize = 16;
 const RECORDS_PER_BATCH: u64 = 100;
 const RECORD_BYTES: usize = 1024;
-/// Numbers of batches that each publisher has in flight. The goal is that of the last one.
+/// Numbers of batches that each publisher has in flight. The goal applies to the last one.
 const IN_FLIGHT: [usize; 2] = [1, 4];
-/// Number of different batches, which take turns.
+/// Number of different batches, which are appended in rotation.
 const BATCHES: u64 = 64;
-/// Bytes that the stream keeps, so that a long run does not fill the disk.
+/// Retention of the stream in bytes, so that a long run does not fill the disk.
 const KEPT_BYTES: u64 = 256 << 20;
 const STREAM: &str = "published";
 
-/// Goals: this many records per second, or this share of the rate that the disk permits.
+/// Goal: records per second. Reaching [`GOAL_SHARE`] instead is enough.
 const GOAL: f64 = 150_000.0;
+/// Goal: share of the rate that the disk permits. Reaching [`GOAL`] instead is enough.
 const GOAL_SHARE: f64 = 0.6;
-/// Bytes that three nodes write to the disk for each byte of a record.
+/// Bytes that the three nodes together write to the disk for each byte of a record.
 const WRITTEN_PER_BYTE: f64 = 6.1;
 
 /// Figures of one run.
@@ -65,42 +67,42 @@ struct Turn {
     rate: f64,
     /// Time from the append of a batch until its acknowledgement.
     times: Latencies,
-    /// CPU time of all nodes for each record; NaN if it is not known.
+    /// CPU time of all nodes for each record, in microseconds; NaN if it is not known.
     node_cpu_us: f64,
-    /// CPU time of the publishers for each record. All of them share one thread.
+    /// CPU time of the publishers for each record, in microseconds. All publishers share one thread.
     client_cpu_us: f64,
-    /// Share of its time, from 0 to 1, that the thread of the publishers was running.
+    /// Share of the run, from 0 to 1, during which the publishers' thread was running.
     busy: f64,
-    /// State of the machine's clocks and processors in the run.
+    /// State of the machine's clocks and processors during the run.
     clocks: Clocks,
-    /// Bytes per second of large writes with an fsync each, right before the run.
+    /// Speed of the disk right before the run: bytes per second of large writes, each with an fsync.
     disk: f64,
-    /// Records of acknowledged batches that the stream lacks.
+    /// Number of acknowledged records that are missing in the stream.
     missing: u64,
     /// Bytes that the nodes have sent to each other for each record; NaN if they are not known.
     link_bytes: f64,
-    /// Increase of the nodes' own counters, warm-up included.
+    /// Increase of the nodes' own counters, including the warm-up.
     counted: Counted,
 }
 
 impl Turn {
-    /// Returns the records per second for which the disk has room.
+    /// Returns the records per second that the speed of the disk permits.
     fn allowed(&self) -> f64 {
         self.disk / (WRITTEN_PER_BYTE * RECORD_BYTES as f64)
     }
 }
 
-/// Records that the publishers have appended.
+/// Numbers of records that the publishers have appended.
 #[derive(Debug, Default)]
 struct Published {
     /// Records that were acknowledged in the measured time.
     counted: u64,
-    /// All acknowledged records, with those of the warm-up.
+    /// All acknowledged records, including those of the warm-up.
     all: u64,
     times: Latencies,
 }
 
-/// Measures each number of batches in flight in turns.
+/// Measures the appends, alternately with each number of batches in flight.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let setup = Setup { native: NativePort::Free, ..scenario.setup("appends") };
@@ -123,7 +125,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-/// Returns the stages of the appends over all rounds.
+/// Returns the average stages of the appends over all rounds; `None` if the nodes counted none.
 fn stages(in_flight: usize, turns: &[Turn]) -> Option<Stages> {
     let counted = Counted::sum(turns.iter().map(|turn| &turn.counted));
     let mean_us = median_of(turns, |turn| turn.times.quantiles().mean_us);
@@ -168,15 +170,15 @@ fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
     Figures { tables: vec![table], checks, notes: Vec::new() }
 }
 
-/// Creates the check that the clocks of the machine were usable in all runs. It names a rate that is only a lower bound,
-/// because the publishers had no spare time.
+/// Creates the check that the clocks of the machine were usable in all runs. If the publishers had no spare time, the
+/// check says that the rate is only a lower bound.
 fn validity(name: &str, turns: &[Turn]) -> Check {
     let unusable: Vec<_> = turns.iter().filter_map(|turn| unusable_clocks(&turn.clocks)).collect();
     let check = Validity::worst(&unusable).check(format!("{name}: clocks and processors"), "usable in all runs");
     name_lower_bound(check, turns.iter().map(|turn| turn.busy))
 }
 
-/// Returns the comparison with the goal. Either is enough: on a slow disk, no program reaches the rate.
+/// Returns the check of the goal. The rate or the share is enough, because on a slow disk no program reaches the rate.
 fn goal(name: &str, rate: f64, share: f64) -> Check {
     if rate >= GOAL {
         Check::at_least(format!("{name}: rate"), rate, GOAL, " records/s")
@@ -195,7 +197,7 @@ fn once(nodes: &Nodes, in_flight: usize, disk: f64, options: &ClusterOptions) ->
         (published, cpu, process_cpu().saturating_sub(own_before), busy, clocks)
     });
     let (published, missing) = published?;
-    // CPU times and counters include the warm-up, and so does this count.
+    // The CPU times and the counters include the warm-up, so the records of the warm-up count here.
     let link_bytes = counted.sent_bytes() / published.all as f64;
     let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / published.all as f64;
     let (node_cpu_us, client_cpu_us) = (cpu.map_or(f64::NAN, each), each(own_cpu));
@@ -204,8 +206,8 @@ fn once(nodes: &Nodes, in_flight: usize, disk: f64, options: &ClusterOptions) ->
     Ok(Turn { rate, times, node_cpu_us, client_cpu_us, busy, clocks, disk, missing, link_bytes, counted })
 }
 
-/// Has all publishers append for the time of the options. Returns what they have appended, and the number of
-/// acknowledged records that the stream lacks.
+/// Makes all publishers append for the time of the options. Returns the records that they have appended, and the number
+/// of acknowledged records that are missing in the stream.
 async fn publish(
     nodes: &[SocketAddr],
     in_flight: usize,
@@ -245,7 +247,7 @@ async fn publish(
     Ok((sum, missing))
 }
 
-/// Appends one batch after the other until the end of the counted time.
+/// Appends one batch after the other until the counted time is over.
 async fn append_until(
     stream: Stream,
     batches: Rc<[Rc<RecordBatch>]>,
@@ -293,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_slow_disk_is_an_excuse_and_a_lost_record_is_none() {
-        // 1 GB/s is room for 160,000 records a second.
+        // A disk of 1 GB/s permits 160,000 records a second.
         let verdicts = |rate, missing| {
             let turns = vec![turn(rate, 1e9, missing)];
             let Figures { checks, .. } = figures(3, &[turns.clone(), turns]);

@@ -1,12 +1,12 @@
-//! A network of the benchmark's own between nodes: a relay on the loopback in front of each node, which delays all
-//! bytes by a fixed time in each direction. It needs no rights on the machine, unlike `netem`.
+//! A delayed network between the nodes that the benchmark starts: a relay on the loopback in front of each node, which
+//! delays all bytes by a fixed time in each direction. Unlike `netem`, the relay needs no rights on the machine.
 //!
 //! Owns: the listener, and two threads for each direction of a connection. The reader notes the arrival time of each
 //! block of bytes, and the writer passes the block on after the delay, so the delay does not limit the rate. Bound:
-//! [`MAX_WAITING`] blocks of at most [`BLOCK_BYTES`] wait in each direction; beyond it the sender's socket fills, as on
-//! a network with full queues. Does not own: loss, reordering and limits of bandwidth, which it does not have. A thread
-//! that sleeps wakes up to 0.1 ms late, more on a busy machine: this adds to the delay and is part of the printed
-//! condition.
+//! [`MAX_WAITING`] blocks of at most [`BLOCK_BYTES`] wait in each direction. Beyond that the sender's socket fills, as
+//! on a network with full queues. Does not own: loss, reordering and limits of bandwidth, which the relay does not
+//! simulate. A thread that sleeps wakes up to 0.1 ms late, more on a busy machine. This adds to the delay and is part
+//! of the printed condition.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -22,14 +22,14 @@ use std::{
 
 /// Maximum number of blocks that wait in one direction of a connection.
 const MAX_WAITING: usize = 4096;
-/// Bytes that are read at a time.
+/// Maximum number of bytes in a block.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Bytes, and the time at which they arrive at the other end.
+/// A block of bytes, and the time at which the writer passes it on.
 type Block = (Instant, Vec<u8>);
 
-/// A relay in front of one node. After it is dropped, it accepts no further connections. An open connection lasts until
-/// one of its ends closes it.
+/// A relay in front of one node. After the relay is dropped, it accepts no further connections. Open connections remain
+/// until one of their ends closes them.
 #[derive(Debug)]
 pub(crate) struct Relay {
     address: SocketAddr,
@@ -38,7 +38,8 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay at `listener`, which passes connections on to `to` with this delay in each direction.
+    /// Starts a relay that accepts connections at `listener` and passes them on to `to`, with this delay in each
+    /// direction.
     pub(crate) fn start(listener: TcpListener, to: SocketAddr, delay: Duration) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let is_over = Arc::<AtomicBool>::default();
@@ -48,14 +49,15 @@ impl Relay {
                 if over.load(Ordering::Acquire) {
                     return;
                 }
-                // A node that is down refuses: its peer sees the end of the connection, as it would without a relay.
+                // If the node is down, it refuses the connection. The other node then sees the end of its connection,
+                // as it would without a relay.
                 std::thread::spawn(move || pass_on(&near, to, delay));
             }
         });
         Ok(Self { address, is_over, accepting: Some(accepting) })
     }
 
-    /// Returns the address at which the node is reached through the relay.
+    /// Returns the address of the relay, at which other nodes reach its node.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -64,7 +66,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
-        // Wakes the thread that accepts.
+        // This connection wakes the thread that accepts, so that it sees the end.
         let _ = TcpStream::connect(self.address);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -72,7 +74,7 @@ impl Drop for Relay {
     }
 }
 
-/// Connects to the node, and passes on both directions until they end.
+/// Connects to the node, and passes bytes on in both directions until the connections end.
 fn pass_on(near: &TcpStream, to: SocketAddr, delay: Duration) {
     let Ok(far) = TcpStream::connect(to) else { return };
     let both = || -> io::Result<[(TcpStream, TcpStream); 2]> {
@@ -105,7 +107,8 @@ fn write(mut to: TcpStream, blocks: &Receiver<Block>) {
             break;
         }
     }
-    // Ends the other end's read, and the reader of the other direction once that end closes.
+    // The shutdown tells the other end that no more bytes come. When that end closes too, the reader of the other
+    // direction ends.
     let _ = to.shutdown(Shutdown::Both);
 }
 
@@ -128,7 +131,7 @@ mod tests {
         let relay = Relay::start(TcpListener::bind("127.0.0.1:0").unwrap(), to, delay).unwrap();
         let mut client = TcpStream::connect(relay.address()).unwrap();
         let begun = Instant::now();
-        // All are on their way together, so the delay counts once.
+        // All blocks are delayed at the same time, so the delay counts once.
         for number in 0..100_u32 {
             client.write_all(&number.to_le_bytes()).unwrap();
         }

@@ -1,8 +1,8 @@
-//! Redis clients: `SET` with many connections and pipelines, to the leader, and spread over all nodes.
+//! Redis clients: `SET` with many connections and pipelines, either all to the leader or spread over all nodes.
 //!
 //! The load is that of `redis-benchmark -t set -c 50 -P 16`: values of 3 bytes, and a connection sends its next 16
-//! requests once all of its last ones are answered. A node that does not lead forwards the writes to the leader. All
-//! nodes run with the durability `quorum`, so each reply says that a majority has the write on disk.
+//! requests once it has the replies to the last 16. A node that does not lead forwards the writes to the leader. All
+//! nodes run with the durability `quorum`, so each reply means that a majority has the write on disk.
 
 use std::net::SocketAddr;
 
@@ -26,16 +26,17 @@ use crate::{
     work::{self, TargetNodes, Turn},
 };
 
-/// Number of connections, and of unanswered requests on each.
+/// Number of connections.
 const CONNECTIONS: usize = 50;
+/// Number of requests in flight on each connection.
 const PIPELINE: usize = 16;
-/// Size of a value in bytes, that of redis-benchmark.
+/// Size of a value in bytes, the default of redis-benchmark.
 const VALUE_BYTES: usize = 3;
 /// Goal: requests per second.
 const GOAL: f64 = 150_000.0;
 const PLACES: [TargetNodes; 2] = [TargetNodes::Leader, TargetNodes::All];
 
-/// Measures both places alternately.
+/// Measures alternately with all connections to the leader, and with connections spread over all nodes.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut args = options.server_arg.clone();
@@ -97,7 +98,7 @@ fn plan(address: SocketAddr, connections: usize, options: &ClusterOptions) -> Pl
         greeting,
         requests: Requests::new(Values::new(VALUE_BYTES, options.seed), options.keys, "stream"),
         mix: Mix::only(Operation::Set),
-        // A change of the leader is an error of the run, not the end of the suite.
+        // If the leader changes, requests fail. These count as errors of the run and do not end the suite.
         on_wrong: OnWrong::CountRefusals,
     };
     work::closed_plan(protocol, connections, PIPELINE, options)

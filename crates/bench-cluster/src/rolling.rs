@@ -1,9 +1,9 @@
 //! Rolling restart: each node in turn is stopped with SIGTERM and started again, while clients put and read.
 //!
-//! The clients are those of the Rust library with all nodes as seeds. Both requests are idempotent, so the library
-//! repeats them, and none may fail. A pause is the time of the longest request during one restart: from the signal
-//! until the node is back and has caught up. Each client has one request in flight; it reads what it has put,
-//! linearizably.
+//! The clients are those of the Rust library with all nodes as seeds. Each client has one request in flight, and reads
+//! its own puts linearizably. Puts and reads are idempotent, so the library repeats them after errors, and none may
+//! fail. A pause is the time of the longest request during one restart. The restart counts from the signal until the
+//! node has caught up and the clients have made [`REQUESTS_BETWEEN`] more requests.
 
 use std::{
     net::SocketAddr,
@@ -27,14 +27,14 @@ use crate::{
     server::NativePort,
 };
 
-/// Goal: longest pause.
+/// Goal: longest pause in milliseconds.
 const MAX_PAUSE_MS: f64 = 300.0;
-/// Number of requests that all clients together make before the benchmark stops the next node.
+/// Number of requests that all clients together make before a node is stopped, and again after it is back.
 const REQUESTS_BETWEEN: u64 = 200;
-/// Failures that the report shows.
+/// Maximum number of failures that the report shows.
 const SHOWN: usize = 5;
 
-/// Role that a node had when it was stopped.
+/// Names of the roles that a node can have when it is stopped.
 const ROLES: [&str; 2] = ["leader", "follower"];
 
 /// State that the clients share.
@@ -54,7 +54,7 @@ struct Longest {
     what: &'static str,
 }
 
-/// Restarts all nodes as many times as the options state.
+/// Restarts each node once in each round of the options.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let setup = Setup { count: options.count.max(3), native: NativePort::Free, ..scenario.setup("rolling") };
@@ -93,7 +93,8 @@ fn figures(shared: &Shared, pauses: &[Latencies; 2], clients: usize, nodes: usiz
         });
     }
     let (requests, failed) = (shared.requests.load(Ordering::Relaxed), shared.failed.load(Ordering::Relaxed));
-    // A request may end after the restart that held it up, so one that the last restart held up is in no pause.
+    // A request may end after the restart that delayed it. The pauses do not include such a request of the last
+    // restart.
     let last = shared.longest.lock().unwrap_or_else(PoisonError::into_inner).took;
     let longest = Latencies::sum(pauses).max().max(last).as_secs_f64() * 1e3;
     let failures = shared.failures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,8 +112,8 @@ fn figures(shared: &Shared, pauses: &[Latencies; 2], clients: usize, nodes: usiz
     }
 }
 
-/// Restarts one node once the clients have used the cluster for a while. Returns its role, as the position in
-/// [`ROLES`], and the longest request meanwhile.
+/// Restarts one node after the clients have made some requests. Returns the role of the node, as an index of [`ROLES`],
+/// and the longest request during the restart.
 fn once(nodes: &mut Nodes, number: usize, shared: &Shared) -> Result<(usize, Longest), BenchError> {
     let wanted = shared.requests.load(Ordering::Acquire) + REQUESTS_BETWEEN;
     nodes.wait("the clients use the cluster", |_| shared.requests.load(Ordering::Acquire) >= wanted)?;
@@ -142,7 +143,7 @@ fn use_until_over(clients: usize, nodes: &[SocketAddr], shared: &Shared) -> Resu
     })
 }
 
-/// Runs futures to their ends on this thread, which polls them in turn.
+/// Runs all futures to their ends on this thread.
 async fn join_all(futures: impl Iterator<Item = impl Future<Output = ()>>) {
     let mut all: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();
     std::future::poll_fn(|cx| {
@@ -158,7 +159,7 @@ async fn join_all(futures: impl Iterator<Item = impl Future<Output = ()>>) {
     .await;
 }
 
-/// Puts and reads until the rounds are over.
+/// Puts and reads with one client until the rounds are over.
 async fn use_one(number: usize, keyspace: Keyspace, shared: &Shared) {
     for round in 0_u64.. {
         if shared.is_over.load(Ordering::Acquire) {

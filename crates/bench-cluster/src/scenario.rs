@@ -1,8 +1,7 @@
-//! The parts that all scenarios with nodes of their own share: the options, the directory, and the probes of the
-//! machine.
+//! Data that all scenarios with nodes of their own share: the options, the directory, and the probes of the machine.
 //!
-//! Owns: probing the machine before each measurement. The suite makes the run void if the probes disagree, because the
-//! machine was then busy with something else. Does not own: what a scenario measures.
+//! Owns: probing the machine before each measurement. If the probes of a scenario disagree, the suite makes the run
+//! void, because another program was then using the machine. Does not own: what a scenario measures.
 
 use std::path::Path;
 
@@ -21,7 +20,7 @@ pub(crate) struct Scenario<'a> {
     pub dir: &'a Path,
     pub progress: &'a mut dyn Progress,
     probes: Probes,
-    /// Speed of the machine before each measurement so far.
+    /// Results of the probes so far, one for each measurement.
     pub probed: Vec<Probed>,
 }
 
@@ -35,7 +34,7 @@ impl<'a> Scenario<'a> {
         Ok(Self { options, dir, progress, probes, probed: Vec::new() })
     }
 
-    /// Returns the setup of nodes for a scenario of this name.
+    /// Returns the setup of the nodes of a scenario. `name` is the name of their directory.
     pub(crate) fn setup(&self, name: &'a str) -> Setup<'a> {
         Setup::new(name, self.dir, self.options)
     }

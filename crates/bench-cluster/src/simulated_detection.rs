@@ -3,13 +3,13 @@
 //! Owns: the virtual clock, the messages, the failures, and the two measured distributions. Does not own: the detector
 //! (`thalweg_cluster::detector`), or detection between real nodes (`detection`).
 //!
-//! Each node of the simulation has the detector of a real node (`thalweg_cluster::detector`) with the default times,
-//! sends signs of life to all others, and looks at its detector, at the intervals of a real node. Two distributions are
-//! measured on this machine right before, and each event draws from them: the lateness of a timer, and the time of a
-//! message over the loopback. So the result says how the intervals and the detector behave, and not how fifty processes
-//! share the processors.
+//! Each node of the simulation has the detector of a real node with the default times. It sends signs of life to all
+//! others, and looks at its detector, at the intervals of a real node. Two distributions are measured on this machine
+//! before the simulation: the lateness of timers, and the time of a message over the loopback. Each event draws from
+//! them. So the result shows the effect of the intervals and of the detector, and not how fifty processes share the
+//! processors.
 //!
-//! A simulation is a function of its arguments, which include the measured distributions and the seed: events at the
+//! A simulation is a function of its arguments, which include the measured distributions and the seed. Events at the
 //! same time happen in the order in which they were scheduled.
 
 use std::{
@@ -32,26 +32,26 @@ use crate::{
 
 /// Time between two looks of a node at its detector.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time before the first failure and between two of them, in which the detectors learn the intervals.
+/// Time before the first failure and between two failures. In this time the detectors learn the intervals.
 const SETTLE: Duration = Duration::from_secs(6);
-/// Longest time in which all others must have noticed a failure.
+/// Time after a failure in which all other nodes must have reported it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time for which each distribution is measured.
 const MEASURE: Duration = Duration::from_millis(300);
-/// Size of a message of which the time is measured, about that of a sign of life with its frame.
+/// Size in bytes of the messages that are timed, about that of a sign of life with its frame.
 const MESSAGE_BYTES: usize = 64;
-/// Length of the sleeps of which the lateness is measured.
+/// Length of the sleeps with which the lateness of timers is measured.
 const SLEEP: Duration = Duration::from_micros(500);
-/// Number of values that stand for a distribution.
+/// Number of equally likely values that represent a distribution.
 const QUANTILES: u32 = 1000;
 
 /// Measured distributions of times.
 #[derive(Clone, Debug)]
 pub(crate) struct Delays {
-    /// Times of a message to another node: half of a round trip.
+    /// Times of a message to another node. Each is half of a measured round trip.
     messages: Vec<Duration>,
-    /// Times by which timers are late.
+    /// Lateness of timers.
     timers: Vec<Duration>,
 }
 
@@ -69,7 +69,7 @@ impl Delays {
         Ok(Self { messages, timers: quantiles(&timers) })
     }
 
-    /// Returns a percentile of the times of messages and of the lateness of timers.
+    /// Returns the same percentile of both distributions: the time of a message, and the lateness of a timer.
     pub(crate) fn percentile(&self, percentile: f64) -> (Duration, Duration) {
         let at =
             |values: &[Duration]| values[((percentile / 100.0 * values.len() as f64) as usize).min(values.len() - 1)];
@@ -77,7 +77,7 @@ impl Delays {
     }
 }
 
-/// Returns equally likely values of a distribution, in order.
+/// Returns [`QUANTILES`] equally likely values of a distribution, in ascending order.
 fn quantiles(times: &Latencies) -> Vec<Duration> {
     (0..QUANTILES).map(|number| times.percentile(100.0 * (f64::from(number) + 0.5) / f64::from(QUANTILES))).collect()
 }
@@ -85,12 +85,13 @@ fn quantiles(times: &Latencies) -> Vec<Duration> {
 /// Detection times of a simulated cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Detected {
-    /// Times from a failure until each other node suspects the failed one, and until it reports it as down.
+    /// Times from each failure until each other node suspected the failed node, and until it reported that node as
+    /// down.
     pub suspect: Vec<Duration>,
     pub down: Vec<Duration>,
-    /// Number of times that a node suspected another one that was alive.
+    /// Number of times that a node suspected a node that was alive.
     pub wrong_suspicions: u64,
-    /// Number of times that a node reported another one as down that was alive.
+    /// Number of times that a node reported a node as down that was alive.
     pub wrong_downs: u64,
 }
 
@@ -98,7 +99,7 @@ pub(crate) struct Detected {
 enum Event {
     /// A node sends a sign of life to all others.
     Sign(usize),
-    /// A node's sign of life arrives at another one.
+    /// A node's sign of life arrives at another node.
     Arrival { from: usize, to: usize },
     /// A node looks at its detector.
     Look(usize),
@@ -109,13 +110,13 @@ struct Simulation<'a> {
     delays: &'a Delays,
     random: Generator,
     now: Duration,
-    /// Time between two signs of life of a node.
+    /// Time between two signs of life that a node sends.
     sign: Duration,
     detectors: Vec<Detector>,
-    /// Events by their times, and then by the order in which they were scheduled.
+    /// Scheduled events, ordered by time, and by a sequence number for equal times.
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     scheduled: u64,
-    /// Node that has failed, and the time of its failure.
+    /// Node that has failed and the time of its failure; `None` while all nodes run.
     failed: Option<(usize, Duration)>,
     detected: Detected,
 }
@@ -125,13 +126,13 @@ fn defaults() -> NodeOptions {
     NodeOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Secret::new(&[0; 32]))
 }
 
-/// Time between two signs of life of a node with the default options.
+/// Returns the time between two signs of life of a node with the default options.
 fn sign_interval() -> Duration {
     let options = defaults();
     options.detector.interval.min(options.consensus.heartbeat)
 }
 
-/// Returns the detector of a node that starts now, which watches all others.
+/// Returns the detector of the node `number`, which starts now and watches all other nodes.
 fn new_detector(number: usize, nodes: usize, now: Duration) -> Detector {
     let mut detector = Detector::new(defaults().detector);
     detector.watch((0..nodes).filter(|other| *other != number).map(id), now);
@@ -142,11 +143,11 @@ fn id(number: usize) -> NodeId {
     NodeId(number as u64 + 1)
 }
 
-/// Lets nodes fail one after the other, as often as `failures` says, in a cluster of `nodes`.
+/// Simulates a cluster of `nodes` nodes in which `failures` nodes fail, one after the other.
 pub(crate) fn simulate(nodes: usize, failures: u32, delays: &Delays, seed: u64) -> Result<Detected, BenchError> {
     let mut simulation = Simulation::new(nodes, delays, seed);
     for failure in 0..failures {
-        // The moment of a failure has nothing to do with the intervals of the nodes.
+        // The random part makes the time of a failure independent of the intervals of the nodes.
         let settled = SETTLE + simulation.within(LOOK.max(simulation.sign));
         simulation.run_until(simulation.now + settled, |_| false);
         simulation.fail(failure as usize % nodes);
@@ -199,7 +200,8 @@ impl<'a> Simulation<'a> {
         self.events.push(Reverse((self.now + after, self.scheduled, event)));
     }
 
-    /// Schedules the next event of a loop that sleeps for `interval` and wakes late.
+    /// Schedules the next event of a node that sleeps for `interval`. The event comes later by a drawn lateness of a
+    /// timer.
     fn repeat(&mut self, interval: Duration, event: Event) {
         let late = self.drawn(|delays| &delays.timers);
         self.schedule(interval + late, event);
@@ -209,7 +211,7 @@ impl<'a> Simulation<'a> {
         self.failed.is_some_and(|(failed, _)| failed == number)
     }
 
-    /// Stops a node: it neither sends nor receives. Its signs that are on their way still arrive.
+    /// Makes a node fail: it neither sends nor receives any more. Signs that it has already sent still arrive.
     fn fail(&mut self, number: usize) {
         self.failed = Some((number, self.now));
     }
@@ -221,7 +223,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Performs events until a time, or until a condition holds.
+    /// Processes events until the time `end`, or until `holds` returns true.
     fn run_until(&mut self, end: Duration, holds: impl Fn(&Self) -> bool) {
         while !holds(self)
             && let Some(Reverse((at, order, event))) = self.events.pop()
@@ -262,14 +264,15 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Notes the changes that a node sees.
+    /// Lets a node look at its detector, and records the changes that it reports.
     fn look(&mut self, number: usize) {
         for change in self.detectors[number].tick(self.now) {
             let failed = self.failed.filter(|(failed, _)| id(*failed) == change.node);
             match (change.state, failed) {
                 (MemberHealth::Suspect, Some((_, at))) => self.detected.suspect.push(self.now - at),
                 (MemberHealth::Down, Some((_, at))) => self.detected.down.push(self.now - at),
-                // All others have noticed a failure before the node goes on, so no late suspicion of it counts here.
+                // The failed node starts again only after all others have noticed its failure. So a suspicion here is
+                // of a node that was alive.
                 (MemberHealth::Suspect, None) => self.detected.wrong_suspicions += 1,
                 (MemberHealth::Down, None) => self.detected.wrong_downs += 1,
                 (MemberHealth::Alive, _) => {}
@@ -294,7 +297,8 @@ mod tests {
         assert_eq!((detected.suspect.len(), detected.down.len()), (6 * 4, 6 * 4), "the first node fails twice");
         assert_eq!((detected.wrong_suspicions, detected.wrong_downs), (0, 0));
         let options = defaults().detector;
-        // The last sign can be as old as the time between two, and a look as late as another one.
+        // The last sign may be one interval old when the node fails, and the next look at the detector may come one
+        // interval late.
         let (early, late) = (sign_interval() + 10 * MILLI, LOOK + 10 * MILLI);
         let suspected = options.min_silence - early..options.suspect_after;
         assert!(detected.suspect.iter().all(|time| suspected.contains(time)), "{:?}", detected.suspect);
@@ -312,7 +316,7 @@ mod tests {
     #[test]
     fn a_sender_that_stands_still_is_suspected_wrongly() {
         let mut slow = delays(MILLI, MILLI);
-        // One sleep in 200 ends so late that the silence is longer than the shortest one that is suspicious.
+        // One sleep in 200 is so late that the silence exceeds the detector's threshold.
         slow.timers = vec![MILLI; 199];
         slow.timers.push(600 * MILLI);
         let detected = simulate(3, 5, &slow, 1).unwrap();
@@ -321,14 +325,14 @@ mod tests {
 
     #[test]
     fn a_busy_machine_has_no_wrong_downs_and_its_failures_are_noticed_in_time() {
-        // One sleep in twenty ends up to 0.8 s late, on each node, as if other programs had the processors.
+        // On each node one sleep in twenty is up to 0.8 s late, as if other programs used the processors.
         let mut busy = delays(5 * MILLI, MILLI);
         busy.timers = (0..400_u32).map(|number| if number % 20 == 0 { number * 2 * MILLI } else { MILLI }).collect();
         let detected = simulate(5, 20, &busy, 1).unwrap();
         assert_eq!(detected.wrong_downs, 0, "{} wrong suspicions", detected.wrong_suspicions);
         let mut took = detected.down;
         took.sort_unstable();
-        // Nodes that look at their detectors late notice late, too.
+        // Nodes that look at their detectors late also notice a failure late.
         assert!(took[took.len() / 2] < 1200 * MILLI && took[took.len() - 1] < 5000 * MILLI, "{took:?}");
     }
 

@@ -1,15 +1,17 @@
-//! One slow follower: puts of many clients while a follower has little processor time, or while its disk stands still.
+//! One slow follower: puts of many clients while one follower has little processor time, or while its disk stands
+//! still.
 //!
 //! Owns: the conditions, the ways to slow a process or its disk down, and the table of this part. Does not own: the
 //! loop devices (`disks`), control groups (`thalweg_lab`), or the puts (`work`).
 //!
-//! A control group gives the follower a tenth of a processor, and `fsfreeze` stops the writes to its file system, which
-//! all nodes then have on loop devices, for 1 s of each 5 s. Both need privileges. Without them SIGSTOP and SIGCONT
-//! stand in: a stopped process neither answers nor writes. The report states the reason.
+//! A control group gives the follower a tenth of a processor. `fsfreeze` stops the writes to its file system for 1 s of
+//! each 5 s; all nodes then have file systems on loop devices. Both need privileges. Without them, SIGSTOP and SIGCONT
+//! are used instead: a stopped process neither answers nor writes. The report states the reason.
 //!
-//! The other nodes are a majority, so the rate should hold. They must not profit from the slow one: on one machine it
-//! leaves processor time to them, so the benchmark uses this time itself ([`unused_share`](crate::unused_share)). The
-//! conditions are measured alternately, and each measurement begins when the follower has all entries.
+//! The other nodes are a majority, so the rate should hold. They must not profit from the slow node either: on one
+//! machine, a slow node leaves processor time to the others. Therefore the benchmark uses this time itself
+//! ([`unused_share`](crate::unused_share)). The conditions are measured alternately. Each measurement begins when the
+//! follower has all entries.
 
 use std::{
     path::Path,
@@ -33,47 +35,48 @@ use crate::{
     work::{self, Kind, RequestLoad, TargetNodes, Turn},
 };
 
-/// Goal: share of the rate without a slow follower.
+/// Goal: smallest rate with a slow follower, as a share of the rate without one.
 const MIN_SHARE: f64 = 0.9;
-/// Shortest measurement, in which a disk that stands still once in five seconds does so twice.
+/// Shortest measurement. A disk that stands still once in five seconds does so twice in this time.
 const MIN_DURATION: Duration = Duration::from_secs(10);
 /// Share of one processor that the slow follower gets, in percent.
 const CPU_PERCENT: u32 = 10;
-/// Times for which the follower's disk stands still and moves.
+/// Time for which the follower's disk stands still.
 const DISK_STANDS: Duration = Duration::from_secs(1);
+/// Time for which the follower's disk works between two standstills.
 const DISK_MOVES: Duration = Duration::from_secs(4);
 
-/// Way in which the follower is slow.
+/// Way in which the follower is slowed down.
 #[derive(Clone, Debug)]
 enum Slowness {
     None,
-    /// The process is in the control group.
+    /// The process is in this control group, which limits its processor time.
     Quota(std::rc::Rc<ControlGroup>),
-    /// The file system is frozen for a time, and then not.
+    /// The file system is repeatedly frozen and thawed.
     Frozen,
-    /// The process is alternately stopped and running for these times.
+    /// The process is alternately stopped and running, for these times.
     Stopped {
         stopped: Duration,
         runs: Duration,
     },
 }
 
-/// A condition of the measurements.
+/// A condition under which the puts are measured.
 #[derive(Clone, Debug)]
 struct Condition {
     name: &'static str,
     slowness: Slowness,
 }
 
-/// The slow follower.
+/// The follower that is slowed down.
 #[derive(Clone, Copy, Debug)]
 struct SlowNode<'a> {
     process: u32,
-    /// Mount of its file system; `None` if it shares one with the others.
+    /// Mount point of its own file system; `None` if all nodes share one file system.
     disk: Option<&'a Path>,
 }
 
-/// Returns the conditions, and notes about those that this machine does not permit.
+/// Returns the conditions for this machine. The notes name the ones that a substitute replaces, and why.
 fn conditions(disks: &Result<Disks, String>) -> ([Condition; 3], Vec<String>) {
     let mut notes = vec![
         "slow-follower: a thread of the benchmark uses the processor time that the slow follower leaves unused of its \
@@ -107,10 +110,10 @@ fn conditions(disks: &Result<Disks, String>) -> ([Condition; 3], Vec<String>) {
     ([Condition { name: "all run", slowness: Slowness::None }, little, disk], notes)
 }
 
-/// Measures the puts of the largest number of clients in each condition.
+/// Measures puts with the largest number of clients of the options, under each condition.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = ClusterOptions { duration: scenario.options.duration.max(MIN_DURATION), ..scenario.options.clone() };
-    // Dropped after the nodes, which use the disks and the group.
+    // Declared before the nodes, so that it is dropped after them. The nodes use the disks and the group.
     let disks = Disks::create(&scenario.dir.join("disks"), options.count);
     let (conditions, notes) = conditions(&disks);
     notes.iter().for_each(|note| scenario.step(note));
@@ -128,7 +131,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
             let Condition { name, slowness } = &conditions[turn];
             let process = nodes.process_id(follower).unwrap_or_default();
             let node = SlowNode { process, disk: paths.get(follower).map(AsRef::as_ref) };
-            // The first turn of the first round has no slow follower.
+            // The condition without a slow follower is measured first. Its rounds give the usual share of the node.
             let usual = median(&rounds[0].iter().map(|(_, shares)| shares.node).collect::<Vec<_>>());
             let share = if matches!(slowness, Slowness::None) { 0.0 } else { usual };
             let (figures, shares) =
@@ -163,7 +166,7 @@ fn figures(conditions: &[Condition], clients: usize, rounds: &[Vec<(Turn, Proces
     Figures { tables: vec![table], checks, notes: Vec::new() }
 }
 
-/// Does the work while a follower is slow.
+/// Calls `work` while the follower is slowed down.
 fn slowed<T>(slowness: &Slowness, node: SlowNode<'_>, work: impl FnOnce() -> T) -> std::io::Result<T> {
     match slowness {
         Slowness::None => Ok(work()),
@@ -173,7 +176,7 @@ fn slowed<T>(slowness: &Slowness, node: SlowNode<'_>, work: impl FnOnce() -> T) 
         }
         Slowness::Frozen => Ok(repeating(DISK_MOVES, work, |_| {
             let frozen = node.disk.map(|disk| freeze(disk, DISK_STANDS));
-            // It ends by itself.
+            // The freeze ends by itself.
             frozen
                 .is_some_and(|frozen| frozen.and_then(|mut frozen| frozen.wait()).is_ok_and(|status| status.success()))
         })),
@@ -190,8 +193,8 @@ fn slowed<T>(slowness: &Slowness, node: SlowNode<'_>, work: impl FnOnce() -> T) 
     }
 }
 
-/// Does the work. Meanwhile a thread acts again and again, each time after a pause, until the work is over or the
-/// action returns false. The action gets a function that waits for a time, and returns false if the work ends before.
+/// Calls `work`. Meanwhile a thread repeats a pause and a call of `act`, until the work is over or `act` returns false.
+/// `act` gets a function that waits for a time, and that returns false if the work ends first.
 fn repeating<T>(
     pause: Duration,
     work: impl FnOnce() -> T,
@@ -199,7 +202,7 @@ fn repeating<T>(
 ) -> T {
     let (over, ended) = channel::<()>();
     std::thread::scope(|scope| {
-        // Dropped when the work ends or panics, which ends the thread.
+        // The sender is dropped when the work ends or panics. This ends the thread.
         let _over = over;
         scope.spawn(move || {
             let lasts = |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
@@ -215,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the letter of a process's state.
+    /// Returns the letter with which the kernel describes a process's state, such as `T` for stopped.
     fn state(id: u32) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
         stat.rsplit_once(") ")?.1.chars().next()

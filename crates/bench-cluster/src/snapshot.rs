@@ -1,16 +1,17 @@
-//! Transfer of a snapshot: a node with an empty directory joins a cluster whose log no longer has its beginning, so the
-//! leader sends it the state.
+//! Transfer of a snapshot: a node with an empty directory joins a cluster. The leader has freed the beginning of its
+//! log, so it sends the state to the new node.
 //!
 //! Owns: the values of the state, the progress of the transfer, and the goals and the table of this part. Does not own:
 //! the puts of the clients (`work`), or the nodes' processes (`nodes`).
 //!
-//! Clients put small values at a fixed rate before and during the transfer, so the report shows what it costs them. The
-//! new node's own counters show the bytes that it has received on the channel of snapshots, and when. After each round
-//! it is compared with what was stored, and removed from the cluster.
+//! Clients put small values at a fixed rate before and during the transfer, so the report shows how much the transfer
+//! slows them down. The new node's own counters show how many bytes it has received on the channel of snapshots, and
+//! when. After each round the benchmark compares values of the new node with the stored ones, and removes the node from
+//! the cluster.
 //!
-//! Memory counts above that of an idle process: for the leader above its memory right before the transfer, for the new
-//! node above that of a node that has just founded the cluster. Both have the caches of the state in it, which are
-//! bounded.
+//! Memory counts above that of an idle process. For the leader this is its memory right before the transfer. For the
+//! new node this is the memory of a node that has just founded the cluster. Both figures include the caches of the
+//! state, which are bounded.
 
 use std::{
     net::SocketAddr,
@@ -40,34 +41,37 @@ use crate::{
     work,
 };
 
-/// Keyspace whose rows make the state large.
+/// Keyspace with the values that make the state large.
 const KEYSPACE: &str = "snapshot";
-/// Length of a value, which the state stores itself, and number of values in a commit and of commits in flight.
+/// Length of a value in bytes. The state stores values of this length itself, and not only their position in the log.
 const VALUE_BYTES: usize = 1024;
+/// Number of values in a commit.
 const VALUES_PER_COMMIT: u64 = 256;
+/// Number of commits in flight.
 const IN_FLIGHT: usize = 16;
 /// Interval at which the benchmark asks the new node for its progress.
 const LOOK: Duration = Duration::from_millis(20);
 /// Number of values of the new node that are compared with the stored ones.
 const COMPARED: u64 = 200;
-/// Memory above that of an idle process that a transfer takes at most on either node.
+/// Goal: most memory in bytes that a transfer takes on either node, above that of an idle process.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
-/// Part of the stored bytes that a snapshot has at least: random values cannot be compressed.
+/// Smallest size of a snapshot, as a share of the stored bytes. Random values cannot be compressed.
 const LEAST_SHARE: f64 = 0.9;
 
-/// A transfer as far as the new node shows it. Times count from the start of its process.
+/// Progress of a transfer, according to the new node. Times count from the start of its process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Transfer {
     received_bytes: f64,
-    /// Last look before bytes had arrived, and first look that found all of them.
+    /// Time of the last sample without any received bytes.
     began: Duration,
+    /// Time of the first sample with all received bytes.
     ended: Duration,
-    /// Time at which the node had applied all entries that were committed when it was started.
+    /// Time at which the node had applied all entries that were committed when it started.
     usable: Duration,
 }
 
 impl Transfer {
-    /// Notes how many bytes have arrived at a time.
+    /// Records the number of bytes that had arrived at a time.
     fn note(&mut self, received_bytes: f64, at: Duration) {
         if received_bytes == 0.0 {
             self.began = at;
@@ -77,7 +81,7 @@ impl Transfer {
         }
     }
 
-    /// Returns the bytes per second from the first to the last byte.
+    /// Returns the received bytes per second, from the first byte to the last.
     fn rate(&self) -> f64 {
         self.received_bytes / self.ended.saturating_sub(self.began).as_secs_f64()
     }
@@ -89,14 +93,15 @@ struct TransferFigures {
     before: Latencies,
     meanwhile: Latencies,
     validity: Validity,
-    /// Peak memory of the leader and of the new node above that of an idle one.
+    /// Peak memory of the leader in bytes, above that of an idle process; `None` if it is not known.
     leader_bytes: Option<u64>,
+    /// Peak memory of the new node in bytes, above that of an idle process; `None` if it is not known.
     new_bytes: Option<u64>,
-    /// Bytes per second of large writes with an fsync each, before the measurement.
+    /// Speed of the disk before the measurement: bytes per second of large writes, each with an fsync.
     disk: f64,
 }
 
-/// Measures the rounds of the options.
+/// Measures one transfer in each round of the options.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut args = options.server_arg.clone();
@@ -147,7 +152,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-/// Returns the arguments with which nodes free their log soon, but for what a live follower needs.
+/// Returns arguments of `serve` with which nodes soon free all log that live followers do not need.
 fn freeing_args() -> [String; 4] {
     [
         format!("--segment-bytes={MIN_MEMBER_SEGMENT_BYTES}"),
@@ -157,12 +162,12 @@ fn freeing_args() -> [String; 4] {
     ]
 }
 
-/// Bytes of a key and its value.
+/// Returns the bytes of a key and its value together.
 const fn stored_bytes() -> u64 {
     (KEY_BYTES + VALUE_BYTES) as u64
 }
 
-/// Creates the check that the new node got the state, and not the entries.
+/// Creates the check that the new node received a snapshot of the state, and not the entries of the log.
 fn came_as_snapshot(round: u32, share: f64) -> Check {
     Check {
         what: format!("snapshot {round}: received as a snapshot"),
@@ -173,7 +178,7 @@ fn came_as_snapshot(round: u32, share: f64) -> Check {
     }
 }
 
-/// Creates the checks of the memory that the transfer took. A figure that the system does not give voids its check.
+/// Creates the checks of the memory that the transfer took. `None` (the memory is not known) makes a check void.
 fn took_little_memory(round: u32, [leader, new]: [Option<u64>; 2]) -> [Check; 2] {
     [("the leader", leader), ("the new node", new)].map(|(node, bytes)| {
         let mebibytes = bytes.map_or(f64::NAN, |bytes| bytes as f64 / f64::from(1 << 20));
@@ -182,7 +187,7 @@ fn took_little_memory(round: u32, [leader, new]: [Option<u64>; 2]) -> [Check; 2]
     })
 }
 
-/// Stores the values.
+/// Stores `count` values, several in each commit.
 async fn store(nodes: &[SocketAddr], count: u64, options: &ClusterOptions) -> Result<(), BenchError> {
     let values = Rc::new(Values::new(VALUE_BYTES, options.seed));
     let client = connect(nodes).await?;
@@ -212,7 +217,7 @@ async fn store(nodes: &[SocketAddr], count: u64, options: &ClusterOptions) -> Re
     Ok(())
 }
 
-/// Returns true if a node's log is smaller than what was written to it.
+/// Returns true if a node has freed a part of its log: the log is smaller than all bytes written to it.
 fn has_freed(nodes: &Nodes, number: usize) -> bool {
     let Some(metrics) = nodes.metrics(number).map(|text| Metrics::parse(&text)) else { return false };
     let value = |name: &str| metrics.sum(name, &[]);
@@ -254,7 +259,7 @@ fn once(
     Ok(TransferFigures { transfer, before: before.times, meanwhile, validity, leader_bytes, new_bytes, disk })
 }
 
-/// Waits until a new node has applied the entry `wanted`.
+/// Waits until a new node has applied the entry `wanted`. Returns the progress of the transfer.
 fn until_usable(nodes: &Nodes, new: usize, wanted: u64, begun: Instant) -> Result<Transfer, BenchError> {
     let mut transfer = Transfer::default();
     loop {
@@ -274,7 +279,7 @@ fn until_usable(nodes: &Nodes, new: usize, wanted: u64, begun: Instant) -> Resul
     }
 }
 
-/// Reads some values from the new node's own state.
+/// Reads some values from the new node's own state, and compares them with the stored ones.
 fn compare(address: SocketAddr, count: u64, options: &ClusterOptions) -> Result<(), BenchError> {
     let fail = BenchError::target(address);
     let mut client = Client::connect(address, PATIENCE).map_err(BenchError::target(address))?;

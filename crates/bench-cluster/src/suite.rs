@@ -2,7 +2,7 @@
 //!
 //! Owns: the rows of puts and gets in alternate turns with another system, their goals, and the order of the other
 //! parts. Does not own: the run of one row (`work`), the other system (`peer`), or the measurement of a part, which
-//! each has in its own module.
+//! each part has in its own module.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
         } else {
             Nodes::running(&options.nodes)?
         };
-        // An error of the profiler must not come after the measurements.
+        // The profiler is created before the measurements, so that its errors come early.
         options.profiles().profiler(nodes.process_id(nodes.leader()?), scratch.path())?;
         let count = nodes.addresses().len();
         let peer_dir = scratch.path().join("peer");
@@ -97,8 +97,8 @@ const SCENARIOS: [(Part, Run); 12] = [
     (Part::SlowFollower, slow_follower::run),
 ];
 
-/// Runs the scenarios that the options name. The run is void if the probes before the measurements of a scenario
-/// disagree.
+/// Runs the scenarios that the options name. If the probes before the measurements of a scenario disagree, the run is
+/// void.
 fn scenarios(
     options: &ClusterOptions,
     dir: &Path,
@@ -126,7 +126,7 @@ fn scenarios(
 
 struct Suite<'a> {
     options: &'a ClusterOptions,
-    /// Directory of the benchmark's own files.
+    /// Directory for the benchmark's own files.
     dir: &'a Path,
     nodes: &'a Nodes,
     peer: Option<&'a mut Peer>,
@@ -139,12 +139,12 @@ struct Rounds {
     work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
-    /// Puts per second that one client could do at most in each round, according to the probes right before it.
+    /// Most puts per second that one client could do in each round, according to the probes right before the round.
     allowed: Vec<f64>,
 }
 
 impl Rounds {
-    /// Returns the stages of the row's puts over all rounds, with their average response time; `None` for gets.
+    /// Returns the average stages of the row's puts over all rounds; `None` for gets.
     fn stages(&self) -> Option<Stages> {
         let counted = Counted::sum(self.ours.iter().map(|turn| &turn.counted));
         let is_put = self.work.kind == Kind::Put;
@@ -159,7 +159,7 @@ impl Suite<'_> {
         all.extend(works.iter().map(|work| Rounds { work: *work, ours: vec![], peer: vec![], allowed: vec![] }));
         for round in 0..self.options.rounds {
             for rounds in &mut all {
-                // A tenth of a run is time enough for hundreds of round trips and fsyncs.
+                // A tenth of a run is enough for hundreds of round trips and fsyncs.
                 let probe = self.probes.run(self.options.duration / 10)?;
                 probed.push(probe);
                 rounds.allowed.push(probe.allowed_rate());
@@ -181,8 +181,8 @@ impl Suite<'_> {
         self.profile_puts(works, report)
     }
 
-    /// Runs the puts of each number of clients once more for each kind of profile that the options request, while the
-    /// leader is recorded.
+    /// Repeats the puts of each number of clients for each kind of profile that the options request. The leader's
+    /// process is recorded meanwhile.
     fn profile_puts(&mut self, works: &[RequestLoad], report: &mut Report) -> Result<(), BenchError> {
         if self.options.profile.is_empty() {
             return Ok(());
@@ -216,7 +216,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs a row once on our nodes (turn 0) or on the other system's (turn 1).
+    /// Runs a row once: on Thalweg's nodes (turn 0) or on the other system's cluster (turn 1).
     fn turn(&mut self, turn: usize, round: u32, rounds: &mut Rounds) -> Result<(), BenchError> {
         let work = rounds.work;
         let (system, turn) = match (turn, &mut self.peer) {
@@ -290,11 +290,11 @@ fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.rate).collect()
 }
 
-/// Puts per second of a published benchmark's three nodes (row A): one client, and 50 clients whose writes share
-/// batches.
+/// Results of row A, a published benchmark of three nodes: number of clients, and puts per second. The writes of 50
+/// clients share batches.
 const ROW_A: [(usize, f64); 2] = [(1, 311.0), (50, 6186.0)];
 
-/// Returns the comparisons of the measured rows with their goals.
+/// Returns the checks of the measured rows that have goals.
 fn goals(all: &[Rounds]) -> Vec<Check> {
     let mut checks = Vec::new();
     let row = |kind, place| all.iter().find(|rounds| rounds.work.kind == kind && rounds.work.place == place);
@@ -306,7 +306,7 @@ fn goals(all: &[Rounds]) -> Vec<Check> {
         let against = |share| Check::at_least(format!("{name}: × etcd"), peer_ratio(rounds), share, " ×");
         match rounds.work.clients {
             1 => {
-                // Either is enough: on a slow disk, no program reaches the rate.
+                // The rate or the share is enough, because on a slow disk no program reaches the rate.
                 let share = ratio(&rates(&rounds.ours), &rounds.allowed);
                 let is_fast = rate >= 2000.0 && median_of(&rounds.ours, |turn| turn.p50_us) <= 500.0;
                 if is_fast {

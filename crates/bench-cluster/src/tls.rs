@@ -1,8 +1,8 @@
-//! The cost of TLS between the nodes: the same puts on two clusters, alternately. One of the clusters has links with
+//! The cost of TLS between the nodes: the same puts alternately on two clusters. One of the clusters has links with
 //! TLS.
 //!
-//! The links use the certificates that each node makes for itself (`cluster_tls`); an authority changes the handshake
-//! only. Both clusters run all the time, so the heartbeats of each affect the other equally.
+//! Each node makes its own certificate for the links (`cluster_tls`). Certificates of an authority would change only
+//! the handshake. Both clusters run all the time, so the heartbeats of each affect the other equally.
 
 use crate::{
     BenchError,

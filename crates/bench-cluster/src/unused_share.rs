@@ -1,10 +1,11 @@
 //! The processor time that a slow node leaves unused, and its use by the benchmark.
 //!
-//! On one machine, a follower that is slowed down leaves processor time to the leader and to the clients, which nodes
-//! on machines of their own do not get from each other. A thread of the benchmark uses that time instead: node and
-//! thread together use as much as the node does when it is not slow.
+//! On one machine, a slow follower leaves processor time to the leader and to the clients. Nodes on separate machines
+//! do not get processor time from each other. Therefore a thread of the benchmark uses the time that the slow node
+//! leaves. Node and thread together use as much as the node does when it is not slow.
 //!
-//! Owns: the thread, which ends with the work. It counts its own processor time, so waiting for a processor is no use.
+//! Owns: the thread, which ends with the work. The thread counts its own processor time, so the time for which it waits
+//! for a processor does not count as used.
 
 use std::{
     sync::mpsc::{RecvTimeoutError, channel},
@@ -13,12 +14,13 @@ use std::{
 
 use crate::usage::{MeasuredProcess, Usage, thread_cpu};
 
-/// Time between two looks at the node's processor time, which the kernel counts in steps of 10 ms.
+/// Time between two readings of the node's processor time. The kernel counts that in steps of 10 ms.
 const LOOK: Duration = Duration::from_millis(20);
-/// Longest time for which the thread spins at once.
+/// Longest time for which the thread spins without checking the node's processor time.
 const MAX_SPIN: Duration = Duration::from_millis(40);
 
-/// Processor time of a node and of the thread that uses the rest of its share, each in seconds for each second.
+/// Processor time of a node and of the thread that uses the rest of its share, each in seconds of processor time per
+/// second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ProcessorShares {
     pub node: f64,
@@ -29,7 +31,8 @@ fn cpu(process: u32) -> Duration {
     Usage::read(MeasuredProcess::Process(process)).cpu
 }
 
-/// Does the work while a thread uses what the process leaves unused of `share`. Returns the processor time of both.
+/// Calls `work`. Meanwhile a thread uses the part of `share` that the process leaves unused; `share` is in processors.
+/// Returns the result of `work`, and the processor time of both.
 pub(crate) fn using_rest<T>(process: u32, share: f64, work: impl FnOnce() -> T) -> (T, ProcessorShares) {
     let (over, ended) = channel::<()>();
     let (begun, before) = (Instant::now(), cpu(process));
@@ -51,7 +54,7 @@ pub(crate) fn using_rest<T>(process: u32, share: f64, work: impl FnOnce() -> T) 
     })
 }
 
-/// Uses this much processor time.
+/// Spins until this thread has used this much processor time.
 fn spin(time: Duration) {
     let until = thread_cpu() + time;
     while thread_cpu() < until {
@@ -69,8 +72,8 @@ mod tests {
     fn the_thread_uses_the_share_of_a_process_that_sleeps() {
         let mut child = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
         let work = || std::thread::sleep(Duration::from_millis(600));
-        // On a busy machine the thread gets less than its share, and its looks at the process cost more. While the
-        // machine stands still it gets nothing, so there are several attempts.
+        // On a busy machine the thread gets less than its share, and reading the process's time costs more. While the
+        // machine stands still the thread gets no time at all. Therefore the test makes several attempts.
         let mut tried = Vec::new();
         let is_used = (0..20).any(|_| {
             let [shares, none] = [0.5, 0.0].map(|share| using_rest(child.id(), share, work).1);

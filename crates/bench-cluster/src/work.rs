@@ -1,9 +1,10 @@
-//! The work of one row, and its run on Thalweg's nodes.
+//! The requests of one row of the report, and their run on Thalweg's nodes.
 //!
 //! Owns: the rows' names, the plans of their loads, their figures, and puts at a fixed rate beside another measurement.
 //! Does not own: the order of the rows (`suite`), the nodes (`nodes`), or the load generator (`thalweg_load`).
 //!
-//! Each client has a connection of its own and one request in flight. Gets are compared with the values that were put.
+//! Each client has a connection of its own and one request in flight. The values of gets are compared with the values
+//! of puts.
 
 use std::{
     net::SocketAddr,
@@ -32,18 +33,19 @@ use crate::{
     report::{Check, Verdict},
 };
 
-/// Longest wait for a reply, after which a run ends as overloaded.
+/// Longest wait for a reply. After a longer one, the run ends as overloaded.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(20);
-/// Connections that store all keys before the first get.
+/// Number of connections that store all keys before the first get.
 const LOADERS: usize = 100;
-/// Puts per second of clients at a fixed rate, and their number.
+/// Rate of the clients that put at a fixed rate, in puts per second over all of them.
 pub(crate) const PACED_RATE: f64 = 1000.0;
+/// Number of clients that put at a fixed rate.
 const PACED_CLIENTS: usize = 8;
-/// Longest run at a time of clients at a fixed rate that wait for an event of the cluster; the next run begins
+/// Length of a run of puts at a fixed rate, while they wait for an event of the cluster. The next run follows
 /// immediately.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// Level of reads.
+/// Consistency level of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Linearizable,
@@ -61,13 +63,13 @@ impl Level {
     }
 }
 
-/// Nodes that the clients use.
+/// Nodes to which the clients send their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetNodes {
     Leader,
     /// One follower.
     Follower,
-    /// All nodes; the clients are spread over them.
+    /// All nodes. The clients are spread evenly over them.
     All,
 }
 
@@ -88,7 +90,7 @@ pub(crate) enum Kind {
     Get(Level),
 }
 
-/// A row: one kind of request, from a number of clients, to some of the nodes.
+/// The requests of one row: their kind, the number of clients, and the nodes that they are sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestLoad {
     pub kind: Kind,
@@ -97,7 +99,7 @@ pub(crate) struct RequestLoad {
 }
 
 impl RequestLoad {
-    /// Returns the rows of the options.
+    /// Returns the rows that the options request.
     pub(crate) fn all(options: &ClusterOptions) -> Vec<Self> {
         let mut all = Vec::new();
         if options.runs(Part::Puts) {
@@ -117,7 +119,7 @@ impl RequestLoad {
         all
     }
 
-    /// Name of the row, with the durability level or read level of its requests.
+    /// Returns the name of the row, with the durability or the read level of its requests.
     pub(crate) fn name(self) -> String {
         let Self { kind, place, clients } = self;
         let what = match kind {
@@ -127,7 +129,7 @@ impl RequestLoad {
         format!("{what}, {clients} clients, {}", place.name())
     }
 
-    /// Returns true if the other system has this work too. Its reads have no lease level.
+    /// Returns true if the other system can do this work, too. It has no reads with the level lease.
     pub(crate) fn peer_has(self) -> bool {
         self.kind != Kind::Get(Level::Lease)
     }
@@ -136,23 +138,24 @@ impl RequestLoad {
 /// Figures of one run of a row.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
-    /// Right replies per second.
+    /// Correct replies per second.
     pub rate: f64,
     pub p50_us: f64,
-    /// NaN if it is not known.
+    /// 95th percentile of the response time, in microseconds; NaN if it is not known.
     pub p95_us: f64,
     pub p99_us: f64,
-    /// Average time of a reply; NaN if it is not known.
+    /// Average response time in microseconds; NaN if it is not known.
     pub mean_us: f64,
-    /// CPU time of all nodes for each reply; NaN if it is not known.
+    /// CPU time of all nodes for each reply, in microseconds; NaN if it is not known.
     pub node_cpu_us: f64,
-    /// CPU time of the clients for each reply.
+    /// CPU time of the clients for each reply, in microseconds.
     pub client_cpu_us: f64,
-    /// Share of its time, from 0 to 1, that the busiest thread of the clients was running; NaN if it is not known.
+    /// Share of the run, from 0 to 1, during which the busiest thread of the clients was running; NaN if it is not
+    /// known.
     pub busiest: f64,
     /// Bytes that the nodes have sent to each other for each reply; NaN if they are not known.
     pub link_bytes: f64,
-    /// Increase of the nodes' own counters, warm-up included.
+    /// Increase of the nodes' own counters, including the warm-up.
     pub counted: Counted,
     pub validity: Validity,
 }
@@ -177,28 +180,28 @@ impl Turn {
     }
 }
 
-/// Runs a row once on the nodes.
+/// Runs a row once on Thalweg's nodes.
 pub(crate) fn run(nodes: &Nodes, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
         TargetNodes::Leader => nodes.of_role(Role::Leader)?,
         TargetNodes::Follower => nodes.of_role(Role::Follower)?.into_iter().take(1).collect(),
         TargetNodes::All => nodes.addresses(),
     };
-    // A cluster of one node has no follower.
+    // A cluster of one node has no follower; the leader answers then.
     let addresses = if addresses.is_empty() { nodes.addresses() } else { addresses };
     let share = |number| share(work.clients, addresses.len(), number);
-    // With fewer clients than nodes, some nodes have none.
+    // If there are fewer clients than nodes, some nodes get no client.
     let used = addresses.iter().enumerate().take(work.clients);
     let plans: Vec<_> = used.map(|(number, address)| plan(*address, work, share(number), options)).collect();
     run_together(nodes, &plans)
 }
 
-/// Returns the number of clients that one of several nodes gets, if all clients are spread evenly.
+/// Returns the number of clients of the node `number`, if all clients are spread evenly over the nodes.
 pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
     clients / nodes + usize::from(number < clients % nodes)
 }
 
-/// Runs plans at the same time, each on a thread of its own. Returns the figures of all together.
+/// Runs all plans at the same time, each on a thread of its own. Returns the figures of all plans together.
 pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Result<Turn, BenchError> {
     let ((outcomes, cpu), counted) = Counted::around(nodes, || {
         let before = nodes.cpu();
@@ -207,7 +210,7 @@ pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Res
     });
     let outcomes = outcomes?;
     let times = Latencies::sum(outcomes.iter().map(|outcome| &outcome.times)).quantiles();
-    // CPU times include the warm-up, and so does this count.
+    // The CPU times include the warm-up, so the replies of the warm-up count here.
     let replies: u64 = outcomes.iter().map(|outcome| outcome.tally.all_right).sum();
     let each = |seconds: f64| seconds * 1e6 / replies as f64;
     Ok(Turn {
@@ -225,16 +228,16 @@ pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Res
     })
 }
 
-/// Creates the check that the requests of all turns were answered, rightly. It names a rate that is only a lower bound,
-/// because a thread of the clients had no spare time.
+/// Creates the check that all requests of the turns got correct replies. If a thread of the clients had no spare time,
+/// the check says that the rate is only a lower bound.
 pub(crate) fn check<'a>(turns: impl IntoIterator<Item = &'a Turn>, what: &str) -> Check {
     let turns: Vec<&Turn> = turns.into_iter().collect();
     let check = Validity::worst(turns.iter().map(|turn| &turn.validity)).check(what, "all answered, rightly");
     name_lower_bound(check, turns.iter().map(|turn| turn.busiest))
 }
 
-/// Names in a check that is met a rate that is only a lower bound, with remedies. `busy` has the share of its time that
-/// the busiest thread of the clients was running in each run.
+/// Adds to a met check that the rate is only a lower bound, with remedies, if the clients' threads were too busy.
+/// `busy` has one value for each run: the share of time during which the busiest thread was running.
 pub(crate) fn name_lower_bound(check: Check, busy: impl Iterator<Item = f64>) -> Check {
     let busiest = busy.fold(0.0, f64::max);
     if check.verdict != Verdict::Met || busiest <= MAX_BUSY {
@@ -244,7 +247,7 @@ pub(crate) fn name_lower_bound(check: Check, busy: impl Iterator<Item = f64>) ->
     Check { measured: format!("yes, but the rate is a lower bound: {why}"), ..check }
 }
 
-/// Runs plans at the same time, each on a thread of its own. Returns their outcomes in the order of the plans.
+/// Runs all plans at the same time, each on a thread of its own. Returns their outcomes in the order of the plans.
 fn all_at_once<P: Protocol>(plans: &[Plan<P>]) -> Result<Vec<Outcome<P::Counts>>, BenchError> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(move || load::run(plan))).collect();
@@ -255,7 +258,7 @@ fn all_at_once<P: Protocol>(plans: &[Plan<P>]) -> Result<Vec<Outcome<P::Counts>>
     })
 }
 
-/// Stores all keys, as setup. Starts again if the leader changes in the meantime.
+/// Stores all keys before the measurements. Starts again if a run is not valid, for example because the leader changed.
 pub(crate) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), BenchError> {
     let work = RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients: LOADERS };
     let begun = Instant::now();
@@ -272,7 +275,7 @@ pub(crate) fn load_keys(nodes: &Nodes, options: &ClusterOptions) -> Result<(), B
     }
 }
 
-/// Returns puts to one node at a fixed rate, [`PACED_RATE`].
+/// Returns the plan of puts to one node at the fixed rate [`PACED_RATE`].
 pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<Http> {
     let work = RequestLoad { kind: Kind::Put, place: TargetNodes::Leader, clients: PACED_CLIENTS };
     let pace = Pace::Open { rate: PACED_RATE, arrivals: Arrivals::Constant };
@@ -297,14 +300,16 @@ pub(crate) fn put_beside<T>(
     })
 }
 
+/// Puts values at the fixed rate [`PACED_RATE`] until the caller sets `is_over`. Returns the response times, and the
+/// validity of the runs.
 fn put_until(
     is_over: &AtomicBool,
     address: SocketAddr,
     options: &ClusterOptions,
 ) -> Result<(Latencies, Validity), BenchError> {
     let (mut times, mut lag, mut validity) = (Latencies::default(), Latencies::default(), Validity::Good);
-    // Six late puts are more than one in a hundred of a window, so the lateness is judged over all windows, as the times
-    // are.
+    // A run has about 500 puts, so six late ones are already more than 1 %. Therefore the lateness is judged over all
+    // runs together, like the times.
     let plan = Plan { warmup: Duration::ZERO, duration: WINDOW, max_lag: GIVE_UP, ..paced_puts(address, options) };
     while !is_over.load(Ordering::Acquire) {
         let outcome = load::run(&plan)?;
@@ -315,9 +320,9 @@ fn put_until(
     Ok((times, with_lateness(&validity, &lag, options.max_lag)))
 }
 
-/// Returns the worse of the validity of runs and the judgement of the lateness of all their sends.
+/// Judges the lateness of all sends. Returns the worse of this judgement and `validity`.
 fn with_lateness(validity: &Validity, lag: &Latencies, max_lag: Duration) -> Validity {
-    // Each run has judged how busy its generator was.
+    // The busy share is 0 here, because each run has already judged it.
     let lateness = saturated(lag, max_lag, 0.0).unwrap_or(Validity::Good);
     Validity::worst([validity, &lateness])
 }
@@ -334,8 +339,8 @@ fn plan(address: SocketAddr, work: RequestLoad, clients: usize, options: &Cluste
     closed_plan(http, clients, 1, options)
 }
 
-/// Returns the plan of a closed loop over all keys, with `pipeline` requests in flight on each connection, for the
-/// times that the options state.
+/// Returns a plan over all keys: a closed loop with `pipeline` requests in flight on each connection. Duration and
+/// warm-up come from the options.
 pub(crate) fn closed_plan<P>(protocol: P, connections: usize, pipeline: usize, options: &ClusterOptions) -> Plan<P> {
     Plan {
         protocol,

@@ -1,8 +1,8 @@
-//! The raw probe beside durable puts: a thread that appends bytes to a file of its own and syncs them, at a modest
-//! rate.
+//! The raw probe of the disk beside durable puts: a thread that appends bytes to a file of its own and syncs them, at a
+//! low rate.
 //!
-//! Writes are due by a schedule, as the puts are, and their times count from the moment at which they are due: a stall
-//! of the disk shows in all writes that were due during it.
+//! The appends are due by a schedule, like the puts. Their times count from the moment at which they are due, so a
+//! stall of the disk shows in all appends that were due during the stall.
 
 use std::{
     fs::File,
@@ -14,8 +14,8 @@ use std::{
 
 use crate::{BenchError, latency::Latencies};
 
-/// Does the work while a thread appends `bytes` bytes with an `fdatasync` each, `rate` times a second, to a file in
-/// `dir`. Returns the result of the work, and the times of the writes.
+/// Calls `work`. Meanwhile a thread appends `bytes` bytes to a file in `dir`, `rate` times a second, each time with an
+/// `fdatasync`. Returns the result of `work`, and the times of the appends.
 pub(crate) fn beside<T>(
     dir: &Path,
     bytes: usize,
@@ -40,7 +40,7 @@ pub(crate) fn beside<T>(
             }
             Ok(times)
         });
-        // A panic of the work drops it too, which ends the thread.
+        // If `work` panics, `over` is dropped too. Dropping it ends the thread.
         let over = over;
         let result = work();
         drop(over);
@@ -61,7 +61,7 @@ mod tests {
         let work = || std::thread::sleep(Duration::from_millis(50));
         let begun = Instant::now();
         let ((), times) = beside(scratch.path(), 100, 1000.0, work).unwrap();
-        // A busy machine sleeps longer than it was told to.
+        // On a busy machine a thread sleeps longer than requested.
         let most = 1 + u64::try_from(begun.elapsed().as_millis()).unwrap();
         assert!((1..=most).contains(&times.count()), "{} of {most}", times.count());
         assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "the file is removed");

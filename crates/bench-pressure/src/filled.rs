@@ -1,7 +1,7 @@
-//! A server with loaded data, from which gets and misses read.
+//! A server with loaded data, for the parts that read.
 //!
-//! Owns: loading the keys over RESP, in slices whose progress is printed, and waiting until the server has written
-//! everything.
+//! Owns: loading the keys over RESP, in slices that each print their progress, and waiting until the server has written
+//! everything to the disk.
 
 use crate::{
     BenchError,
@@ -21,18 +21,18 @@ use crate::{
 pub(crate) struct Loaded {
     /// Values per second over all slices.
     pub rate: f64,
-    /// Values per second of the slices.
+    /// Values per second of the single slices.
     pub slices: Summary,
-    /// Times for which single connections got no reply.
+    /// Times during which a connection got no reply.
     pub gaps: Counts,
     /// Largest resident memory of the server, in bytes.
     pub resident: Option<u64>,
-    /// Largest memory of the server and its group, and the kernel's counts.
+    /// Largest memory of the server and its group during the load, and the increase of the kernel's counts.
     pub peaks: Peaks,
     pub validity: Validity,
 }
 
-/// Loads all keys in this number of slices.
+/// Loads all keys in this number of slices. Stops early if a slice is not valid.
 pub(crate) fn load(
     scenario: &mut Scenario<'_>,
     server: &mut Server,
@@ -62,7 +62,7 @@ pub(crate) fn load(
         }
         Ok::<_, BenchError>(())
     });
-    // If connections were lost because the server ended, report that.
+    // If the server has ended, this error is the reason for the lost connections, so it is reported first.
     server.check_alive()?;
     done?;
     let right: u64 = outcomes.iter().map(|outcome| outcome.tally.right).sum();
@@ -78,12 +78,12 @@ pub(crate) fn load(
     })
 }
 
-/// Returns the position at which a slice begins.
+/// Returns the position of the first key of a slice.
 fn share(count: u64, slice: u64, slices: u64) -> u64 {
     (u128::from(count) * u128::from(slice) / u128::from(slices)) as u64
 }
 
-/// Starts a server, loads the values of the options, and waits until the server is quiet.
+/// Starts a server, loads the values that the options describe, and waits until the server is quiet.
 pub(crate) fn start(
     scenario: &mut Scenario<'_>,
     name: &str,
@@ -99,10 +99,11 @@ pub(crate) fn start(
     Ok((server, loaded))
 }
 
-/// Number of slices of data whose loading is not what a part measures.
+/// Number of slices for loads that are only the setup of a measurement.
 const SLICES: u64 = 4;
 
-/// Waits until the server is quiet.
+/// Waits until the server writes nothing more to the disk. If the wait takes longer than the options permit, goes on
+/// with a note in the progress.
 pub(crate) fn settle(scenario: &mut Scenario<'_>, server: &mut Server) -> Result<(), BenchError> {
     let patience = scenario.options.settle;
     scenario.step("waiting for the end of flushes and compactions");

@@ -3,8 +3,8 @@
 //! Owns: the goals, the order of probes and runs, and the tables of this part. Does not own: loading the data
 //! (`filled`), the runs of the load generator (`over`), or the reads of the bare disk (`read_probe`).
 //!
-//! Right before each run the probe measures the disk with one read in flight and with 32. During the run one more
-//! client reads keys that stay in memory, at a fixed rate: a get that waits for the disk must not hold it up.
+//! Right before each run, the probe measures the disk with one read in flight and with 32. During the run, one more
+//! client reads keys that stay in memory, at a fixed rate. Gets that wait for the disk must not delay this client.
 
 use std::time::Duration;
 
@@ -22,19 +22,22 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Reads in flight of the probe with which many clients are compared.
+/// Number of reads in flight of the probe to which the gets of many clients are compared.
 const DEPTH: u64 = 32;
-/// Goal: 99th percentile of the response time of the largest number of clients, in milliseconds.
+/// Goal: upper bound in milliseconds of the 99th percentile of the gets' response time, with the largest number of
+/// clients.
 const MAX_P99_MS: f64 = 10.0;
-/// Goal: 99th percentile of the client that reads resident keys, in milliseconds.
+/// Goal: upper bound in milliseconds of the 99th percentile of the client that reads resident keys.
 const MAX_RESIDENT_P99_MS: f64 = 2.0;
-/// Keys that stay in memory, and the length of their values.
+/// Number of keys that stay in memory.
 const RESIDENT_KEYS: u64 = 100;
+/// Length in bytes of the values of keys that stay in memory.
 const RESIDENT_BYTES: usize = 100;
-/// Connections of the client that reads them, so that it can keep to its schedule although some replies are late.
+/// Number of connections of the client that reads resident keys. With several, it keeps to its schedule although some
+/// replies are late.
 const RESIDENT_CONNECTIONS: usize = 8;
 
-/// Returns the goal of a protocol: its rate as a share of the disk's random reads.
+/// Returns the goal of a protocol: the smallest rate of gets, as a share of the disk's rate of random reads.
 fn min_share(protocol: WireProtocol) -> f64 {
     match protocol {
         WireProtocol::Resp | WireProtocol::Native => 0.7,
@@ -42,18 +45,19 @@ fn min_share(protocol: WireProtocol) -> f64 {
     }
 }
 
-/// One run of gets, with what was measured beside it.
+/// One run of gets, with the measurements that belong to it.
 #[derive(Clone, Debug)]
 struct GetRun {
     gets: over::Figures,
     resident: over::Figures,
-    /// Random reads of the disk with one read in flight, and with [`DEPTH`].
+    /// Speed of the disk's random reads with one read in flight, measured right before the run.
     one: ReadRate,
+    /// Speed of the disk's random reads with [`DEPTH`] reads in flight, measured right before the run.
     deep: ReadRate,
     each: PerRequest,
 }
 
-/// Runs of one protocol and one number of clients, one for each round.
+/// All rounds of one protocol with one number of clients.
 #[derive(Debug)]
 struct Rounds {
     protocol: WireProtocol,
@@ -71,7 +75,7 @@ impl Rounds {
     }
 }
 
-/// Loads the data under the limit, and reads it.
+/// Loads the data under the limit of memory, and measures gets of it.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let limit = scenario.limit();
@@ -109,7 +113,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures(&all, limit, options))
 }
 
-/// Performs the gets, with the client that reads resident keys beside them.
+/// Runs the gets. At the same time, another client reads resident keys. Returns the figures of both, and the server's
+/// counts for each request of both together.
 fn measure(
     server: &mut Server,
     (protocol, clients): (WireProtocol, usize),
@@ -127,7 +132,7 @@ fn measure(
         (gets, beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let after = server.counts();
-    // The reason of a lost connection is that of the server's end.
+    // If the server has ended, this error is the reason for the lost connections, so it is reported first.
     server.check_alive()?;
     let (gets, beside) = (gets?, beside?);
     let requests = gets.tally.all_right + beside.tally.all_right;

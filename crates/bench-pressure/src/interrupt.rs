@@ -1,8 +1,8 @@
 //! Removal of the data of an interrupted run, which may be many gigabytes.
 //!
-//! Owns: the reaction to SIGINT and SIGTERM while the suite runs: it kills the servers, removes their control groups
-//! and the directory, and ends the process. Does not own: the removal after a usual end, which dropping the handles
-//! does.
+//! Owns: the reaction to SIGINT and SIGTERM while the suite runs. It kills the servers, removes their control groups
+//! and the directory, and ends the process. Does not own: the removal after a run that ends normally, which dropping
+//! the handles does.
 
 use std::{
     future::poll_fn,
@@ -17,13 +17,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{BenchError, control_group::ControlGroup};
 
-/// Exit code after an interrupt, as shells have it.
+/// Exit code after an interrupt, the one that shells use for SIGINT.
 const EXIT_CODE: i32 = 130;
-/// Attempts to remove a directory while killed processes still end, and the time between two of them.
+/// Number of attempts to remove a directory. Removing fails while killed processes have not ended yet.
 const ATTEMPTS: u32 = 50;
+/// Time between two attempts to remove a directory.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Leftovers of the run if it ends now.
+/// Processes, control groups and data that the run would leave if it ended now.
 #[derive(Debug, Default)]
 struct Leftovers {
     directory: Option<PathBuf>,
@@ -38,7 +39,7 @@ fn leftovers() -> MutexGuard<'static, Leftovers> {
     LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes `directory` if the process is interrupted before the returned value is dropped.
+/// Installs the removal: if SIGINT or SIGTERM comes before the returned value is dropped, `directory` is removed.
 pub(crate) fn watch(directory: &Path) -> Result<Watch, BenchError> {
     leftovers().directory = Some(directory.to_owned());
     let fail = |error: std::io::Error| BenchError::files("the handler of signals")(error);
@@ -58,7 +59,7 @@ pub(crate) fn watch(directory: &Path) -> Result<Watch, BenchError> {
     Ok(Watch(()))
 }
 
-/// Guard of the directory of a run.
+/// Guard of an installed removal. Dropping it forgets all that an interrupt would remove.
 #[derive(Debug)]
 pub(crate) struct Watch(());
 
@@ -68,7 +69,7 @@ impl Drop for Watch {
     }
 }
 
-/// Notes a server, which an interrupt kills, and its group.
+/// Records a server that has started, and its control group. An interrupt kills the server and removes the group.
 pub(crate) fn started(process: u32, group: Option<&ControlGroup>) {
     let mut leftovers = leftovers();
     leftovers.processes.push(process);
@@ -79,7 +80,7 @@ pub(crate) fn started(process: u32, group: Option<&ControlGroup>) {
     }
 }
 
-/// Notes that a server has ended.
+/// Records that a server has ended, so that an interrupt does not kill it.
 pub(crate) fn ended(process: u32) {
     leftovers().processes.retain(|other| *other != process);
 }

@@ -3,13 +3,13 @@
 //!
 //! Parts: `options` has the options, `server` starts, stops and kills the server, which alone is in a control group
 //! (crate `lab`), `work` has the requests and the check of their replies, `over` sends them over each protocol, `peaks`
-//! watches the server's memory, `read_probe` and `append_probe` measure the bare disk, `room` looks for free disk
+//! watches the server's memory, `read_probe` and `append_probe` measure the bare disk, `room` checks the free disk
 //! space, `interrupt` removes the data of an interrupted run, `suite` runs the parts of the report. Each part has a
 //! module: `loading`, `gets`, `misses`, `many_keys`, `tails`. They share `scenario` and `filled`.
 //!
 //! Does not own: the load generator, which is the crate `load`; control groups, histograms, statistics and reports,
 //! which are the crate `lab`; the suites without a limit of memory, which are the crate `bench`. The rules of those
-//! suites hold here, too: the server is a process of its own and is reached over its sockets only.
+//! suites apply here, too: the server is a process of its own, and the suite reaches it over its sockets only.
 
 mod append_probe;
 mod filled;

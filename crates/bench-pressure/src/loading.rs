@@ -1,7 +1,7 @@
-//! Loading more data than memory over RESP, with and without the limit of memory, alternately.
+//! Loading more data than memory over RESP, alternately with and without the limit of memory.
 //!
-//! Each load has an empty directory of its own. The part shows the rates, the longest time for which a connection got
-//! no reply, and the server's memory beside the memory that it has chosen for itself.
+//! Each load has an empty directory of its own. The part shows the rates, the longest time during which a connection
+//! got no reply, and the server's measured memory beside the bound that the server chose for itself.
 
 use crate::{
     BenchError,
@@ -14,17 +14,17 @@ use crate::{
     work::{Keys, STALL_NANOS},
 };
 
-/// Goal: rate under the limit, as a share of the rate without one.
+/// Goal: smallest rate under the limit of memory, as a share of the rate without a limit.
 const MIN_SHARE: f64 = 0.5;
-/// Goal: longest time in milliseconds for which a connection gets no reply.
+/// Goal: longest time in milliseconds during which a connection gets no reply.
 const MAX_STALL_MS: f64 = STALL_NANOS as f64 / 1e6;
 
-/// Loads under one limit, one for each round.
+/// The loads of all rounds under one limit of memory.
 #[derive(Debug)]
 struct Rounds {
     limit: MemoryLimit,
     loads: Vec<Loaded>,
-    /// Memory that the server has chosen for itself, in bytes.
+    /// Bound of its memory that the server chose for itself, in bytes.
     own_bytes: Option<u64>,
 }
 
@@ -37,13 +37,13 @@ impl Rounds {
         self.loads.iter().map(|load| load.gaps.longest_gap as f64 / 1e6).fold(f64::NAN, f64::max)
     }
 
-    /// Returns the largest resident memory of any round.
+    /// Returns the largest resident memory of all rounds, in bytes.
     fn resident(&self) -> Option<u64> {
         self.loads.iter().filter_map(|load| load.resident).max()
     }
 }
 
-/// Loads the values of the options in each round, in turns with and without the limit.
+/// Loads the values once with and once without the limit of memory in each round.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let keys = Keys::new(options.values(), options.value_size, options.order, options.seed);

@@ -1,6 +1,7 @@
-//! Many small keys under the limit of memory: loading them, the start after a stop and after a kill, and random gets.
+//! Many small keys under the limit of memory: loading them, the server's start after a stop and after a kill, and
+//! random gets.
 //!
-//! A run with the default number takes long, so it has one round; its progress is printed for each slice of the load.
+//! A run with the default number of keys takes long, so there is one round. Each slice of the load prints its progress.
 
 use std::time::Duration;
 
@@ -18,11 +19,11 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Slices of the load, whose rates are compared: the last one has all earlier keys below it.
+/// Number of slices of the load. The report compares their rates: in later slices the server already holds more keys.
 const SLICES: u64 = 20;
 /// Goal: longest time from the start of the process until the server is ready, in seconds.
 const MAX_START_SECONDS: f64 = 5.0;
-/// Goal: read operations of the disk for a get.
+/// Goal: upper bound of the disk's read operations for each get.
 const MAX_READS: f64 = 1.05;
 
 /// Figures of the part.
@@ -31,16 +32,17 @@ struct ManyKeysFigures {
     loaded: Loaded,
     /// Time until the process has ended after SIGTERM; `None` if it had to be killed.
     stop: Option<Duration>,
-    /// Starts after SIGTERM and after SIGKILL.
+    /// Duration of the start after SIGTERM.
     after_stop: Duration,
+    /// Duration of the start after SIGKILL.
     after_kill: Duration,
-    /// Gets by number of clients.
+    /// Number of clients, figures and counts for each request of every run of gets.
     gets: Vec<(usize, over::Figures, PerRequest)>,
-    /// Memory that the server has chosen for itself, in bytes.
+    /// Bound of its memory that the server chose for itself, in bytes.
     own_bytes: Option<u64>,
 }
 
-/// Loads the keys, restarts the server twice, and reads.
+/// Loads the keys, restarts the server after a stop and after a kill, and measures gets.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let limit = scenario.limit();

@@ -1,7 +1,8 @@
-//! Gets of absent keys that lie between the loaded ones, on a server under the limit and on one without, alternately.
+//! Gets of absent keys, alternately on a server under the limit of memory and on one without. The absent keys lie
+//! between the loaded ones.
 //!
-//! A filter of each table says that it does not have the key, so a miss should read nothing from the disk and be as
-//! fast as in memory.
+//! A filter of each table tells the server that the table does not have the key. So a miss should read nothing from the
+//! disk, and be as fast as with all data in memory.
 
 use crate::{
     BenchError, filled,
@@ -15,12 +16,12 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Goal: share of the gets that read the disk, in percent.
+/// Goal: largest share of the gets that read the disk, in percent.
 const MAX_READS_PERCENT: f64 = 2.0;
-/// Goal: rate under the limit, as a share of the rate without one.
+/// Goal: smallest rate under the limit of memory, as a share of the rate without a limit.
 const MIN_SHARE: f64 = 0.9;
 
-/// Runs of one protocol under one limit, one for each round.
+/// All rounds of one protocol under one limit of memory.
 #[derive(Debug)]
 struct Rounds {
     protocol: WireProtocol,
@@ -42,7 +43,7 @@ impl Rounds {
     }
 }
 
-/// Loads the data on both servers, and reads absent keys.
+/// Loads the data on both servers, and measures gets of absent keys.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let keys = Keys::new(options.values(), options.value_size, options.order, options.seed);

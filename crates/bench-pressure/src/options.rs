@@ -117,7 +117,7 @@ pub struct PressureOptions {
     /// largest number.
     #[arg(long, value_delimiter = ',', default_value = "1,64")]
     pub clients: Vec<usize>,
-    /// Protocols of the gets and misses.
+    /// Protocols over which the gets and misses are sent.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "resp,native,http")]
     pub protocols: Vec<WireProtocol>,
     /// Rate of the client that reads resident keys beside the gets, in requests per second.
@@ -174,9 +174,9 @@ pub struct PressureOptions {
     pub seed: u64,
 }
 
-/// Maximum number of keys. A key is one of twice as many numbers, which have ten digits.
+/// Maximum number of keys. Keys are numbers of ten digits, and absent keys need as many numbers as loaded ones.
 pub(crate) const MAX_KEYS: u64 = 4_000_000_000;
-/// Smallest limit of memory with which a server starts.
+/// Smallest limit of memory with which a server starts, in bytes.
 const MIN_MEMORY: u64 = 64 << 20;
 
 impl PressureOptions {
@@ -219,12 +219,12 @@ impl PressureOptions {
         self.parts.contains(&part)
     }
 
-    /// Returns the bytes of the values of the parts load, gets and misses.
+    /// Returns the bytes of all values of the parts load, gets and misses.
     pub(crate) fn data_bytes(&self) -> u64 {
         self.data.unwrap_or(self.memory.saturating_mul(4))
     }
 
-    /// Returns the number of these values.
+    /// Returns the number of values of the parts load, gets and misses.
     pub(crate) fn values(&self) -> u64 {
         self.data_bytes() / (self.value_size as u64).max(1)
     }

@@ -1,6 +1,7 @@
 //! Runs of the load generator against the server, over each protocol.
 //!
-//! Owns: which protocol reaches which keyspace, and the plan of a run. Does not own: what a reply must be (`work`).
+//! Owns: the keyspace of a run in the terms of each protocol, and the plan of a run. Does not own: what a reply must be
+//! (`work`).
 
 use std::time::Duration;
 
@@ -18,8 +19,7 @@ use crate::{
     work::{Action, Counts, KeyWork, Keys},
 };
 
-/// Longest wait for a reply. A server that is short of memory may stand still for a while; what stands still longer is
-/// an error.
+/// Longest wait for a reply; a longer one is an error. A server that is short of memory may stand still for a while.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// Figures of a run.
@@ -28,7 +28,7 @@ pub(crate) type Figures = Outcome<Counts>;
 /// A run of requests of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// Name of the keyspace, and the number of its database over RESP.
+    /// Name of the keyspace, and the number of the RESP database that shows it.
     pub place: (&'static str, u32),
     pub keys: Keys,
     pub action: Action,
@@ -41,7 +41,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Returns a job that loads all keys from the position `first` on, `count` of them, as the options request.
+    /// Returns a job that loads `count` keys, beginning at the position `first` in the order of loading.
     pub(crate) fn loading(
         place: (&'static str, u32),
         keys: &Keys,
@@ -60,7 +60,8 @@ impl Job {
         }
     }
 
-    /// Returns a job in which each of `clients` connections has one request in flight for the duration of the options.
+    /// Returns a job in which `clients` connections read for the duration of the options. Each has one request in
+    /// flight.
     pub(crate) fn reading(
         place: (&'static str, u32),
         keys: &Keys,
@@ -80,14 +81,14 @@ impl Job {
         }
     }
 
-    /// Makes the requests due by a schedule of equal gaps.
+    /// Returns the job with requests that are due at equal intervals, `rate` a second.
     #[must_use]
     pub(crate) fn at_rate(self, rate: f64) -> Self {
         Self { pace: Pace::Open { rate, arrivals: Arrivals::Constant }, ..self }
     }
 }
 
-/// Performs a job over a protocol. Writes have the durability of the server.
+/// Runs a job over a protocol. Writes state no durability, so they have the server's default.
 pub(crate) fn run(
     protocol: WireProtocol,
     server: &Server,

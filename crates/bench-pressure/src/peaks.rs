@@ -1,7 +1,7 @@
-//! Memory of the server during a run: the largest values of many looks.
+//! Memory of the server during a run: the largest of many samples.
 //!
-//! Owns: the thread that looks, which ends with the run. Memory that is taken and returned between two looks is not
-//! seen; the kernel's own peak of the resident memory sees it.
+//! Owns: the thread that takes the samples and ends with the run. The samples miss memory that the server takes and
+//! returns between two of them. The kernel's own peak of the resident memory includes it.
 
 use std::{
     sync::mpsc::{RecvTimeoutError, channel},
@@ -13,15 +13,15 @@ use crate::{
     usage::{MeasuredProcess, anonymous_bytes},
 };
 
-/// Time between two looks.
+/// Time between two samples.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Largest values of a run, and the increase of the kernel's counts in it.
+/// Largest samples of a run, and the increase of the kernel's counts during the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Peaks {
-    /// Largest memory of the process that belongs to no file, in bytes; `None` if the kernel does not tell it.
+    /// Largest memory of the process that belongs to no file, in bytes; `None` if the kernel does not report it.
     pub anonymous: Option<u64>,
-    /// Largest values of the group's memory, and the increase of its counts; `None` without a group.
+    /// Largest memory of the group, and the increase of its counts; `None` without a group.
     pub group: Option<GroupMemory>,
 }
 
@@ -46,7 +46,8 @@ fn highest(a: GroupMemory, b: GroupMemory) -> GroupMemory {
     }
 }
 
-/// Does the work while a thread looks at the memory of a process and its group.
+/// Calls `work` while a thread samples the memory of a process and its group. Returns the result of `work` and the
+/// peaks.
 pub(crate) fn watched<T>(process: u32, group: Option<&ControlGroup>, work: impl FnOnce() -> T) -> (T, Peaks) {
     let (over, ended) = channel::<()>();
     let before = group.and_then(ControlGroup::memory).unwrap_or_default();
@@ -59,7 +60,7 @@ pub(crate) fn watched<T>(process: u32, group: Option<&ControlGroup>, work: impl 
                     break;
                 }
             }
-            // The counts may have risen since the last look.
+            // The counts may have risen since the last sample.
             peaks.look(process, group);
             if let Some(group) = &mut peaks.group {
                 group.major_faults -= before.major_faults.min(group.major_faults);
@@ -67,7 +68,7 @@ pub(crate) fn watched<T>(process: u32, group: Option<&ControlGroup>, work: impl 
             }
             peaks
         });
-        // A panic of the work drops it too, which ends the thread.
+        // If `work` panics, `over` is dropped too. Dropping it ends the thread.
         let over = over;
         let result = work();
         drop(over);
@@ -90,7 +91,7 @@ mod tests {
             assert_eq!((sum, peaks.group), (64 << 20, None));
             peaks.anonymous
         };
-        // On a busy machine the thread that looks may miss a short run.
+        // On a busy machine the sampling thread may miss a short run, so the test repeats it with longer ones.
         let is_seen = [3, 20, 100, 400].into_iter().any(|looks| watch(looks).is_some_and(|bytes| bytes >= 64 << 20));
         assert!(is_seen, "64 MiB are not seen");
     }

@@ -1,8 +1,8 @@
-//! Random reads of the bare disk: the limit of gets that find nothing in memory.
+//! Random reads of the bare disk. Their rate is the upper limit of gets that find nothing in memory.
 //!
-//! Owns: a file of random bytes as large as the data, and threads that read blocks of it with `O_DIRECT`, one at a time
-//! each, so that the number of threads is the depth of the disk's queue. On a file system without `O_DIRECT` the probe
-//! has no figures: reads from the page cache say nothing about a disk.
+//! Owns: a file of random bytes as large as the data, and threads that read blocks of it with `O_DIRECT`. Each thread
+//! has one read in flight, so the number of threads is the depth of the disk's queue. On a file system without
+//! `O_DIRECT` the probe has no figures, because reads from the page cache say nothing about a disk.
 
 use std::{
     fs::File,
@@ -16,19 +16,19 @@ use rustix::fs::{Advice, OFlags, fadvise};
 
 use crate::{BenchError, latency::Latencies, load::data::Values, random::mix_bits};
 
-/// Length of a read, and the alignment of its place in the file and in memory.
+/// Length of a read in bytes. Its position in the file and its buffer in memory are aligned to multiples of it.
 const BLOCK: usize = 4096;
-/// Length of a write that fills the file.
+/// Length in bytes of the writes that fill the file.
 const FILL_BYTES: usize = 1 << 20;
 
-/// A file that the probe reads; removed when dropped.
+/// The probe's file, which dropping the probe removes.
 #[derive(Debug)]
 pub(crate) struct ReadProbe {
     path: PathBuf,
-    /// `None` if the file system has no `O_DIRECT`.
+    /// File, opened with `O_DIRECT`; `None` if the file system does not support that.
     file: Option<File>,
     blocks: u64,
-    /// Number of runs so far, so that each reads other blocks.
+    /// Number of runs so far. It is the seed of the next run, so that each run reads other blocks.
     runs: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct ReadRate {
 }
 
 impl ReadProbe {
-    /// Creates a probe with a file of `bytes` bytes, at least one write of the filling.
+    /// Creates a probe with a file of `bytes` bytes, rounded up to a multiple of [`FILL_BYTES`].
     pub(crate) fn create(dir: &Path, bytes: u64) -> Result<Self, BenchError> {
         let path = dir.join("probe-of-reads");
         let fills = bytes.div_ceil(FILL_BYTES as u64).max(1);
@@ -54,7 +54,7 @@ impl ReadProbe {
                 file.write_all(values.of(number))?;
             }
             file.sync_all()?;
-            // Without it the pages would stay in memory, for nothing.
+            // Without this call the file's pages would stay in memory without need.
             let _ = fadvise(&file, 0, None, Advice::DontNeed);
             let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
             probe.file = File::options().read(true).custom_flags(direct).open(&path).ok();

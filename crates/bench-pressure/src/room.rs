@@ -1,4 +1,4 @@
-//! Free disk space for the data of a run, which is looked for before the run begins.
+//! Check for free disk space. It runs before the suite writes any data.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use crate::{
     report::number,
 };
 
-/// Bytes on disk for each byte of keys and values while a server loads: the log, the tables, and the tables that a
-/// compaction reads and writes at the same time.
+/// Bytes on the disk for each loaded byte of keys and values: the log, the tables, and the tables that a compaction
+/// reads and writes at the same time.
 const SPACE_FACTOR: u64 = 3;
-/// Bytes of a row in addition to its value: key, revision, frames of the log.
+/// Bytes that a row takes in addition to its value: key, revision, headers in the log.
 const ROW_BYTES: u64 = 64;
-/// Bytes for segments that the log prepares, however little is loaded.
+/// Bytes of the segments that the log prepares, even for little data.
 const LEAST_BYTES: u64 = 512 << 20;
 
-/// Returns the bytes that a part has on the disk at the same time.
+/// Returns the most bytes that a part has on the disk at the same time.
 fn needed(part: Part, options: &PressureOptions) -> u64 {
     let loaded = |keys: u64, value: usize| {
         let bytes = keys.saturating_mul(value as u64 + ROW_BYTES).saturating_mul(SPACE_FACTOR);
@@ -26,17 +26,18 @@ fn needed(part: Part, options: &PressureOptions) -> u64 {
     let data = loaded(options.values(), options.value_size);
     match part {
         Part::Load => data,
-        // The file of the probe is beside the data.
+        // The probe's file exists at the same time as the data.
         Part::Gets => data.saturating_add(options.data_bytes()),
-        // One server under the limit and one without.
+        // Two servers exist at the same time, one under the limit of memory and one without.
         Part::Misses => data.saturating_mul(2),
         Part::Keys => loaded(options.keys, options.key_value_size),
-        // A minute of puts is less than other parts have; its bytes depend on the rate.
+        // The bytes of a minute of puts depend on the rate, but are fewer than those of the other parts.
         Part::Tails => 4 << 30,
     }
 }
 
-/// Returns an error that says what to do if the file system of `dir` has less free space than the largest part needs.
+/// Returns an error if the file system of `dir` has less free space than the largest part needs. The error suggests
+/// what to change.
 pub(crate) fn check(dir: &Path, options: &PressureOptions) -> Result<(), BenchError> {
     let free = rustix::fs::statvfs(dir).map_err(|error| BenchError::files(dir)(error.into()))?;
     judge(options, free.f_bavail.saturating_mul(free.f_frsize), dir)

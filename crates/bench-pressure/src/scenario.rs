@@ -1,4 +1,4 @@
-//! The parts of the report share this: the options, the directory, and the progress.
+//! Data that all parts of the report share: the options, the directory, and the progress.
 //!
 //! Does not own: what a part measures.
 
@@ -29,13 +29,13 @@ impl Scenario<'_> {
         if self.options.no_limit { MemoryLimit::None } else { MemoryLimit::Bytes(self.options.memory) }
     }
 
-    /// Returns the limits that are compared: none, and that of the options unless there is none.
+    /// Returns the limits that are compared: none, and the limit of the options. With `--no-limit` only none.
     pub(crate) fn limits(&self) -> Vec<MemoryLimit> {
         let all = [MemoryLimit::None, self.limit()];
         all[..if self.options.no_limit { 1 } else { 2 }].to_vec()
     }
 
-    /// Starts a server on an empty directory of this name.
+    /// Starts a server on an empty directory `name` in the suite's directory.
     pub(crate) fn start(&mut self, name: &str, limit: MemoryLimit, level: Level) -> Result<Server, BenchError> {
         Server::start(self.options, self.dir, name, limit, level, self.progress)
     }

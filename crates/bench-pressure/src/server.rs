@@ -1,10 +1,10 @@
 //! The measured server: a process of its own, inside a control group with or without a limit of memory.
 //!
-//! Owns: starting, stopping, killing and restarting it on the same data, and the counts that the kernel and the
-//! server's metrics have about it. Its data is in the directory of the caller, who removes it. Does not own: requests.
+//! Owns: starting, stopping, killing and restarting the server on the same data, and reading the kernel's and the
+//! server's own counts. The caller owns the directory above the server's data, and removes it. Does not own: requests.
 //!
-//! The server starts inside its group, so that it sees the limit when it chooses its own bounds, and so that every page
-//! of its files belongs to the group. The load generator and the probes are outside.
+//! The server starts inside its group. So it sees the limit when it chooses its own bounds, and every page of its files
+//! belongs to the group. The load generator and the probes are outside.
 
 use std::{
     fs::File,
@@ -23,20 +23,21 @@ use crate::{
     usage::{MeasuredProcess, Usage},
 };
 
-/// Keyspace with the data, and the number of its database over RESP.
+/// Name of the keyspace with the data, and the number of the RESP database that shows it.
 pub(crate) const VALUES: (&str, u32) = ("values", 0);
-/// Keyspace with the keys that stay in memory, and the number of its database.
+/// Name of the keyspace with the keys that stay in memory, and the number of the RESP database that shows it.
 pub(crate) const RESIDENT: (&str, u32) = ("resident", 1);
 
-/// Longest wait for a server that starts or stops: it may have to read a log of gigabytes.
+/// Longest wait for a server that starts or stops. A starting server may have to read a log of gigabytes.
 const PATIENCE: Duration = Duration::from_secs(600);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two looks at the bytes that a server writes, and the bytes below which it counts as quiet.
+/// Time between two readings of the bytes that a server has written.
 const QUIET_TIME: Duration = Duration::from_secs(3);
+/// Number of bytes between two readings below which a server counts as quiet.
 const QUIET_BYTES: u64 = 1 << 20;
 const MIB: f64 = 1_048_576.0;
 
-/// Memory that a server gets.
+/// Limit of the memory of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLimit {
     None,
@@ -53,7 +54,7 @@ impl MemoryLimit {
     }
 }
 
-/// Durability of writes that name no level.
+/// Durability of writes that state none themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Interval,
@@ -69,53 +70,55 @@ impl Level {
     }
 }
 
-/// A server with its data.
+/// A server, running or down, with its data and its control group.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Addresses of the ports for HTTP, the native protocol and Redis clients.
+    /// Address of the HTTP port.
     pub http: SocketAddr,
+    /// Address of the port for the native protocol.
     pub native: SocketAddr,
+    /// Address of the port for Redis clients.
     pub resp: SocketAddr,
     pub limit: MemoryLimit,
-    /// Memory that the server has chosen or was given for itself, as `serve --explain` prints it.
+    /// Bound of its memory that the server chose for itself or was given, in bytes. `serve --explain` prints it.
     pub own_bytes: Option<u64>,
-    /// `None` while the server is down.
+    /// Process of the server; `None` while the server is down.
     process: Option<ServerProcess>,
-    /// `None` if no group can be created and none is needed. Removed after the process.
+    /// Control group; `None` if none can be created and no limit needs one. It is removed after the process has ended.
     group: Option<ControlGroup>,
     binary: PathBuf,
     directory: PathBuf,
     arguments: Vec<String>,
 }
 
-/// Counts about a server since it began.
+/// Counts of a server since its process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Read operations of the disks for the control group; `None` if the kernel does not count them.
+    /// Read operations that the disks did for the control group; `None` if the kernel does not count them.
     pub disk_reads: Option<u64>,
     /// Bytes that the disks read for the process.
     pub read_bytes: Option<u64>,
-    /// Reads that the server handed to its threads that wait for the disk.
+    /// Reads that the server passed to its threads that wait for the disk; `None` if the metrics do not have them.
     pub cold_reads: Option<f64>,
     /// Processor time of the process.
     pub cpu: Duration,
 }
 
-/// Counts of a run for each request.
+/// Increase of the counts over a run, divided by the number of requests. A figure is NaN if it is not known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PerRequest {
-    /// Read operations of the disks; NaN if they are not counted.
+    /// Read operations of the disks; NaN if the kernel does not count them.
     pub disk_reads: f64,
-    /// KiB that the disks read.
+    /// KiB that the disks read for the process.
     pub read_kib: f64,
-    /// Reads that were handed to threads that wait for the disk.
+    /// Reads that the server passed to its threads that wait for the disk.
     pub cold_reads: f64,
-    /// Processor time in microseconds.
+    /// Processor time of the process, in microseconds.
     pub cpu_us: f64,
 }
 
 impl Counts {
-    /// Returns the counts since `before` for each of `requests` requests.
+    /// Returns the increase since `before`, divided by the number of requests.
     pub(crate) fn per_request(&self, before: &Self, requests: u64) -> PerRequest {
         let requests = requests as f64;
         let each = |now: Option<f64>, then: Option<f64>| match now.zip(then) {
@@ -126,7 +129,7 @@ impl Counts {
         let disk_reads = each(number(self.disk_reads), number(before.disk_reads));
         let read_kib = each(number(self.read_bytes), number(before.read_bytes)) / 1024.0;
         PerRequest {
-            // Bytes without operations: the kernel does not count those of this disk.
+            // If bytes were read but no operations were counted, the kernel does not count the operations of this disk.
             disk_reads: if disk_reads == 0.0 && read_kib > 0.0 { f64::NAN } else { disk_reads },
             read_kib,
             cold_reads: each(self.cold_reads, before.cold_reads),
@@ -136,14 +139,15 @@ impl Counts {
 }
 
 impl PerRequest {
-    /// Returns the disk reads of a request: those that the kernel counts for the group, else those that the server
-    /// handed to its threads for cold reads, some of which find their block in the page cache.
+    /// Returns the disk reads of one request. They are the kernel's count for the group if it has one. Otherwise they
+    /// are the reads that the server passed to its threads for cold reads; some of these find their block in the page
+    /// cache.
     pub(crate) fn reads(&self) -> f64 {
         if self.disk_reads.is_nan() { self.cold_reads } else { self.disk_reads }
     }
 }
 
-/// Creates the group of a server. Without a limit a group only counts, so it may be missing.
+/// Creates the group of a server. If there is no limit, the group only counts, so a failure to create it is no error.
 fn create_group(limit: MemoryLimit) -> Result<Option<ControlGroup>, BenchError> {
     match limit {
         MemoryLimit::None => Ok(ControlGroup::with_memory(None).ok()),
@@ -160,7 +164,7 @@ fn create_group(limit: MemoryLimit) -> Result<Option<ControlGroup>, BenchError> 
 }
 
 impl Server {
-    /// Returns an error that says what to do if no server with this limit can be started here.
+    /// Returns an error if no server with this limit can be started here. The error suggests what to change.
     pub(crate) fn check_limit(limit: MemoryLimit) -> Result<(), BenchError> {
         create_group(limit).map(drop)
     }
@@ -212,12 +216,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the command that runs a program inside the group of the server.
+    /// Returns the command that runs the server's program inside the group.
     fn inside(&self) -> Command {
         self.group.as_ref().map_or_else(|| Command::new(&self.binary), |group| group.command(&self.binary))
     }
 
-    /// Returns the memory that the server chooses for itself, in bytes.
+    /// Asks the program for the memory that the server chooses for itself, in bytes; `None` if it does not tell.
     fn explained(&self) -> Option<u64> {
         let mut command = self.inside();
         command.args(["serve", "--explain"]).args(&self.arguments).stdin(Stdio::null());
@@ -225,7 +229,7 @@ impl Server {
         memory_of(&String::from_utf8_lossy(&output.stdout))
     }
 
-    /// Starts a server that is down on its data. Returns the time from the start of its process until it is ready.
+    /// Starts the server again on its data. Returns the time from the start of the process until the server is ready.
     pub(crate) fn restart(&mut self) -> Result<Duration, BenchError> {
         let port = || free_port().map_err(BenchError::files("127.0.0.1:0"));
         (self.http, self.native, self.resp) = (port()?, port()?, port()?);
@@ -275,8 +279,8 @@ impl Server {
         self.group.as_ref()
     }
 
-    /// Returns an error if the server has ended although nobody stopped it. It says whether the kernel killed the
-    /// server.
+    /// Returns an error if the server has ended without being stopped. The error states if the kernel killed it for
+    /// lack of memory.
     pub(crate) fn check_alive(&mut self) -> Result<(), BenchError> {
         let killed = self.group.as_ref().and_then(ControlGroup::memory).is_some_and(|memory| memory.killed > 0);
         let has_ended = self.process.as_mut().is_some_and(ServerProcess::has_ended);
@@ -296,7 +300,7 @@ impl Server {
         Err(BenchError::subject("the server", "running under load")(message))
     }
 
-    /// Reads the counts about the server.
+    /// Reads the counts from the kernel and from the server's metrics.
     pub(crate) fn counts(&self) -> Counts {
         let usage = Usage::read(MeasuredProcess::Process(self.process()));
         Counts {
@@ -314,8 +318,8 @@ impl Server {
         Some(Metrics::parse(&text))
     }
 
-    /// Waits until the server writes nothing more to the disk, because its flushes and compactions are done, at most
-    /// `patience`. Returns true if it is quiet.
+    /// Waits until the server writes nothing more to the disk, because its flushes and compactions are done. Returns
+    /// false if it still writes after `patience`.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
         let written = || Usage::read(MeasuredProcess::Process(self.process())).written_bytes.unwrap_or(0);
         let (begun, mut before) = (Instant::now(), written());
@@ -339,7 +343,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The group can only be removed after the process.
+        // A group can be removed only after its processes have ended.
         self.kill();
     }
 }
@@ -351,7 +355,7 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Returns the bytes that `serve --explain` names as the server's memory.
+/// Extracts the bytes of the server's memory from the output of `serve --explain`.
 fn memory_of(explained: &str) -> Option<u64> {
     let mut lines = explained.lines().filter_map(|line| line.split_once(" MiB of memory"));
     let (mib, _) = lines.next()?;

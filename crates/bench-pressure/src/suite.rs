@@ -30,7 +30,7 @@ pub fn run(options: &PressureOptions, progress: &mut dyn Progress) -> Result<Rep
     room::check(scratch.path(), options)?;
     let mut scenario = Scenario { options, dir: scratch.path(), progress };
     let limit = scenario.limit();
-    // The part tails has no limit.
+    // All other parts need a limit of memory.
     if options.parts.iter().any(|part| *part != Part::Tails) {
         Server::check_limit(limit)?;
     }
@@ -39,7 +39,7 @@ pub fn run(options: &PressureOptions, progress: &mut dyn Progress) -> Result<Rep
     }
     for (part, run) in PARTS.into_iter().filter(|(part, _)| options.runs(*part)) {
         let Figures { tables, checks, notes } = match run(&mut scenario) {
-            // The parts before it may have taken hours.
+            // The error of one part must not lose the results of earlier parts, which may have taken hours.
             Err(BenchError::Subject { message, .. }) if options.parts.len() > 1 => {
                 scenario.step(&format!("{} ended: {message}", part.name()));
                 ended(part, message)
@@ -53,7 +53,7 @@ pub fn run(options: &PressureOptions, progress: &mut dyn Progress) -> Result<Rep
     Ok(report.finish())
 }
 
-/// Returns the check that a part failed because the server did.
+/// Returns the figures of a part that ended because the server failed: a check that says so.
 fn ended(part: Part, message: String) -> Figures {
     let (what, required) = (part.name(), "measured to its end".to_owned());
     let check = Check { what, required, measured: message, verdict: Verdict::Missed, is_goal: false };

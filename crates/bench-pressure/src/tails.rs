@@ -21,16 +21,17 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Goal: 99.9th percentile of the puts, as a multiple of that of the raw probe in the same minute.
+/// Goal: largest ratio of two 99.9th percentiles of the same minute, that of the puts to that of the raw probe.
 const MAX_RATIO: f64 = 3.0;
-/// Number of different keys, unless the options have fewer.
+/// Maximum number of different keys. The options may state fewer.
 const MAX_KEYS: u64 = 100_000;
-/// Rates between which the knee is searched.
+/// Rate at which the search for the knee begins, in puts per second.
 const START: f64 = 1000.0;
+/// Highest rate that the search for the knee tries, in puts per second.
 const MAX_RATE: f64 = 200_000.0;
-/// Precision of the knee. The runs use half of the knee's rate, so it need not be finer.
+/// Relative precision of the search for the knee. The runs use half of the knee's rate, so it need not be finer.
 const PRECISION: f64 = 0.1;
-/// Runs that the knee must pass.
+/// Number of runs at the knee that must meet the objective.
 const REPEATS: u32 = 2;
 
 /// One minute of puts, with the raw probe beside it, and the gets before and after it.
@@ -48,7 +49,7 @@ impl Minute {
     }
 }
 
-/// Measured minutes with values of one length.
+/// All measured minutes with values of one length.
 #[derive(Debug)]
 struct Rounds {
     bytes: usize,
@@ -94,7 +95,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures(&all, options))
 }
 
-/// Writes each key once, so that a get finds it.
+/// Writes each key once, so that each get finds a value.
 fn load(server: &Server, keys: &Keys, options: &PressureOptions) -> Result<(), BenchError> {
     let job = Job::loading(VALUES, keys, (0, keys.count()), options);
     match over::run(WireProtocol::Resp, server, &job, options)?.validity {
@@ -191,7 +192,7 @@ fn figures(all: &[Rounds], options: &PressureOptions) -> Figures {
         );
         let ratio = median_of(minutes, Minute::ratio);
         checks.push(Check::at_most(format!("{name}: p99.9 of that of the raw probe"), ratio, MAX_RATIO, " ×"));
-        // The slowest of a minute's few thousand appends differ on any disk, so the medians show if the disk is steady.
+        // The slowest of the few thousand appends of a minute vary on any disk. The medians show if the disk is steady.
         let medians: Vec<f64> =
             minutes.iter().map(|minute| minute.probe.percentile(50.0).as_nanos() as f64 / 1e3).collect();
         checks.extend(steadiness(format!("{name}: raw probe, p50"), &medians, " µs"));

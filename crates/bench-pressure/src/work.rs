@@ -1,10 +1,10 @@
-//! Requests of the suite: puts that load keys, gets of loaded keys, and gets of absent ones.
+//! Requests of the suite: puts that load keys, gets of loaded keys, and gets of absent keys.
 //!
-//! Owns: which key a request uses, and whether a reply is right; the times for which a connection got no reply. Does
-//! not own the bytes of requests ([`Codec`]) and values ([`Records`]).
+//! Owns: the key of each request, the check of each reply, and the times during which a connection got no reply. Does
+//! not own: the bytes of requests ([`Codec`]) and values ([`Records`]).
 //!
-//! Loaded keys have even numbers and absent keys odd ones, so that an absent key lies between two loaded ones: no table
-//! can exclude it by its range of keys.
+//! Loaded keys have even numbers and absent keys odd ones, so each absent key lies between two loaded keys. So no table
+//! can exclude an absent key by the range of its keys.
 
 use std::{sync::Arc, time::Instant};
 
@@ -19,9 +19,9 @@ use crate::{
     random::Generator,
 };
 
-/// Time without a reply above which a connection has stalled, in nanoseconds. It is a goal of the suite.
+/// Time in nanoseconds without a reply after which a connection counts as stalled. It is a goal of the suite.
 pub(crate) const STALL_NANOS: u64 = 100_000_000;
-/// Version of all values: each key is written once, or again with the same value.
+/// Version of all values. A key that is written again gets the same value, so there is only one version.
 const VERSION: u32 = 1;
 
 /// Keys with their values.
@@ -29,9 +29,10 @@ const VERSION: u32 = 1;
 pub(crate) struct Keys {
     records: Arc<Records>,
     count: u64,
-    /// Distance of consecutive keys in the order of loading, coprime to `count`.
+    /// Distance between the numbers of consecutive keys in the order of loading, in keys. It is coprime to `count`, so
+    /// each key is loaded once.
     step: u64,
-    /// Number of keys that were loaded before.
+    /// Number of keys that earlier runs have loaded.
     first: u64,
 }
 
@@ -45,7 +46,7 @@ impl Keys {
         Self { records: Arc::new(Records::new(bytes..=bytes, seed)), count, step, first: 0 }
     }
 
-    /// Returns the same keys for a run that loads those from the `first` on, in the order of loading.
+    /// Returns these keys for a run that begins to load at position `first` in the order of loading.
     pub(crate) fn from(&self, first: u64) -> Self {
         Self { first, ..self.clone() }
     }
@@ -55,14 +56,14 @@ impl Keys {
         self.count
     }
 
-    /// Returns the number of the key that is loaded as the one with this position.
+    /// Returns the number of the key at a position in the order of loading.
     fn loaded(&self, position: u64) -> u64 {
         2 * ((self.first + position) * self.step % self.count)
     }
 }
 
-/// Returns a number that is coprime to `count` and near the golden ratio of it, so that its multiples cover the range
-/// evenly.
+/// Returns a step that is coprime to `count` and near `count` times 0.618 (the golden ratio). Multiples of such a step,
+/// modulo `count`, cover the range evenly.
 fn scattering_step(count: u64) -> u64 {
     let mut step = ((count as f64 * 0.618_033_988_75) as u64).max(1);
     while greatest_common_divisor(step, count) != 1 {
@@ -75,16 +76,16 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// Operation of all requests of a run.
+/// Operation that all requests of a run perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Writes the key with the drawn position in the order of loading.
+    /// Writes a key. The drawn number is its position in the order of loading.
     Load,
     /// Writes the drawn key.
     Put,
     /// Reads the drawn key, which was loaded.
     Get,
-    /// Reads the key after the drawn one, which was never written.
+    /// Reads the key after the drawn one. This key was never written.
     GetAbsent,
 }
 
@@ -100,12 +101,13 @@ pub(crate) struct KeyWork<C> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastReply(Option<Instant>);
 
-/// Times for which single connections got no reply.
+/// Times during which single connections got no reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Longest time in nanoseconds, from a reply or the first request to the next reply.
+    /// Longest time in nanoseconds between two replies of a connection. For the first reply, the time since its
+    /// request.
     pub longest_gap: u64,
-    /// Number of times above [`STALL_NANOS`].
+    /// Number of times that are longer than [`STALL_NANOS`].
     pub stalls: u64,
 }
 
@@ -135,7 +137,7 @@ impl<C: Codec> KeyWork<C> {
 }
 
 impl<C: Codec> Protocol for KeyWork<C> {
-    /// Number of the key.
+    /// Number of the requested key.
     type Request = u64;
     /// Nanoseconds since the last reply on the connection; `None` for the first one.
     type Reply = Option<u64>;

@@ -1,8 +1,7 @@
 //! The server's own account of the measured runs: the cost of an operation, and the stages of a durable write.
 //!
 //! Owns: the increase of the server's metrics over the runs ([`Account`]), and the table of costs. Does not own: the
-//! metrics themselves, which the server counts also without a benchmark, and the stages as a table and a plot
-//! ([`Stages`]).
+//! metrics themselves, which the server always counts, or the stages as a table and a plot ([`Stages`]).
 //!
 //! A run's warm-up is part of the account, because the metrics are read before and after the whole run.
 
@@ -14,22 +13,22 @@ use crate::{
     stats::{median, median_of},
 };
 
-/// Histogram of the times of the log's fsyncs.
+/// Metric of the server: histogram of the times of the log's fsyncs.
 const SYNC_TIME_METRIC: &str = "thalweg_log_sync_duration_seconds";
-/// Counter of the fsyncs of the log.
+/// Metric of the server: counter of the log's fsyncs.
 pub(crate) const SYNC_METRIC: &str = "thalweg_log_syncs_total";
 
-/// Increase of a server's metrics over runs.
+/// Increase of a server's metrics over several runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
-    /// `None` if the server has no metrics, or none that can be reached.
+    /// Increase of all metrics; `None` if the server has no metrics, or if they cannot be reached.
     metrics: Option<Metrics>,
     /// Number of fsyncs of the server's log in each run, in order.
     fsyncs_by_run: Vec<f64>,
 }
 
 impl Account {
-    /// Runs `run` and adds the increase of the server's metrics, which `read` reads before and after it.
+    /// Calls `run`. Adds the increase of the server's metrics, which `read` reads before and after the run.
     pub(crate) fn around<T>(
         &mut self,
         read: impl Fn() -> Option<Metrics>,
@@ -45,28 +44,29 @@ impl Account {
         Ok(done)
     }
 
-    /// Returns the number of fsyncs of the server's log.
+    /// Returns the number of fsyncs of the server's log over all runs; `None` if it is not known.
     pub(crate) fn fsyncs(&self) -> Option<u64> {
         Some(self.metrics.as_ref()?.sum(SYNC_METRIC, &[])? as u64)
     }
 
-    /// Returns the median over the runs of the number of fsyncs in a run with its warm-up; NaN if it is not known.
+    /// Returns the number of fsyncs in a run, including its warm-up, as the median over the runs; NaN if it is not
+    /// known.
     pub(crate) fn fsyncs_per_run(&self) -> f64 {
         median(&self.fsyncs_by_run)
     }
 
-    /// Returns the seconds in which the server's log synced, over all runs.
+    /// Returns the seconds that the fsyncs of the server's log took, over all runs; `None` if they are not known.
     pub(crate) fn fsync_seconds(&self) -> Option<f64> {
         self.metrics.as_ref()?.sum(&format!("{SYNC_TIME_METRIC}_sum"), &[])
     }
 
-    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such
-    /// writes.
+    /// Returns the share of a durable write's time in the server that the write spends in the queue, from 0 to 1;
+    /// `None` without durable writes.
     pub(crate) fn queue_share(&self) -> Option<f64> {
         Stages::queue_share(self.metrics.as_ref()?)
     }
 
-    /// Returns the stages of durable writes like [`Stages::of_durable_writes`].
+    /// Returns the stages of durable writes, as [`Stages::of_durable_writes`] does.
     pub(crate) fn durable_writes(
         &self,
         label: &str,
@@ -76,7 +76,7 @@ impl Account {
         Stages::of_durable_writes(self.metrics.as_ref()?, label, requests, response_us)
     }
 
-    /// Returns the stages of publishes like [`Stages::of_publishes`].
+    /// Returns the stages of publishes, as [`Stages::of_publishes`] does.
     pub(crate) fn publishes(&self, label: &str, end_to_end_us: f64) -> Option<Stages> {
         Stages::of_publishes(self.metrics.as_ref()?, label, end_to_end_us)
     }
@@ -94,13 +94,13 @@ pub(crate) fn disk_table(disk_use: &[DiskUse]) -> Option<Table> {
     })
 }
 
-/// Returns the empty table of costs.
+/// Returns the table of costs without rows.
 pub(crate) fn cost_table() -> Table {
     Table::new("cost per operation: whole runs with their warm-up")
 }
 
-/// Returns a row of the table of costs, of the runs of one load. Figures of the server are missing if its process is
-/// not known.
+/// Returns the row of one load's runs in the table of costs. If the server's process is not known, its figures are
+/// missing.
 pub(crate) fn cost_row<C>(name: &str, runs: &[&Outcome<C>], account: &Account) -> Row {
     let operations = |outcome: &Outcome<C>| (outcome.tally.all_right + outcome.tally.wrong) as f64;
     let all: f64 = runs.iter().map(|outcome| operations(outcome)).sum();

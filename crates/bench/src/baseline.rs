@@ -1,11 +1,11 @@
 //! `thalweg bench baseline save` and `check`: a stored measurement, and a later one that must not be worse.
 //!
-//! Owns: the file, which is a report with the arguments that repeat its load, and the rule of the check. Does not own
-//! the load, which is that of the HTTP suite, and the statistics, which are in the crate `lab`.
+//! Owns: the file, which is a report with the arguments that repeat its load, and the rule of the check. Does not own:
+//! the load, which is that of the HTTP suite, or the statistics, which are in the crate `lab`.
 //!
-//! Between a baseline and its check the machine may have changed, which no interval of either covers. The check
-//! therefore has a tolerance, and fails only if the whole interval lies beyond it. A difference that is smaller than
-//! the tolerance needs `thalweg bench compare` with both programs.
+//! Between a baseline and its check the machine may have changed, and no interval covers this. The check therefore has
+//! a tolerance, and fails only if the whole interval lies beyond it. To show a difference that is smaller than the
+//! tolerance, use `thalweg bench compare` with both programs.
 
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ pub struct CheckOptions {
     pub server: ServerOptions,
 }
 
-/// Runs of a load against one server.
+/// The runs of a load against one server.
 struct BaselineRuns {
     level: String,
     outcomes: Vec<Outcome>,
@@ -85,7 +85,7 @@ pub fn save(options: &SaveOptions, progress: &mut dyn Progress) -> Result<Report
     Ok(report)
 }
 
-/// Repeats the load of a baseline, and checks that the figure that decides is not worse by more than the tolerance.
+/// Repeats the load of a baseline. Checks that the deciding figure is worse by at most the tolerance.
 pub fn check(options: &CheckOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let is_share = options.tolerance >= 0.0 && options.tolerance < 100.0;
     require(is_share, "--tolerance", "must be from 0 to below 100")?;

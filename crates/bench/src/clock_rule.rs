@@ -1,5 +1,5 @@
-//! The rule that voids the figures of suites without a load generator: the machine's clocks must be usable in each
-//! round, as in a run under load ([`unusable_clocks`]).
+//! The rule that voids the figures of suites without a load generator. In each round the machine's clocks must be
+//! usable, by the same criteria as in a run under load ([`unusable_clocks`]).
 
 use crate::{
     load::{Validity, unusable_clocks},
@@ -11,7 +11,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct ClockRule {
     rounds: u64,
-    /// Number of rounds with unusable clocks, and the reason of the first one.
+    /// Number of rounds with unusable clocks, and the reason for the first one; `None` if there was none.
     unusable: Option<(u64, Validity)>,
 }
 

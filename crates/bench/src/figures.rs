@@ -1,6 +1,6 @@
 //! Figures of a run that are compared between runs, and their samples.
 //!
-//! Does not own the figures that only one suite has, and the evaluation of samples, which is in the crate `lab`.
+//! Does not own: the figures that only one suite has, or the evaluation of samples, which is in the crate `lab`.
 
 use crate::{
     latency::micros,
@@ -9,22 +9,24 @@ use crate::{
 };
 use thalweg_lab::samples::{Better, Role, Run, Samples};
 
-/// A figure of a run: its value in the whole run, and in a window of it.
+/// A figure of a run. It has a value for the whole run, and may have one for each window of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure<C> {
     /// Name of the figure with its unit.
     pub name: String,
     /// Direction in which the figure improves.
     pub better: Better,
-    /// Importance of the figure in a comparison.
+    /// Role of the figure in a comparison.
     pub role: Role,
     whole: fn(&Outcome<C>) -> f64,
-    /// Value in a window whose length in seconds is given; `None` for a figure that windows do not have.
+    /// Function that computes the value in a window. Its second argument is the length of the window in seconds. `None`
+    /// if windows do not have this figure.
     window: Option<fn(&Window, f64) -> Option<f64>>,
 }
 
-/// Returns the figures of a load with this pace, whose items are called `unit`, such as `request`. In a closed loop the
-/// rate decides a comparison. With a schedule the rate is given, and the 99th percentile of the response time decides.
+/// Returns the figures of a load with this pace. `unit` is the name of the load's items, such as `request`. In a closed
+/// loop the rate decides a comparison. With a schedule the rate is given, so the 99th percentile of the response time
+/// decides.
 pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     let is_open = matches!(pace, Pace::Open { .. });
     let (of_rate, of_p99) = if is_open { (Role::Shown, Role::Deciding) } else { (Role::Deciding, Role::Compared) };
@@ -60,9 +62,9 @@ pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     ]
 }
 
-/// Returns the check of a ratio of two rates, which is void if the lower one says too little: the rate of `divisor` is
-/// not valid, or the load generator limited it. The true ratio is then smaller than the measured one, which still shows
-/// that a bound is missed. A void check states the reason and, for a limited rate, the remedies.
+/// Returns the check of a ratio of two rates. The check becomes void if the rate of the divisor is not valid. If the
+/// load generator limited that rate, the true ratio is smaller than the measured one. A met check then becomes void,
+/// and a missed check remains. A void check states the reason and, for a limited rate, the remedies.
 pub(crate) fn check_of_ratio(check: Check, divisor: &Validity, is_lower_bound: bool) -> Check {
     let why = match divisor {
         Validity::Good if is_lower_bound && check.verdict == Verdict::Met => {
@@ -83,7 +85,7 @@ fn resident_mib(window: &Window) -> Option<f64> {
     window.resident_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20))
 }
 
-/// Returns the average of a value over the windows of a run that have it; NaN without such windows.
+/// Returns the average of a value over those windows of a run that have it; NaN if no window has it.
 fn average<C>(run: &Outcome<C>, value: fn(&Window) -> Option<f64>) -> f64 {
     let windows = run.tally.timeline.as_ref().map_or(&[][..], Timeline::windows);
     let values: Vec<f64> = windows.iter().filter_map(value).collect();
@@ -95,7 +97,7 @@ fn percentile(window: &Window, percentile: f64) -> Option<f64> {
 }
 
 impl<C> Figure<C> {
-    /// Returns the figure's value in the whole run; `None` if the run has none.
+    /// Returns the figure's value over the whole run; `None` if the run has none.
     pub(crate) fn whole(&self, outcome: &Outcome<C>) -> Option<f64> {
         Some((self.whole)(outcome)).filter(|value| value.is_finite())
     }
@@ -108,10 +110,10 @@ impl<C> Figure<C> {
     }
 }
 
-/// A load at one durability level, with samples of its figures.
+/// Description of a load at one durability level, for the samples of its figures.
 #[derive(Clone, Debug)]
 pub(crate) struct SampledLoad {
-    /// Description of the load. Samples of loads with equal descriptions can be compared.
+    /// Description of the load. Only samples of loads with equal descriptions can be compared.
     pub scenario: String,
     /// Durability level of the writes; `-` without writes.
     pub durability: String,
@@ -122,7 +124,7 @@ pub(crate) struct SampledLoad {
 }
 
 impl SampledLoad {
-    /// Returns the samples of all figures over the runs of the load.
+    /// Returns the samples of all figures, from the runs of the load.
     pub(crate) fn samples<C>(&self, outcomes: &[Outcome<C>]) -> Vec<Samples> {
         let window_seconds = outcomes.iter().find_map(|outcome| outcome.tally.timeline.as_ref());
         let window_seconds = window_seconds.map_or(0.0, Timeline::window_seconds);

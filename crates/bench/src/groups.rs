@@ -2,11 +2,11 @@
 //! batches and with an ack for each record.
 //!
 //! Owns: the options, the members' threads, the comparison of each delivered record, and the report. Does not own:
-//! groups over a network, which the scenarios have (`scenario`).
+//! groups over a network, which the scenarios measure (`scenario`).
 //!
 //! Members are threads of this process on the embedded engine. Setup appends the records; the timed part is fetching
-//! and acknowledging all of them. Every record must be delivered exactly once, with the bytes that were appended, and
-//! be acknowledged at the end of the round; otherwise the suite ends with an error and reports no figures.
+//! and acknowledging all of them. Every record must be delivered exactly once with the appended bytes, and be
+//! acknowledged at the end of the round. Otherwise the suite ends with an error and reports no figures.
 
 use std::{
     ops::ControlFlow,
@@ -65,7 +65,7 @@ pub struct GroupsOptions {
     pub dir: Option<PathBuf>,
 }
 
-/// Number of records that one ack acknowledges.
+/// Number of records that one ack covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acks {
     /// Each ack acknowledges all records of one fetch.
@@ -85,7 +85,7 @@ impl Acks {
 
 struct Round {
     deliveries: f64,
-    /// Number of fetches that brought records.
+    /// Number of fetches that returned records.
     batches: u64,
     seconds: f64,
     commands: u64,
@@ -205,8 +205,8 @@ fn fill(stream: &Stream, records: u64, bytes: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Fetches and acknowledges records as one group member until all records are delivered, or until another member
-/// failed. Returns the number of fetches that brought records.
+/// Fetches and acknowledges records as one group member. Ends when all records are delivered, or when another member
+/// has failed. Returns the number of fetches that returned records.
 fn work(
     group: &Group,
     number: u32,
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!((report.tables.len(), report.checks.len()), (1, 2));
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         let rows = json["tables"][0]["rows"].as_array().unwrap();
-        // 500 records, and 100 for single acks, by fetches of at most 7.
+        // The rounds have 500 records, and 100 for single acks. A fetch has at most 7 records.
         for (row, least) in rows.iter().zip([72, 15]) {
             let (batches, rate) = (row["batches"].as_u64().unwrap(), row["batches/s"].as_f64().unwrap());
             let seconds = row["seconds"].as_f64().unwrap();

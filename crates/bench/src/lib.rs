@@ -3,13 +3,13 @@
 //! Owns: the suites ([`log`], [`engine`], [`backends`], [`groups`], [`snapshot`], [`http`], and over the native
 //! protocol [`pubsub`], [`cache`], [`streams`], over RESP [`resp`], from a file [`scenario`]), and comparisons of two
 //! servers ([`compare`]) and with a stored measurement ([`baseline`]). Does not own: the load generator and the ways to
-//! reach a server, which are the crate `load`; the suites of several nodes and under pressure of memory, which are the
+//! reach a server, which are the crate `load`; the suites of several nodes and of too little memory, which are the
 //! crates `bench-cluster` and `bench-pressure`; histograms, statistics, reports, and the list of runs that give the
-//! documented figures, which are the crate `lab`; the command line around the suites; and nothing inside the server:
+//! documented figures, which are the crate `lab`; or the command line around the suites. No suite looks into a server:
 //! the suites reach a server only over its socket.
 //!
-//! Rules that every suite keeps: setup lies outside the timed part; values read are compared with the written ones,
-//! byte by byte; every figure is printed beside its payload, concurrency, durability and backend; compared stores run
+//! Rules of every suite: setup lies outside the timed part. Values that are read are compared with the written ones,
+//! byte by byte. Every figure is printed beside its payload, concurrency, durability and backend. Compared stores run
 //! alternately in one process, and the reported ratio of two stores is the median of the ratios of the rounds.
 
 mod account;

@@ -1,4 +1,4 @@
-//! Parsers of option values, and checks of options that the command line's parser does not make.
+//! Parsers of option values, and checks of options that the parser of the command line does not make.
 
 use thalweg_engine::BackendKind;
 use thalweg_load::{Arrivals, Objective};
@@ -9,14 +9,14 @@ pub(crate) use thalweg_load::options::{
     check_window, max_rate_within, only, parse_duration, parsed, rate_within, require, within,
 };
 
-/// Returns an error if a search is to run with arrivals whose rate changes during a run.
+/// Returns an error if a search is requested together with arrivals whose rate changes during a run.
 pub(crate) fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(), BenchError> {
     let is_steady = search.is_none() || arrivals.change().is_none();
     require(is_steady, "--arrivals", "a search needs runs at one rate: constant or poisson")
 }
 
-/// Returns an error if arrivals are given to a load without a schedule. Evenly spaced arrivals are the default, so they
-/// count as not given.
+/// Returns an error if arrivals are given for a load without a schedule. Evenly spaced arrivals are the default, so
+/// they count as not given.
 pub(crate) fn scheduled(arrivals: Arrivals, is_scheduled: bool) -> Result<(), BenchError> {
     let is_valid = is_scheduled || arrivals == Arrivals::Constant;
     require(is_valid, "--arrivals", "only a load with a rate has arrivals: give --rate")

@@ -1,11 +1,12 @@
 //! The resource that was at its limit in the runs of a search: processors, fsync, network, or a queue in the server.
 //!
-//! Owns: the evidence of each run, and the verdict from that of the lowest rate that failed. Does not own: the search,
-//! and the measuring of the resources.
+//! Owns: the evidence of each run, and the verdict, which follows from a run at the lowest rate that failed. Does not
+//! own: the search, or the measuring of the resources.
 //!
-//! The evidence is a share of the run's time for each resource. A resource whose share reaches its threshold is
-//! saturated; several can be. If none is, but commands spend most of the server's time in the queue, the queue is
-//! named: something that is not measured here, such as a lock, holds the thread that empties it.
+//! The evidence has a share for each resource, mostly of the run's time. A resource whose share reaches its threshold
+//! is saturated, and several can be. If none is saturated, but commands spend most of the server's time in the queue,
+//! the verdict names the queue. Then something that is not measured here, such as a lock, delays the thread that
+//! empties the queue.
 
 use std::{fs, net::SocketAddr};
 
@@ -17,25 +18,27 @@ use crate::{
     usage::RunResources,
 };
 
-/// Share of all processors that the server and a generator on its machine use together, above which they are saturated.
+/// Share of all processors above which they count as saturated. It is the sum over the server and a load generator on
+/// the same machine.
 const CPU: f64 = 0.9;
-/// Share of the run during which one server thread is on a processor, above which that thread counts as saturated.
+/// Share of the run that one thread of the server is running, above which this thread counts as saturated.
 const THREAD: f64 = 0.95;
-/// Share of the time in which the log syncs, above which the disk is saturated.
+/// Share of the run during which the log syncs, above which the disk counts as saturated.
 const FSYNC: f64 = 0.8;
-/// Share of the link's speed above which the network is saturated.
+/// Share of the link's speed above which the network counts as saturated.
 const NETWORK: f64 = 0.8;
-/// Share of a command's time in the server that it spends in the queue, above which the queue is named.
+/// Share of a command's time in the server that the command spends in the queue, above which the verdict names the
+/// queue.
 const QUEUE: f64 = 0.5;
 
-/// Shares of the resources that one run used; `None` if a share is not known.
+/// Shares of the resources that one run used. `None` means that a share is not known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
-    /// Processors that the server used, and the load generator.
+    /// Numbers of processors that the server and the load generator used.
     processors: (Option<f64>, f64),
-    /// Number of processors of the machine; `None` if the server is on another one, whose processors are not known.
+    /// Number of processors of the machine; `None` if the server runs on another machine, where it is not known.
     all_processors: Option<f64>,
-    /// Name and share of the busiest thread of the server.
+    /// Name of the busiest thread of the server, and the share of the run during which it was running.
     thread: Option<(String, f64)>,
     fsync: Option<f64>,
     network: Option<f64>,
@@ -43,7 +46,7 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
-    /// Collects the evidence of a run on a server at this address.
+    /// Collects the evidence of a run. `server` is the server's address.
     pub(crate) fn of<C>(outcome: &Outcome<C>, account: &Account, server: Option<SocketAddr>) -> Self {
         let RunResources { server: cost, generator_cpu, server_thread, clocks, .. } = outcome.spent;
         let seconds = clocks.seconds.max(1e-9);
@@ -52,7 +55,7 @@ impl Evidence {
         let link = is_remote.then(link_bytes_per_second).flatten();
         Self {
             processors: (cost.map(|cost| cost.cpu_seconds / seconds), generator_cpu / seconds),
-            // The process of the server is only known on this machine.
+            // The process of a server is known only if it is on this machine.
             all_processors: cost.and_then(|_| std::thread::available_parallelism().ok()).map(|all| all.get() as f64),
             thread: server_thread.map(|thread| (thread.name().to_owned(), thread.share)),
             fsync: account.fsync_seconds().map(|busy| busy / seconds),
@@ -103,9 +106,9 @@ impl SearchEvidence {
         self.runs.push((rate, evidence));
     }
 
-    /// Describes the resource that was saturated in the last failed run at the lowest rate that failed; `None` if no
-    /// run failed. If the search ended before a rate had failed twice, it is the lowest rate above the knee with a
-    /// failed run.
+    /// Describes the saturated resource, according to the last failed run at the lowest rate that failed twice. If the
+    /// search ended before a rate had failed twice, uses the lowest rate above the knee with a failed run. If the load
+    /// generator limited the search, names its CPU. `None` if the server did not limit the search, or if no run failed.
     fn verdict(&self, knee: &Knee) -> Option<String> {
         match knee.limited_by {
             Limit::MaxRate | Limit::Machine => return None,
@@ -115,7 +118,7 @@ impl SearchEvidence {
         let failed = knee.trials.iter().filter(|(_, how)| matches!(how, Trial::Fail(_))).map(|(rate, _)| *rate);
         let above = failed.filter(|rate| knee.rate.is_none_or(|knee| *rate > knee));
         let rate = knee.fails_at.or_else(|| above.reduce(f64::min))?;
-        // Each run of the search has one evidence, in the same order.
+        // Evidence and trials have the same order, one of each for every run of the search.
         let mut runs = self.runs.iter().zip(&knee.trials).rev();
         let ((_, evidence), _) = runs.find(|(_, (other, how))| *other == rate && matches!(how, Trial::Fail(_)))?;
         let found = evidence.saturated();
@@ -150,8 +153,8 @@ impl SearchEvidence {
     }
 }
 
-/// Returns the speed of this machine's fastest link in use, in bytes per second; `None` if the kernel does not name it,
-/// as on many virtual machines.
+/// Returns the speed of the fastest link of this machine that is in use, in bytes per second. `None` if the kernel does
+/// not report it, as on many virtual machines.
 fn link_bytes_per_second() -> Option<f64> {
     let speed = |entry: fs::DirEntry| {
         let text = fs::read_to_string(entry.path().join("speed")).ok()?;
@@ -180,7 +183,7 @@ mod tests {
         assert_eq!(cpu, "CPU (95 % of all processors: server 1.20, generator 0.700)");
         let thread = named(Evidence { thread: Some(("log".to_owned(), 0.99)), ..idle() });
         assert_eq!(thread, "CPU of the server's thread log (99 % busy)");
-        // A queue is long behind a busy disk: the disk is the reason.
+        // A queue becomes long if the disk is busy, so the disk is the reason.
         let fsync = named(Evidence { fsync: Some(0.93), queue: Some(0.8), ..idle() });
         assert_eq!(fsync, "fsync (the log syncs 93 % of the time)");
         assert_eq!(named(Evidence { network: Some(0.9), ..idle() }), "network (90 % of the link's speed)");

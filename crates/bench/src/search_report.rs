@@ -1,8 +1,8 @@
-//! The result of a search for the highest rate, for people: the response times over the rates as a plot, and the knee
-//! in a sentence.
+//! The result of a search for the highest rate, for people: a plot of the response times over the rates, and a sentence
+//! about the knee.
 //!
 //! Does not own: the search and its judgement (`thalweg_load`), the table of its runs, which each suite has, or the
-//! resource that was saturated (`saturation`).
+//! saturated resource (`saturation`).
 
 use crate::{
     load::{Knee, Limit, Objective, Outcome},
@@ -12,16 +12,16 @@ use crate::{
     },
 };
 
-/// Response times of the runs of a search.
+/// Response times in all runs of a search.
 #[derive(Debug)]
 pub(crate) struct SearchCourse<'a> {
     objective: &'a Objective,
-    /// Rate of each run, and its time in microseconds for each of the [`percentiles`].
+    /// Rate of each run, and its response time in microseconds at each of the [`percentiles`].
     runs: Vec<(f64, Vec<f64>)>,
 }
 
 impl<'a> SearchCourse<'a> {
-    /// Creates the course of a search for this objective, before its first run.
+    /// Creates the course of a search for this objective, without runs.
     pub(crate) fn new(objective: &'a Objective) -> Self {
         Self { objective, runs: Vec::new() }
     }
@@ -32,8 +32,8 @@ impl<'a> SearchCourse<'a> {
         self.runs.push((rate, times.collect()));
     }
 
-    /// Draws the response times over the rates, with the bounds of the objective. `name` is that of the plot's file,
-    /// and `unit` that of the rates, such as `requests/s`.
+    /// Draws the response times over the rates, with the bounds of the objective. `name` is the name of the plot's
+    /// file, and `unit` is the unit of the rates, such as `requests/s`.
     pub(crate) fn plot(mut self, name: &str, title: &str, unit: &str) -> Plot {
         self.runs.sort_by(|(left, _), (right, _)| left.total_cmp(right));
         let line = |name: String, of: usize| -> plots::Line {
@@ -60,7 +60,7 @@ fn percentiles(objective: &Objective) -> impl Iterator<Item = f64> {
     [50.0, 99.0].into_iter().chain(bounded.filter(|percentile| ![50.0, 99.0].contains(percentile)))
 }
 
-/// Describes the result of a search in a sentence. `what` names the load and its durability, and `unit` is that of the
+/// Describes the result of a search in a sentence. `what` names the load and its durability. `unit` is the unit of the
 /// rates, such as `requests/s`.
 pub(crate) fn sentence(knee: &Knee, objective: &Objective, what: &str, unit: &str) -> String {
     match (knee.rate, knee.fails_at) {
@@ -123,7 +123,7 @@ mod tests {
             course.push(rate, &Outcome::new(tally, 1.0, RunResources::default()));
         }
         let svg = course.plot("search", "response times by rate", "requests/s").svg;
-        // Three percentiles and two bounds, each over two rates.
+        // The plot has lines of three percentiles and two bounds, each with points at two rates.
         assert_eq!(svg.matches("<circle").count(), 10, "{svg}");
         assert!(svg.contains("objective, p99.9") && svg.contains("requests/s offered"), "{svg}");
     }

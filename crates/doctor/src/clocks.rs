@@ -14,30 +14,30 @@ use serde::{Serialize, Serializer};
 
 use crate::{Findings, System, Walls, storage::micros};
 
-/// Step of the wall clock, while it was observed, that synchronising by slewing cannot explain: that changes the clock
-/// by at most half a millisecond in a second.
+/// Step of the wall clock above which the doctor reports it. Synchronisation by slewing (running the clock slightly
+/// faster or slower) changes the clock by at most half a millisecond in a second, so it cannot explain such a step.
 const STEP: Duration = Duration::from_millis(5);
-/// Bound of the kernel on the error of a synchronised clock above which it is reported. The kernel lets the bound grow
-/// by half a millisecond in a second, and systemd-timesyncd asks its server every 34 minutes, so the bound of a good
-/// clock reaches 1.02 s. `thalweg cluster doctor` reports clocks that differ by 10 s.
+/// Error bound of a synchronised clock above which the doctor reports the clock. The kernel maintains this bound: it
+/// raises it by half a millisecond in a second, and systemd-timesyncd asks its server every 34 minutes, so the bound of
+/// a good clock reaches 1.02 s. `thalweg cluster doctor` reports clocks that differ by 10 s.
 const MAX_ERROR: Duration = Duration::from_secs(3);
 /// Clock sources whose reading takes a system call or access to a slow device.
 const SLOW_SOURCES: [&str; 5] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"];
-/// Minimum suspension that is reported. A smaller difference between the two clocks comes from the time between their
-/// readings.
+/// Minimum suspension that is reported. The two clocks are not read at the same moment, so smaller differences mean
+/// nothing.
 const MIN_SUSPENSION: Duration = Duration::from_secs(1);
-/// Number of readings whose time is taken.
+/// Number of clock readings over which the time of one reading is averaged.
 const READINGS: u32 = 10_000;
 
-/// Synchronisation of the wall clock, as the kernel knows it.
+/// Synchronisation of the wall clock, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ntp {
     /// True if a program keeps the clock synchronised.
     pub synchronised: bool,
-    /// Largest error that the kernel assumes.
+    /// Largest error of the wall clock that the kernel assumes.
     #[serde(rename = "max_error_micros", serialize_with = "in_micros")]
     pub max_error: Duration,
-    /// Correction that is still to be made.
+    /// Correction of the wall clock that the kernel still has to apply.
     #[serde(rename = "offset_micros", serialize_with = "in_micros")]
     pub offset: Duration,
 }
@@ -52,10 +52,10 @@ pub struct Clocks {
     /// Time for which the wall clock was observed.
     #[serde(rename = "observed_micros", serialize_with = "in_micros")]
     pub observed: Duration,
-    /// Largest step of the wall clock in this time.
+    /// Largest step of the wall clock while it was observed.
     #[serde(rename = "largest_step_micros", serialize_with = "in_micros")]
     pub largest_step: Duration,
-    /// Time for which the machine was suspended since its start: the monotonic clock stood still meanwhile.
+    /// Time for which the machine was suspended since its start. The monotonic clock does not count this time.
     #[serde(rename = "suspended_micros", serialize_with = "in_micros")]
     pub suspended: Duration,
     /// Synchronisation; `None` if the system does not report it.
@@ -85,9 +85,10 @@ impl Clocks {
     }
 }
 
-/// Returns the time by which the clock that goes on in a suspended machine is ahead of the monotonic one.
+/// Returns the time for which the machine was suspended: the difference between the clock that counts suspensions
+/// (`CLOCK_BOOTTIME`) and the monotonic clock.
 fn suspended() -> Duration {
-    // The monotonic clock is read last, so that the time between the readings does not count.
+    // The monotonic clock is read last, so the time between the two readings is not taken for a suspension.
     let since = |clock: ClockId| {
         let time = clock_gettime(clock);
         Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -117,7 +118,7 @@ fn ntp() -> Option<Ntp> {
     })
 }
 
-/// Judges the clocks.
+/// Adds a finding for each problem with the clocks.
 pub(crate) fn judge(clocks: &Clocks, found: &mut Findings) {
     if clocks.largest_step > STEP {
         found.weakness(

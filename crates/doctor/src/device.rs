@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::System;
 
-/// Kind of a device. It determines how fast an honest sync can be.
+/// Kind of a block device. It determines how fast a sync can be that really stores the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceClass {
@@ -18,7 +18,7 @@ pub enum DeviceClass {
     PersistentMemory,
     /// A disk that a hypervisor, a cloud or another server provides.
     Virtual,
-    /// Memory that loses its contents with the power (`ram`, `zram`).
+    /// Memory that loses its contents without power (`ram`, `zram`).
     Memory,
     /// A file of another file system (`loop`).
     Loop,
@@ -45,28 +45,28 @@ impl DeviceClass {
 /// A block device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
-    /// Name of the whole disk, such as `nvme0n1`. Several names, joined by commas, for a device that consists of
-    /// others.
+    /// Name of the whole disk, such as `nvme0n1`. If the device consists of several disks, their names joined by
+    /// commas.
     pub name: String,
-    /// Kind of the device. For a device that consists of several disks: the kind with the weakest promise.
+    /// Kind of the device. [`Unknown`](DeviceClass::Unknown) if the device consists of disks of different kinds.
     pub class: DeviceClass,
-    /// Vendor and model, if the device reports them.
+    /// Vendor and model; `None` if the device does not report them, or if it consists of disks of different models.
     pub model: Option<String>,
-    /// Cache of the device as the kernel sees it: `write back` (a sync flushes it) or `write through` (it flushes
-    /// nothing).
+    /// Cache of the device, as the kernel sees it. With `write back` a sync sends a flush to the device; with `write
+    /// through` it sends none.
     pub write_cache: Option<String>,
 }
 
-/// Names in vendors and models of disks that hypervisors and clouds provide.
+/// Parts of vendor and model names by which disks of hypervisors and clouds are recognised.
 const VIRTUAL: [&str; 10] =
     ["QEMU", "VMware", "VBOX", "Virtual", "Msft", "Amazon Elastic", "Google", "PersistentDisk", "Xen", "LIO-ORG"];
 
-/// Maximum depth of devices that consist of others (LVM on dm-crypt on RAID on partitions).
+/// Maximum number of layers of devices that are followed, such as LVM on dm-crypt on RAID on partitions.
 const MAX_DEPTH: usize = 8;
 
 impl Device {
-    /// Returns the device with these numbers; `None` if the system does not describe it, as for a file system without a
-    /// block device.
+    /// Returns the device with this major and minor number. `None` if the system does not describe it, for example
+    /// because the file system has no block device.
     #[must_use]
     pub fn of(system: &System, major: u32, minor: u32) -> Option<Self> {
         let link = system.path(&format!("sys/dev/block/{major}:{minor}"));
@@ -80,7 +80,7 @@ impl Device {
 
     fn of_disk(system: &System, name: &str) -> Self {
         let text = |file: &str| system.text(&format!("sys/block/{name}/{file}")).filter(|text| !text.is_empty());
-        // A virtio disk has the number of its vendor in the place of a name.
+        // A virtio disk reports the number of its vendor instead of a name.
         let parts = [text("device/vendor").filter(|vendor| !vendor.starts_with("0x")), text("device/model")];
         let model = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
         let is_rotating = text("queue/rotational").map(|text| text == "1");
@@ -100,7 +100,7 @@ impl Device {
         if self.model != other.model {
             self.model = None;
         }
-        // One disk with a cache makes the whole device one with a cache.
+        // If one of the disks has a volatile cache, the whole device has one.
         if other.write_cache.as_deref() == Some("write back") {
             self.write_cache.clone_from(&other.write_cache);
         }
@@ -108,12 +108,12 @@ impl Device {
     }
 }
 
-/// Adds the names of the whole disks of which a device consists.
+/// Adds the names of the disks below the device in `dir` to `found`.
 fn collect_disks(dir: &Path, depth: usize, found: &mut BTreeSet<String>) {
     let slaves = fs::read_dir(dir.join("slaves")).into_iter().flatten().flatten();
     let slaves: Vec<_> = slaves.filter_map(|entry| fs::canonicalize(entry.path()).ok()).collect();
     if slaves.is_empty() || depth == MAX_DEPTH {
-        // The directory of a partition is below that of its disk.
+        // The kernel puts the directory of a partition into that of its disk.
         let whole = if dir.join("partition").exists() { dir.parent().unwrap_or(dir) } else { dir };
         found.extend(whole.file_name().and_then(|name| name.to_str()).map(str::to_owned));
         return;

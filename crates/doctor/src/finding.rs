@@ -10,7 +10,7 @@ pub enum Severity {
     Problem,
     /// A node works, but is slower or tolerates fewer failures than it could.
     Weakness,
-    /// A property that an operator should know, or that this command cannot determine.
+    /// A property that an operator should know, or a property that this command cannot determine.
     Note,
 }
 
@@ -31,9 +31,9 @@ impl Severity {
 pub struct Finding {
     /// Weight of the finding.
     pub severity: Severity,
-    /// Stable code for programs.
+    /// Code of the rule for programs. It does not change between versions.
     pub code: &'static str,
-    /// Description of what was found, with the measured value.
+    /// Description of the finding, with the measured value.
     pub message: String,
     /// Consequence for a node.
     pub meaning: String,
@@ -78,7 +78,8 @@ impl Findings {
         self.0.push(Finding { severity, code, message, meaning, next });
     }
 
-    /// Sorts the findings: the worst first, and otherwise in the order in which they were added.
+    /// Sorts the findings by severity, the worst first. Findings of one severity stay in the order in which they were
+    /// added.
     pub fn sort(&mut self) {
         self.0.sort_by_key(|finding| finding.severity);
     }

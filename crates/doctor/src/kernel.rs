@@ -9,30 +9,33 @@ use serde::Serialize;
 
 use crate::{Findings, SyncTimes, System, space::shown, storage::micros};
 
-/// Length of the queue of connections that a server asks for at each of its ports.
+/// Number of connections that a server asks the kernel to queue at each of its ports.
 const BACKLOG: u64 = 1024;
-/// Time for which unwritten data may keep the disk busy before it is reported. Syncs wait behind it.
+/// Time that the disk needs to write the maximum of unwritten data, above which the doctor reports it. Syncs may wait
+/// as long as this.
 const LONG_WRITEBACK: Duration = Duration::from_secs(10);
-/// Preference for swapping from which the doctor reports it, if there is swap. 60 is the kernel's default.
+/// Value of `vm.swappiness` from which the doctor reports it, if the machine has swap space. 60 is the kernel's
+/// default.
 const EAGER_SWAPPING: u64 = 10;
 
-/// Settings of the kernel; `None` where the system does not report one.
+/// Settings of the kernel. A setting is `None` if the system does not report it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Kernel {
-    /// Release, such as `6.18.5`.
+    /// Release of the kernel, such as `6.18.5`.
     pub release: Option<String>,
-    /// Amount of unwritten bytes of files at which writers are held up (`vm.dirty_bytes`, or `vm.dirty_ratio` of the
-    /// memory).
+    /// Bytes of unwritten file data at which the kernel makes writers wait (`vm.dirty_bytes`, or `vm.dirty_ratio`
+    /// percent of the memory).
     pub dirty_bytes: Option<u64>,
-    /// Amount of unwritten bytes at which the kernel begins to write in the background.
+    /// Bytes of unwritten file data at which the kernel begins to write in the background.
     pub dirty_background_bytes: Option<u64>,
-    /// Age in hundredths of a second at which the kernel writes data.
+    /// Age in hundredths of a second at which the kernel writes unwritten file data.
     pub dirty_expire_centisecs: Option<u64>,
-    /// Interval in hundredths of a second at which the kernel looks for such data; 0 is never.
+    /// Interval in hundredths of a second at which the kernel looks for unwritten data of this age. 0 means never.
     pub dirty_writeback_centisecs: Option<u64>,
     /// Use of transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
-    /// Effort for huge pages at a page fault: `always`, `defer`, `defer+madvise`, `madvise` or `never`.
+    /// Effort of the kernel to find a huge page when a program first uses memory: `always`, `defer`, `defer+madvise`,
+    /// `madvise` or `never`.
     pub huge_pages_defrag: Option<String>,
     /// Preference for swapping memory over dropping cached files (`vm.swappiness`).
     pub swappiness: Option<u64>,
@@ -40,17 +43,17 @@ pub struct Kernel {
     pub swap_bytes: Option<u64>,
     /// Longest queue of connections that a program may request (`net.core.somaxconn`).
     pub somaxconn: Option<u64>,
-    /// Policy for memory that is allocated and not used yet (`vm.overcommit_memory`).
+    /// Policy for memory that programs allocate and do not use yet: 0, 1 or 2 (`vm.overcommit_memory`).
     pub overcommit: Option<u64>,
 }
 
 impl Kernel {
-    /// Reads the settings. `memory_bytes` is the memory of the machine.
+    /// Reads the settings. `memory_bytes` is the memory of the machine, of which some settings state a percentage.
     #[must_use]
     pub fn read(system: &System, memory_bytes: Option<u64>) -> Self {
         let vm = |name: &str| system.number(&format!("proc/sys/vm/{name}"));
-        // A setting has two forms, and the form that is not in use is 0. The ratio is of the memory that could be
-        // dirty, which is a little less than all memory.
+        // The kernel has this setting in bytes and in percent; the form that is not in use is 0. The percentage applies
+        // to the memory that could hold unwritten data, a little less than all memory.
         let dirty = |bytes: &str, ratio: &str| match vm(bytes) {
             Some(bytes) if bytes > 0 => Some(bytes),
             _ => Some(memory_bytes? / 100 * vm(ratio)?.min(100)),
@@ -72,7 +75,8 @@ impl Kernel {
     }
 }
 
-/// Judges the settings. `syncs` tells how fast the disk writes.
+/// Adds a finding for each unfavourable setting. `syncs` has the measured speed of the disk; `None` if nothing was
+/// measured.
 pub(crate) fn judge(kernel: &Kernel, syncs: Option<&SyncTimes>, found: &mut Findings) {
     writeback(kernel, syncs, found);
     memory(kernel, found);

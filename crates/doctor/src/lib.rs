@@ -51,14 +51,14 @@ pub use self::{
 /// Parameters of an examination.
 #[derive(Clone, Debug)]
 pub struct Examination {
-    /// Time for which syncs are measured; zero measures none.
+    /// Duration of the measurement of syncs. Zero skips it.
     pub probe_time: Duration,
-    /// Disk space that a node wants.
+    /// Disk space that a node needs.
     pub wanted: SpaceNeeds,
-    /// Files and connections that a node wants.
+    /// Files and connections that a node needs.
     pub needs: Needs,
-    /// Lowest memory limit of this process's control groups, in bytes, as a server reads it; `None` if there is none
-    /// below the machine's memory.
+    /// Lowest memory limit of this process's control groups, in bytes, read in the way of a server. `None` if no limit
+    /// is below the machine's memory.
     pub group_memory_bytes: Option<u64>,
 }
 
@@ -82,13 +82,13 @@ pub struct Facts {
 }
 
 /// Reads the facts about this machine and an existing directory, and measures syncs in it. The probe calls `go_on`
-/// between two syncs, and ends early without a result if it returns false.
+/// between two syncs. If `go_on` returns false, the probe ends early without a result.
 ///
 /// # Errors
 ///
-/// Fails if the directory cannot be read, or if a write or sync of the probe fails. If the probe may not write, or
-/// would take space from the reserve of a node, that is no error: then nothing is measured, and a finding has the
-/// reason.
+/// Fails if the directory cannot be read, or if a write or sync of the probe fails. It is no error if the probe may not
+/// write, or if its file would take space from the reserve of a node. Then no syncs are measured, and a finding states
+/// the reason.
 pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool) -> io::Result<(Facts, Findings)> {
     let system = System::of_this_machine();
     let space = Space::read(dir)?;

@@ -16,12 +16,12 @@ use crate::{Findings, System, space::shown};
 /// default it is half of the memory that the system offers.
 const LITTLE_MEMORY: u64 = 256 << 20;
 
-/// Limits of this process; `None` is no limit, or one that the system does not report.
+/// Limits of this process. `None` means no limit, or a limit that the system does not report.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Limits {
-    /// Open files that this process may have now.
+    /// Number of files that this process may have open now.
     pub open_files: Option<u64>,
-    /// Open files up to which this process may raise its limit.
+    /// Number of open files up to which this process may raise its own limit.
     pub open_files_hard: Option<u64>,
     /// Bytes of memory that this process may lock.
     pub locked_bytes: Option<u64>,
@@ -31,24 +31,24 @@ pub struct Limits {
     pub group_memory_bytes: Option<u64>,
     /// Swap space of the machine, in bytes.
     pub swap_bytes: Option<u64>,
-    /// Lowest processor quota of the control groups, in processors.
+    /// Lowest processor quota of the control groups, as a number of processors.
     pub group_processors: Option<f64>,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub processors: usize,
 }
 
-/// Resources that a node needs with the configuration that it will have.
+/// Resources that a node needs with its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// Connections of clients (`max_connections`), each of which takes a file.
+    /// Maximum number of client connections (`max_connections`). Each takes one open file.
     pub connections: u64,
-    /// Files that a node opens in addition: segments, tables, listening sockets.
+    /// Number of files that a node opens beside the connections: segments, tables, listening sockets.
     pub other_files: u64,
 }
 
 impl Limits {
-    /// Reads the limits of this process. `group_memory_bytes` is the lowest memory limit of its control groups, as a
-    /// server reads it.
+    /// Reads the limits of this process. `group_memory_bytes` is the lowest memory limit of its control groups, in
+    /// bytes.
     #[must_use]
     pub fn read(system: &System, group_memory_bytes: Option<u64>) -> Self {
         let files = getrlimit(Resource::Nofile);
@@ -83,7 +83,8 @@ fn group_processors(system: &System) -> Option<f64> {
         } else {
             &["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"]
         };
-        // In a container, the path may be the one that the host sees; then only the mounted directory itself exists.
+        // In a container, the path may be one of the host's tree. Then only the mount point of the control groups
+        // exists here.
         for group in Path::new(path.trim_start_matches('/')).ancestors() {
             for mount in mounts {
                 let dir = Path::new(mount).join(group);
@@ -105,7 +106,7 @@ fn quota_of_v2(system: &System, dir: &Path) -> Option<f64> {
 }
 
 fn quota_of_v1(system: &System, dir: &Path) -> Option<f64> {
-    // Without a quota the file has -1, which is no unsigned number.
+    // If there is no quota, the file contains -1. Parsing it as an unsigned number fails, which gives `None`.
     let read = |name: &str| system.number(dir.join(name).to_str()?);
     ratio(read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?)
 }
@@ -123,7 +124,7 @@ pub(crate) fn judge(limits: &Limits, needs: &Needs, found: &mut Findings) {
 
 fn open_files(limits: &Limits, needs: &Needs, found: &mut Findings) {
     let wanted = needs.connections + needs.other_files;
-    // A server raises its limit to the hard one when it starts.
+    // A server raises its limit of open files to the hard limit when it starts.
     let Some(files) = limits.open_files_hard.filter(|files| *files < wanted) else { return };
     found.weakness(
         "few_open_files",

@@ -20,36 +20,36 @@ pub struct Mount {
     pub kind: String,
     /// Device, or another source such as `overlay` or `server:/export`.
     pub source: String,
-    /// Options of the mount and of the file system.
+    /// Options of the mount and of the file system, each once.
     pub options: Vec<String>,
 }
 
-/// Serializes a path as text, also one that is not UTF-8.
+/// Serializes a path as text. Bytes that are not UTF-8 are replaced.
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 
 impl Mount {
-    /// Returns true if one of the options has this name, with or without a value.
+    /// Returns true if an option has this name, such as `discard` or `data` in `data=journal`.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.options.iter().any(|option| option.split('=').next() == Some(name))
     }
 
-    /// Returns true if the options contain exactly this text, such as `data=journal`.
+    /// Returns true if one of the options is exactly this text, such as `data=journal`.
     #[must_use]
     pub fn is(&self, option: &str) -> bool {
         self.options.iter().any(|has| has == option)
     }
 }
 
-/// Returns the mount that contains a directory, whose path is canonical: of the mounts with the longest mount point,
-/// the last one, which covers the others.
+/// Returns the mount that contains the directory with this canonical path: the one with the longest mount point. If
+/// several have this mount point, the last one hides the others.
 #[must_use]
 pub fn mount_of(system: &System, canonical: &Path) -> Option<Mount> {
     let text = system.text("proc/self/mountinfo")?;
     let mounts = text.lines().filter_map(parse).filter(|mount| canonical.starts_with(&mount.point));
-    // `max_by_key` returns the last of several equal ones.
+    // For equal lengths, `max_by_key` returns the last one.
     mounts.max_by_key(|mount| mount.point.as_os_str().len())
 }
 
@@ -75,7 +75,7 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Replaces the escapes of the kernel: a backslash and three octal digits.
+/// Decodes the kernel's escapes in a path: a backslash and three octal digits.
 fn unescape(text: &str) -> Vec<u8> {
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
     while at < bytes.len() {

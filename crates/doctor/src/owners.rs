@@ -1,5 +1,5 @@
-//! Owners of the files in a data directory. The classic accident: a command that ran once as root left files that the
-//! node's own user cannot open.
+//! Owners of the files in a data directory. The rules find a frequent accident: a command that ran once as root left
+//! files that the node's own user cannot open.
 //!
 //! Does not own: the permissions of the directory, which `thalweg serve` checks too.
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use crate::Findings;
 
-/// Maximum number of files that are looked at. A directory of 100 GiB has less than 4,000.
+/// Maximum number of files that are examined. A data directory of 100 GiB has fewer than 4,000.
 const MAX_FILES: usize = 20_000;
-/// Maximum depth below the directory: `state/default/BACKEND/FILE`.
+/// Maximum depth below the data directory. Its deepest files are `state/default/BACKEND/FILE`.
 const MAX_DEPTH: usize = 4;
 
 /// Owners of a directory and of its files.
@@ -20,17 +20,17 @@ const MAX_DEPTH: usize = 4;
 pub struct Owners {
     /// User id of the directory's owner.
     pub directory: u32,
-    /// User id of this process.
+    /// User id under which this process runs.
     pub own: u32,
     /// True if this process may create files in the directory.
     pub writable: bool,
-    /// Number of files that were looked at.
+    /// Number of files that were examined.
     pub files: usize,
-    /// Number of files with another owner than the directory.
+    /// Number of files whose owner is not the owner of the directory.
     pub foreign_files: usize,
-    /// Name of one of the files with another owner.
+    /// Name of one file whose owner is not the owner of the directory.
     pub foreign_example: Option<String>,
-    /// True if a process has the directory open; `None` if that cannot be known.
+    /// True if a process has the data directory open; `None` if the kernel does not tell.
     pub in_use: Option<bool>,
 }
 
@@ -57,7 +57,7 @@ impl Owners {
 
     fn walk(&mut self, dir: &Path, depth: usize) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            // A symbolic link is looked at itself and not followed.
+            // This reads the owner of a symbolic link itself, and does not follow the link.
             let Ok(metadata) = entry.metadata() else { continue };
             if self.files == MAX_FILES {
                 return;
@@ -74,8 +74,8 @@ impl Owners {
     }
 }
 
-/// Returns true if a process holds the lock on a file. Taking the lock to find out would make a node that starts now
-/// fail, so this reads the kernel's list of locks.
+/// Returns true if a process holds the lock on a file, according to the kernel's list of locks. This function does not
+/// try to take the lock, because a node that starts at this moment would fail.
 fn is_locked(path: &Path) -> Option<bool> {
     let Ok(metadata) = fs::metadata(path) else { return Some(false) };
     let (major, minor) = (rustix::fs::major(metadata.dev()), rustix::fs::minor(metadata.dev()));
@@ -84,7 +84,7 @@ fn is_locked(path: &Path) -> Option<bool> {
     Some(locks.lines().any(|line| line.split_whitespace().any(|word| word == id)))
 }
 
-/// Judges the owners.
+/// Adds a finding for each problem with the owners.
 pub(crate) fn judge(owners: &Owners, found: &mut Findings) {
     let Owners { directory, own, .. } = owners;
     if !owners.writable {
@@ -136,7 +136,7 @@ mod tests {
         let lock = disk.lock("LOCK").unwrap();
         let owners = Owners::read(dir.path()).unwrap();
         assert!(owners.writable && owners.files == 1 && owners.foreign_files == 0, "{owners:?}");
-        // Some sandboxes have an empty list of locks.
+        // In some sandboxes the kernel's list of locks is empty.
         if std::fs::read_to_string("/proc/locks").is_ok_and(|text| !text.is_empty()) {
             assert_eq!(owners.in_use, Some(true));
             assert_eq!(codes(&owners), ["in_use"]);

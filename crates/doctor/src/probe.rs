@@ -1,5 +1,5 @@
-//! Measures syncs with the calls that the log makes: writes into a file that is filled with zeroes, so that its
-//! metadata does not change, and an `fdatasync` after each.
+//! Measures syncs with the same calls as the log: it fills a file with zeroes, overwrites parts of it, and calls
+//! `fdatasync` after each write. Overwriting does not change the metadata of the file.
 //!
 //! Owns: the probe's file and its removal, and the samples. Does not own: the meaning of the times
 //! ([`crate::storage`]). A write that fails ends the probe; a sync is never repeated.
@@ -13,19 +13,19 @@ use std::{
 use serde::Serialize;
 use thalweg_disk::{Disk, File};
 
-/// Size of the probe's file. It is larger than a sync needs, so that the disk does not write the same place again and
-/// again.
+/// Size of the probe's file in bytes. It is much larger than a write, so that the disk does not write the same blocks
+/// again and again.
 pub(crate) const FILE_BYTES: u64 = 16 << 20;
-/// Size of the writes that fill the file with zeroes. Larger writes make the kernel allocate large folios (page-cache
-/// units), which slow down later small writes to the same pages.
+/// Size in bytes of the writes that fill the file with zeroes. Larger writes make the kernel allocate large folios
+/// (page-cache units), which slow down later small writes to the same pages.
 const FILL_BYTES: usize = 64 << 10;
-/// Size of a small write: the unit of the page cache.
+/// Size of a small write in bytes: one page of the page cache.
 const SMALL_BYTES: usize = 4096;
-/// Size of a large write.
+/// Size of a large write in bytes.
 const LARGE_BYTES: usize = 1 << 20;
-/// Part of the time that goes to small writes.
+/// Share of the probe's time that goes to small writes; the rest goes to large ones.
 const SMALL_PART: f64 = 0.7;
-/// Beginning of the names of probe files; the id of the process follows.
+/// Prefix of the names of probe files. The id of the process follows it.
 const PREFIX: &str = "doctor-probe-";
 
 /// A file that is filled with zeroes and then overwritten repeatedly. Dropping it removes the file.
@@ -39,11 +39,11 @@ pub struct ProbeFile {
 }
 
 impl ProbeFile {
-    /// Creates the file with this name and length, and syncs it.
+    /// Creates the file with this name and a length of `len` bytes, and syncs it.
     ///
     /// # Errors
     ///
-    /// Fails if the file exists, or cannot be written or synced. Then it is removed.
+    /// Fails if the file exists, or if it cannot be written or synced. A file that this call created is then removed.
     pub fn create(disk: &Arc<dyn Disk>, name: &str, len: u64) -> io::Result<Self> {
         let file = disk.create(name)?;
         let probe = Self { disk: Arc::clone(disk), name: name.to_owned(), file, len, at: 0 };
@@ -58,7 +58,7 @@ impl ProbeFile {
         Ok(probe)
     }
 
-    /// Writes data after the previous write, or at the beginning of the file if the end has no room for it.
+    /// Writes data after the previous write. If it does not fit before the end of the file, writes at the beginning.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl ProbeFile {
     ///
     /// # Errors
     ///
-    /// Fails if the sync fails, which is final.
+    /// Fails if the sync fails. The caller must not repeat it.
     pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
@@ -84,7 +84,7 @@ impl ProbeFile {
 
 impl Drop for ProbeFile {
     fn drop(&mut self) {
-        // If the file cannot be removed now, a later probe removes it.
+        // If removing the file fails here, a later probe removes it.
         let _ = self.disk.remove(&self.name);
     }
 }
@@ -92,20 +92,20 @@ impl Drop for ProbeFile {
 /// Distribution of durations, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sample {
-    /// Number of durations.
+    /// Number of measured durations.
     pub count: usize,
-    /// Median.
+    /// Median of the durations.
     pub p50_micros: f64,
-    /// 90th percentile.
+    /// 90th percentile of the durations.
     pub p90_micros: f64,
-    /// 99th percentile.
+    /// 99th percentile of the durations.
     pub p99_micros: f64,
     /// Longest duration.
     pub max_micros: f64,
 }
 
 impl Sample {
-    /// Describes durations; `None` if there are none.
+    /// Computes the percentiles of durations; `None` if there are none.
     #[must_use]
     pub fn of(mut durations: Vec<Duration>) -> Option<Self> {
         durations.sort_unstable();
@@ -124,37 +124,38 @@ impl Sample {
     }
 }
 
-/// Times of syncs in a directory.
+/// Times of syncs that the probe measured in a directory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SyncTimes {
     /// Size in bytes of the small writes.
     pub small_bytes: usize,
     /// Times of an `fdatasync` after one small write.
     pub small: Sample,
-    /// Size in bytes of the large writes.
+    /// Size in bytes of each large write.
     pub large_bytes: usize,
-    /// Bytes per second of large writes, each with an `fdatasync`.
+    /// Throughput of large writes, each followed by an `fdatasync`, in bytes per second.
     pub large_bytes_per_second: f64,
 }
 
-/// Steps of the wall clock, seen against the monotonic clock.
+/// Observations of the wall clock, compared with the monotonic clock to find steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Walls {
     /// Monotonic and wall time of the last observation.
     last: Option<(Duration, Duration)>,
-    /// Time since the first observation.
+    /// Time from the first observation to the last one.
     pub observed: Duration,
-    /// Largest difference between the steps of both clocks from one observation to the next.
+    /// Largest step of the wall clock: the difference between the times that both clocks measured from one observation
+    /// to the next.
     pub largest_step: Duration,
     began: Option<Instant>,
 }
 
-/// Longest time that reading both clocks may take. A process that was suspended between the two readings would see a
-/// step.
+/// Longest time that reading both clocks may take; slower observations are dropped. If the system suspended the process
+/// between the two readings, the clocks would seem to step.
 const MAX_READING: Duration = Duration::from_micros(200);
 
 impl Walls {
-    /// Reads both clocks.
+    /// Reads both clocks and adds an observation.
     pub fn observe(&mut self) {
         let before = Instant::now();
         let began = *self.began.get_or_insert(before);
@@ -164,7 +165,7 @@ impl Walls {
         }
     }
 
-    /// Adds an observation of the monotonic time, counted from any point, and of the wall time.
+    /// Adds an observation of both clocks. `monotonic` counts from a fixed but arbitrary start, `wall` from 1970.
     pub fn add(&mut self, monotonic: Duration, wall: Duration) {
         if let Some((former, former_wall)) = self.last.replace((monotonic, wall)) {
             let passed = monotonic.saturating_sub(former);
@@ -174,9 +175,9 @@ impl Walls {
     }
 }
 
-/// Measures syncs on a disk for `time`, at least two of each size, and observes the clocks meanwhile. Returns `None` if
-/// `go_on` returned false before the end. The probe's file is removed in each case, and so are those of probes that
-/// were killed.
+/// Measures syncs on a disk for `time`, at least two for each size of write, and observes the clocks meanwhile. Returns
+/// `None` if `go_on` returned false before the end. The probe's file is removed in each case. Files that killed probes
+/// left are removed, too.
 ///
 /// # Errors
 ///
@@ -212,7 +213,7 @@ pub fn measure(
     Ok(Some(SyncTimes { small_bytes: SMALL_BYTES, small, large_bytes: LARGE_BYTES, large_bytes_per_second: rate }))
 }
 
-/// Removes the files of probes whose process has ended.
+/// Removes the files that probes of ended processes left.
 fn remove_leftovers(disk: &Arc<dyn Disk>) -> io::Result<()> {
     for name in disk.list("")? {
         let id = name.strip_prefix(PREFIX).and_then(|id| id.parse::<u32>().ok());

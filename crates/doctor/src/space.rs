@@ -1,4 +1,4 @@
-//! Free space of a file system, compared with the space that a node keeps free and the segments that it prepares.
+//! Free space of a file system, compared with the reserve that a node keeps free and the segments that it prepares.
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::Findings;
 
-/// Number of files below which a file system with a fixed number of them is reported. A node has a file for each
-/// segment and table, which are some hundreds for 100 GiB.
+/// Number of files that can still be created, below which the doctor reports a file system with a fixed number of
+/// files. A node has one file for each segment and table: some hundreds for 100 GiB of data.
 const FEW_FILES: u64 = 4096;
 
 /// Space of the file system that contains a directory, in bytes.
@@ -15,20 +15,20 @@ const FEW_FILES: u64 = 4096;
 pub struct Space {
     /// Size of the file system.
     pub total_bytes: u64,
-    /// Bytes that this process may still use, without those that are reserved for the superuser.
+    /// Free bytes that this process may use. They exclude the bytes that are reserved for the superuser.
     pub available_bytes: u64,
     /// Number of files that can still be created; `None` if the file system has no fixed number.
     pub available_files: Option<u64>,
-    /// Bytes of the log that the directory has already; 0 if no node has run there.
+    /// Bytes of the log that are already in the directory; 0 if no node has run there.
     pub log_bytes: u64,
 }
 
-/// Disk space that a node wants.
+/// Disk space that a node needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceNeeds {
     /// Free bytes below which a node rejects new data (`reserve_bytes`).
     pub reserve_bytes: u64,
-    /// Bytes that a new node allocates before its first write: the segment in use and the prepared ones.
+    /// Bytes that a new node allocates before its first write: the segment in use and the prepared segments.
     pub segments_bytes: u64,
     /// Bytes of log that a node keeps as history (`history_bytes`).
     pub history_bytes: u64,
@@ -52,18 +52,18 @@ impl Space {
     }
 }
 
-/// Returns the bytes that the files of a node's log take on the disk.
+/// Returns the bytes that the log files below `dir` take on the disk.
 fn log_bytes(dir: &Path) -> u64 {
     let files = fs::read_dir(dir.join("log")).into_iter().flatten().flatten();
     // The kernel counts blocks of 512 bytes.
     files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.blocks() * 512).sum()
 }
 
-/// Judges the free space.
+/// Adds a finding for each lack of free space or files.
 pub(crate) fn judge(space: &Space, wanted: &SpaceNeeds, found: &mut Findings) {
     let SpaceNeeds { reserve_bytes, segments_bytes, history_bytes } = *wanted;
     let free = space.available_bytes;
-    // A node that has run here has its segments, and perhaps its history.
+    // If a node has run in this directory, its segments and some of its history already exist.
     let segments_left = segments_bytes.saturating_sub(space.log_bytes);
     let history_left = (segments_bytes + history_bytes).saturating_sub(space.log_bytes);
     let (with_segments, with_history) = (reserve_bytes + segments_left, reserve_bytes + history_left);
@@ -101,7 +101,7 @@ pub(crate) fn judge(space: &Space, wanted: &SpaceNeeds, found: &mut Findings) {
     }
 }
 
-/// Formats a number of bytes.
+/// Formats a number of bytes for people.
 pub(crate) fn shown(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(codes(448 * MIB, None), ["little_room"]);
         assert_eq!(codes(1472 * MIB, Some(1 << 20)), Vec::<&str>::new());
         assert_eq!(codes(1472 * MIB, Some(10)), ["few_files"]);
-        // Where a node has run, its segments and its history are on the disk already.
+        // If a node has run in the directory, its segments and its history are already on the disk.
         assert_eq!(with_log(255 * MIB, None, 5000 * MIB), ["no_room"]);
         assert_eq!(with_log(256 * MIB, None, 192 * MIB), ["little_room"]);
         assert_eq!(with_log(256 * MIB, None, 1216 * MIB), Vec::<&str>::new());
@@ -145,7 +145,7 @@ mod tests {
         fs::create_dir(dir.path().join("log")).unwrap();
         let path = dir.path().join("log/00000001.seg");
         fs::write(&path, "x".repeat(100_000)).unwrap();
-        // Some file systems give a file its blocks when it is written to the disk.
+        // Some file systems allocate the blocks of a file only when they write it to the disk.
         fs::File::open(&path).unwrap().sync_all().unwrap();
         assert!(Space::read(dir.path()).unwrap().log_bytes > 0);
     }

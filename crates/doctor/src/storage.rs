@@ -1,8 +1,9 @@
 //! The file system and the device of a directory, and the meaning of the times that its syncs take.
 //!
-//! Owns: the judgement of speed and honesty. The bounds below follow from physics and from the specifications of
-//! devices; the doc of each constant names its source. A probe can show that a sync is too fast to be one. It cannot
-//! show that a sync of a plausible speed survives a power failure: only the loss of power can.
+//! Owns: the rules about speed, and about honesty: does a sync really store the data? The bounds below follow from
+//! physics and from the specifications of devices; the doc of each constant names its source. A probe can show that a
+//! sync is too fast to be one. It cannot show that a sync of a plausible speed survives a power failure: only the loss
+//! of power can.
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -10,32 +11,34 @@ use serde::Serialize;
 
 use crate::{Device, DeviceClass, Findings, Mount, SyncTimes, System, mounts};
 
-/// Time below which no command reaches a device and returns. The fastest drives with a bus of their own state write
-/// latencies of 6 to 10 µs for the command alone; the system call and the interrupt come in addition.
+/// Lower bound of the time in which a command reaches a device and returns. The data sheets of the fastest drives state
+/// write latencies of 6 to 10 µs for the command alone; the system call and the interrupt take additional time.
 const FASTEST_COMMAND_MICROS: f64 = 10.0;
-/// Time below which flash has not programmed a page: the fastest chips state 75 to 100 µs. A shorter sync was
-/// acknowledged from the memory of the drive.
+/// Lower bound of the time in which flash stores a page: the fastest chips state 75 to 100 µs. If a sync takes less,
+/// the drive has acknowledged it from its memory.
 const FASTEST_FLASH_MICROS: f64 = 75.0;
-/// Half a turn of the fastest platters (15,000 per minute): the mean wait until a sector passes the head.
+/// Time of half a turn of the fastest platters (15,000 turns per minute). A sector needs this time on average to reach
+/// the head.
 const HALF_TURN_MICROS: f64 = 2000.0;
-/// Time of a median sync above which a node that waits for it writes less than 50 times a second on one connection.
+/// Median time of a sync above which the doctor reports a slow disk. At this time, one connection makes at most 50
+/// durable writes a second.
 const SLOW_MICROS: f64 = 20_000.0;
-/// Time above which a 99th percentile of syncs means noticeable pauses in durable writes.
+/// 99th percentile of the time of a sync above which the doctor reports pauses of durable writes.
 const PAUSE_MICROS: f64 = 100_000.0;
 
-/// File systems without a disk.
+/// File systems that store their files in memory only.
 const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "devtmpfs"];
-/// File systems that another machine or the host serves.
+/// File systems whose files are stored by another machine, or by the host of a virtual machine.
 const REMOTE: [&str; 9] = ["nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "glusterfs", "lustre"];
-/// File systems that write each change to a new place.
+/// File systems that write each change of a file to a new place on the disk.
 const COPY_ON_WRITE: [&str; 4] = ["btrfs", "zfs", "bcachefs", "nilfs2"];
 
 /// File system and device of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Storage {
-    /// Mount that contains the directory; `None` if the system lists none.
+    /// Mount that contains the directory; `None` if the system does not list it.
     pub mount: Option<Mount>,
-    /// Device of the file system; `None` if it has none, or the system does not describe it.
+    /// Device of the file system; `None` if the file system has none, or if the system does not describe it.
     pub device: Option<Device>,
     /// True if the processor reports a hypervisor.
     pub is_virtual_machine: bool,
@@ -52,7 +55,7 @@ impl Storage {
         let mount = mounts::mount_of(system, &canonical);
         let number = fs::metadata(&canonical)?.dev();
         let of = |number: u64| Device::of(system, rustix::fs::major(number), rustix::fs::minor(number));
-        // File systems with several devices, such as btrfs, have numbers of their own.
+        // A file system with several devices, such as btrfs, has a number of its own that names no device.
         let source = || {
             let source = mount.as_ref().filter(|mount| mount.source.starts_with("/dev/"))?;
             of(fs::metadata(&source.source).ok()?.rdev())
@@ -64,7 +67,7 @@ impl Storage {
     }
 }
 
-/// Judges the file system, and the speed and honesty of its syncs.
+/// Adds findings about the file system, about the speed of syncs, and about signs that syncs do not store the data.
 pub(crate) fn judge(storage: &Storage, syncs: Option<&SyncTimes>, found: &mut Findings) {
     if let Some(mount) = &storage.mount {
         file_system(mount, found);
@@ -256,7 +259,7 @@ fn speed(syncs: &SyncTimes, found: &mut Findings) {
     }
 }
 
-/// Formats a time in microseconds.
+/// Formats a time that is given in microseconds.
 pub(crate) fn micros(micros: f64) -> String {
     match micros {
         m if m < 10.0 => format!("{m:.1} µs"),

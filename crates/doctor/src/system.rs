@@ -1,15 +1,15 @@
-//! Files below `/proc` and `/sys`, from this machine or from a directory that a test has made.
+//! Files below `/proc` and `/sys` of this machine, or below a directory that a test has made.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Maximum number of bytes that are read of one file of the kernel. `mountinfo` of a busy container host has some 100
-/// KiB.
+/// Maximum number of bytes that are read from one file of the kernel. `mountinfo` of a busy container host has some
+/// hundred KiB.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Root below which the kernel's files are.
+/// Root directory below which the kernel's files are read.
 #[derive(Clone, Debug)]
 pub struct System {
     root: PathBuf,
@@ -28,7 +28,7 @@ impl System {
         Self { root: root.to_owned() }
     }
 
-    /// Returns the path of a file, given relative to the root.
+    /// Returns the path of a file that is named relative to the root.
     #[must_use]
     pub fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative)
@@ -43,13 +43,13 @@ impl System {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Reads a file that contains one number.
+    /// Reads a file that contains one number; `None` if it contains none or cannot be read.
     #[must_use]
     pub fn number(&self, relative: &str) -> Option<u64> {
         self.text(relative)?.parse().ok()
     }
 
-    /// Returns the number after a label in a file with lines of the form `label number`.
+    /// Returns the number after `label` in a file with lines of the form `label number`; `None` if there is none.
     #[must_use]
     pub fn field(&self, relative: &str, label: &str) -> Option<u64> {
         let text = self.text(relative)?;
@@ -57,7 +57,7 @@ impl System {
         rest.split_whitespace().next()?.parse().ok()
     }
 
-    /// Returns the word in brackets of a file such as `always [madvise] never`.
+    /// Returns the word in brackets of a file such as `always [madvise] never`: `madvise`. `None` if there is none.
     #[must_use]
     pub fn chosen(&self, relative: &str) -> Option<String> {
         let text = self.text(relative)?;
@@ -65,7 +65,7 @@ impl System {
     }
 }
 
-/// Makes a system with these files, for tests.
+/// Makes a system for a test, with these files in a temporary directory.
 #[cfg(test)]
 pub(crate) fn with_files(files: &[(&str, &str)]) -> (tempfile::TempDir, System) {
     let root = tempfile::tempdir().unwrap();

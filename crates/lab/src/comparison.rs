@@ -1,7 +1,7 @@
 //! Comparison of two measurements of the same figure: the effect, its interval, and the verdict.
 //!
-//! Owns: how samples become an effect. Does not own the estimate of a mean ([`crate::estimate`]), and the order in
-//! which the runs are made, which the suite that measures them decides.
+//! Owns: how samples become an effect. Does not own: the estimate of a mean ([`crate::estimate`]), or the order of the
+//! runs, which the measuring suite decides.
 //!
 //! The effect is the relative change from A to B. It is computed on logarithms, so that B against A and A against B
 //! give the same verdict.
@@ -16,10 +16,10 @@ use crate::{
 /// Probability with which the interval of an effect covers the true effect.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Smallest number of pairs of runs that can be compared. With fewer the interval says nothing.
+/// Smallest number of pairs of runs that can be compared. With fewer pairs the interval says nothing.
 pub const MIN_PAIRS: usize = 6;
 
-/// Smallest number of runs of each side that give a verdict without pairs.
+/// Smallest number of runs of each side for a verdict on runs that are not paired.
 pub const MIN_RUNS: usize = 6;
 
 /// Change of a figure from A to B.
@@ -31,8 +31,8 @@ pub struct Effect {
     pub b: f64,
     /// Relative change from A to B: 0.1 means that B is 10 % higher.
     pub change: f64,
-    /// Ends of the interval of `change`, which covers the true change with probability [`CONFIDENCE`]; `None` without a
-    /// verdict.
+    /// Lower and upper end of the interval of `change`. It covers the true change with probability [`CONFIDENCE`].
+    /// `None` if there is no verdict.
     pub interval: Option<(f64, f64)>,
     /// Judgement of the change.
     pub difference: Difference,
@@ -42,11 +42,11 @@ pub struct Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
-    /// B is better: the whole interval lies on the better side of no change.
+    /// B is better: the whole interval lies on the better side of zero change.
     Better,
-    /// B is worse: the whole interval lies beyond "no change", on the worse side.
+    /// B is worse: the whole interval lies on the worse side of zero change.
     Worse,
-    /// The interval contains no change. There may be a difference that is smaller than the interval.
+    /// The interval contains zero change. The true change may still be any value in the interval.
     NoneSeen,
     /// There are too few valid runs for an interval.
     NoVerdict,
@@ -79,22 +79,21 @@ pub enum Incomparable {
     /// The measurements have too few values for an interval.
     #[error("{found} values are too few for an interval: at least {needed} are needed")]
     TooFew {
-        /// Number of values of the smaller side.
+        /// Number of values of the side that has fewer.
         found: usize,
         /// Number of values that each side must have.
         needed: usize,
     },
-    /// A value is not above 0, so that it has no relative change.
+    /// A value is not above 0. Relative changes exist only between positive values.
     #[error("a value is not above 0, so that there is no relative change")]
     NotPositive,
 }
 
 /// Compares alternating runs: `a[i]` and `b[i]` were made next to each other in time, in changing order.
 ///
-/// Conditions that last longer than a pair of runs affect both runs of the pair and cancel out in their ratio. If one
-/// run is much like the next, neighbouring ratios therefore differ from each other more than they would by chance, or
-/// are independent of each other. The estimate still uses only the slower half of the cosines, which sees a trend of
-/// the ratios over many pairs.
+/// Conditions that last longer than a pair of runs affect both runs of the pair, so they cancel out in the ratio of the
+/// pair. Therefore neighbouring ratios are either independent, or differ more than independent ones would. A trend of
+/// the ratios over many pairs is still possible. To include it, the estimate uses only the slower half of the cosines.
 pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
     let pairs = a.len().min(b.len());
     if pairs < MIN_PAIRS {
@@ -111,12 +110,12 @@ pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Inc
     Ok(Effect::new(mean(&a), mean(&b), &estimate, better))
 }
 
-/// Compares two measurements that were made at different times, from the values of their whole runs.
+/// Compares two measurements that were made at different times. Each run counts as one value.
 ///
-/// Runs may differ as a whole, so a run is one value, however long it was. The interval covers changes between the runs
-/// of each measurement. It cannot cover changes between the two measurements, such as another state of the machine:
-/// only alternating runs can. With fewer than [`MIN_RUNS`] runs of a side there is no interval, and therefore no
-/// verdict.
+/// Runs differ from each other as a whole, so even a long run gives only one value. The interval covers changes between
+/// the runs of each measurement. It cannot cover changes between the two measurements, such as another state of the
+/// machine; only alternating runs can. If a side has fewer than [`MIN_RUNS`] runs, there is no interval, and therefore
+/// no verdict.
 pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
     let found = a.len().min(b.len());
     if found == 0 {
@@ -142,7 +141,7 @@ pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, In
     })
 }
 
-/// Compares the same figure of two stored measurements.
+/// Compares one figure of two stored measurements.
 pub fn compare_samples(a: &Samples, b: &Samples) -> Result<Effect, Incomparable> {
     compare_wholes(&a.wholes(), &b.wholes(), a.better)
 }
@@ -159,7 +158,7 @@ impl Effect {
         }
     }
 
-    /// Returns the effect without a verdict, because the values are those of void runs.
+    /// Returns the effect without a verdict, because its values come from void runs.
     #[must_use]
     pub fn of_void_runs(self) -> Self {
         Self { interval: None, difference: Difference::NoVerdict, ..self }

@@ -1,5 +1,6 @@
 //! Coverage of the intervals, on synthetic measurements whose true effect is known. Their noise is like that of a
-//! shared machine: one value is like the one before it, the level drifts, and neighbours interfere for a while.
+//! shared machine: each value is similar to the one before it, the level drifts, and other programs disturb some values
+//! in a row.
 
 use rand::{Rng as _, RngExt as _};
 use rand_distr::StandardNormal;
@@ -14,12 +15,12 @@ const PAIRS: usize = 12;
 /// Noise of a machine, as a factor that changes from one run or window to the next.
 struct Noise {
     rng: Generator,
-    /// Correlation of a value with the one before it.
+    /// Correlation between a value and the value before it, from 0 to 1.
     correlation: f64,
     last: f64,
-    /// Change of the logarithm from one value to the next.
+    /// Change of the factor's logarithm from one value to the next.
     drift: f64,
-    /// Number of the next values that a neighbour on the machine still disturbs.
+    /// Number of coming values that another program on the machine still disturbs.
     disturbed: u32,
 }
 
@@ -44,7 +45,7 @@ impl Noise {
     }
 }
 
-/// Makes alternating runs, A B B A A B …, whose true values are 1000 and 1000 · ratio.
+/// Compares alternating runs, A B B A A B …, with the true values 1000 for A and 1000 · ratio for B.
 fn in_turns(seed: u64, correlation: f64, ratio: f64) -> Effect {
     let mut noise = Noise::new(seed, correlation);
     let (mut a, mut b) = (Vec::new(), Vec::new());
@@ -62,7 +63,7 @@ fn covers(effect: &Effect, truth: f64) -> bool {
     (low..=high).contains(&(truth - 1.0))
 }
 
-/// Returns the percentage of the comparisons for which `holds` returns true.
+/// Returns the percentage of seeds for which `holds` returns true.
 fn of_100(holds: impl Fn(u64) -> bool) -> f64 {
     (0..REPEATS).filter(|seed| holds(*seed)).count() as f64 * 100.0 / REPEATS as f64
 }
@@ -85,7 +86,7 @@ fn a_against_a_shows_no_difference() {
     }
 }
 
-/// An interval that covers everything would pass the tests above: a difference of 10 % must also be seen.
+/// Intervals that cover everything would pass the tests above. Therefore a true difference of 10 % must be seen.
 #[test]
 fn a_real_difference_is_seen_on_its_side() {
     for correlation in [0.0, 0.5, 0.8] {
@@ -95,8 +96,8 @@ fn a_real_difference_is_seen_on_its_side() {
     }
 }
 
-/// Makes all runs of A and then all runs of B, each of 20 windows. Each run as a whole deviates by about 1 %, and one
-/// run in ten by 8 % more.
+/// Compares all runs of A with all runs of B, which come after them. Each run has 20 windows. Each run as a whole
+/// deviates by about 1 %, and one run in ten by 8 % more.
 fn apart(seed: u64, correlation: f64, runs: usize, ratio: f64) -> Effect {
     let measure = |seed: u64, value: f64| -> Vec<f64> {
         let mut noise = Noise { drift: 0.0, ..Noise::new(seed, correlation) };
@@ -126,7 +127,7 @@ fn the_interval_of_measurements_apart_covers_what_varies_within_them() {
     assert!(better > 95.0, "{better}");
 }
 
-/// Three runs say little about the difference between runs, however many windows they have: there is no verdict.
+/// Three runs say little about the differences between runs, even if they have many windows. So there is no verdict.
 #[test]
 fn few_runs_give_no_verdict() {
     for seed in 0..20 {

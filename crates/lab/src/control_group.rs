@@ -1,11 +1,13 @@
-//! Control groups that limit the processor time or the memory of a process, and count what the process takes.
+//! Control groups that limit the processor time or the memory of a process, and count the resources that the process
+//! uses.
 //!
-//! Owns: the group, which ends with its handle, and the kernel's counts about it. Both versions of control groups are
-//! supported. Does not own: the processes in it. A process that is only [held](ControlGroup::hold) goes back to the
-//! group of this process; one that was [started inside](ControlGroup::command) has to end before the handle is dropped.
+//! Owns: the group, which dropping its handle removes, and the kernel's counts about the group. Both versions of
+//! control groups are supported. Does not own: the processes in the group. A process that was put into the group by
+//! [`hold`](ControlGroup::hold) goes back to the group of this process. A process that was started by
+//! [`command`](ControlGroup::command) has to end before the handle is dropped.
 //!
-//! The kernel counts the page cache of a group's reads and writes as its memory. A process therefore has to be in the
-//! group before it touches a file: pages that were read before belong to another group, and stay there.
+//! The kernel counts the page cache of a group's reads and writes as the group's memory. A process therefore has to be
+//! in the group before it touches a file: pages that were read earlier belong to another group, and stay there.
 
 use std::{
     fs, io,
@@ -17,7 +19,7 @@ use std::{
 /// Period over which the kernel counts the processor time of the group, in microseconds.
 const PERIOD_MICROS: u32 = 100_000;
 
-/// Shell script that enters the groups before `--` and then becomes the command after it.
+/// Shell script that enters the groups named before `--`, and then becomes the command named after it.
 const ENTER: &str =
     "while [ \"$1\" != -- ]; do echo $$ > \"$1/cgroup.procs\" || exit 1; shift; done; shift; exec \"$@\"";
 
@@ -40,7 +42,7 @@ enum Controller {
 }
 
 impl Controller {
-    /// Returns the name of the controller in `/proc/self/cgroup`, with version 1.
+    /// Returns the name by which `/proc/self/cgroup` lists the controller in version 1.
     fn name(self) -> &'static str {
         match self {
             Self::Processor => "cpu",
@@ -49,8 +51,8 @@ impl Controller {
         }
     }
 
-    /// Returns the directories at which the controller's groups may be mounted, with their versions. On machines with
-    /// both versions, those of version 1 have the controllers.
+    /// Returns the directories at which the controller's groups may be mounted, with their versions. If a machine has
+    /// both versions mounted, the controllers belong to version 1.
     fn mounts(self) -> &'static [(&'static str, Version)] {
         const TWO: (&str, Version) = ("/sys/fs/cgroup", Version::Two);
         match self {
@@ -62,7 +64,7 @@ impl Controller {
         }
     }
 
-    /// Returns a file that a group of the controller has.
+    /// Returns the name of a file that each group of this controller has.
     fn file(self, version: Version) -> &'static str {
         match (self, version) {
             (Self::Processor, Version::One) => "cpu.cfs_quota_us",
@@ -82,7 +84,7 @@ struct GroupDirectory {
     controller: Controller,
     version: Version,
     dir: PathBuf,
-    /// Group of this process, to which processes go back.
+    /// Group of this process. Processes go back to it when they leave.
     home: PathBuf,
 }
 
@@ -103,15 +105,16 @@ pub struct GroupMemory {
     pub dirty_bytes: u64,
     /// Number of page faults that waited for the disk.
     pub major_faults: u64,
-    /// Number of times that the group was at its limit, so that the kernel had to free pages of it. Some kernels with
-    /// cgroup version 1 do not count it, and it stays 0.
+    /// Number of times that the group reached its limit, so that the kernel had to free some of its pages. Some kernels
+    /// with version 1 do not count this; the number then stays 0.
     pub times_at_limit: u64,
-    /// Number of processes that the kernel killed because it could free no pages.
+    /// Number of the group's processes that the kernel killed because it could free no pages.
     pub killed: u64,
 }
 
 impl ControlGroup {
-    /// Creates a group that gets this many percent of one processor. Returns the reason if that is not possible here.
+    /// Creates a group that gets at most this many percent of one processor. If that is not possible here, returns the
+    /// reason.
     pub fn with_processor(percent: u32) -> Result<Self, String> {
         let group = Self::create(Controller::Processor)?;
         let place = &group.places[0];
@@ -126,15 +129,15 @@ impl ControlGroup {
         Ok(group)
     }
 
-    /// Creates a group that counts memory and, where the kernel permits it, operations of disks. With a limit it gets
-    /// at most this many bytes of memory and no swap space. Returns the reason if that is not possible here.
+    /// Creates a group that counts memory and, if the kernel permits it, operations of disks. With a limit, the group
+    /// gets at most this many bytes of memory and no swap space. If that is not possible here, returns the reason.
     pub fn with_memory(limit_bytes: Option<u64>) -> Result<Self, String> {
         let mut group = Self::create(Controller::Memory)?;
         let place = &group.places[0];
         if let Some(bytes) = limit_bytes {
             let (limit, bytes) = (place.controller.file(place.version), bytes.to_string());
             place.set(limit, &bytes).map_err(|error| format!("{}/{limit}: {error}", place.dir.display()))?;
-            // Without swap space, or where the kernel does not count it, there is nothing to limit.
+            // If there is no swap space, or if the kernel does not count it, this limit fails and is not needed.
             let _ = match place.version {
                 Version::One => place.set("memory.memsw.limit_in_bytes", &bytes),
                 Version::Two => place.set("memory.swap.max", "0"),
@@ -153,7 +156,7 @@ impl ControlGroup {
         Ok(group)
     }
 
-    /// Returns the directories of the group, which the caller removes.
+    /// Returns the directories of the group without removing them. The caller removes them.
     fn into_directories(mut self) -> Vec<GroupDirectory> {
         std::mem::take(&mut self.places)
     }
@@ -174,7 +177,7 @@ impl ControlGroup {
             }
             let home = mount.join(own_group(&own, controller, version).trim_start_matches('/'));
             let place = GroupDirectory { controller, version, dir, home };
-            // The kernel creates this file if groups here have the controller.
+            // The kernel creates this file in each group that has the controller.
             let has_controller = place.dir.join(controller.file(version)).exists();
             let group = Self { places: vec![place] };
             if has_controller {
@@ -193,7 +196,7 @@ impl ControlGroup {
         command
     }
 
-    /// Returns the directories of the group, which remain if this process ends without dropping the group.
+    /// Returns the directories of the group. They remain if this process ends without dropping the group.
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
         self.places.iter().map(|place| &*place.dir)
     }
@@ -212,7 +215,7 @@ impl ControlGroup {
         let read = |file: &str| fs::read_to_string(place.dir.join(file)).unwrap_or_default();
         Some(match place.version {
             Version::One => GroupMemory {
-                // A charge that memory and swap space together refuse counts in the second file only.
+                // If memory and swap space together reach the limit, only the second file counts it.
                 times_at_limit: count_of(&read("memory.failcnt")) + count_of(&read("memory.memsw.failcnt")),
                 killed: count_after(&read("memory.oom_control"), "oom_kill").unwrap_or(0),
                 ..GroupMemory::of_version_one(&read("memory.stat"))
@@ -221,9 +224,9 @@ impl ControlGroup {
         })
     }
 
-    /// Returns the number of read operations that the disks have done for the group since it exists; `None` if the
+    /// Returns the number of read operations that the disks have done for the group since its creation; `None` if the
     /// group does not count them. Reads from the page cache need no operation, and one operation may read several
-    /// blocks in a row.
+    /// adjacent blocks.
     pub fn disk_reads(&self) -> Option<u64> {
         let place = self.directory(Controller::Disk)?;
         let text = fs::read_to_string(place.dir.join(place.controller.file(place.version))).ok()?;
@@ -239,17 +242,17 @@ impl ControlGroup {
 }
 
 impl GroupDirectory {
-    /// Makes the kernel count the operations of all disks for a group of version 1. It counts those of a disk from the
-    /// moment on at which a rule about the disk was written, even one that limits nothing, which is what 0 means.
+    /// Makes the kernel count the operations of all disks for a group of version 1. The kernel begins to count a disk's
+    /// operations when a rule about the disk is written. The rule written here is 0, which limits nothing.
     fn count_operations(&self) {
         let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
         for device in disks.filter_map(|disk| fs::read_to_string(disk.path().join("dev")).ok()) {
-            // Where the kernel refuses the rule, no operations are counted.
+            // If the kernel refuses the rule, it does not count the operations of this disk.
             let _ = self.set("blkio.throttle.read_iops_device", &format!("{} 0", device.trim()));
         }
     }
 
-    /// Writes a file that the kernel has created. No other file may be created in a group.
+    /// Writes text to a file that the kernel has created in the group. Other files cannot be created there.
     fn set(&self, file: &str, text: &str) -> io::Result<()> {
         let mut file = fs::File::options().write(true).open(self.dir.join(file))?;
         io::Write::write_all(&mut file, text.as_bytes())
@@ -259,13 +262,14 @@ impl GroupDirectory {
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         for place in &self.places {
-            // Works once no process is in it. With version 2 the second attempt finds nothing.
+            // The removal works if no process is in the group. In version 2 several controllers share the directory, so
+            // it may already be removed.
             let _ = fs::remove_dir(&place.dir);
         }
     }
 }
 
-/// A process in the group.
+/// Handle of a process in the group. Dropping it moves the process back to the group of this process.
 #[derive(Debug)]
 pub struct HeldProcess<'a> {
     group: &'a ControlGroup,
@@ -275,7 +279,7 @@ pub struct HeldProcess<'a> {
 impl Drop for HeldProcess<'_> {
     fn drop(&mut self) {
         for place in &self.group.places {
-            // Fails if the process has ended.
+            // This write fails if the process has ended, which does no harm.
             let _ = fs::write(place.home.join("cgroup.procs"), self.process.to_string());
         }
     }
@@ -308,30 +312,31 @@ impl GroupMemory {
     }
 }
 
-/// Returns the number that a file of the kernel consists of; 0 without one.
+/// Parses a kernel file that contains only a number; 0 if it contains none.
 fn count_of(text: &str) -> u64 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// Returns the number in the line `label number`.
+/// Returns the number in the line `label number`; `None` if there is no such line.
 fn count_after(text: &str, label: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.split_once(' '));
     lines.find(|(name, _)| *name == label)?.1.trim().parse().ok()
 }
 
-/// Parses `blkio.throttle.io_serviced`, which has lines such as `253:0 Read 17`.
+/// Returns the number of read operations in `blkio.throttle.io_serviced`, which has lines such as `253:0 Read 17`.
 fn reads_of_version_one(text: &str) -> u64 {
     let reads = text.lines().filter_map(|line| line.split_once(" Read "));
     reads.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
 }
 
-/// Parses `io.stat`, which has lines such as `253:0 rbytes=4096 wbytes=0 rios=1 wios=0`.
+/// Returns the number of read operations in `io.stat`, which has lines such as `253:0 rbytes=4096 wbytes=0 rios=1
+/// wios=0`.
 fn reads_of_version_two(text: &str) -> u64 {
     let words = text.split_whitespace().filter_map(|word| word.strip_prefix("rios="));
     words.filter_map(|count| count.parse::<u64>().ok()).sum()
 }
 
-/// Returns the path of a process's group below the mount, from the contents of `/proc/self/cgroup`.
+/// Extracts the path of a process's group below the mount from the contents of `/proc/self/cgroup`.
 fn own_group(groups: &str, controller: Controller, version: Version) -> &str {
     let is_wanted = |line: &&str| match (line.split(':').nth(1), version) {
         (Some(controllers), Version::One) => controllers.split(',').any(|name| name == controller.name()),

@@ -1,4 +1,4 @@
-//! Tests of control groups: the texts of the kernel, and groups of this machine where it permits them.
+//! Tests of control groups: parsing of the kernel's texts, and groups of this machine if it permits them.
 
 use std::{
     process::{Command, Stdio},
@@ -48,7 +48,8 @@ fn a_process_in_the_group_gets_its_share_and_no_more() {
         Err(reason) => return skip("a limit of processor time", &reason),
     };
     let mut busy = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
-    // A busy machine sleeps longer than it was told to, so the processor time is compared with the time that passed.
+    // On a busy machine a thread sleeps longer than requested, so the processor time is compared with the time that
+    // passed.
     let share = |time| {
         let cpu = || Usage::read(MeasuredProcess::Process(busy.id())).cpu;
         let (before, begun) = (cpu(), Instant::now());
@@ -61,7 +62,7 @@ fn a_process_in_the_group_gets_its_share_and_no_more() {
     let limited = share(Duration::from_secs(1));
     assert!(limited < 0.25, "{limited} of the time");
     drop(held);
-    // The others on the machine may leave it little for some time.
+    // Other programs on the machine may leave the process little processor time for a while.
     let is_freed = (0..120).any(|_| share(Duration::from_millis(500)) > 0.25);
     assert!(is_freed, "it gets more afterwards");
     busy.kill().unwrap();
@@ -112,6 +113,6 @@ fn reads_of_the_disk_are_counted() {
         return skip("counts of disk reads", "the file system has no direct reads");
     }
     let reads = group.disk_reads().unwrap() - before;
-    // The program and its libraries may have to be read too.
+    // The program and its libraries may have to be read from the disk too.
     assert!((16..2000).contains(&reads), "{reads} reads of 16 blocks, and of the program");
 }

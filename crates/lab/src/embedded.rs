@@ -1,12 +1,12 @@
 //! The report's JSON inside its HTML page.
 
-/// Begins the element that contains the JSON.
+/// Start tag of the element that contains the JSON.
 const BEGIN: &str = "<script type=\"application/json\" id=\"data\">";
 const END: &str = "</script>";
 
 /// Returns an HTML element that contains `json` and that browsers do not execute.
 pub(crate) fn element(json: &str) -> String {
-    // In JSON, < occurs in strings only. Escaped, no text can end the element.
+    // In JSON, `<` occurs only in strings. With it escaped, no text can end the element.
     format!("{BEGIN}{}{END}", json.replace('<', "\\u003c"))
 }
 

@@ -1,36 +1,36 @@
-//! The mean of a series whose values depend on each other, with an interval that allows for that.
+//! The mean of a series whose values depend on each other, with an interval that accounts for this.
 //!
-//! Figures that are measured one after the other are not independent: a neighbour on the machine, the heat of a
-//! processor or a compaction last for several of them. The usual standard error, which assumes independence, is then
-//! too small, and differences are seen that do not exist.
+//! Figures that are measured one after the other are not independent. A busy neighbour on the machine, the heat of a
+//! processor or a compaction affects several of them. The usual standard error assumes independence. It is then too
+//! small, and shows differences that do not exist.
 //!
-//! Method: the long-run variance is estimated with equally weighted cosines (EWC), an estimator of the same kind as the
-//! one of Newey and West (1987), and the interval is taken from Student's t distribution with as many degrees of
-//! freedom as cosines. Source: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", Journal
-//! of Business and Economic Statistics 36 (2018) 541–559, who recommend it because its intervals keep their promise in
-//! short series, where those of Newey and West with a normal distribution are too narrow. With all cosines of a series
-//! it is the usual t interval for independent values.
+//! Method: equally weighted cosines (EWC) estimate the long-run variance. This estimator is of the same kind as that of
+//! Newey and West (1987). The interval is taken from Student's t distribution with as many degrees of freedom as
+//! cosines. Source: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for Practice", Journal of
+//! Business and Economic Statistics 36 (2018) 541–559. They recommend the method because its intervals have the stated
+//! coverage even in short series. Intervals of Newey and West with a normal distribution are too narrow there. With all
+//! cosines of a series, the result is the usual t interval for independent values.
 
 use std::f64::consts::PI;
 
 use crate::student::two_sided_quantile;
 
-/// Mean of a series, and how well the series determines it.
+/// Mean of a series, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Mean of the values.
     pub mean: f64,
-    /// Standard error of the mean, which allows for dependence between the values.
+    /// Standard error of the mean. It accounts for dependence between the values.
     pub standard_error: f64,
     /// Degrees of freedom of the standard error.
     pub degrees: f64,
 }
 
 impl Estimate {
-    /// Estimates the mean of `values`, which are in the order in which they were measured, from `cosines` cosines: the
-    /// slow ones, up to `cosines / 2` periods over the series. Fewer cosines allow for dependence over a longer time
-    /// and give a wider interval. Returns `None` for less than 2 values or without cosines. More cosines than
-    /// `values.len() - 1` count as that many.
+    /// Estimates the mean of `values`, which are in the order in which they were measured. The slowest `cosines`
+    /// cosines are used; they have up to `cosines / 2` periods over the series. Fewer cosines account for dependence
+    /// over a longer time, and give a wider interval. At most `values.len() - 1` cosines are used. Returns `None` for
+    /// fewer than 2 values or 0 cosines.
     pub fn of(values: &[f64], cosines: usize) -> Option<Self> {
         let count = values.len();
         let cosines = cosines.min(count.saturating_sub(1));
@@ -49,8 +49,8 @@ impl Estimate {
         Some(Self { mean, standard_error, degrees: cosines as f64 })
     }
 
-    /// Returns the difference of two means that were measured independently of each other, with the degrees of freedom
-    /// of Welch and Satterthwaite.
+    /// Returns the difference of two means that were measured independently of each other. Its degrees of freedom
+    /// follow from the formula of Welch and Satterthwaite.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         let (own, others) = (self.standard_error.powi(2), other.standard_error.powi(2));
@@ -59,8 +59,8 @@ impl Estimate {
         Self { mean: self.mean - other.mean, standard_error: (own + others).sqrt(), degrees }
     }
 
-    /// Returns the logarithm of the mean, with the standard error that follows from the slope of the logarithm at the
-    /// mean. Returns `None` if the mean is not above 0.
+    /// Returns the logarithm of the mean. Its standard error is that of the mean divided by the mean. Returns `None` if
+    /// the mean is not above 0.
     pub fn ln(&self) -> Option<Self> {
         (self.mean > 0.0).then(|| Self {
             mean: self.mean.ln(),
@@ -109,8 +109,8 @@ mod tests {
         assert!(Estimate::of(&[0.0; 10], 4).unwrap().ln().is_none());
     }
 
-    /// The interval of a series in which neighbours are much alike (correlation 0.7) covers the true mean about as
-    /// often as it says. The interval for independent values covers it in little more than half of the series.
+    /// Neighbouring values of this series are similar (correlation 0.7). The interval covers the true mean about as
+    /// often as stated. The interval for independent values covers it in little more than half of the series.
     #[test]
     fn dependence_widens_the_interval_as_much_as_it_must() {
         let (series, count) = (1000, 100);

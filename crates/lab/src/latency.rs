@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Histogram of durations from 1 ns to 10 minutes with three significant digits. A longer duration counts as 10
-/// minutes.
+/// Histogram of durations from 1 ns to 10 minutes with three significant digits. Longer durations count as 10 minutes.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -23,8 +22,8 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Creates an empty histogram with two significant digits, which takes an eighth of the memory. Adding it to
-    /// another histogram, or another one to it, is possible.
+    /// Creates an empty histogram with two significant digits. It takes an eighth of the memory, and can be merged with
+    /// histograms of three digits.
     pub fn coarse() -> Self {
         Self { histogram: Histogram::new_with_bounds(1, LONGEST_NANOS, 2).expect("bounds are in order") }
     }
@@ -104,8 +103,8 @@ impl Latencies {
         }
     }
 
-    /// Returns the usual percentiles with their durations, and the number of durations that are not longer. The whole
-    /// distribution is a [`Spectrum`](crate::Spectrum).
+    /// Returns the usual percentiles with their durations, and for each the number of durations that are not longer. A
+    /// [`Spectrum`](crate::Spectrum) has the whole distribution.
     pub fn spectrum(&self) -> Vec<SpectrumLine> {
         SPECTRUM
             .iter()
@@ -160,8 +159,8 @@ pub struct SpectrumLine {
 }
 
 impl SpectrumLine {
-    /// Returns `1/(1 - percentile)`, with the percentile as a share: one duration in this number is longer. Infinite
-    /// for the longest duration.
+    /// Returns `1/(1 - percentile)`, with the percentile as a share. On average one duration in this number is longer.
+    /// Infinite for the longest duration.
     pub fn one_in(&self) -> f64 {
         100.0 / (100.0 - self.percentile)
     }

@@ -1,5 +1,4 @@
-//! Description of the machine and of the measured build. Reports print it, since figures mean nothing without their
-//! machine.
+//! Description of the machine and of the measured build. Reports print both, because figures mean nothing without them.
 
 use std::path::Path;
 
@@ -20,12 +19,12 @@ pub struct Machine {
     pub kernel: String,
     /// Type of the filesystem that holds the benchmark's directory, such as ext4.
     pub filesystem: String,
-    /// Load average of the minute before the run, in runnable tasks. Above 1, other programs were using the machine.
+    /// Average number of runnable tasks in the minute before the run. Above 1, other programs were using the machine.
     pub load_before: Option<f64>,
 }
 
-/// Version, profile and commit of a build: in a report, of the program that generated the load. A server in a process
-/// of its own may be another build.
+/// Version, profile and commit of a build. A report has the build of the program that generated the load. A server in a
+/// process of its own may be another build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Build {
     /// Version of the Thalweg workspace.
@@ -39,8 +38,8 @@ pub struct Build {
 }
 
 impl Machine {
-    /// Reads the machine's description from the kernel; a value that the kernel does not report is left empty. `dir`
-    /// must be on the disk that will be measured.
+    /// Reads the machine's description from the kernel. Values that the kernel does not report stay empty. `dir` must
+    /// be on the disk that will be measured.
     pub fn detect(dir: &Path) -> Self {
         let unknown = || "unknown".to_owned();
         Self {
@@ -61,7 +60,8 @@ impl Machine {
 }
 
 impl Build {
-    /// Describes the running binary. Its commit was recorded while building; programs other than `thalweg` have none.
+    /// Describes the running binary. Its commit was recorded while building. Only `thalweg` records it; other programs
+    /// have none.
     pub fn detect() -> Self {
         let build::Build { commit, is_dirty } = build::get();
         let (version, profile) = (env!("CARGO_PKG_VERSION"), build::profile());
@@ -81,7 +81,7 @@ fn line_of(path: &str, label: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// Returns filesystem type and device of the mount that contains `dir`.
+/// Returns the filesystem type and the device of the mount that contains `dir`.
 fn filesystem_of(dir: &Path) -> Option<String> {
     let mount = thalweg_doctor::mount_of(&System::of_this_machine(), &dir.canonicalize().ok()?)?;
     Some(format!("{} on {}", mount.kind, mount.source))

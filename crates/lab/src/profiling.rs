@@ -1,7 +1,7 @@
 //! Profiles of the measured server: one more run of a load while the server's process is recorded.
 //!
 //! Owns: the option `--profile`, and the plots, tables and sentences of profiles in a report. Does not own: recording
-//! ([`profile`](crate::profile)), and the load, which a suite hands over as a function.
+//! ([`profile`](crate::profile)), or the load, which a suite passes in as a function.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,11 +14,11 @@ use crate::{
     report::{Table, cells, number, plots, table},
 };
 
-/// Longest run under a profile, which is enough for thousands of samples.
+/// Maximum duration of a run under a profile. It is enough for thousands of samples.
 pub const LONGEST_PROFILE: Duration = Duration::from_secs(10);
 /// Number of functions in the table of a profile.
 const FUNCTIONS: usize = 15;
-/// Share of samples without names above which a report says why the names are missing.
+/// Share of samples without function names, from 0 to 1, above which a report explains why the names are missing.
 const MANY_NAMELESS: f64 = 0.3;
 
 /// Options for profiles of the server.
@@ -40,8 +40,8 @@ pub struct Profiler {
 }
 
 impl ProfileOptions {
-    /// Returns the profiler of a server's process, after a check that perf can record it; `None` if the options request
-    /// no profile. perf's files are in `dir` until they are read.
+    /// Returns the profiler of a server's process, after a check that the process can be recorded; `None` if the
+    /// options request no profile. Temporary files of the recordings are in `dir`.
     pub fn profiler(&self, process: Option<u32>, dir: &Path) -> Result<Option<Profiler>, BenchError> {
         if self.profile.is_empty() {
             return Ok(None);
@@ -54,7 +54,8 @@ impl ProfileOptions {
         Ok(Some(Profiler { kinds, process, dir: dir.to_owned() }))
     }
 
-    /// Returns the kinds of profiles, each once: a second one would replace the files of the first.
+    /// Returns the requested kinds of profiles, each once. A second profile of a kind would replace the files of the
+    /// first.
     fn kinds(&self) -> Vec<ProfileKind> {
         let mut kinds = Vec::new();
         for kind in &self.profile {
@@ -67,9 +68,9 @@ impl ProfileOptions {
 }
 
 impl Profiler {
-    /// Runs a load once for each kind of profile, and adds the profiles to the report. `load` returns the items per
-    /// second of its run. `label` describes the load in titles; `place` distinguishes the names of the plots of one
-    /// report.
+    /// Runs a load once for each kind of profile, and adds the profiles to the report. `load` runs it and returns its
+    /// items per second. `label` describes the load in titles. `place` becomes part of the plots' names, so that
+    /// several loads of a report have different ones.
     pub fn run(
         &self,
         (label, place): (&str, &str),

@@ -1,12 +1,12 @@
 //! Seeded randomness: one seed gives the same workload on every machine.
 //!
-//! Owns: the choice of the random generator and of the distributions that the workloads use, and how ranks of a
-//! distribution become keys. Does not own the generator's algorithm and the exponential distribution: they come from
-//! `rand_pcg` and `rand_distr`.
+//! Owns: the choice of the random generator and of the distributions that the workloads use, and the mapping from ranks
+//! of a distribution to keys. Does not own: the algorithm of the generator (`rand_pcg`), or the exponential
+//! distribution (`rand_distr`).
 //!
-//! The generator is named (PCG XSL 128/64 MCG) rather than `rand`'s `SmallRng`, whose algorithm may differ between
-//! versions and platforms. This module has its own [`Zipf`] because every request draws from it: a draw takes 42 ns,
-//! and 98 ns with the one of `rand_distr`.
+//! The generator is PCG XSL 128/64 MCG rather than `rand`'s `SmallRng`, whose algorithm may differ between versions and
+//! platforms. Every request draws from a distribution, so this module has its own [`Zipf`]: a draw takes 42 ns, and 98
+//! ns with the one of `rand_distr`.
 
 use std::sync::{
     Arc,
@@ -23,8 +23,8 @@ pub fn generator(seed: u64) -> Generator {
     Generator::seed_from_u64(seed)
 }
 
-/// Maps a number to an unrelated number, and different numbers to different ones (a bijection of `u64`: the finaliser
-/// of SplitMix64).
+/// Mixes the bits of a number. Different numbers give different results (a bijection of `u64`: the finaliser of
+/// SplitMix64), and similar numbers give unrelated ones.
 #[inline]
 pub const fn mix_bits(value: u64) -> u64 {
     let mut mixed = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -36,10 +36,10 @@ pub const fn mix_bits(value: u64) -> u64 {
 /// Distribution of the operations over the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Distribution {
-    /// Every key is equally likely.
+    /// All keys are equally likely.
     #[default]
     Uniform,
-    /// Few keys take most operations (Zipf distribution with exponent 0.99).
+    /// A few keys take most operations (Zipf distribution with exponent 0.99).
     Zipf,
 }
 
@@ -51,7 +51,8 @@ pub enum KeyChooser {
         /// Number of keys, at least 1.
         keys: u64,
     },
-    /// Few keys take most operations. The frequent keys are scattered over the key space, as in YCSB's scrambled Zipf.
+    /// A few keys take most operations. The frequent keys are scattered over the key space, as in YCSB's scrambled
+    /// Zipf.
     Zipf {
         /// Zipf distribution that draws the rank of a key.
         ranks: Zipf,
@@ -60,11 +61,12 @@ pub enum KeyChooser {
         /// A number coprime to `keys`. The chooser multiplies ranks by it, so that each rank maps to a different key.
         step: u64,
     },
-    /// The keys in order, and again from the first after the last. All clones take turns.
+    /// The keys are chosen in order, and again from the first one after the last. All clones of the chooser share one
+    /// position.
     Sequential {
         /// Number of keys, at least 1.
         keys: u64,
-        /// Number of keys that were drawn.
+        /// Number of keys chosen so far by all clones.
         drawn: Arc<AtomicU64>,
     },
 }
@@ -81,8 +83,7 @@ impl KeyChooser {
         }
     }
 
-    /// Creates a chooser among `keys` keys by a Zipf distribution with this exponent, which is above 0; 0 keys count
-    /// as 1.
+    /// Creates a chooser among `keys` keys by a Zipf distribution. `exponent` is above 0; for `keys` 0 counts as 1.
     pub fn zipf(keys: u64, exponent: f64) -> Self {
         let keys = keys.max(1);
         let mut step = (0x9e37_79b9_7f4a_7c15 % keys).max(1);
@@ -92,18 +93,19 @@ impl KeyChooser {
         Self::Zipf { ranks: Zipf::new(keys, exponent), keys, step }
     }
 
-    /// Creates a chooser like [`zipf`](Self::zipf), but draws the ranks themselves: 0 is the most frequent one.
+    /// Creates a chooser like [`zipf`](Self::zipf) that does not scatter the keys: key 0 is the most frequent one, then
+    /// key 1, and so on.
     pub fn ranks(keys: u64, exponent: f64) -> Self {
         let keys = keys.max(1);
         Self::Zipf { ranks: Zipf::new(keys, exponent), keys, step: 1 }
     }
 
-    /// Creates a chooser of `keys` keys in order; 0 counts as 1.
+    /// Creates a chooser that returns `keys` keys in order; 0 counts as 1.
     pub fn sequential(keys: u64) -> Self {
         Self::Sequential { keys: keys.max(1), drawn: Arc::default() }
     }
 
-    /// Draws the index of a key.
+    /// Draws the index of the next key.
     #[inline]
     pub fn choose(&self, rng: &mut Generator) -> u64 {
         match self {
@@ -116,7 +118,7 @@ impl KeyChooser {
     }
 }
 
-/// Zipf distribution: draws ranks `0..count` with probability proportional to `1 / (rank + 1)^exponent`, by
+/// Zipf distribution. Draws ranks `0..count` with probability proportional to `1 / (rank + 1)^exponent`, by
 /// rejection-inversion (Hörmann and Derflinger 1996). A draw takes constant time and memory for any count.
 #[derive(Clone, Debug)]
 pub struct Zipf {
@@ -156,7 +158,8 @@ struct PowerLaw {
 impl PowerLaw {
     fn new(exponent: f64) -> Self {
         let tail = 1.0 - exponent;
-        // An exponent of 1 would need logarithms; this one differs from it by less than the rounding of a rank.
+        // An exponent of exactly 1 would need other formulas. The exponent used instead changes no rank, because the
+        // difference is smaller than the rounding.
         Self { tail: if tail.abs() < 1e-9 { 1e-9 } else { tail } }
     }
 

@@ -1,7 +1,7 @@
 //! Reports of suites: as text or as an HTML page for people, and as JSON for programs. All forms have the same figures.
 //!
 //! Owns: the types of a report, its checks and verdict, and its text and JSON. Does not own: the HTML page (`html`),
-//! drawings (`plots`), or the figures, which the suites measure.
+//! the drawing of plots (`plots`), or the figures, which the suites measure.
 
 #[cfg(test)]
 mod browser;
@@ -49,37 +49,38 @@ pub struct Report {
     pub command: String,
     /// Description of the machine that the suite ran on.
     pub machine: Machine,
-    /// Build of the program that generated the load, and that was measured unless a condition names another build.
+    /// Build of the program that generated the load. It is also the measured build, unless a condition names another
+    /// one.
     pub build: Build,
-    /// Findings in sentences, which a reader sees first.
+    /// Main findings in sentences. A report shows them first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub summary: Vec<String>,
     /// Conditions that hold for the whole report, such as durability, backend, rounds and payload.
     pub conditions: Vec<Condition>,
     /// Tables of the measured figures.
     pub tables: Vec<Table>,
-    /// Figures of the single runs and of their parts, from which two reports are compared.
+    /// Figures of the single runs and of their windows. Two reports are compared by these.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Samples>,
-    /// Whole distributions of the response times.
+    /// Distributions of all response times.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spectra: Vec<Spectrum>,
     /// Command-line arguments that repeat the measurement, if the report is a baseline.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
-    /// Plots of the figures. JSON reports omit them, since they contain the figures as tables, samples and spectra;
-    /// only flame graphs have no other form.
+    /// Plots of the figures. JSON reports omit plots, because they contain the figures as tables, samples and spectra.
+    /// Flame graphs therefore are in no JSON report.
     #[serde(skip)]
     pub plots: Vec<Plot>,
     /// Comparisons of figures with their required values.
     pub checks: Vec<Check>,
-    /// Remarks that a reader needs in order not to misread the figures.
+    /// Remarks that prevent readers from misunderstanding the figures.
     pub notes: Vec<String>,
     /// Resources that this process used in the whole run.
     pub cost: Cost,
     /// Duration of the whole run in seconds.
     pub seconds: f64,
-    /// Time at which the run began, and the resources that this process had used until then.
+    /// Time at which the run began, and the resources that this process had used before.
     #[serde(skip)]
     begun: (Instant, Usage),
 }
@@ -109,26 +110,26 @@ pub struct Table {
 pub struct Plot {
     /// Name of the plot's file, without the extension.
     pub name: String,
-    /// Title above the plot, which is not part of the drawing.
+    /// Title above the plot. It is not part of the drawing.
     pub title: String,
     /// Sentences that explain how to read the plot.
     pub caption: String,
-    /// SVG source of the plot, for a page that has the plots' style.
+    /// SVG source of the plot. A page that shows it must contain the style of plots.
     pub svg: String,
-    /// SVG source of the plot in a layout for narrow screens, for the same page.
+    /// SVG source of the plot in a layout for narrow screens. A page that shows it must contain the style of plots.
     pub narrow: String,
-    /// Kind of the plot, which decides its place in a report.
+    /// Kind of the plot. It determines the plot's place in a report.
     pub kind: PlotKind,
 }
 
-/// Kind of a plot, in the order of a report.
+/// Kind of a plot. Reports show plots in the order of these kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlotKind {
-    /// The measured figures. A report without such plots has plots of its tables.
+    /// A plot of the measured figures. If a report has none, it gets plots of its tables.
     Figures,
-    /// The parts of a figure, such as the stages of a write.
+    /// A plot of the parts of a figure, such as the stages of a write.
     Parts,
-    /// A profile. It is also written to a file of its own beside an HTML report, because it is too detailed for a page.
+    /// A plot of a profile. Because it is too detailed for a page, an HTML report also gets it as a file of its own.
     Profile,
 }
 
@@ -142,7 +143,7 @@ pub enum Cell {
     Count(u64),
     /// A measured number, shown with three significant digits.
     Number(f64),
-    /// No value: it was not measured, or the column does not apply to this row.
+    /// No value: the figure was not measured, or the column does not apply to this row.
     Missing(()),
 }
 
@@ -168,8 +169,8 @@ pub struct Check {
     pub measured: String,
     /// Result of the comparison.
     pub verdict: Verdict,
-    /// True if the required value is a goal of Thalweg's developers for their machine. On another machine such a goal
-    /// says nothing about the run. Other checks require a valid run, or a result that the user requests.
+    /// True if the required value is a goal of Thalweg's developers for their machine. Such a goal says nothing about a
+    /// run on another machine. Other checks require a valid run, or a result that the user requests.
     pub is_goal: bool,
 }
 
@@ -187,17 +188,17 @@ pub enum Verdict {
 }
 
 impl Check {
-    /// Creates the check of a measured ratio or rate that should be at least `required`, which is a goal.
+    /// Creates a check of a goal: the measured ratio or rate should be at least `required`.
     pub fn at_least(what: impl Into<String>, measured: f64, required: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("at least", required), measured >= required, unit)
     }
 
-    /// Creates the check of a measured value that should stay below `bound`, which is a goal.
+    /// Creates a check of a goal: the measured value should stay below `bound`.
     pub fn below(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("below", bound), measured < bound, unit)
     }
 
-    /// Creates the check of a measured value that should be at most `bound`, which is a goal.
+    /// Creates a check of a goal: the measured value should be at most `bound`.
     pub fn at_most(what: impl Into<String>, measured: f64, bound: f64, unit: &str) -> Self {
         Self::compare(what, measured, ("at most", bound), measured <= bound, unit)
     }
@@ -207,7 +208,7 @@ impl Check {
             what: what.into(),
             required: format!("{how} {}{unit}", number(bound)),
             measured: format!("{}{unit}", number(measured)),
-            // A ratio to nothing is infinite, and meets no bound.
+            // A ratio to zero is infinite or NaN. Such a value makes the check void.
             verdict: match (measured.is_finite(), is_met) {
                 (false, _) => Verdict::Void,
                 (true, true) => Verdict::Met,
@@ -217,7 +218,8 @@ impl Check {
         }
     }
 
-    /// Turns the check into one that the user requests, which is shown and decides on every machine.
+    /// Returns the check as one that the user requests. Such a check is shown on every machine, and decides about the
+    /// exit status.
     #[must_use]
     pub fn asked_for(self) -> Self {
         Self { is_goal: false, ..self }
@@ -260,11 +262,11 @@ impl Cell {
     }
 }
 
-/// Cells of one table row, each with the name of its column, in the order of the columns.
+/// Cells of one table row in the order of the columns, each with the name of its column.
 pub type Row = Vec<(&'static str, Cell)>;
 
-/// Makes a [`Row`] of column names and values, each of which becomes a [`Cell`]:
-/// `cells! { "rate/s" => 5.0, "verdict" => "good" }`.
+/// Makes a [`Row`] of column names and values: `cells! { "rate/s" => 5.0, "verdict" => "good" }`. Each value becomes a
+/// [`Cell`].
 #[macro_export]
 macro_rules! cells {
     ($($name:expr => $value:expr),* $(,)?) => {
@@ -272,8 +274,9 @@ macro_rules! cells {
     };
 }
 
-/// Creates a [`Table`] with a row for each item of a collection. The caller declares each column once: its title, and
-/// the expression that computes an item's value. Expressions may use variables that are declared before the columns.
+/// Creates a [`Table`] with a row for each item of a collection. The caller declares each column once, with its title
+/// and the expression that computes an item's value. The expressions may use variables that are declared before the
+/// columns.
 #[macro_export]
 macro_rules! table {
     ($title:expr; $item:pat in $items:expr; $(let $variable:pat = $of:expr;)* $($name:literal => $value:expr),* $(,)?) => {{
@@ -289,7 +292,7 @@ macro_rules! table {
 pub use self::numbers::number;
 pub use crate::{cells, table};
 
-/// Converts a number of bytes to a table cell in MiB; without a number the cell is empty.
+/// Converts a number of bytes to a table cell in MiB; `None` gives an empty cell.
 pub fn mebibytes(bytes: Option<u64>) -> Cell {
     bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)).into()
 }
@@ -345,22 +348,22 @@ impl Serialize for Table {
     }
 }
 
-/// Largest number of whole spectra in a report as text.
+/// Maximum number of whole spectra in a report as text.
 const MAX_SPECTRA: usize = 3;
 
 /// Load average of the machine above which a report warns that other programs were running.
 const BUSY: f64 = 1.5;
 
 impl Report {
-    /// Creates a scratch directory below `dir`, and an empty report. The report's duration and resource usage are
-    /// measured from this call on.
+    /// Creates a scratch directory below `dir`, and an empty report. The report's duration and resource usage count
+    /// from this call on.
     pub fn begin_below(suite: &'static str, dir: Option<&Path>) -> Result<(Self, Scratch), BenchError> {
         let scratch = Scratch::below(dir)?;
         Ok((Self::begin(suite, scratch.path()), scratch))
     }
 
-    /// Creates an empty report; `dir` is on the measured disk. The report's duration and resource usage are measured
-    /// from this call on.
+    /// Creates an empty report. `dir` is on the measured disk. The report's duration and resource usage count from this
+    /// call on.
     pub fn begin(suite: &'static str, dir: &Path) -> Self {
         let mut notes = Vec::new();
         if cfg!(debug_assertions) {
@@ -392,7 +395,7 @@ impl Report {
         }
     }
 
-    /// Ends the run: stores the time and the resources that it used in the report.
+    /// Ends the run: stores its duration and its resource usage in the report.
     pub fn finish(mut self) -> Self {
         self.cost = Cost { fsyncs: self.cost.fsyncs, ..Usage::read(MeasuredProcess::Own).since(&self.begun.1) };
         self.seconds = self.begun.0.elapsed().as_secs_f64();
@@ -404,7 +407,7 @@ impl Report {
         self.conditions.push(Condition { name, value: value.into() });
     }
 
-    /// Removes the comparisons with goals, and adds a note if there were any.
+    /// Removes the checks of goals. If there were any, adds a note about that.
     #[must_use]
     pub fn without_goals(mut self) -> Self {
         let before = self.checks.len();
@@ -419,7 +422,7 @@ impl Report {
         self
     }
 
-    /// Returns the worst verdict of the report's checks, from which the exit status of the process follows.
+    /// Returns the worst verdict of the report's checks. It determines the exit status of the process.
     pub fn verdict(&self) -> Verdict {
         let any = |wanted| self.checks.iter().any(|check| check.verdict == wanted);
         if any(Verdict::Void) {
@@ -436,7 +439,7 @@ impl Report {
         serde_json::to_string_pretty(self).expect("reports hold only strings and numbers")
     }
 
-    /// Writes the report's plots as SVG files to a directory, which is created if it does not exist.
+    /// Writes the report's plots as SVG files to a directory. Creates the directory if it does not exist.
     pub fn save_plots(&self, dir: &Path) -> Result<(), BenchError> {
         fs::create_dir_all(dir).map_err(BenchError::files(dir))?;
         for plot in &self.plots {
@@ -446,8 +449,8 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the report as an HTML page to a file, and the plots that need more room than a page as SVG files beside
-    /// it: `report.html` and `report-flame-cpu.svg`.
+    /// Writes the report as an HTML page to a file, such as `report.html`. Plots that are too large for the page are
+    /// also written as SVG files beside it, such as `report-flame-cpu.svg`.
     pub fn save_html(&self, path: &Path) -> Result<(), BenchError> {
         fs::write(path, self.to_html()).map_err(BenchError::files(path))?;
         let page = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -540,10 +543,10 @@ impl Report {
         )
     }
 
-    /// Returns the durability of the report's writes in words, for titles; `None` if the report names none.
+    /// Returns the durability of the report's writes in words, for titles; `None` if no condition names it.
     fn durability(&self) -> Option<String> {
         let named = self.conditions.iter().find(|condition| matches!(condition.name, "durability" | "levels"));
-        // A condition may explain its level behind a colon.
+        // A condition may add an explanation after the level and a colon.
         let named = named.map(|Condition { name, value }| match value.split_once(':') {
             Some((level, _)) if *name == "durability" => level.to_owned(),
             _ => value.clone(),
@@ -563,7 +566,7 @@ impl Report {
     }
 }
 
-/// Returns a command line as one would type it, without the values of passwords.
+/// Formats a command line as a user would type it, but without the values of passwords.
 fn command_line(arguments: impl IntoIterator<Item = String>) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./=,:@+%".contains(c);
     let mut words = Vec::new();

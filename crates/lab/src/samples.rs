@@ -16,13 +16,13 @@ const MAX_REPORT_BYTES: u64 = 256 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// A higher value is better, as of a rate.
+    /// A higher value is better, for example for a rate.
     Higher,
-    /// A lower value is better, as of a response time.
+    /// A lower value is better, for example for a response time.
     Lower,
 }
 
-/// Importance of a figure in a comparison of its scenario.
+/// Role of a figure in a comparison of its scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -30,15 +30,15 @@ pub enum Role {
     Deciding,
     /// The figure is compared, but does not decide.
     Compared,
-    /// The figure follows from the load, so comparing it would mean nothing.
+    /// The figure is shown but not compared, because it follows from the load.
     Shown,
 }
 
 /// Values of one figure in the runs of one scenario.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
-    /// Scenario with its load, such as `put, 1000/s constant, 64 connections`. Only figures of equal scenarios are
-    /// compared.
+    /// Name of the scenario with its load, such as `put, 1000/s constant, 64 connections`. Only figures of equal
+    /// scenarios are compared.
     pub scenario: String,
     /// Durability level of the scenario's writes; `-` if the scenario does not write.
     pub durability: String,
@@ -46,7 +46,7 @@ pub struct Samples {
     pub figure: String,
     /// Direction in which the figure improves.
     pub better: Better,
-    /// Importance of the figure in a comparison.
+    /// Role of the figure in a comparison.
     pub role: Role,
     /// Length of a window in seconds.
     pub window_seconds: f64,
@@ -57,23 +57,23 @@ pub struct Samples {
 /// Values of a figure in one run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Value in the whole run; `None` if the run has none, for example without a reply.
+    /// Value over the whole run; `None` if the run has none, for example because no reply arrived.
     pub whole: Option<f64>,
     /// Values in the windows of the run, in order; `None` for a window without a value.
     pub windows: Vec<Option<f64>>,
-    /// True if the run is not compared with others: it is void, the load generator limited its rate, or replies were
-    /// wrong.
+    /// True if the run must not be compared with others: it is void, the load generator limited its rate, or replies
+    /// were wrong.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_void: bool,
 }
 
 impl Samples {
-    /// Returns the value of each run that has one and is not void.
+    /// Returns the value of each run that is not void and has a value.
     pub fn wholes(&self) -> Vec<f64> {
         self.runs.iter().filter(|run| !run.is_void).filter_map(|run| run.whole).collect()
     }
 
-    /// Returns true if `other` is the same figure of the same scenario, at whatever durability.
+    /// Returns true if `other` is the same figure of the same scenario. The durability may differ.
     pub fn is_same_figure(&self, other: &Self) -> bool {
         (&self.scenario, &self.figure, self.better) == (&other.scenario, &other.figure, other.better)
     }
@@ -134,7 +134,7 @@ pub struct StoredCheck {
 }
 
 impl StoredReport {
-    /// Reads a report from a JSON file, or from a page that contains it, of at most 256 MiB.
+    /// Reads a report of at most 256 MiB from a JSON file, or from an HTML page that contains the JSON.
     pub fn read(path: &Path) -> Result<Self, BenchError> {
         let size = fs::metadata(path).map_err(BenchError::files(path))?.len();
         let fail = BenchError::target(path.display());
@@ -148,7 +148,7 @@ impl StoredReport {
         })
     }
 
-    /// Returns the samples; an error that names `path` if the report has none.
+    /// Returns the samples. If the report has none, returns an error that names `path`.
     pub fn samples(&self, path: &Path) -> Result<&[Samples], BenchError> {
         if self.samples.is_empty() {
             let message = format!("is a report of the suite {} without samples of single runs", self.suite);
@@ -163,7 +163,7 @@ impl StoredReport {
         Build::name(version, profile, commit.as_deref(), *dirty)
     }
 
-    /// Returns the name of the first check of a run's validity that is not met, if there is one.
+    /// Returns the name of the first check whose verdict is void; `None` if there is none.
     pub fn first_invalid(&self) -> Option<&str> {
         self.checks.iter().find(|check| check.verdict == "void").map(|check| &*check.what)
     }

@@ -27,12 +27,12 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// Path of the temporary directory.
+    /// Returns the path of the temporary directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Creates an empty subdirectory with this name; removes an existing one of the same name.
+    /// Creates an empty subdirectory with this name. An existing one with its content is removed first.
     pub fn fresh(&self, name: &str) -> Result<PathBuf, BenchError> {
         let path = self.path.join(name);
         match std::fs::remove_dir_all(&path) {
@@ -48,12 +48,13 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing to do about a failure here; the next run uses another name.
+        // If the removal fails, nothing is lost: the next run uses another name.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
-/// Returns the bytes that the files below `dir` occupy on disk (allocated blocks, so holes in files are not counted).
+/// Returns the bytes that the files below `dir` occupy on the disk. These are allocated blocks, so holes in files do
+/// not count.
 pub fn allocated_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };

@@ -1,7 +1,7 @@
 //! The whole distribution of a run's response times: the percentile spectrum of HdrHistogram, and the histogram itself.
 //!
 //! Owns: the lines of the spectrum, its text as `wrk2` and HdrHistogram print it, and the encoding of the histogram.
-//! Does not own counting ([`crate::latency`]).
+//! Does not own: counting ([`crate::latency`]).
 //!
 //! ```text
 //! histogram := base64(cookie u32 | bytes of counts u32 | offset 0 u32 | digits u32 | lowest u64 | highest u64 | ratio 1.0 f64
@@ -10,8 +10,8 @@
 //!              as zigzag LEB128
 //! ```
 //!
-//! This is HdrHistogram's encoding V2 without compression, which its tools for all languages read. Values are
-//! nanoseconds.
+//! This is HdrHistogram's encoding V2 without compression. HdrHistogram's tools for all languages can read it. Values
+//! are nanoseconds.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use crate::latency::{Latencies, SpectrumLine};
 
-/// Number of lines for each halving of the distance to 100 %, as `wrk2` has it.
+/// Number of lines for each halving of the distance to 100 %. `wrk2` has the same number.
 const TICKS_PER_HALVING: u32 = 5;
 /// Cookie of the encoding V2 with counts of variable length.
 const COOKIE: u32 = 0x1c84_9313;
@@ -31,19 +31,19 @@ const FIRST: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 /// Distribution of the response times of one run, or of one kind of its requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spectrum {
-    /// Name of the load or of the kind of requests.
+    /// Name of the load, or of one kind of its requests.
     pub name: String,
-    /// Number of counted times.
+    /// Number of counted response times.
     pub count: u64,
-    /// Mean in microseconds.
+    /// Mean of the response times in microseconds.
     pub mean_us: f64,
-    /// Standard deviation in microseconds.
+    /// Standard deviation of the response times in microseconds.
     pub deviation_us: f64,
-    /// Longest time in microseconds.
+    /// Longest response time in microseconds.
     pub max_us: f64,
-    /// Percentiles at five steps for each halving of the distance to 100 %.
+    /// Percentiles, with five lines for each halving of the distance to 100 %.
     pub lines: Vec<Line>,
-    /// The histogram, in HdrHistogram's encoding V2 as base64; its values are nanoseconds.
+    /// The histogram in HdrHistogram's encoding V2 as base64. Its values are nanoseconds.
     pub histogram: String,
     #[serde(skip)]
     buckets: u8,
@@ -56,16 +56,16 @@ pub struct Spectrum {
 pub struct Line {
     /// Percentile from 0 to 100.
     pub percentile: f64,
-    /// Time that this share of the requests did not exceed, in microseconds.
+    /// Time in microseconds that this percentage of the requests did not exceed.
     pub time_us: f64,
     /// Number of requests that took at most this time.
     pub count: u64,
-    /// `1/(1 - percentile)` with the percentile as a share; `None` for the last line, where it is infinite.
+    /// `1/(1 - percentile)`, with the percentile as a share. `None` for the last line, where the value is infinite.
     pub one_in: Option<f64>,
 }
 
 impl Spectrum {
-    /// Creates the spectrum of some times; `None` if nothing was counted.
+    /// Creates the spectrum of a histogram of times; `None` if nothing was counted.
     pub fn of(name: impl Into<String>, times: &Latencies) -> Option<Self> {
         let histogram = times.histogram();
         let micros = |nanos: u64| nanos as f64 / 1e3;
@@ -90,7 +90,7 @@ impl Spectrum {
         })
     }
 
-    /// Returns the spectrum as `wrk2` prints it: times in milliseconds.
+    /// Returns the spectrum in the text form of `wrk2`, with times in milliseconds.
     pub fn to_text(&self) -> String {
         let mut out = format!("  Latency Distribution (HdrHistogram - Recorded Latency): {}\n", self.name);
         for (percentile, time_us) in FIRST.iter().zip(self.first) {
@@ -111,7 +111,7 @@ impl Spectrum {
     }
 }
 
-/// Formats a time with the unit that `wrk2` chooses.
+/// Formats a time with a unit that suits its length, by the rules of `wrk2`.
 fn short(time_us: f64) -> String {
     match time_us {
         time if time < 1e3 => format!("{time:.2}us"),
@@ -120,7 +120,7 @@ fn short(time_us: f64) -> String {
     }
 }
 
-/// Encodes a histogram (the head of this module has the layout).
+/// Encodes a histogram. The head of this module has the layout.
 fn encoded(histogram: &Histogram<u64>) -> Vec<u8> {
     let (mut counts, mut empty, mut left) = (Vec::new(), 0_i64, histogram.len());
     for bucket in histogram.iter_all() {
@@ -150,7 +150,8 @@ fn encoded(histogram: &Histogram<u64>) -> Vec<u8> {
     out
 }
 
-/// Appends a number as zigzag LEB128. The format's ninth byte has eight bits, which only numbers above 2^55 would use.
+/// Appends a number as zigzag LEB128. In this format a ninth byte would have eight bits; only numbers above 2^55 would
+/// need one.
 fn put_number(number: i64, out: &mut Vec<u8>) {
     let mut rest = ((number << 1) ^ (number >> 63)) as u64;
     while rest >= 0x80 {
@@ -170,7 +171,7 @@ mod tests {
         times
     }
 
-    /// Reads counts back, by the bucket's number.
+    /// Decodes an encoded histogram. Returns its header, and each count that is not 0 with the number of its bucket.
     fn decoded(text: &str) -> (Vec<u32>, Vec<(usize, u64)>) {
         let bytes = STANDARD.decode(text).unwrap();
         let head = bytes[..16].chunks(4).map(|word| u32::from_be_bytes(word.try_into().unwrap())).collect();
@@ -196,7 +197,7 @@ mod tests {
     fn the_spectrum_reaches_to_the_longest_time_with_counts() {
         let spectrum = Spectrum::of("put", &times()).unwrap();
         let lines = &spectrum.lines;
-        // Five steps for each halving: 0, 10, 20, 30, 40, 50, 55, …
+        // With five steps for each halving, the percentiles are 0, 10, 20, 30, 40, 50, 55, …
         let at = |percentile: f64| lines.iter().find(|line| (line.percentile - percentile).abs() < 1e-9).unwrap();
         assert_eq!(
             [10.0, 50.0, 55.0, 75.0].map(|percentile| at(percentile).percentile.round()),
@@ -236,7 +237,7 @@ mod tests {
         times.record_nanos_times(4096, 1 << 20);
         let (head, counts) = decoded(&Spectrum::of("", &times).unwrap().histogram);
         assert_eq!((head[0], head[2], head[3]), (0x1c84_9313, 0, 3));
-        // 2048 sub-buckets of 1 ns, then buckets of 2 ns from 2048 on, of 4 ns from 4096 on.
+        // There are 2048 sub-buckets of 1 ns, then buckets of 2 ns from 2048 on, and of 4 ns from 4096 on.
         assert_eq!(counts, [(5, 3), (2047, 70), (2048, 1), (3072, 1 << 20)]);
         let sum: u64 =
             decoded(&Spectrum::of("", &self::times()).unwrap().histogram).1.iter().map(|(_, count)| count).sum();

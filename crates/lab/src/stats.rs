@@ -1,6 +1,6 @@
 //! Medians, deviations and ratios of a figure over the rounds of a benchmark.
 
-/// Returns the median: for an even count the mean of the two middle values, and NaN without values.
+/// Returns the median. For an even count this is the mean of the two middle values. NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -16,7 +16,7 @@ pub fn median_of<T>(items: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     median(&items.iter().map(figure).collect::<Vec<_>>())
 }
 
-/// Returns the median absolute deviation from the median: how far a typical round deviates.
+/// Returns the median absolute deviation of the values from their median.
 pub fn mad(values: &[f64]) -> f64 {
     let middle = median(values);
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>())
@@ -50,8 +50,8 @@ impl Summary {
     }
 }
 
-/// Returns the median of the rounds' ratios `a / b`. Drift of the machine's speed between rounds cancels out, since the
-/// ratio is taken round by round.
+/// Returns the median of the rounds' ratios `a / b`. A drift of the machine's speed between rounds cancels out, because
+/// each ratio compares values of one round.
 pub fn ratio(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }

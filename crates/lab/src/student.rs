@@ -1,11 +1,12 @@
-//! Quantiles of Student's t distribution, from which the ends of confidence intervals follow.
+//! Quantiles of Student's t distribution, for the ends of confidence intervals.
 //!
 //! The distribution function is a regularised incomplete beta function, computed by its continued fraction (DLMF
 //! 8.17.22, evaluated by Lentz's method). A quantile is found by bisection. Degrees of freedom need not be whole.
 
-/// Steps of the bisection: each halves the error, so the result has the precision of `f64`.
+/// Number of steps of the bisection. Each step halves the error, so the result has the precision of `f64`.
 const BISECTIONS: u32 = 100;
-/// Terms of the continued fraction. It converges after a few dozen for all degrees of freedom of a benchmark.
+/// Maximum number of terms of the continued fraction. For all degrees of freedom of a benchmark, it converges after a
+/// few dozen terms.
 const MAX_TERMS: u32 = 500;
 /// Value that replaces a zero denominator in Lentz's method.
 const TINY: f64 = 1e-300;
@@ -41,7 +42,8 @@ fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
         return x.clamp(0.0, 1.0);
     }
     let front = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (-x).ln_1p()).exp();
-    // The continued fraction converges fast on one side of the mean only; the symmetry of the function gives the other.
+    // The continued fraction converges fast only if `x` is below the mean. Otherwise the symmetry of the function gives
+    // the result.
     if x < (a + 1.0) / (a + b + 2.0) {
         front * beta_fraction(x, a, b) / a
     } else {
@@ -71,8 +73,8 @@ fn beta_fraction(x: f64, a: f64, b: f64) -> f64 {
     fraction
 }
 
-/// Returns the logarithm of the gamma function of a positive number, by Lanczos's approximation (g = 7, 9 terms), which
-/// is exact to about 15 digits.
+/// Returns the logarithm of the gamma function of a positive number. Lanczos's approximation (g = 7, 9 terms) is exact
+/// to about 15 digits.
 fn ln_gamma(x: f64) -> f64 {
     const G: f64 = 7.0;
     const FIRST: f64 = 0.999_999_999_999_809_9;
@@ -87,7 +89,7 @@ fn ln_gamma(x: f64) -> f64 {
         1.505_632_735_149_311_6e-7,
     ];
     if x < 0.5 {
-        // Reflection: the approximation holds on the right half of the plane.
+        // The approximation is valid for numbers from 0.5 on. The reflection formula gives the result for smaller ones.
         let pi = std::f64::consts::PI;
         return (pi / (pi * x).sin()).ln() - ln_gamma(1.0 - x);
     }
@@ -110,7 +112,7 @@ mod tests {
             assert!((got - expected).abs() < 6e-4, "{got} for {expected} at {degrees}");
         }
         assert!((two_sided_quantile(0.99, 4.0) - 4.604).abs() < 6e-4);
-        // Between whole degrees of freedom the quantile lies between those of its neighbours.
+        // For degrees of freedom that are not whole, the quantile lies between those of the neighbouring whole ones.
         assert!((2.571..2.776).contains(&two_sided_quantile(0.95, 4.5)));
     }
 

@@ -34,13 +34,13 @@ impl MeasuredProcess {
 /// Resources that a process has used since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// CPU time of all threads of the process, user and system.
+    /// CPU time of all threads of the process, in user and system mode.
     pub cpu: Duration,
     /// Bytes that the kernel has read from the disk on behalf of the process.
     pub read_bytes: Option<u64>,
     /// Bytes that the kernel has sent towards the disk on behalf of the process.
     pub written_bytes: Option<u64>,
-    /// Context switches of the process's present threads.
+    /// Context switches of the threads that the process has now.
     pub switches: Option<Switches>,
     /// Largest resident memory of the process in bytes since it began, or since the last [`reset_peak`].
     pub peak_rss_bytes: Option<u64>,
@@ -51,7 +51,7 @@ pub struct Usage {
 pub struct Switches {
     /// Switches of threads that had to wait, for example for a request, a lock or the disk.
     pub voluntary: u64,
-    /// Switches of threads that could have continued, but had to leave the processor to others.
+    /// Switches of threads that could have continued, but had to leave the processor to other threads.
     pub involuntary: u64,
 }
 
@@ -64,12 +64,12 @@ pub struct Cost {
     pub read_bytes: Option<u64>,
     /// Bytes that the kernel sent towards the disk on behalf of the process.
     pub written_bytes: Option<u64>,
-    /// Context switches of the process's threads. A thread that has ended in the meantime is missing.
+    /// Context switches of the process's threads. Threads that have ended before the second reading are missing.
     pub switches: Option<Switches>,
     /// Number of fsyncs that the measured store issued; `None` if the store does not count them.
     pub fsyncs: Option<u64>,
-    /// Largest resident memory of the process, in bytes, since it began or since the last [`reset_peak`]. A [`Meter`]
-    /// resets it, so there it is the peak of the measured span.
+    /// Largest resident memory of the process in bytes, since its start or since the last [`reset_peak`]. A [`Meter`]
+    /// resets the peak when it begins, so it then is the peak of the measured span.
     pub peak_rss_bytes: Option<u64>,
 }
 
@@ -114,12 +114,12 @@ impl Switches {
     }
 }
 
-/// Returns the context switches of all threads of a process. The kernel's counts of the process itself are those of its
-/// first thread only.
+/// Returns the context switches of all threads of a process. The kernel's counts for a process contain only those of
+/// its first thread.
 fn switches(dir: &str) -> Option<Switches> {
     let mut sum = Switches::default();
     for thread in std::fs::read_dir(format!("{dir}/task")).ok()? {
-        // A thread that has just ended is left out.
+        // A thread that has just ended has no file any more, and is left out.
         let Ok(text) = std::fs::read_to_string(thread.ok()?.path().join("status")) else { continue };
         sum.voluntary += number_after(&text, "voluntary_ctxt_switches:").unwrap_or(0);
         sum.involuntary += number_after(&text, "nonvoluntary_ctxt_switches:").unwrap_or(0);
@@ -129,7 +129,7 @@ fn switches(dir: &str) -> Option<Switches> {
 
 /// Resets the recorded peak of a process's resident memory, if the kernel permits it.
 pub fn reset_peak(whose: MeasuredProcess) {
-    // Without it the peak is the one since the process began, which is still an upper bound.
+    // If the reset fails, the peak counts from the start of the process. It is then still an upper bound.
     let _ = std::fs::write(format!("{}/clear_refs", whose.dir()), "5");
 }
 
@@ -138,12 +138,12 @@ pub fn resident_bytes(whose: MeasuredProcess) -> Option<u64> {
     field(&format!("{}/status", whose.dir()), "VmRSS:").map(|kib| kib * 1024)
 }
 
-/// Returns the memory of a process that belongs to no file, such as its heap, at this moment, in bytes.
+/// Returns the current memory of a process that belongs to no file, such as its heap, in bytes.
 pub fn anonymous_bytes(whose: MeasuredProcess) -> Option<u64> {
     field(&format!("{}/status", whose.dir()), "RssAnon:").map(|kib| kib * 1024)
 }
 
-/// Returns the CPU time that this process has used since it began, user and system.
+/// Returns the CPU time that this process has used since its start, in user and system mode.
 pub fn process_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ProcessCPUTime))
 }
@@ -153,8 +153,8 @@ pub fn thread_cpu() -> Duration {
     from_timespec(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Returns the CPU time of a thread of this process, by the kernel's id of the thread, in steps of 10 ms; `None` after
-/// its end.
+/// Returns the CPU time of the thread of this process with the kernel's thread id `id`, in steps of 10 ms; `None` after
+/// the thread's end.
 pub fn cpu_of_thread(id: u32) -> Option<Duration> {
     cpu_of_stat(&format!("/proc/self/task/{id}"))
 }
@@ -172,8 +172,8 @@ impl ThreadCpuMeter {
         Self { cpu: thread_cpu(), began: Instant::now() }
     }
 
-    /// Returns the CPU time that the thread used since [`begin`](Self::begin), and its share of the time that has
-    /// passed.
+    /// Returns the CPU time that the thread used since [`begin`](Self::begin), and the share of the passed time, from 0
+    /// to 1, that it was running.
     pub fn end(&self) -> (Duration, f64) {
         let spent = thread_cpu().saturating_sub(self.cpu);
         (spent, spent.as_secs_f64() / self.began.elapsed().as_secs_f64().max(1e-9))
@@ -190,8 +190,8 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins measuring now; `server` is the id of the server's process, if it is known. Resets the peak of the
-    /// server's memory, so that it does not contain earlier measurements and their setup.
+    /// Begins measuring now. `server` is the id of the server's process, if it is known. Resets the peak of the
+    /// server's memory, so that the peak does not include earlier measurements and their setup.
     pub fn begin(server: Option<u32>) -> Self {
         server.map(MeasuredProcess::Process).into_iter().for_each(reset_peak);
         let server = server.map(|id| (id, Usage::read(MeasuredProcess::Process(id))));
@@ -205,7 +205,7 @@ impl Meter {
         self.server.map(|(id, before)| Usage::read(MeasuredProcess::Process(id)).since(&before))
     }
 
-    /// Returns the server's thread that ran for the largest share of the time since the start of the measurement.
+    /// Returns the thread of the server that ran for the largest share of the time since the start of the measurement.
     pub fn server_thread(&self) -> Option<BusyThread> {
         let (process, _) = self.server?;
         let since =
@@ -218,8 +218,8 @@ impl Meter {
         Some(BusyThread { name, share: ran.as_secs_f64() / self.clocks().seconds.max(1e-9) })
     }
 
-    /// Returns the resources that the calling thread, as the load generator, and the server used since the start of the
-    /// measurement.
+    /// Returns the resources that were used since the start of the measurement. The load generator's are those of the
+    /// calling thread.
     pub fn spent(&self) -> RunResources {
         let (cpu, busiest) = self.effort.end();
         let (server, server_thread, clocks) = (self.server(), self.server_thread(), self.clocks());
@@ -237,20 +237,20 @@ impl Meter {
 pub struct RunResources {
     /// CPU time of all load-generator threads, in seconds.
     pub generator_cpu: f64,
-    /// Share of its time, from 0 to 1, that the busiest load-generator thread was running.
+    /// Share of the run, from 0 to 1, during which the busiest load-generator thread was running.
     pub busiest: f64,
     /// Resources that the server used; `None` if its process is not known.
     pub server: Option<Cost>,
-    /// Thread of the server that ran for the largest share of the time; `None` if its process is not known.
+    /// Thread of the server that ran for the largest share of the time; `None` if the server's process is not known.
     pub server_thread: Option<BusyThread>,
     /// State of the machine's clocks and processors during the run.
     pub clocks: Clocks,
 }
 
-/// Thread of a process, and the share of a span of time in which it ran.
+/// Thread of a process, and the share of a span of time during which it ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BusyThread {
-    /// Name as the kernel has it, filled up with zeroes.
+    /// Name of the thread as the kernel stores it, padded with zero bytes.
     name: [u8; 16],
     /// Share of the time, from 0 to 1.
     pub share: f64,
@@ -288,7 +288,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Returns the state over two spans of time together, which need not be adjacent.
+    /// Combines the states of two spans of time. The spans need not be adjacent.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let seconds = self.seconds + other.seconds;
@@ -303,18 +303,18 @@ impl Clocks {
 struct ClockReading {
     monotonic: Instant,
     wall: SystemTime,
-    /// Steal time of all processors since the machine started, and their number.
+    /// Steal time of all processors together since the machine started, and the number of processors.
     stolen: Option<(Duration, u32)>,
 }
 
 impl ClockReading {
-    /// Largest number of attempts to read both clocks at the same moment.
+    /// Maximum number of attempts to read both clocks at the same moment.
     const ATTEMPTS: u32 = 20;
-    /// Distance of two readings that count as simultaneous.
+    /// Largest time between two readings that count as simultaneous.
     const SIMULTANEOUS: Duration = Duration::from_micros(20);
 
-    /// Reads the clocks now. A thread that is paused between the two readings would see a difference that does not
-    /// exist, so the closest of several pairs is taken.
+    /// Reads the clocks now. If the system pauses the thread between the two readings, they show a difference that does
+    /// not exist. Therefore several pairs are read, and the closest pair is used.
     fn now() -> Self {
         let read = || {
             let (monotonic, wall) = (Instant::now(), SystemTime::now());
@@ -349,7 +349,7 @@ impl ClockReading {
     }
 }
 
-/// Returns the number of processors in the text of `/proc/stat`, which has a line for each.
+/// Counts the processors in the text of `/proc/stat`, which has a line for each.
 fn processors_of(text: &str) -> u32 {
     let is_processor =
         |line: &&str| line.strip_prefix("cpu").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
@@ -378,25 +378,26 @@ fn field(path: &str, label: &str) -> Option<u64> {
     number_after(&std::fs::read_to_string(path).ok()?, label)
 }
 
-/// Returns the number after a label at the begin of a line.
+/// Returns the number after a label at the start of a line; `None` if there is no such line.
 fn number_after(text: &str, label: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(label))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the CPU time of a process or thread: utime plus stime of `/proc/PID/stat`, in ticks of 10 ms.
+/// Returns the CPU time of a process or thread: `utime` plus `stime` in the file `stat` of its directory below `/proc`,
+/// in ticks of 10 ms.
 fn cpu_of_stat(dir: &str) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("{dir}/stat")).ok()?;
-    // The name in parentheses may hold blanks: the fields begin after the last parenthesis.
+    // The name in parentheses may contain blanks, so the fields begin after the last parenthesis.
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// Touches fresh memory and frees it, so that later allocations do not pay for the first touch of pages by the virtual
-/// machine, which takes up to 4 s for a GiB. Huge pages, which memtables use, come from other free memory than small
-/// ones, so half of the bytes are huge pages where the kernel has them. Returns the number of bytes touched: at most
-/// half of the available memory.
+/// Touches `bytes` bytes of fresh memory and frees them. On a virtual machine the first touch of a page is slow, up to
+/// 4 s for a GiB; later allocations do not pay for it. Memtables use huge pages, which come from other free memory than
+/// small pages. Therefore half of the bytes are huge pages, if the kernel has them. Returns the number of bytes
+/// touched, at most half of the available memory.
 pub fn warm_memory(bytes: u64) -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
     let bytes = bytes.min(available);
@@ -405,10 +406,10 @@ pub fn warm_memory(bytes: u64) -> u64 {
         block.chunks_mut(4096).for_each(|page| page[0] = 1);
         std::hint::black_box(block);
     };
-    // No map can be empty. This one is kept until the end, so that the small pages are other memory.
+    // A map must not be empty. This map is kept until the end, so that the small pages come from other memory.
     let mut huge = memmap2::MmapMut::map_anon((len / 2).max(1));
     if let Ok(huge) = &mut huge {
-        // A kernel without huge pages refuses.
+        // A kernel without huge pages refuses this advice.
         let _ = huge.advise(memmap2::Advice::HugePage);
         touch(huge);
     }
@@ -421,7 +422,8 @@ pub fn warm_memory(bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Held by tests that begin a meter of their own process, because that resets its peak.
+    /// Lock for tests that begin a meter of their own process, because beginning a meter resets the peak of the
+    /// process.
     static PEAK: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
@@ -445,20 +447,21 @@ mod tests {
             while thread_cpu() < Duration::from_millis(1500) {
                 std::hint::black_box(0);
             }
-            // The kernel lists the thread until it has ended.
+            // The kernel lists a thread only until the thread has ended.
             meter.server_thread().unwrap()
         };
         let builder = std::thread::Builder::new().name("busy-one".to_owned());
         let thread = std::thread::scope(|scope| builder.spawn_scoped(scope, work).unwrap().join().unwrap());
         assert!(thread.share > 0.0, "{thread:?}");
-        // Other tests of this process run at the same time, but none of their threads for as long.
+        // Other tests of this process run at the same time, but none of their threads runs for as long.
         assert_eq!(thread.name(), "busy-one");
         assert_eq!(Meter::begin(Some(u32::MAX)).server_thread(), None);
     }
 
     #[test]
     fn switches_of_all_threads_are_counted() {
-        // A thread of another test that ends in between takes its count with it, so there are several attempts.
+        // If a thread of another test ends between the readings, its switches are missing. Therefore the test makes
+        // several attempts.
         let attempt = || {
             let before = Usage::read(MeasuredProcess::Own);
             (0..20).for_each(|_| std::thread::sleep(Duration::from_micros(100)));
@@ -491,10 +494,10 @@ mod tests {
         let touched = warm_memory(256 * MIB);
         assert!(peak() >= before.max(touched), "{} of {touched}", peak());
         reset_peak(own);
-        // Other tests of this process take less.
+        // Other tests of this process take less memory.
         assert!(peak() < before + touched / 2, "{} after {before}", peak());
         assert_eq!(resident_bytes(MeasuredProcess::Process(u32::MAX)), None);
-        // A measurement begins without the peak of what was before.
+        // The peak of a new measurement does not include earlier memory.
         let touched = warm_memory(256 * MIB);
         let meter = Meter::begin(Some(std::process::id()));
         let measured = meter.server().unwrap().peak_rss_bytes.unwrap();

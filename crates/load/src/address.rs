@@ -1,4 +1,4 @@
-//! The address of a server, which is a TCP port or a socket in the file system.
+//! The address of a server: a TCP port or a Unix socket.
 
 use std::{
     fmt, io,
@@ -18,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub enum Address {
     /// A TCP port.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// Path of a Unix socket in the file system.
     Unix(PathBuf),
 }
 
@@ -43,8 +43,8 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Connects to the server, over TCP with `TCP_NODELAY`. A socket in the file system is returned as a `TcpStream`
-    /// too, since it is read and written with the same system calls.
+    /// Connects to the server. TCP connections get `TCP_NODELAY`. A Unix socket is returned as a `TcpStream` too,
+    /// because it is read and written with the same system calls.
     pub fn connect(&self) -> io::Result<TcpStream> {
         match self {
             Self::Tcp(address) => {

@@ -1,7 +1,7 @@
 //! Connections that perform requests in this process instead of sending them.
 //!
-//! Owns: the request in progress of such a connection, and the bell ([`Bell`]) by which the threads that complete
-//! requests wake a load thread. Does not own: what a request does, and its bytes ([`Calls`]).
+//! Owns: the request in progress of such a connection, and the bell ([`Bell`]). A thread that completes a request rings
+//! the bell to wake the load thread. Does not own: the effect of a request, and its bytes ([`Calls`]).
 
 use std::{
     fmt,
@@ -23,7 +23,8 @@ use rustix::{
 
 /// Performs the requests of one connection in this process, one at a time.
 pub trait Calls: fmt::Debug + Send {
-    /// Performs an encoded request: appends the reply to `reply`, or returns the future of the reply's bytes.
+    /// Performs an encoded request. If the reply is available at once, appends it to `reply` and returns `None`.
+    /// Otherwise returns the future of the reply's bytes.
     fn call(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<PendingReply>;
 }
 
@@ -34,9 +35,9 @@ pub type PendingReply = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
 #[derive(Debug)]
 pub(crate) struct Bell {
     eventfd: OwnedFd,
-    /// Numbers of the connections whose replies may be there.
+    /// Numbers of the connections that have rung. Their replies may be ready.
     rung: Mutex<Vec<usize>>,
-    /// True if `rung` is not empty. The thread looks at it between requests.
+    /// True if `rung` is not empty. The load thread checks this flag between requests without taking the lock.
     is_ringing: AtomicBool,
 }
 
@@ -46,7 +47,7 @@ impl Bell {
         Ok(Self { eventfd, rung: Mutex::default(), is_ringing: AtomicBool::new(false) })
     }
 
-    /// Returns the descriptor that is readable while the bell rings.
+    /// Returns a file descriptor that is readable while the bell rings.
     pub(crate) fn source(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }
@@ -55,7 +56,7 @@ impl Bell {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
         rung.push(number);
         if !self.is_ringing.swap(true, Ordering::AcqRel) {
-            // The counter is far from its maximum, so the write cannot fail.
+            // The counter never gets near its maximum, so the write cannot fail.
             let _ = rustix::io::write(&self.eventfd, &1_u64.to_ne_bytes());
         }
     }
@@ -72,7 +73,7 @@ impl Bell {
     }
 }
 
-/// Waker of a connection: rings the bell of its load thread.
+/// Waker of a connection. It rings the bell of the connection's load thread.
 struct BellWaker {
     bell: Arc<Bell>,
     number: usize,
@@ -93,7 +94,7 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// The calls of a connection, and the request in progress.
+/// A connection's calls, and its request in progress.
 pub(crate) struct InProcess {
     calls: Box<dyn Calls>,
     pending: Option<PendingReply>,
@@ -111,23 +112,24 @@ impl InProcess {
         Self { calls, pending: None, waker: None }
     }
 
-    /// Makes completed requests ring the bell as connection `number`.
+    /// Makes completed requests ring the bell with this connection's number.
     pub(crate) fn attach(&mut self, bell: &Arc<Bell>, number: usize) {
         self.waker = Some(Arc::new(BellWaker { bell: Arc::clone(bell), number }).into());
     }
 
-    /// Begins a request. Its reply is appended to `input`, now if it is there, and otherwise by
-    /// [`receive`](Self::receive).
+    /// Begins a request. If the reply is ready, appends it to `input`. Otherwise [`receive`](Self::receive) appends it
+    /// later.
     pub(crate) fn send(&mut self, request: &[u8], input: &mut Vec<u8>) {
         debug_assert!(self.pending.is_none(), "a connection has one request at a time");
         self.pending = self.calls.call(request, input);
         if self.pending.is_some() {
-            // Polling registers the waker. An error means that the reply is not there.
+            // Polling registers the waker. An error means that the reply is not ready yet.
             let _ = self.receive(input);
         }
     }
 
-    /// Appends the reply to the request in progress to `input`; an error that would block if it is not there.
+    /// Appends the reply to the request in progress to `input`. Returns the error `WouldBlock` if the reply is not
+    /// ready yet.
     pub(crate) fn receive(&mut self, input: &mut Vec<u8>) -> io::Result<()> {
         let Some(pending) = &mut self.pending else { return Err(ErrorKind::WouldBlock.into()) };
         let waker = self.waker.as_ref().unwrap_or(Waker::noop());
@@ -141,7 +143,8 @@ impl InProcess {
         }
     }
 
-    /// Waits for the reply to a request of a connection that is attached to no bell.
+    /// Blocks this thread until the reply is ready, and appends it to `input`. For connections that are attached to no
+    /// bell.
     pub(crate) fn wait(&mut self, input: &mut Vec<u8>) -> io::Result<()> {
         self.waker.get_or_insert_with(|| Arc::new(ThreadWaker(thread::current())).into());
         loop {

@@ -1,8 +1,8 @@
-//! Threads for clients that need a runtime, beside the load threads.
+//! Threads for clients that need an async runtime, beside the load threads.
 //!
-//! A load thread waits for its sockets itself and never yields to its runtime, so a client whose replies a runtime has
-//! to read would get none there. Its tasks run here, and a load thread talks to them over a pair of sockets
-//! ([`crate::Connection`]), as it does to a server.
+//! A load thread waits for its sockets itself and never yields to its runtime. So a client that relies on the runtime
+//! to read replies would get none there. The tasks of such clients run on the threads of this module. A load thread
+//! talks to a task over a pair of sockets ([`crate::Connection`]), as it talks to a server.
 //!
 //! Owns: the threads with their runtime, and their CPU time, which counts as the load generator's. Does not own: the
 //! tasks.
@@ -26,13 +26,13 @@ use crate::usage::cpu_of_thread;
 /// Longest wait for a task during setup.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Ids of the running client threads of this process.
+/// Thread ids of the client threads of this process that are running.
 static RUNNING: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
-/// Threads with a runtime, which end when they are dropped.
+/// Threads with an async runtime. They end when this value is dropped.
 #[derive(Debug)]
 pub struct ClientThreads {
-    /// Present until the drop.
+    /// Runtime of the threads; `None` only while this value is dropped.
     runtime: Option<Runtime>,
 }
 
@@ -53,7 +53,7 @@ impl ClientThreads {
         Ok(Self { runtime: Some(runtime) })
     }
 
-    /// Runs a task on the threads, and waits for its result during setup. The task may start others.
+    /// Runs a task on the threads during setup, and waits for its result. The task may start other tasks.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T, String>> + Send + 'static,
@@ -61,7 +61,7 @@ impl ClientThreads {
         let (done, result) = sync_channel(1);
         let runtime = self.runtime.as_ref().expect("it is present until the drop");
         runtime.spawn(async move {
-            // The caller may have stopped waiting.
+            // The send fails if the caller has stopped waiting, which does no harm.
             let _ = done.send(task.await);
         });
         match result.recv_timeout(PATIENCE) {
@@ -75,7 +75,7 @@ impl ClientThreads {
 impl Drop for ClientThreads {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // A load thread, which is inside a runtime itself, may not wait for another runtime's end.
+            // A load thread runs inside a runtime itself, so it must not wait for the end of another runtime.
             runtime.shutdown_background();
         }
     }
@@ -89,7 +89,7 @@ fn own_id() -> u32 {
     gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// CPU times of all client threads of this process at one moment.
+/// CPU times of all client threads of this process at the start of a measurement.
 #[derive(Debug)]
 pub(crate) struct ClientEffort {
     before: BTreeMap<u32, Duration>,
@@ -102,8 +102,8 @@ impl ClientEffort {
         Self { before: cpu_times(), began: Instant::now() }
     }
 
-    /// Returns the CPU time in seconds that the threads used since [`begin`](Self::begin), and the largest share of the
-    /// time, from 0 to 1, in which one of them ran.
+    /// Returns the CPU time of all threads since [`begin`](Self::begin) in seconds. Also returns the share of the
+    /// passed time, from 0 to 1, during which the busiest thread ran.
     pub(crate) fn end(&self) -> (f64, f64) {
         let (mut sum, mut most) = (0.0, 0.0_f64);
         for (id, now) in cpu_times() {
@@ -128,7 +128,7 @@ mod tests {
         let threads = ClientThreads::start(1).unwrap();
         let effort = ClientEffort::begin();
         let work = async {
-            // Processor time, because another process may have the processor for most of the time.
+            // The loop counts processor time, because another process may have the processor for most of the time.
             let (own, mut rounds) = (own_id(), 0_u64);
             let spent = || cpu_of_thread(own).unwrap();
             let enough = spent() + Duration::from_millis(50);

@@ -20,7 +20,7 @@ use super::{
 
 const INPUT_BYTES: usize = 64 << 10;
 
-/// Maximum number of received bytes that a connection buffers while the first reply among them is incomplete.
+/// Maximum number of received bytes that a connection buffers while the first reply in the buffer is incomplete.
 pub(crate) const MAX_INPUT_BYTES: usize = 64 << 20;
 
 /// A socket, or calls in this process, with buffers for both directions.
@@ -36,19 +36,19 @@ pub struct Connection {
     to: usize,
 }
 
-/// Way of requests to their server.
+/// Path that requests take to their server.
 #[derive(Debug)]
 enum Line {
     Socket(TcpStream),
     InProcess(InProcess),
 }
 
-/// Result of a read: tells whether another read may return bytes immediately.
+/// Result of a read: states if another read may return bytes immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoreInput {
-    /// The read filled the buffer: the kernel may have more bytes.
+    /// The read filled the buffer, so the kernel may have more bytes.
     Maybe,
-    /// The read did not fill the buffer: the kernel has no more bytes now.
+    /// The read did not fill the buffer, so the kernel has no more bytes now.
     No,
 }
 
@@ -58,12 +58,12 @@ impl Connection {
         Ok(Self::over(address.connect()?))
     }
 
-    /// Creates a connection to another thread of this process, over a pair of sockets. Returns the other thread's
-    /// socket, which is non-blocking.
+    /// Creates a connection to another thread of this process, over a pair of sockets. Also returns the socket for the
+    /// other thread. It is non-blocking.
     pub(crate) fn to_thread() -> io::Result<(Self, UnixStream)> {
         let (own, other) = UnixStream::pair()?;
         other.set_nonblocking(true)?;
-        // A socket is read and written with the same system calls, whatever its kind.
+        // Sockets of all kinds are read and written with the same system calls.
         Ok((Self::over(OwnedFd::from(own).into()), other))
     }
 
@@ -72,7 +72,7 @@ impl Connection {
         Self { line, is_blocked: false, out: Vec::new(), out_at: 0, input, from: 0, to: 0 }
     }
 
-    /// Creates a connection whose requests are calls in this process, one at a time.
+    /// Creates a connection whose requests are performed by `calls` in this process, one at a time.
     pub fn in_process(calls: Box<dyn Calls>) -> Self {
         let (line, out, input) = (Line::InProcess(InProcess::new(calls)), Vec::new(), Vec::new());
         Self { line, is_blocked: false, out, out_at: 0, input, from: 0, to: 0 }
@@ -81,7 +81,7 @@ impl Connection {
     /// Returns the socket.
     ///
     /// # Panics
-    /// Panics if the connection has none, because its requests are calls in this process.
+    /// Panics if the connection has no socket, because its requests are calls in this process.
     pub fn socket(&self) -> &TcpStream {
         match &self.line {
             Line::Socket(socket) => socket,
@@ -94,7 +94,8 @@ impl Connection {
         matches!(self.line, Line::InProcess(_))
     }
 
-    /// Makes replies wake the thread of the poller: events carry `number`, or the bell names it.
+    /// Registers the connection with its load thread. Events of the poller then carry `number`. A connection with calls
+    /// in this process rings the bell with `number` instead.
     pub(crate) fn attach(&mut self, poller: &Poller, bell: &Arc<Bell>, number: usize) -> io::Result<()> {
         match &mut self.line {
             Line::Socket(socket) => poller.add(socket, number as u64),
@@ -105,13 +106,13 @@ impl Connection {
         }
     }
 
-    /// Returns true if the reply to a call is there already.
+    /// Returns true if a call in this process already has its reply. Always false for a socket.
     #[inline]
     pub(crate) fn has_reply(&self) -> bool {
         self.from < self.to && matches!(self.line, Line::InProcess(_))
     }
 
-    /// Returns the buffer of outgoing bytes, to which the caller appends the next request.
+    /// Returns the buffer of outgoing bytes. The caller appends the next request to it.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -149,7 +150,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once from the socket into the input buffer. On a blocking socket, a timeout is an error.
+    /// Reads once from the socket into the input buffer. If the socket blocks, a timeout is an error.
     pub fn receive(&mut self) -> io::Result<MoreInput> {
         if let Line::InProcess(calls) = &mut self.line {
             calls.receive(&mut self.input)?;
@@ -169,8 +170,8 @@ impl Connection {
         }
     }
 
-    /// Sends the outgoing bytes and waits for the reply, at most `patience`, until `read` finds it at the start of the
-    /// received bytes. For single requests: the socket waits in reads afterwards.
+    /// Sends the outgoing bytes and waits at most `patience` for the reply. `read` looks for the reply at the start of
+    /// the received bytes. For single requests only: the socket is blocking afterwards.
     pub fn exchange<T>(
         &mut self,
         patience: Duration,
@@ -200,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// Returns the received bytes that were not consumed.
+    /// Returns the received bytes that are not consumed yet.
     pub fn input(&self) -> &[u8] {
         &self.input[self.from..self.to]
     }

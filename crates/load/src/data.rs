@@ -9,7 +9,7 @@ use crate::random::{generator, mix_bits};
 pub const KEY_BYTES: usize = 14;
 
 /// Writes the key with this index to `out`: `key_0000000000` for index 0, and so on. Indices from 10^10 on would need
-/// more than ten digits and wrap around.
+/// more than ten digits, so they wrap around.
 #[inline]
 pub fn write_key(index: u64, out: &mut [u8; KEY_BYTES]) {
     *out = *b"key_0000000000";
@@ -28,8 +28,8 @@ pub fn key(index: u64) -> [u8; KEY_BYTES] {
     out
 }
 
-/// Generator of values of one length, one for each index. Values are windows into one pool of random bytes, so making a
-/// value costs nothing in the timed part and a store cannot compress the values well.
+/// Generator of values of one length, one for each index. Values are windows into one pool of random bytes. Therefore
+/// making a value costs nothing in the timed part, and a store cannot compress the values well.
 #[derive(Clone, Debug)]
 pub struct Values {
     pool: Vec<u8>,
@@ -48,7 +48,8 @@ impl Values {
         Self { pool, len, seed }
     }
 
-    /// Creates a generator of values of `len` letters, digits and two signs, so that the values are the same in JSON.
+    /// Creates a generator of values of `len` letters, digits and two signs. JSON needs no escapes for these
+    /// characters.
     pub fn text(len: usize, seed: u64) -> Self {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let mut values = Self::new(len, seed);

@@ -1,10 +1,10 @@
-//! Live view of runs: what a run has reached so far, several times a second while it lasts.
+//! Live view of runs: the progress of a run, shown several times a second.
 //!
-//! Owns: the counts since the last look, which the load threads hand over ([`Recent`]), and the thread that shows them.
-//! Does not own: the terminal ([`LiveView`]). Without a view nothing is counted and no thread runs.
+//! Owns: the counts since the last update, which the load threads pass on ([`Recent`]), and the thread that shows them.
+//! Does not own: the terminal ([`LiveView`]). If no view is installed, nothing is counted and no thread runs.
 //!
-//! The view is one for the process, like standard error, so that every suite with this load generator has it. It costs
-//! a load thread one more histogram entry for each reply and a lock every quarter of a second.
+//! The process has one view, as it has one standard error, so every suite with this load generator shows its runs
+//! there. A view costs a load thread one more histogram entry for each reply, and a lock every quarter of a second.
 
 use std::{
     cell::Cell,
@@ -20,33 +20,33 @@ use crate::{
     report,
 };
 
-/// Time between two lines.
+/// Time between two updates of the line.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
-/// Number of lines between two looks at the server's fsyncs, which cost the server a request.
+/// Number of updates of the line between two readings of the server's fsyncs. Each reading costs the server a request.
 const FSYNC_TICKS: u32 = 4;
 
-/// Shows the progress of a run in place.
+/// Shows the progress of a run as one line that is updated in place.
 pub trait LiveView: Send + Sync {
-    /// Shows a line instead of the last one. `part` is the part of the run that is done, from 0 to 1.
+    /// Replaces the shown line. `part` is the part of the run that is done, from 0 to 1.
     fn show(&self, line: &str, part: f64);
 
-    /// Removes the line: the run has ended.
+    /// Removes the line, because the run has ended.
     fn clear(&self);
 }
 
 static VIEW: OnceLock<Box<dyn LiveView>> = OnceLock::new();
 
-/// Shows all further runs of this process on a view. Only the first call has an effect.
+/// Shows all further runs of this process on this view. Only the first call has an effect.
 pub fn show_runs_on(view: Box<dyn LiveView>) {
     let _ = VIEW.set(view);
 }
 
 thread_local! {
-    /// True while the runs that this thread starts are not shown.
+    /// True while runs that this thread starts must not be shown.
     static IS_HIDDEN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Performs work whose runs are not shown: another run is, at the same time.
+/// Calls `work` without showing the runs in it. Used for a run beside another run that is shown.
 pub fn hidden<T>(work: impl FnOnce() -> T) -> T {
     let before = IS_HIDDEN.replace(true);
     let ended = work();
@@ -54,17 +54,18 @@ pub fn hidden<T>(work: impl FnOnce() -> T) -> T {
     ended
 }
 
-/// Returns true if runs are shown.
+/// Returns true if a view is installed, so that runs are shown.
 pub fn is_shown() -> bool {
     VIEW.get().is_some()
 }
 
-/// Reads the number of fsyncs of the server so far, where the server is ours.
+/// Source of the number of fsyncs that the server has made so far.
 #[derive(Clone)]
 pub struct FsyncCount(Arc<dyn Fn() -> Option<u64> + Send + Sync>);
 
 impl FsyncCount {
-    /// Creates the count that `read` reads.
+    /// Creates a source from a function that reads the number. The function returns `None` if the server does not
+    /// answer.
     pub fn new(read: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
@@ -81,7 +82,7 @@ impl fmt::Debug for FsyncCount {
     }
 }
 
-/// Counts since the last look.
+/// Counts of a load thread since it last passed them on to the live view.
 #[derive(Clone, Debug, Default)]
 pub struct Recent {
     /// Response times of right replies.
@@ -97,12 +98,12 @@ impl Recent {
     }
 }
 
-/// Counts of all load threads of a run since the last look.
+/// Counts of all load threads of a run since the last update of the live view.
 #[derive(Debug, Default)]
 pub(crate) struct Shared(Mutex<Recent>);
 
 impl Shared {
-    /// Adds a thread's counts, and empties them.
+    /// Adds the counts of one thread, and resets the thread's counts to zero.
     pub(crate) fn add(&self, recent: &mut Recent) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).merge(&std::mem::take(recent));
     }
@@ -112,7 +113,8 @@ impl Shared {
     }
 }
 
-/// Performs a run, and shows its progress meanwhile if runs are shown. `run` gets the place for the counts.
+/// Performs a run. If a view is installed, shows the progress meanwhile. `run` gets the shared counts, or `None` if
+/// runs are not shown.
 pub(crate) fn shown<T>(
     pace: Pace,
     warmup: Duration,
@@ -130,7 +132,7 @@ pub(crate) fn shown<T>(
                 view.show(&text, part);
             }
         });
-        // A panic drops it too, which ends the thread.
+        // If `run` panics, the sender is dropped too. Dropping it ends the thread.
         let _stop = stop;
         run(Some(shared))
     });
@@ -138,7 +140,7 @@ pub(crate) fn shown<T>(
     ended
 }
 
-/// The line about a run, which counts the totals.
+/// The line about a run, with the totals so far.
 struct Line<'a> {
     pace: Pace,
     warmup: Duration,
@@ -149,7 +151,7 @@ struct Line<'a> {
     replies: u64,
     errors: u64,
     ticks: u32,
-    /// Number of fsyncs at the last look, and its time.
+    /// Number of fsyncs at the last reading, and the time of that reading.
     synced: Option<(u64, Instant)>,
     fsyncs_per_second: Option<f64>,
 }
@@ -161,7 +163,8 @@ impl<'a> Line<'a> {
         Self { pace, warmup, duration, fsyncs, begun, last, replies, errors, ticks, synced, fsyncs_per_second }
     }
 
-    /// Returns the line about what has happened until `now`, and the part of the run that is done.
+    /// Adds the recent counts to the totals. Returns the line for the time `now`, and the part of the run that is done,
+    /// from 0 to 1.
     fn next(&mut self, recent: &Recent, now: Instant) -> (String, f64) {
         let (elapsed, seconds) = (now - self.begun, (now - self.last).as_secs_f64());
         self.last = now;
@@ -257,7 +260,7 @@ mod tests {
         let has_shown = || seen.0.lock().unwrap().iter().any(|line| line.contains(", p50 "));
         let ended = shown(Pace::Closed, Duration::ZERO, TICK * 3, None, |shared| {
             shared.unwrap().add(&mut recent(7, 100, 0));
-            // The line appears while the run goes on, however late on a busy machine.
+            // On a busy machine the line may appear late, but it appears while the run goes on.
             let begun = Instant::now();
             while !has_shown() && begun.elapsed() < Duration::from_secs(60) {
                 thread::sleep(TICK / 10);

@@ -1,7 +1,7 @@
 //! Objective of a search: the conditions that a run must meet, and the result of a run.
 //!
-//! Owns: the text form of an objective, and the judgement of one run. Does not own the search over rates
-//! ([`super::find_knee`]) and the validity of a run's figures ([`Validity`]).
+//! Owns: the text form of an objective, and the judgement of one run. Does not own: the search over rates
+//! ([`super::find_knee`]), or the validity of a run's figures ([`Validity`]).
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -27,21 +27,21 @@ pub struct TimeBound {
     pub bound: Duration,
 }
 
-/// Shortest wait for a reply before a run of a search is aborted.
+/// Shortest time that a run of a search waits for a reply before it is aborted.
 pub const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Kind of the errors of a run, which decides how a search continues.
+/// Kind of the errors of a run. It determines how a search continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// The server refused requests, as an overloaded server may. The run fails, or an objective with a bound on the
-    /// errors decides.
+    /// The server refused requests, as an overloaded server may. Without a bound on errors in the objective the run
+    /// fails; otherwise the bound decides.
     Refusals,
-    /// A reply was wrong, or a connection was lost that must not be. The search ends with an error.
+    /// A reply was wrong, or a connection was lost although the load permits no losses. The search ends with an error.
     Serious,
 }
 
 impl Objective {
-    /// Parses an objective that only bounds response times, for a load in which any error ends the run.
+    /// Parses an objective that only bounds response times. For loads in which any error ends the run.
     pub fn of_times(text: &str) -> Result<Self, String> {
         let objective: Self = text.parse()?;
         match objective.errors {
@@ -50,8 +50,7 @@ impl Objective {
         }
     }
 
-    /// Returns the first condition that response times and a share of errors do not meet, in words; `None` if they meet
-    /// all of them.
+    /// Returns the first condition that is not met, in words; `None` if all are met. `errors` is a share from 0 to 1.
     pub fn missed(&self, times: &Latencies, errors: f64) -> Option<String> {
         if times.count() == 0 {
             return Some("no reply was counted".to_owned());
@@ -65,15 +64,15 @@ impl Objective {
         missed.chain(share).next()
     }
 
-    /// Returns the longest wait for a reply before a run of the search is aborted: 20 times the longest bound, but at
-    /// least `least`. The run then counts as failed, and the search continues at another rate.
+    /// Returns the time after which a run of the search is aborted if a reply is missing: 20 times the longest bound,
+    /// but at least `least`. An aborted run counts as failed, and the search continues at another rate.
     pub fn patience(&self, least: Duration) -> Duration {
         let longest = self.times.iter().map(|limit| limit.bound).max().unwrap_or_default();
         longest.saturating_mul(20).max(least)
     }
 
-    /// Decides whether a run of the search passed; `faults` is the kind of the run's errors, if it has errors. Returns
-    /// an error if `subject` gave wrong replies, which ends the search.
+    /// Decides if a run of the search passed. `faults` is the kind of the run's errors, if it has any. If `subject`
+    /// gave wrong replies, returns an error, which ends the search.
     pub fn judge<C>(&self, subject: &str, outcome: &Outcome<C>, faults: Faults) -> Result<Trial, BenchError> {
         let validity = match (&outcome.validity, faults, self.errors) {
             (Validity::Errors(why), Faults::Serious, _) => {
@@ -99,7 +98,7 @@ impl TimeBound {
     }
 }
 
-/// Formats a share from 0 to 1 in per cent, with up to three decimal places.
+/// Formats a share from 0 to 1 as a percentage, with up to three decimal places.
 fn percent(share: f64) -> String {
     format!("{} %", (share * 100_000.0).round() / 1000.0)
 }
@@ -156,10 +155,10 @@ pub enum Trial {
     Pass,
     /// The run missed the objective. The text names the condition and the measured value.
     Fail(String),
-    /// The load generator limited the run, for the given reason, so it does not show that the server meets the
+    /// The load generator limited the run, for the given reason. So the run does not show that the server meets the
     /// objective.
     Void(String),
-    /// The machine disturbed the run, for the given reason: the run says nothing about the rate and must be repeated.
+    /// The machine disturbed the run, for the given reason. The run says nothing about the rate and must be repeated.
     Disturbed(String),
 }
 
@@ -189,7 +188,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// Figures of a run with 1,000 right replies of 1 ms and this number of wrong ones.
+    /// Returns the figures of a run with 1,000 right replies of 1 ms and `wrong` wrong replies.
     fn outcome(wrong: u64, validity: Validity) -> Outcome<()> {
         let mut tally: Tally<()> = Tally::new(1);
         tally.times[0].record_nanos_times(1_000_000, 1000);

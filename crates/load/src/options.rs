@@ -1,10 +1,10 @@
-//! Parsers of option values, and checks of options that the command line's parser does not make.
+//! Parsers of option values, and checks of options that the parser of the command line does not make.
 
 use std::time::Duration;
 
 use crate::BenchError;
 
-/// Returns an error that names `option` unless the condition `holds` is true.
+/// Returns an error that names `option`, unless `holds` is true.
 pub fn require(holds: bool, option: &'static str, message: impl Into<String>) -> Result<(), BenchError> {
     if holds { Ok(()) } else { Err(BenchError::Option { option, message: message.into() }) }
 }
@@ -21,20 +21,20 @@ pub fn rate_within(rate: Option<f64>, most: u32) -> Result<(), BenchError> {
     require(is_valid, "--rate", format!("must be above 0 and at most {} million", most / 1_000_000))
 }
 
-/// Returns an error if the highest rate of a search is not above 0, or has no end.
+/// Returns an error if the highest rate of a search is not above 0, or is infinite.
 pub fn max_rate_within(rate: f64) -> Result<(), BenchError> {
     require(rate > 0.0 && rate.is_finite(), "--max-rate", "must be above 0")
 }
 
-/// Returns an error if windows of a run are given a length below 10 ms, which is shorter than the stalls that they
-/// show.
+/// Returns an error if the length of a run's windows is given and is below 10 ms. The stalls that windows show are
+/// longer.
 pub fn check_window(window: Option<Duration>) -> Result<(), BenchError> {
     let is_valid = window.is_none_or(|window| window >= Duration::from_millis(10));
     require(is_valid, "--window", "must be at least 10ms")
 }
 
-/// Returns those items of `all` whose name contains `part`. If no name contains it, returns an error that lists the
-/// names.
+/// Returns the items of `all` whose names contain `part`; all items if `part` is `None`. If no name contains `part`,
+/// returns an error that lists the names.
 pub fn only<T>(all: Vec<T>, part: Option<&str>, name: impl Fn(&T) -> &str) -> Result<Vec<T>, BenchError> {
     let Some(part) = part else { return Ok(all) };
     let names = all.iter().map(&name).collect::<Vec<_>>().join(", ");
@@ -59,7 +59,7 @@ pub fn parsed<'a, O: clap::Args>(arguments: impl IntoIterator<Item = &'a str>) -
     })
 }
 
-/// Parses a duration such as `10`, `10s`, `1.5s`, `500ms`, `80us` or `2m`; a number without a unit is seconds.
+/// Parses a duration such as `10`, `10s`, `1.5s`, `500ms`, `80us` or `2m`. A number without a unit counts as seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration: write for example 10s, 500ms or 80us");
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());

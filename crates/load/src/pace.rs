@@ -1,12 +1,11 @@
-//! How requests are paced: when each request is due, and which requests are counted.
+//! Pace of requests: the time at which each request is due, and the part of a run in which requests are counted.
 //!
 //! Owns: open loops (requests are sent by a schedule) and closed loops (the next request is sent after a reply), the
-//! warm-up and the counted part of a run. Does not own the distribution of scheduled requests over time
-//! (`schedule`).
+//! warm-up and the counted part of a run. Does not own: the distribution of scheduled requests over time (`schedule`).
 //!
-//! A request's response time counts from the moment at which the request is due, whether or not a connection was free
-//! then. A stall of the server therefore shows in every request that was due during the stall, not only in the one in
-//! progress. Measuring only from the moment of sending would hide this (*coordinated omission*).
+//! A request's response time counts from the moment at which the request is due, even if no connection was free then. A
+//! stall of the server therefore shows in every request that was due during the stall, not only in the one in progress.
+//! Measuring only from the moment of sending would hide this (*coordinated omission*).
 
 use std::{ops::Range, time::Duration};
 
@@ -16,7 +15,7 @@ use crate::latency::nanos;
 /// How the requests of a run are paced: by a schedule (open loop) or by the replies (closed loop).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// Open loop: requests are due by a schedule, independent of the server's replies.
+    /// Open loop: requests are due by a schedule that does not depend on the server's replies.
     Open {
         /// Requests per second, over all workers.
         rate: f64,
@@ -58,8 +57,8 @@ impl Pace {
         }
     }
 
-    /// Returns the part of the run in which due requests are counted, in nanoseconds since the start: from the end of
-    /// the warm-up to the end of the run.
+    /// Returns the part of the run in which due requests are counted, in nanoseconds since the start of the run. It
+    /// begins at the end of the warm-up.
     pub fn counted(self, warmup: Duration, duration: Duration) -> Range<u64> {
         match self {
             Self::Each { .. } => 0..u64::MAX,
@@ -68,17 +67,17 @@ impl Pace {
     }
 }
 
-/// Returns a rate as text, with up to three decimal places. Names of scenarios contain it, and two rates below 10 must
-/// not get the same name.
+/// Formats a rate with up to three decimal places. Names of scenarios contain the text, and two rates below 10 must not
+/// get the same name.
 fn shown(rate: f64) -> String {
     if rate < 0.001 { format!("{rate}") } else { format!("{}", (rate * 1000.0).round() / 1000.0) }
 }
 
-/// One worker's share of the requests of a run: computes when the worker's next request is due.
+/// One worker's share of the requests of a run. It computes the time at which the worker's next request is due.
 #[derive(Clone, Debug)]
 pub struct Pacer {
     source: Source,
-    /// Part of the run in which due requests are counted, in nanoseconds since the start.
+    /// Part of the run in which due requests are counted, in nanoseconds since the start of the run.
     counted: Range<u64>,
 }
 
@@ -90,7 +89,7 @@ enum Source {
 }
 
 impl Pacer {
-    /// Creates the pacer of worker number `worker` of `workers`; `counted` is the range that [`Pace::counted`] returns.
+    /// Creates the pacer of worker number `worker` of `workers`. `counted` is the range that [`Pace::counted`] returns.
     pub fn new(pace: Pace, counted: Range<u64>, worker: usize, workers: usize, seed: u64) -> Self {
         let source = match pace {
             Pace::Open { rate, arrivals } => {
@@ -102,8 +101,8 @@ impl Pacer {
         Self { source, counted }
     }
 
-    /// Returns the scheduled time of the next request, in nanoseconds since the start; `None` in a closed loop or at
-    /// the end. The time stays the same until [`take`](Self::take) is called.
+    /// Returns the scheduled time of the next request, in nanoseconds since the start of the run; `None` in a closed
+    /// loop, or if the run has no more requests. The time stays the same until [`take`](Self::take) is called.
     #[inline]
     pub fn scheduled(&self) -> Option<u64> {
         match &self.source {
@@ -118,8 +117,8 @@ impl Pacer {
         matches!(self.source, Source::Open(_))
     }
 
-    /// Returns the time at which the next request is due, in nanoseconds since the start. In a closed loop this is
-    /// `now`. Returns `None` if no more requests follow.
+    /// Returns the time at which the next request is due, in nanoseconds since the start of the run. In a closed loop
+    /// this is `now`. Returns `None` if the run has no more requests.
     #[inline]
     pub fn next_due(&self, now: u64) -> Option<u64> {
         match &self.source {
@@ -129,7 +128,8 @@ impl Pacer {
         }
     }
 
-    /// Advances to the next request. Returns the current request's key index if the pace decides the key, else `None`.
+    /// Advances to the next request. Returns the key index of the current request if the pace determines it, otherwise
+    /// `None`.
     #[inline]
     pub fn take(&mut self) -> Option<u64> {
         match &mut self.source {
@@ -145,8 +145,8 @@ impl Pacer {
         }
     }
 
-    /// Returns true if a request that was due at `due` is counted, since the time lies after the warm-up and before the
-    /// end.
+    /// Returns true if a request that was due at `due` is counted: this time is after the warm-up and before the end of
+    /// the run.
     #[inline]
     pub fn counts(&self, due: u64) -> bool {
         self.counted.contains(&due)

@@ -1,4 +1,4 @@
-//! Measures the raw write speed of the disk, with which the log's speed is compared.
+//! Measures the raw write speed of the disk. The log's speed is compared with it.
 //!
 //! A probe writes one file repeatedly from front to back: one `pwrite` at a time, followed by an `fdatasync` if the
 //! caller requests syncs. The file ([`ProbeFile`]) is filled with zeroes and synced beforehand. The probe appends
@@ -20,9 +20,8 @@ use crate::{
     stats::Summary,
 };
 
-/// Largest median absolute deviation of a probe's rounds in a valid run, as a share of their median. A disk that varies
-/// more was disturbed, so its speed in one round cannot be compared with the figure that was measured in the same
-/// round.
+/// Largest median absolute deviation of a probe's rounds in a valid run, as a share of their median. If the deviation
+/// is larger, the disk was disturbed. Its speed in one round can then not be compared with the figure of that round.
 const MAX_DEVIATION: f64 = 0.3;
 
 /// Choice between synced and unsynced writes of a probe.
@@ -30,7 +29,7 @@ const MAX_DEVIATION: f64 = 0.3;
 pub enum Sync {
     /// Each write is followed by an `fdatasync`.
     Each,
-    /// Writes are not synced: their bytes go to the kernel only.
+    /// Writes are not synced: their bytes go only to the kernel.
     Never,
 }
 
@@ -41,7 +40,7 @@ pub struct Probe {
     path: PathBuf,
 }
 
-/// Result of one probe round.
+/// Result of one round of a probe.
 #[derive(Clone, Debug)]
 pub struct Probed {
     /// Number of writes per second.
@@ -99,8 +98,7 @@ impl Probe {
         Ok(times)
     }
 
-    /// Syncs the writes that `Sync::Never` left unsynced, so that the kernel does not write them during the next
-    /// measurement.
+    /// Syncs the writes of `Sync::Never`. Otherwise the kernel would write them during the next measurement.
     pub fn settle(&self) -> Result<(), BenchError> {
         self.file.sync().map_err(BenchError::files(&self.path))
     }
@@ -114,8 +112,8 @@ impl Probe {
     }
 }
 
-/// Creates the check that the rounds of a probe agree; the run is void if they don't. `unit` is the unit of the values,
-/// such as `/s`. Returns `None` for less than two rounds, which cannot disagree.
+/// Creates the check that the rounds of a probe agree; if they do not, the run is void. `unit` is the unit of the
+/// values, such as `/s`. Returns `None` for fewer than two rounds, which cannot disagree.
 pub fn steadiness(what: impl Into<String>, rounds: &[f64], unit: &str) -> Option<Check> {
     if rounds.len() < 2 {
         return None;

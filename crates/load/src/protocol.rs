@@ -16,22 +16,22 @@ use crate::{
     random::{Generator, KeyChooser},
 };
 
-/// How requests share write calls on a socket.
+/// Sharing of write calls between requests on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batching {
-    /// Each request is a write call of its own, and each reply makes room for one request.
+    /// Each request is a write call of its own. Each reply permits one more request.
     PerRequest,
-    /// Requests that are due together share one write call. In a closed loop a connection sends its next requests after
-    /// all of its last requests are answered, as redis-benchmark does.
+    /// Requests that are due together share one write call. In a closed loop, a connection sends its next requests
+    /// after the replies to all of its last requests, as redis-benchmark does.
     Burst,
 }
 
 /// Reaction of a worker to the loss of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLoss {
-    /// The worker counts the lost connection and opens a new one.
+    /// The worker counts the loss and opens a new connection.
     Reconnect,
-    /// The run ends, because figures of fewer connections would be those of another scenario.
+    /// The run ends, because figures with fewer connections would belong to another scenario.
     End,
 }
 
@@ -51,7 +51,8 @@ pub struct Decoded<R> {
 pub struct BadReply<R, F> {
     /// Description of the fault.
     pub fault: F,
-    /// The decoded reply, if the connection can still be used: the run then continues with the next reply.
+    /// The decoded reply if the connection can still be used; the run then continues with the next reply. Otherwise
+    /// `None`.
     pub decoded: Option<Decoded<R>>,
 }
 
@@ -60,16 +61,16 @@ pub struct BadReply<R, F> {
 pub trait Protocol: Sync {
     /// Data that the worker stores about a request until the reply arrives.
     type Request: Copy;
-    /// Details of a reply, which [`count`](Self::count) receives.
+    /// Details of a reply. The worker passes them to [`count`](Self::count).
     type Reply: Copy;
     /// Fault of a reply; its `Display` text describes the fault.
     type Fault: Display;
-    /// State that the protocol keeps for each connection from one reply to the next.
+    /// State that the protocol keeps for each connection between replies.
     type State: Default;
-    /// Counters that only this protocol has, in addition to those of [`Tally`].
+    /// Counters of this protocol, in addition to those of [`Tally`].
     type Counts: Merge + Send;
 
-    /// How requests share write calls.
+    /// Sharing of write calls between requests.
     const BATCHING: Batching;
     /// Reaction of a worker to the loss of a connection.
     const ON_LOSS: OnLoss;
@@ -80,32 +81,33 @@ pub trait Protocol: Sync {
     /// Returns the number of request kinds. The response times of each kind are counted in a histogram of their own.
     fn kinds(&self) -> usize;
 
-    /// Notes that the load begins now; each thread says so once, after its connections are open.
+    /// Called when the load begins. Each thread calls this once, after its connections are open.
     #[inline]
     fn begun(&self) {}
 
-    /// Chooses the operation of the next request, which uses the key with this index.
+    /// Chooses the operation of the next request. The request uses the key with this index.
     fn choose(&self, index: u64, rng: &mut Generator) -> Self::Request;
 
-    /// Notes that a request is sent now, `late` nanoseconds after the moment at which it was due.
+    /// Called when a request is sent, `late` nanoseconds after the moment at which it was due.
     #[inline]
     fn asked(&self, _request: Self::Request, _late: u64) {}
 
-    /// Consumes the bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to
-    /// them to `out`; returns their number, or `None` if they are incomplete. `bytes` is not empty.
+    /// Consumes bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to `out`.
+    /// Returns the number of consumed bytes, or `None` if the message is incomplete. `bytes` is not empty.
     #[inline]
     fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
         Some(0)
     }
 
-    /// Returns the kind of a request as a number below [`kinds`](Self::kinds).
+    /// Returns the kind of a request. It is below the number that [`kinds`](Self::kinds) returns.
     fn kind(request: Self::Request) -> usize;
 
     /// Appends the bytes of a request to `out`.
     fn encode(&self, request: Self::Request, out: &mut Vec<u8>);
 
     /// Decodes and checks the reply to `request` at the start of `bytes`, which is not empty. Returns `None` if the
-    /// reply is incomplete. A right reply is the usual case, so faults are returned separately from its value.
+    /// reply is incomplete. Faults are returned as an error, apart from the replies, because right replies are the
+    /// usual case.
     #[expect(clippy::type_complexity, reason = "an alias could not name the associated types")]
     fn decode(
         &self,
@@ -114,17 +116,16 @@ pub trait Protocol: Sync {
         bytes: &[u8],
     ) -> Result<Option<Decoded<Self::Reply>>, BadReply<Self::Reply, Self::Fault>>;
 
-    /// Returns the request that the connection sends next because of this right reply, as part of the same operation.
-    /// The operation then ends with the reply to that request: the reply to this one is not counted, and the response
-    /// time counts from the moment at which this request was due.
+    /// Returns the request that the connection sends next because of this right reply. `None` ends the operation. Both
+    /// requests belong to one operation, which ends with the reply to its last request. Only that reply is counted, and
+    /// its response time counts from the moment at which the first request was due.
     #[inline]
     fn follow_up(&self, _request: Self::Request, _reply: Self::Reply) -> Option<Self::Request> {
         None
     }
 
-    /// Counts a right reply to a request that was due after the warm-up, or a wrong reply, whenever its request was
-    /// due. `service` is the time in nanoseconds from sending the request to its reply; it is `None` if the reply was
-    /// wrong.
+    /// Counts a reply. Called for right replies to requests that were due after the warm-up, and for all wrong replies.
+    /// `service` is the time in nanoseconds from sending the request to its reply; it is `None` if the reply was wrong.
     fn count(&self, counts: &mut Self::Counts, reply: Self::Reply, service: Option<u64>);
 
     /// Returns a description of the errors that make the run's figures invalid; `None` without such errors.
@@ -150,17 +151,19 @@ pub struct Plan<P> {
     pub warmup: Duration,
     /// Time after the warm-up in which requests are counted.
     pub duration: Duration,
-    /// Length of the windows of the run's [`Timeline`](super::Timeline), if it is not the usual one.
+    /// Length of the windows of the run's [`Timeline`](super::Timeline); `None` for the usual length.
     pub window: Option<Duration>,
-    /// Longest wait for a reply, after which the run is aborted.
+    /// Longest wait for a reply. If a reply takes longer, the run is aborted.
     pub give_up: Duration,
-    /// Maximum lateness of the generator's own sends, as a 99th percentile. Above it the figures of a scheduled run are
-    /// invalid.
+    /// Maximum lateness of the generator's own sends, as a 99th percentile. Above it the figures of a run with a
+    /// schedule are invalid.
     pub max_lag: Duration,
     /// Seed of the random keys, operations and arrival times.
     pub seed: u64,
-    /// Id of the server's process, whose CPU time and memory the run measures; `None` if it is not known.
+    /// Id of the server's process; `None` if it is not known. The run measures the CPU time and the memory of this
+    /// process.
     pub server: Option<u32>,
-    /// Number of the server's fsyncs, for the live view and the windows of the run.
+    /// Source of the server's number of fsyncs, for the live view and the windows of the run; `None` if it is not
+    /// known.
     pub fsyncs: Option<FsyncCount>,
 }

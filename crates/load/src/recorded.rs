@@ -1,22 +1,22 @@
-//! Recorded arrivals: the moments at which requests arrived at some other time, which a schedule repeats.
+//! Recorded arrivals: the times at which requests once arrived. A schedule repeats them.
 
 use std::path::Path;
 
-/// Largest number of arrivals of a file.
+/// Maximum number of arrivals in a file.
 const MAX_ARRIVALS: usize = 10_000_000;
 
-/// Arrivals that were recorded, in order.
+/// Recorded arrivals, in order of time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// File of the arrivals, as it was named.
+    /// Name of the file with the arrivals, as the user typed it.
     file: String,
-    /// Time of each arrival since the first one, in seconds; the last one is above 0.
+    /// Time of each arrival since the first one, in seconds. The last time is above 0.
     times: Vec<f64>,
 }
 
 impl Recorded {
-    /// Reads a file with one time in seconds on each line, since any start and in any order. Empty lines and lines that
-    /// begin with `#` are skipped.
+    /// Reads a file with one arrival time in seconds on each line. The times may count from any start and be in any
+    /// order. Empty lines and lines that begin with `#` are skipped.
     pub(crate) fn read(file: &str) -> Result<Self, String> {
         let text = std::fs::read_to_string(Path::new(file)).map_err(|error| format!("{file}: {error}"))?;
         Self::parse(file, &text)
@@ -54,15 +54,15 @@ impl Recorded {
         self.times.len() as f64 / self.period()
     }
 
-    /// Returns the length of the recording in seconds. The last arrival is followed by an average gap, after which the
-    /// first one is repeated.
+    /// Returns the time in seconds after which the recording is repeated. It is one average gap longer than the time of
+    /// the last arrival.
     fn period(&self) -> f64 {
         let count = self.times.len() as f64;
         self.times.last().copied().unwrap_or(0.0) * count / (count - 1.0)
     }
 
-    /// Returns the time of arrival number `number` in nanoseconds since the start, if the arrivals are repeated
-    /// endlessly, at `rate` arrivals per second on average.
+    /// Returns the time of arrival number `number` in nanoseconds since the start. The arrivals are repeated endlessly,
+    /// and stretched or compressed to `rate` arrivals per second on average.
     pub(crate) fn due(&self, number: u64, rate: f64) -> f64 {
         let count = self.times.len() as u64;
         let seconds = (number / count) as f64 * self.period() + self.times[(number % count) as usize];

@@ -1,7 +1,7 @@
 //! Figures of a run, and the medians over the rounds of a scenario.
 //!
-//! Owns: the figures that all suites under load have in common. Does not own how a run is judged, which the protocol
-//! does, and the figures of a single suite, which the suite computes with [`Rounds::median`].
+//! Owns: the figures that all suites under load have in common. Does not own: the judgement of a run, which the
+//! protocol makes, or the figures of a single suite, which the suite computes with [`Rounds::median`].
 
 use super::{
     pace::Pace,
@@ -28,11 +28,11 @@ pub struct Outcome<C> {
     pub rate: f64,
     /// Resources that the server and the load generator used.
     pub spent: RunResources,
-    /// Validity of the figures: whether they measure the server.
+    /// Validity of the figures: do they measure the server?
     pub validity: Validity,
-    /// Validity of the figures if wrong replies and lost connections are disregarded.
+    /// Validity of the figures without regard to wrong replies and lost connections.
     pub without_errors: Validity,
-    /// True if the load generator limited a closed loop: the server may be able to do more.
+    /// True if the load generator limited a closed loop. The server may then be able to do more.
     pub is_lower_bound: bool,
 }
 
@@ -45,22 +45,23 @@ impl<C> Outcome<C> {
         Self { times, tally, seconds, rate, spent, validity, without_errors, is_lower_bound: false }
     }
 
-    /// Returns the figures of a run at this pace, with the judgement of its generator: the rate of a closed loop is a
-    /// lower bound if a thread of the generator had no spare time. With a schedule such a run is void.
+    /// Returns the figures of a run at this pace, with the judgement of its generator. If a thread of the generator had
+    /// no spare time, the rate of a closed loop is a lower bound. (A run with a schedule is then void, which the
+    /// judgement of the run states.)
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         let is_busy = self.spent.busiest > MAX_BUSY && !self.tally.is_in_process;
         Self { is_lower_bound: pace == Pace::Closed && is_busy, ..self }
     }
 
-    /// Returns true if the figures say nothing about a limit of the server: the run is void, or its rate is the
-    /// generator's.
+    /// Returns true if the figures do not show a limit of the server: the run is void, or the generator limited its
+    /// rate.
     pub fn is_of_generator(&self) -> bool {
         self.validity.is_void() || self.is_lower_bound
     }
 
-    /// Returns true if the figures can be compared with those of another server: they are the server's own, and all
-    /// replies were right. A server that refuses half of its requests may answer the other half faster.
+    /// Returns true if the figures can be compared with those of another server: the generator did not limit them, and
+    /// all replies were right. A server that refuses half of its requests may answer the other half faster.
     pub fn is_comparable(&self) -> bool {
         !self.is_of_generator() && !matches!(self.validity, Validity::Errors(_))
     }
@@ -70,7 +71,8 @@ impl<C> Outcome<C> {
         verdict(&self.validity, self.is_lower_bound)
     }
 
-    /// Returns the figures without those of a single protocol, so that runs over different protocols can be compared.
+    /// Returns the figures without the counts that only one protocol has, so that runs over different protocols can be
+    /// compared.
     pub fn without_own(self) -> Outcome<()> {
         let Self { tally, times, seconds, rate, spent, validity, without_errors, is_lower_bound } = self;
         Outcome { tally: tally.without_own(), times, seconds, rate, spent, validity, without_errors, is_lower_bound }
@@ -87,7 +89,7 @@ impl<C> Outcome<C> {
         if self.tally.lag.count() == 0 { f64::NAN } else { micros(self.tally.lag.percentile(99.0)) }
     }
 
-    /// Returns the number of replies per second; NaN if there was no reply.
+    /// Returns the number of replies per second, right or wrong; NaN if there was no reply.
     pub fn replies_rate(&self) -> f64 {
         if self.tally.replies == 0 { f64::NAN } else { self.tally.replies as f64 / self.seconds }
     }
@@ -163,7 +165,7 @@ impl<C> Rounds<C> {
         self.outcomes.push(outcome);
     }
 
-    /// Returns the value that `figure` has in each round.
+    /// Returns the value of `figure` in each round.
     pub fn over(&self, figure: impl Fn(&Outcome<C>) -> f64) -> Vec<f64> {
         self.outcomes.iter().map(figure).collect()
     }
@@ -188,17 +190,19 @@ impl<C> Rounds<C> {
         self.median(|outcome| outcome.time_us(percentile))
     }
 
-    /// Returns the percentage of its time that the busiest thread of the load generator was running.
+    /// Returns the percentage of the time during which the busiest thread of the load generator was running, as the
+    /// median over the rounds.
     pub fn busy_percent(&self) -> f64 {
         self.median(|outcome| 100.0 * outcome.spent.busiest)
     }
 
-    /// Returns the rates of the rounds as text.
+    /// Returns the rates of all rounds as text.
     pub fn by_round(&self) -> String {
         self.rates().iter().map(|rate| format!("{rate:.0}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the server's largest resident memory in MiB over the rounds, if it is known, as a table cell.
+    /// Returns the server's largest resident memory of all rounds as a table cell in MiB. The cell is empty if the
+    /// memory is not known.
     pub fn peak_rss(&self) -> Cell {
         mebibytes(self.outcomes.iter().filter_map(|outcome| outcome.spent.server?.peak_rss_bytes).max())
     }
@@ -208,7 +212,7 @@ impl<C> Rounds<C> {
         Validity::worst(self.outcomes.iter().map(|outcome| &outcome.validity))
     }
 
-    /// Returns true if the load generator limited a round of a closed loop.
+    /// Returns true if the load generator limited the rate of a closed loop in any round.
     pub fn is_lower_bound(&self) -> bool {
         self.outcomes.iter().any(|outcome| outcome.is_lower_bound)
     }
@@ -218,7 +222,8 @@ impl<C> Rounds<C> {
         verdict(&self.validity(), self.is_lower_bound())
     }
 
-    /// Creates the check that requires all rounds to be valid. It names a rate that is only a lower bound, with remedies.
+    /// Creates the check that requires all rounds to be valid. If a rate is only a lower bound, the check says so and
+    /// names remedies.
     pub fn check(&self, what: impl Into<String>, required: &str) -> Check {
         let check = self.validity().check(what, required);
         if check.verdict != Verdict::Met || !self.is_lower_bound() {
@@ -239,8 +244,8 @@ fn verdict(validity: &Validity, is_lower_bound: bool) -> &'static str {
     }
 }
 
-/// Returns the order in which the compared stores or servers take their turns in a round. Each round begins with
-/// another one, so that a drift of the machine's speed affects all of them equally.
+/// Returns the order of the compared stores or servers in a round. Each round begins with another one, so that a drift
+/// of the machine's speed affects all of them equally.
 pub fn turns(round: u64, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |turn| (round as usize + turn) % contenders)
 }
@@ -259,10 +264,11 @@ mod tests {
         for (busiest, is_in_process, pace, wanted) in [
             (0.99, false, Pace::Closed, "lower bound: generator saturated"),
             (0.5, false, Pace::Closed, "good"),
-            // The threads do the work of the engine too, and nobody is interested in the rate of setup.
+            // In these two cases busy threads limit nothing: they also do the engine's work, or the run is setup, whose
+            // rate is not used.
             (0.99, true, Pace::Closed, "good"),
             (0.99, false, Pace::Each { keys: 10 }, "good"),
-            // Such a run is void, which the judgement of the run says.
+            // Such a run is void. The judgement of the run states that, and not the figures.
             (0.99, false, open, "good"),
         ] {
             let outcome = run(busiest, is_in_process, pace);

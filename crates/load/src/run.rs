@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{BenchError, report::duration, usage::RunResources};
 
-/// Runs the workers of a plan until the plan ends; returns the figures.
+/// Runs the workers of a plan until the plan ends. Returns the figures of the run.
 pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError> {
     let workers = plan.workers.clamp(1, plan.connections.max(1));
     let mut tally = Tally::new(plan.protocol.kinds());
@@ -60,10 +60,10 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
     Ok(outcome)
 }
 
-/// Judges a run without its wrong replies and lost connections; `first` describes the first problem.
+/// Judges a run without regard to its wrong replies and lost connections. `first` describes the first problem.
 fn judge<P: Protocol>(plan: &Plan<P>, outcome: &Outcome<P::Counts>, first: &str) -> Validity {
     let (tally, rate) = (&outcome.tally, outcome.rate);
-    // A loop over each key once is setup: nobody reads its times.
+    // A loop that uses each key once is setup, so its times are not used.
     let is_timed = !matches!(plan.pace, Pace::Each { .. });
     if let Some(validity) = unusable_clocks(&outcome.spent.clocks).filter(|_| is_timed) {
         return validity;
@@ -73,8 +73,8 @@ fn judge<P: Protocol>(plan: &Plan<P>, outcome: &Outcome<P::Counts>, first: &str)
         if let Some(validity) = saturated(&tally.lag, plan.max_lag, outcome.spent.busiest) {
             return validity;
         }
-        // The schedule decides how many requests are due, so a rate below the wanted one is no overload in itself: a
-        // server that keeps up answers the last request soon after the end.
+        // The schedule determines the number of due requests, so a rate below the wanted one does not prove an
+        // overload. A server that keeps up answers the last request soon after the end of the run.
         let end = plan.pace.counted(plan.warmup, plan.duration).end;
         let late = Duration::from_nanos(tally.last_reply.saturating_sub(end));
         if left > 0 || late > BACKLOG.max(plan.duration * 3 / 100) {

@@ -1,7 +1,7 @@
 //! Threads of the load generator. Each thread has a runtime of its own, so that no task moves to another thread.
 //!
-//! Owns: starting the threads of a run together, on one clock, and the resources that the threads and the server used.
-//! Event loops without a runtime (`worker`) run on these threads too: they never yield to the runtime.
+//! Owns: starting the threads of a run together, with one clock, and the resources that the threads and the server
+//! used. Event loops that never yield to a runtime (`worker`) run on these threads too.
 
 use std::{
     future::Future,
@@ -30,7 +30,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Starts a clock at 0 now.
+    /// Starts a clock. Its time is 0 now.
     pub fn start() -> Self {
         Self { epoch: Instant::now() }
     }
@@ -42,9 +42,9 @@ impl Clock {
     }
 }
 
-/// Runs `setup` on each thread. Unless a setup failed, it then starts `load` on all threads at the same moment.
-/// `server` is the id of the server's process, if it is known. Returns the results of the threads in order, and the
-/// resources that the run used.
+/// Runs `setup` on each thread. If all setups succeed, starts `load` on all threads at the same moment. `server` is the
+/// id of the server's process, if it is known. Returns the results of the threads in order, and the resources that the
+/// run used.
 pub fn run<S, T: Send>(
     threads: usize,
     server: Option<u32>,
@@ -55,7 +55,7 @@ pub fn run<S, T: Send>(
     let work = async |number| {
         let ready = setup(number).await;
         has_failed.fetch_or(ready.is_err(), Ordering::AcqRel);
-        // Nothing else runs on this thread: no load has begun, and setup is answered.
+        // Blocking here is harmless: the load has not begun, and the setup needs no more replies.
         if barrier.wait().is_leader() {
             let _ = begun.set((Meter::begin(server), ClientEffort::begin(), Clock::start()));
         }
@@ -79,7 +79,7 @@ pub fn run<S, T: Send>(
     let clocks = begun.get().map(|(meter, _, _)| meter.clocks()).unwrap_or_default();
     let (mut brought, mut spent) =
         (Vec::new(), RunResources { server, server_thread, clocks, ..RunResources::default() });
-    // If a thread did not run, another one's error ends this loop.
+    // If a thread did not run its load, the error of another thread ends this loop.
     for (result, (cpu, busy)) in all.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
         brought.push(result);
         spent.generator_cpu += cpu.as_secs_f64();
@@ -93,9 +93,10 @@ pub fn run<S, T: Send>(
     Ok((brought, spent))
 }
 
-/// Runs a future to completion on a new single-threaded runtime on the calling thread.
+/// Runs a future to its end on the calling thread, in a new single-threaded runtime.
 pub fn block_on_thread<F: Future>(work: F) -> F::Output {
-    // Without it the kernel may wake the thread 50 µs late. Where the kernel refuses, the recorded lag shows it.
+    // With the usual timer slack the kernel may wake the thread 50 µs late. If the kernel refuses the change, the
+    // recorded lag shows the lateness.
     let _ = set_current_timer_slack(NonZeroU64::new(1));
     let runtime = Builder::new_current_thread().enable_all().build_local(LocalOptions::default());
     runtime.expect("epoll and an eventfd can be had").block_on(work)

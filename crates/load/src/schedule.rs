@@ -1,5 +1,4 @@
-//! Schedule of requests. It is computed before any reply arrives, so a slow server cannot delay the requests that
-//! follow.
+//! Schedule of requests. It does not depend on replies, so a slow server cannot delay the requests that follow.
 //!
 //! Owns: the distributions of arrivals with their text forms, and the due times of one worker's requests. Does not own:
 //! the choice between an open and a closed loop (`pace`), or the contents of a recording (`recorded`).
@@ -18,21 +17,21 @@ use crate::{
     recorded::Recorded,
 };
 
-/// Distribution of scheduled requests over time. Its text forms are `constant`, `poisson`, `ramp:FROM:TIME`,
-/// `step:FROM:TIME`, for example `ramp:100:10s`, and `replay:FILE`.
+/// Distribution of scheduled requests over time. Its text forms are `constant`, `poisson`, `ramp:FROM:TIME` (for
+/// example `ramp:100:10s`), `step:FROM:TIME` and `replay:FILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum Arrivals {
     /// Requests are evenly spaced in time.
     #[default]
     Constant,
-    /// Requests arrive as from independent users: the gaps between them are exponentially distributed.
+    /// Requests arrive as if from independent users: the gaps between them are exponentially distributed.
     Poisson,
-    /// The rate changes evenly from another rate to the rate of the load.
+    /// The rate changes evenly from the given rate to the rate of the load.
     Ramp(Change),
-    /// The rate jumps from another rate to the rate of the load.
+    /// The rate jumps from the given rate to the rate of the load.
     Step(Change),
-    /// Requests arrive as those of a recording, which is repeated endlessly, and stretched or compressed to the rate of
-    /// the load. The recording is kept until the process ends.
+    /// Requests arrive at the times of a recording. The recording is repeated endlessly, and stretched or compressed to
+    /// the rate of the load. It stays in memory until the process ends.
     Replay(&'static Recorded),
 }
 
@@ -41,12 +40,13 @@ pub enum Arrivals {
 pub struct Change {
     /// Requests per second, over all workers, until the end of the warm-up. Above 0.
     pub from: f64,
-    /// Time after the warm-up at which the rate of the load is reached: the end of a ramp, or the moment of a step.
+    /// Time after the warm-up at which the rate of the load is reached. It is the end of a ramp, or the moment of a
+    /// step.
     pub time: Duration,
 }
 
 impl Arrivals {
-    /// Returns true if the rate changes during the run.
+    /// Returns the change of the rate during the run; `None` if the rate does not change.
     pub fn change(self) -> Option<Change> {
         match self {
             Self::Constant | Self::Poisson | Self::Replay(_) => None,
@@ -54,7 +54,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns the same arrivals for a rate that is divided by `by`.
+    /// Returns these arrivals for a load whose rate is divided by `by`. The rate before a change is divided, too.
     #[must_use]
     pub fn divided(self, by: f64) -> Self {
         let divided = |change: Change| Change { from: change.from / by, ..change };
@@ -107,12 +107,13 @@ impl FromStr for Arrivals {
     }
 }
 
-/// Highest rate from which a schedule may change, in requests per second.
+/// Highest rate before a change, in requests per second.
 const MAX_FROM: f64 = 1e9;
-/// Longest time after which the rate of a schedule may change.
+/// Longest time after the warm-up until a change of the rate has ended.
 const LONGEST_CHANGE: Duration = Duration::from_secs(86_400);
 
-/// One worker's share of the scheduled requests: an endless sequence of due times, in nanoseconds since the start.
+/// One worker's share of the scheduled requests: an endless sequence of due times, in nanoseconds since the start of
+/// the run.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     gaps: Gaps,
@@ -121,21 +122,22 @@ pub struct Schedule {
 
 #[derive(Clone, Debug)]
 enum Gaps {
-    /// Equal gaps, in nanoseconds.
+    /// Equal gaps of this length, in nanoseconds.
     Constant(f64),
     /// Exponentially distributed gaps with this mean, in nanoseconds.
     Poisson(f64, Generator),
-    /// A rate that changes during the run. `number` is the index of this worker's next request in the schedule of all
-    /// workers, of which there are `workers`.
+    /// A rate that changes during the run. `number` is the index of this worker's next request in the common schedule
+    /// of all `workers` workers.
     Changing { rate: Changing, number: f64, workers: f64 },
-    /// Arrivals of a recording, at `rate`. `number` is the index of this worker's next request in the schedule of all
-    /// workers, of which there are `workers`.
+    /// Arrivals of a recording, at `rate`. `number` is the index of this worker's next request in the common schedule
+    /// of all `workers` workers.
     Replay { recorded: &'static Recorded, number: u64, workers: u64, rate: f64 },
 }
 
 impl Schedule {
-    /// Creates the share of worker number `worker` of `workers` in `rate` requests per second, which is the rate after
-    /// a change. `warmup` is the end of the warm-up in nanoseconds since the start; a change of the rate begins then.
+    /// Creates the schedule of worker number `worker` of `workers`. All workers together send `rate` requests per
+    /// second; after a change this is the final rate. `warmup` is the end of the warm-up in nanoseconds since the
+    /// start; a change of the rate begins then.
     pub fn new(arrivals: Arrivals, rate: f64, warmup: u64, worker: usize, workers: usize, seed: u64) -> Self {
         let gap = 1e9 * workers as f64 / rate;
         let changing = |change, shape| {
@@ -159,13 +161,13 @@ impl Schedule {
         Self { gaps, next }
     }
 
-    /// Returns the due time of the next request, in nanoseconds since the start.
+    /// Returns the due time of the next request, in nanoseconds since the start of the run.
     #[inline]
     pub fn peek(&self) -> u64 {
         self.next as u64
     }
 
-    /// Advances to the next request; returns the due time of the current one.
+    /// Advances to the next request. Returns the due time of the current one.
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.peek();
@@ -191,8 +193,8 @@ enum Shape {
     Jump,
 }
 
-/// Rate that is `from` until `begin`, then changes within `length`, and is `to` afterwards. Rates are in requests per
-/// nanosecond, times in nanoseconds since the start.
+/// Rate that is `from` until the time `begin`, changes during the time `length`, and then is `to`. Rates are in
+/// requests per nanosecond, times in nanoseconds since the start of the run.
 #[derive(Clone, Copy, Debug)]
 struct Changing {
     shape: Shape,
@@ -208,7 +210,7 @@ impl Changing {
         Self { shape, from, to, begin: warmup as f64, length: nanos(change.time) as f64 }
     }
 
-    /// Returns the time at which the integral of the rate is `number`.
+    /// Returns the time at which request number `number` is due: the integral of the rate up to this time is `number`.
     fn due(&self, number: f64) -> f64 {
         let Self { shape, from, to, begin, length } = *self;
         let left = number - from * begin;
@@ -223,7 +225,7 @@ impl Changing {
             return begin + length + (left - during) / to;
         }
         match shape {
-            // The positive root of from·t + (to - from)/(2·length)·t² = left, in the form that is exact for equal
+            // This is the positive root of from·t + (to - from)/(2·length)·t² = left, in a form that is exact for equal
             // rates.
             Shape::Even => {
                 let root = (from * from + 2.0 * (to - from) / length * left).max(0.0).sqrt();
@@ -271,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_ramp_and_a_step_have_the_rate_of_each_moment() {
-        // The rate is 2,000/s for the warm-up of 1 s, and changes to 10,000/s within 2 s or after 2 s.
+        // The rate is 2,000/s during the warm-up of 1 s. It changes to 10,000/s evenly within 2 s, or at once after 2
+        // s.
         let change = Change { from: 2000.0, time: Duration::from_secs(2) };
         for workers in [1, 3] {
             for (arrivals, expected) in [

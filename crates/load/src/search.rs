@@ -1,16 +1,16 @@
-//! Search for the knee: the highest rate that meets a response-time objective, and meets it again when repeated.
+//! Search for the knee: the highest rate that meets a response-time objective, also when the run is repeated.
 //!
 //! Owns: the choice of the next rate, the counts of passed and failed runs at each rate, and the conclusion. Does not
 //! own: the runs, or the judgement of a single run (`objective`).
 //!
-//! The search doubles the rate until a run fails, then bisects between the highest rate that passed and the lowest that
-//! failed, each time at their geometric mean. When the two are within the precision, it confirms both: the lower rate
-//! must pass the number of repeats, and the higher one must fail twice. A single run that was disturbed, or that was
-//! lucky, therefore decides nothing: its rate is run again, and the search continues above or below it. The two
-//! confirmed rates are the interval of the knee.
+//! The search doubles the rate until a run fails. Then it bisects between the highest rate that passed and the lowest
+//! that failed, each time at their geometric mean. When the two are within the precision, it confirms both: the lower
+//! rate must pass the number of repeats, and the higher one must fail twice. So a single run that was disturbed or
+//! lucky decides nothing: its rate is run again, and the search continues above or below it. The two confirmed rates
+//! are the interval of the knee.
 //!
-//! A run that is known to be disturbed by the machine, for example because the host took its processors, says nothing:
-//! it is repeated and does not count. If its repeats are disturbed too, the search ends.
+//! A run that the machine is known to have disturbed, for example because the host took its processors, says nothing.
+//! It is repeated and does not count. If its repeats are disturbed too, the search ends.
 //!
 //! The search only sees a function from rate to result, so tests use a formula or a simulated queue instead of a
 //! server.
@@ -21,12 +21,12 @@ use crate::report::{Check, Verdict};
 /// Bounds and precision of a search for the knee.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Rate at which the search begins.
+    /// Rate at which the search begins, in requests per second.
     pub start: f64,
-    /// Highest rate that the search tries.
+    /// Highest rate that the search tries, in requests per second.
     pub max: f64,
-    /// The bisection ends when the gap between the highest passed and the lowest failed rate is below this share of the
-    /// passed rate.
+    /// Relative precision. The bisection ends when the gap between the highest passed and the lowest failed rate is
+    /// below this share of the passed rate.
     pub precision: f64,
     /// Number of runs that the best rate must pass, at least 1.
     pub repeats: u32,
@@ -35,9 +35,9 @@ pub struct Bounds {
 /// Result of a search for the knee, the highest rate that meets the objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knee {
-    /// Highest rate that passed the number of repeats, and failed at most once; `None` if no rate did.
+    /// Highest rate that passed the number of repeats and failed at most once; `None` if no rate did.
     pub rate: Option<f64>,
-    /// Lowest rate above [`rate`](Self::rate) that failed twice: the knee is below it. `None` if no rate failed.
+    /// Lowest rate above [`rate`](Self::rate) that failed twice. The knee is below it. `None` if no rate failed.
     pub fails_at: Option<f64>,
     /// Reason why no higher rate was found.
     pub limited_by: Limit,
@@ -76,13 +76,13 @@ impl Knee {
 /// Reason why a search found no higher rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The server: at a higher rate it missed the objective.
+    /// The server. At a higher rate it missed the objective.
     Server,
-    /// The load generator could not send more requests; the server may be able to handle more.
+    /// The load generator. It could not send more requests, so the server may be able to handle more.
     Generator,
-    /// The search has reached its maximum rate.
+    /// The maximum rate of the search. The server may be able to handle more.
     MaxRate,
-    /// The machine disturbed a run and all its repeats, so the search ended early.
+    /// The machine. It disturbed a run and all its repeats, so the search ended early.
     Machine,
 }
 
@@ -98,18 +98,18 @@ impl Limit {
     }
 }
 
-/// Lowest rate that the search tries. With fewer requests percentiles mean nothing.
+/// Lowest rate that the search tries, in requests per second. With fewer requests percentiles mean nothing.
 const LOWEST_RATE: f64 = 10.0;
-/// Number of failed runs after which a rate counts as one that the server cannot serve.
+/// Number of failed runs after which the search concludes that the server cannot serve a rate.
 const FAILURES: u32 = 2;
-/// Largest number of runs of a search. A search of a usual server takes about 15; a search that takes this many gets
-/// inconsistent results, and ends with the best rate that passed all its repeats.
+/// Maximum number of runs of a search. A search usually takes about 15. After the maximum, the results are
+/// inconsistent, and the search ends with the best rate that passed all its repeats.
 const MAX_RUNS: usize = 100;
 
-/// Number of repeats of a run that the machine disturbed, after which the search ends.
+/// Maximum number of repeats of a run that the machine disturbed. If all are disturbed, the search ends.
 const REPEATS_OF_DISTURBED: u32 = 3;
 
-/// Searches for the knee, the highest rate that meets an objective; `trial` runs the load at one rate and returns the
+/// Searches for the knee, the highest rate that meets an objective. `trial` runs the load at one rate and returns the
 /// result.
 pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial, E>) -> Result<Knee, E> {
     let mut search = Search { bounds, tried: Vec::new() };
@@ -139,7 +139,7 @@ impl TestedRate {
         self.fails + self.voids
     }
 
-    /// Returns true if more runs passed than not, so that the rate is a candidate for the knee.
+    /// Returns true if more runs passed than failed, so that the rate may be the knee.
     fn is_good(&self) -> bool {
         self.passes > self.failures()
     }
@@ -175,8 +175,8 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the highest rate that is good so far and the lowest above it that is not. Results below a stable rate
-    /// are ignored: a failure there comes from a disturbance.
+    /// Returns the highest rate that is good so far, and the lowest rate above it that is not. Failures below a rate
+    /// that passed all its repeats are ignored, because they come from disturbances.
     fn bracket(&self) -> (Option<TestedRate>, Option<TestedRate>) {
         let stable = self.tried.iter().rposition(|tried| tried.is_stable(self.bounds.repeats)).unwrap_or(0);
         let above = &self.tried[stable..];
@@ -204,7 +204,7 @@ impl Search<'_> {
 
     fn conclude(&self, trials: Vec<(f64, Trial)>) -> Knee {
         let (_, high) = self.bracket();
-        // If the search ended early, a higher rate may be good so far that has not passed all its repeats.
+        // If the search ended early, a higher rate may be good so far without having passed all its repeats.
         let stable = self.tried.iter().rfind(|tried| tried.is_stable(self.bounds.repeats));
         let rate = stable.map(|tried| tried.rate);
         let limited_by = match high {
@@ -232,8 +232,8 @@ mod tests {
     const BOUNDS: Bounds = Bounds { start: 1000.0, max: 1e6, precision: 0.02, repeats: 3 };
     /// Service time of the queues in these tests, in seconds.
     const SERVICE: f64 = 40e-6;
-    /// Rate at which the 99th percentile of an M/M/1 queue with this service time is 1 ms: it is
-    /// ln(100) × service / (1 − load).
+    /// Rate at which the 99th percentile of an M/M/1 queue with this service time is 1 ms. The percentile is ln(100) ×
+    /// service / (1 − load).
     const KNEE: f64 = 20_395.0;
 
     fn knee(bounds: &Bounds, mut trial: impl FnMut(f64) -> Trial) -> Knee {
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!((at(rate), at(fails_at)), (3, 2), "both ends are confirmed");
     }
 
-    /// Runs an M/M/1 queue for four seconds of its own time, as an open loop would measure it.
+    /// Simulates an M/M/1 queue for four seconds of virtual time, measured as an open loop would.
     fn queue(rate: f64, seed: u64) -> Trial {
         let (mut schedule, mut rng) = (Schedule::new(Arrivals::Poisson, rate, 0, 0, 1, seed), generator(!seed));
         let (mut times, mut free) = (Latencies::default(), 0);
@@ -333,7 +333,7 @@ mod tests {
             if rate > 10_000.0 {
                 return failed();
             }
-            // Above 9000 only the first runs go well.
+            // Above 9000/s the first runs pass and later ones fail.
             runs_above += u32::from(rate > 9000.0);
             if rate > 9000.0 && runs_above > 3 { failed() } else { Trial::Pass }
         });
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_search_that_ends_early_keeps_the_rate_that_was_confirmed() {
-        // 2,000/s is confirmed, and 4,000/s is good so far, when the machine begins to disturb the runs.
+        // When the machine begins to disturb the runs, 2,000/s is confirmed, and 4,000/s is good so far.
         let mut above = 0;
         let ended = knee(&Bounds { precision: 10.0, ..BOUNDS }, |rate| {
             if rate <= 2000.0 {
@@ -385,7 +385,7 @@ mod tests {
     fn runs_that_the_machine_disturbed_are_repeated_and_do_not_count() {
         let stolen = || Trial::Disturbed("stolen".to_owned());
         let undisturbed = knee(&BOUNDS, passes_below(KNEE));
-        // Each second run is disturbed: the search takes twice as many, and finds the same.
+        // Every second run is disturbed. The search takes twice as many runs, and finds the same knee.
         let mut run = 0;
         let found = knee(&BOUNDS, |rate| {
             run += 1;
@@ -393,7 +393,7 @@ mod tests {
         });
         assert_eq!((found.rate, found.fails_at), (undisturbed.rate, undisturbed.fails_at));
         assert!(found.trials.len() + 1 >= 2 * undisturbed.trials.len(), "{:?}", found.trials);
-        // Nothing but disturbed runs at the fifth rate: the search ends, and says nothing about the server.
+        // At the fifth rate all runs are disturbed. The search ends, and says nothing about the server.
         let mut run = 0;
         let found = knee(&BOUNDS, |_| {
             run += 1;

@@ -1,10 +1,10 @@
 //! Readings of the server's fsyncs and memory during a run, for the windows of its [`Timeline`].
 //!
-//! Owns: the thread that reads, beside the threads of the load, and the sum of the counts of such a load
-//! ([`run_counted`]). Does not own: the windows, and the ways to read.
+//! Owns: the thread that reads beside the threads of the load, and the sum of the load threads' counts
+//! ([`run_counted`]). Does not own: the windows, or the ways to read.
 //!
-//! The memory is read at each border between two windows, from the kernel. The number of fsyncs costs the server a
-//! request, so it is read at most once in [`FSYNC_INTERVAL`].
+//! The memory is read from the kernel at each border between two windows. Reading the number of fsyncs costs the server
+//! a request, so it happens at most once in [`FSYNC_INTERVAL`].
 
 use std::{
     sync::{
@@ -36,13 +36,12 @@ const LOOK: Duration = Duration::from_millis(5);
 pub struct ServerSource<'a> {
     /// Id of the server's process.
     pub process: u32,
-    /// Number of the server's fsyncs.
+    /// Source of the number of the server's fsyncs; `None` if it is not known.
     pub fsyncs: Option<&'a FsyncCount>,
 }
 
-/// Performs a run and reads the figures of a server meanwhile, if there is one. `run` gets a place for the clock of the
-/// run, and sets it when the load starts. Returns the result of the run, and the readings at the borders of the
-/// windows.
+/// Performs a run. If there is a server, reads its figures meanwhile. `run` gets a cell, and puts the clock of the run
+/// into it when the load starts. Returns the result of the run, and the readings at the borders of the windows.
 pub(crate) fn beside<T>(
     source: Option<ServerSource<'_>>,
     windows: Option<&Timeline>,
@@ -60,10 +59,10 @@ pub(crate) fn beside<T>(
     })
 }
 
-/// Runs threads of the load generator as [`run_threads::run`] does. Each thread returns its counts, and a further
-/// result of its own. `empty` has no counts yet, and the windows of the run; the figures of the server, if there is
-/// one, are read at their borders meanwhile. Returns the sum of the counts, the further results of the threads in
-/// order, and the resources that the run used.
+/// Runs threads of the load generator as [`run_threads::run`] does. Each thread returns its counts and a further result
+/// of its own. `empty` contains the windows of the run and no counts yet. If there is a server, its figures are read at
+/// the borders of the windows. Returns the sum of the counts, the further results of the threads in order, and the
+/// resources that the run used.
 pub fn run_counted<S, C: Merge + Send, T: Send>(
     threads: usize,
     server: Option<ServerSource<'_>>,
@@ -130,18 +129,18 @@ mod tests {
 
     use super::*;
 
-    /// Longest wait for the thread that reads. Only failures take this long.
+    /// Longest wait for the reading thread. Only failures take this long.
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Returns a number of fsyncs that rises by 100 with each reading, and the number of its readings.
+    /// Returns a source whose number of fsyncs rises by 100 with each reading, and the number of readings so far.
     fn counted() -> (FsyncCount, Arc<AtomicU64>) {
         let readings = Arc::<AtomicU64>::default();
         let count = Arc::clone(&readings);
         (FsyncCount::new(move || Some(100 * count.fetch_add(1, Ordering::Relaxed))), readings)
     }
 
-    /// Returns true as long as the reader has not read the fsyncs at the first and at the last border. It may be late
-    /// on a busy machine, and the load must not end before.
+    /// Returns true until the fsyncs were read at the first and at the last border. The reading thread may be late on a
+    /// busy machine, and the load must not end before.
     fn must_wait(readings: &AtomicU64, begun: Instant) -> bool {
         readings.load(Ordering::Relaxed) < 2 && begun.elapsed() < PATIENCE
     }

@@ -16,7 +16,7 @@ impl Merge for () {
 }
 
 /// Counts of one thread, or of all threads after a merge. Unless a field states otherwise, only requests that were due
-/// after the warm-up are counted.
+/// after the warm-up count.
 #[derive(Clone, Debug, Default)]
 pub struct Tally<C> {
     /// Response times for each kind of request, counted from the moment at which a request was due.
@@ -25,13 +25,14 @@ pub struct Tally<C> {
     pub lag: Latencies,
     /// Number of replies, right or wrong.
     pub replies: u64,
-    /// Number of right items: right replies, or the records and deliveries that such replies carry or acknowledge.
+    /// Number of right items. An item is a right reply, or a record or delivery that a right reply carries or
+    /// acknowledges.
     pub right: u64,
     /// Number of right items including those of the warm-up.
     pub all_right: u64,
-    /// Number of wrong replies including those of the warm-up.
+    /// Number of wrong replies, including those of the warm-up.
     pub wrong: u64,
-    /// Number of wrong replies without those of the warm-up.
+    /// Number of wrong replies, without those of the warm-up.
     pub counted_wrong: u64,
     /// Number of lost connections, for example because the server closed them or sent bytes that violate the protocol.
     pub lost: u64,
@@ -43,13 +44,13 @@ pub struct Tally<C> {
     pub sent_bytes: u64,
     /// Time at which the last right reply arrived, in nanoseconds since the start of the run.
     pub last_reply: u64,
-    /// Counts of the windows of the run, if the run counts them.
+    /// Counts of the windows of the run; `None` if the run does not count them.
     pub timeline: Option<Timeline>,
     /// True if the requests were calls in this process, so that the generator's threads did the server's work too.
     pub is_in_process: bool,
-    /// Description of the first problem of the run.
+    /// Description of the first problem of the run; `None` if there was no problem.
     pub first_problem: Option<String>,
-    /// Counts for the live view, if there is one; each thread hands its own over.
+    /// Counts for the live view; `None` if runs are not shown. Each thread passes its own counts on.
     pub recent: Option<Box<Recent>>,
     /// Additional counts of the protocol.
     pub own: C,
@@ -61,8 +62,8 @@ impl<C: Merge> Tally<C> {
         Self { times: vec![Latencies::default(); kinds], ..Self::default() }
     }
 
-    /// Creates empty counts for this number of request kinds, with windows of the length `window` over the counted part
-    /// of a run, in nanoseconds since the start of the run.
+    /// Creates empty counts for this number of request kinds, with windows over the counted part of a run. `counted` is
+    /// in nanoseconds since the start of the run. `window` is the length of a window; `None` is the usual length.
     pub fn with_windows(kinds: usize, counted: &Range<u64>, window: Option<Duration>) -> Self {
         Self { timeline: Timeline::over(counted, window), ..Self::new(kinds) }
     }
@@ -104,7 +105,8 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Counts requests of one kind that were due at the same moment and whose right replies arrived with one read.
+    /// Counts the right replies to requests of one kind that were due at the same moment. The replies arrived with one
+    /// read.
     #[inline]
     pub(super) fn replies(&mut self, together: CoalescedReplies, now: u64) {
         if together.count > 0 {
@@ -121,8 +123,8 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Counts right items that arrived at `now` in the counted part of the run. Their response times are counted apart,
-    /// by [`responded`](Self::responded).
+    /// Counts right items that arrived at `now` in the counted part of the run. [`responded`](Self::responded) counts
+    /// their response times.
     #[inline]
     pub fn arrived(&mut self, items: u64, now: u64) {
         self.right += items;
@@ -131,8 +133,8 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Counts the response time of `count` requests of one kind that were due at `due` in the counted part of the run
-    /// and whose replies arrived at `now`.
+    /// Counts the response time of `count` requests of one kind. The requests were due at `due` in the counted part of
+    /// the run, and their replies arrived at `now`.
     #[inline]
     pub fn responded(&mut self, kind: usize, due: u64, now: u64, count: u64) {
         let waited = now.saturating_sub(due);
@@ -142,7 +144,8 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Counts a request that was due at `due` and has no reply `now`, with the time that it has waited.
+    /// Counts a request that was due at `due` and has no reply at `now`. The time that it has waited counts as a
+    /// response time.
     pub(super) fn unanswered(&mut self, kind: usize, due: u64, now: u64) {
         let waited = now.saturating_sub(due);
         self.unanswered += 1;
@@ -152,15 +155,15 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Returns the share of requests, from 0 to 1, with a wrong reply or without a reply; those of the warm-up do not
-    /// count. A lost connection counts as one more error, whenever it was lost.
+    /// Returns the share of requests, from 0 to 1, that got a wrong reply or none. Requests of the warm-up do not
+    /// count. Each lost connection counts as one more error, even during the warm-up.
     pub fn error_share(&self) -> f64 {
         let errors = self.counted_wrong + self.lost + self.unanswered;
         let requests = self.replies + self.lost + self.unanswered;
         errors as f64 / requests.max(1) as f64
     }
 
-    /// Returns the counts that all protocols have, without those of a single protocol.
+    /// Returns the counts without those that only one protocol has.
     pub fn without_own(self) -> Tally<()> {
         Tally {
             times: self.times,
@@ -189,7 +192,7 @@ impl<C> Tally<C> {
     }
 }
 
-/// Right replies that are counted together: their requests were of one kind and due at the same moment.
+/// Right replies that are counted together. Their requests were of one kind and due at the same moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CoalescedReplies {
     pub(super) due: u64,
@@ -203,11 +206,11 @@ mod tests {
 
     #[test]
     fn the_share_of_errors_is_that_of_the_counted_requests() {
-        // As many requests in the warm-up as after it, all of them answered rightly.
+        // There are as many requests in the warm-up as after it, and all of them got right replies.
         let mut tally: Tally<()> = Tally::new(1);
         (tally.replies, tally.right, tally.all_right, tally.unanswered) = (90, 90, 190, 10);
         assert!((tally.error_share() - 0.1).abs() < 1e-12, "{}", tally.error_share());
-        // Wrong replies of the warm-up are none of the counted ones.
+        // Wrong replies of the warm-up do not count as errors.
         (tally.wrong, tally.counted_wrong, tally.right) = (25, 5, 85);
         assert!((tally.error_share() - 0.15).abs() < 1e-12, "{}", tally.error_share());
         let lost: Tally<()> = Tally { lost: 3, ..Tally::new(1) };

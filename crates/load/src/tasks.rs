@@ -1,7 +1,7 @@
-//! Concurrent writers as an async server has them: many futures on one thread, which polls the futures that are woken.
+//! Concurrent writers, as in an async server: many futures on one thread. The thread polls the futures that are woken.
 //!
-//! Owns: a minimal async runtime. A server runtime would do the same for its connections, but the timers of tokio are
-//! too coarse for a schedule. Here the thread sleeps until the next task is due, or until a future is woken.
+//! Owns: a minimal async runtime. A server's runtime does the same for its connections, but the timers of tokio are too
+//! coarse for a schedule. Here the thread sleeps until the next task is due, or until a future is woken.
 
 use std::{
     future::Future,
@@ -25,8 +25,8 @@ pub enum NextStep<F> {
     Nothing,
 }
 
-/// Runs `count` tasks on this thread until all have ended. `next` decides what a task does next, given the task's
-/// number and the output of its last future, if a future has just completed. The first error ends all tasks.
+/// Runs `count` tasks on this thread until all have ended. `next` returns the next step of a task. It gets the task's
+/// number, and the output of the task's last future if one has just completed. The first error ends all tasks.
 pub fn run<F: Future, E>(
     count: usize,
     clock: &Clock,
@@ -36,7 +36,7 @@ pub fn run<F: Future, E>(
     let task = |number| Waker::from(Arc::new(Task { number, ready: Arc::clone(&ready) }));
     let wakers: Vec<Waker> = (0..count).map(task).collect();
     let mut futures: Vec<Option<Pin<Box<F>>>> = (0..count).map(|_| None).collect();
-    // When each task is asked again; `NEVER` while it waits for a future.
+    // `due` has the time at which each task is asked for its next step; `NEVER` while it waits for a future.
     let (mut due, mut running, mut woken) = (vec![0; count], count, Vec::new());
     loop {
         let soonest = due.iter().copied().min().unwrap_or(NEVER);
@@ -85,7 +85,7 @@ pub fn run<F: Future, E>(
 
 const NEVER: u64 = u64::MAX;
 
-/// Numbers of the tasks that must be polled, and the thread that polls them.
+/// Numbers of the tasks that must be polled, and the thread to wake for that.
 struct Ready {
     numbers: Mutex<Vec<usize>>,
     thread: Thread,

@@ -1,22 +1,22 @@
-//! Windows of a run: what happened in each part of it.
+//! Windows of a run: the counts of each part of it.
 //!
-//! Owns: the counts of each window. Does not own the figures of the whole run ([`super::Tally`]), which are more
+//! Owns: the counts of each window. Does not own: the figures of the whole run ([`super::Tally`]), which are more
 //! precise.
 //!
-//! A reply counts in the window in which it arrived, for the rate, and its response time in the window in which the
-//! request was due. A stall therefore shows as a window without replies, and as long times in the windows before its
-//! end.
+//! A reply counts for the rate of the window in which it arrived. Its response time counts in the window in which the
+//! request was due. A stall therefore shows as a window without replies, and as long response times in the windows up
+//! to its end.
 
 use std::{ops::Range, time::Duration};
 
 use crate::latency::{Latencies, nanos};
 
-/// Shortest window without an option, in nanoseconds. Shorter ones hold too few requests for a percentile at usual
-/// rates.
+/// Shortest window in nanoseconds if no option states a length. At usual rates, shorter windows have too few requests
+/// for a percentile.
 const MIN_WINDOW: u64 = 250_000_000;
-/// Maximum number of windows of a run without an option, each of which takes about 35 KB per worker.
+/// Maximum number of windows of a run if no option states a length. Each window takes about 35 KB per worker.
 const MAX_WINDOWS: u64 = 120;
-/// Maximum number of windows of a run whose options state their length.
+/// Maximum number of windows of a run if an option states their length.
 const MAX_ASKED_WINDOWS: u64 = 1200;
 
 /// Counts of the windows of a run.
@@ -34,11 +34,12 @@ pub struct Timeline {
 pub struct Window {
     /// Number of right items that arrived in the window.
     pub right: u64,
-    /// Response times of the requests that were due in the window, with two significant digits; `None` if none was due.
+    /// Response times of the requests that were due in the window, with two significant digits; `None` if no request
+    /// was due.
     pub times: Option<Box<Latencies>>,
     /// Number of fsyncs of the server per second; `None` if it is not known.
     pub fsyncs_per_second: Option<f64>,
-    /// Resident memory of the server's process at the end of the window; `None` if it is not known.
+    /// Resident memory of the server's process at the end of the window, in bytes; `None` if it is not known.
     pub resident_bytes: Option<u64>,
 }
 
@@ -47,16 +48,17 @@ pub struct Window {
 pub(crate) struct Reading {
     /// Time of the reading, in nanoseconds since the start of the run.
     pub at: u64,
-    /// Number of fsyncs so far; `None` if they were not read.
+    /// Number of fsyncs of the server so far; `None` if it was not read.
     pub fsyncs: Option<u64>,
-    /// Resident memory of the server's process.
+    /// Resident memory of the server's process in bytes; `None` if it is not known.
     pub resident_bytes: Option<u64>,
 }
 
 impl Timeline {
-    /// Creates empty windows of equal length over the counted part of a run, in nanoseconds since the start of the run.
-    /// They are as long as `window`, or a little longer, so that they fill the run; a run has at most 1,200 of them.
-    /// Without a length they take 250 ms, or so long that there are 120. Returns `None` for a run without an end.
+    /// Creates empty windows of equal length over the counted part of a run; `counted` is in nanoseconds since the
+    /// start of the run. If `window` is given, the windows have this length or a little more, so that they fill the
+    /// run; a run then has at most 1,200 of them. Otherwise the windows are at least 250 ms long, and a run has at most
+    /// 120. Returns `None` for a run without an end.
     pub fn over(counted: &Range<u64>, window: Option<Duration>) -> Option<Self> {
         let length = counted.end.checked_sub(counted.start).filter(|length| *length > 0 && counted.end < u64::MAX)?;
         let (shortest, most) = window.map_or((MIN_WINDOW, MAX_WINDOWS), |window| (nanos(window), MAX_ASKED_WINDOWS));
@@ -78,13 +80,13 @@ impl Timeline {
         &self.windows
     }
 
-    /// Length of a window in seconds.
+    /// Returns the length of a window in seconds.
     pub fn window_seconds(&self) -> f64 {
         self.window as f64 / 1e9
     }
 
-    /// Returns the borders of the windows, from the start of the first to the end of the last, in nanoseconds since the
-    /// start of the run.
+    /// Returns the borders of the windows in nanoseconds since the start of the run. The first is the start of the
+    /// first window, and the last is the end of the last window.
     pub(super) fn borders(&self) -> Vec<u64> {
         (0..=self.windows.len() as u64).map(|number| self.begin + number * self.window).collect()
     }
@@ -113,7 +115,7 @@ impl Timeline {
         self.arrived(count, now);
     }
 
-    /// Counts right items that arrived at `now`, without a response time.
+    /// Counts right items that arrived at `now`. Their response times are not counted.
     #[inline]
     pub(super) fn arrived(&mut self, items: u64, now: u64) {
         if let Some(window) = self.at(now) {
@@ -121,7 +123,8 @@ impl Timeline {
         }
     }
 
-    /// Counts `count` requests that were due at `due` and waited for `waited` nanoseconds, with a reply or without.
+    /// Counts the response times of `count` requests that were due at `due`. Each waited for `waited` nanoseconds, with
+    /// a reply or without.
     #[inline]
     pub(super) fn times(&mut self, due: u64, waited: u64, count: u64) {
         if let Some(window) = self.at(due) {

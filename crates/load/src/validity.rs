@@ -1,4 +1,4 @@
-//! Validity of a run's figures: whether they measure the server or something else.
+//! Validity of a run's figures: do they measure the server, or something else?
 
 use std::time::Duration;
 
@@ -8,38 +8,40 @@ use crate::{
     usage::Clocks,
 };
 
-/// Largest share of a core that a worker may use in a valid run. A busier worker may itself limit the rate.
+/// Largest share of a core, from 0 to 1, that a worker may use in a valid run. A busier worker may itself limit the
+/// rate.
 pub const MAX_BUSY: f64 = 0.97;
 
-/// Time after the end of a scheduled run in which late replies and deliveries are accepted, or 3 % of the run if that
-/// is longer. Later ones mean that the server did not keep up. A shorter backlog shows in the response times.
+/// Time after the end of a run with a schedule in which late replies and deliveries are accepted. If 3 % of the run is
+/// longer, that time applies. Later replies mean that the server did not keep up. A backlog that is shorter than this
+/// time shows in the response times.
 pub const BACKLOG: Duration = Duration::from_millis(250);
 
-/// Largest difference between the wall-clock time and the monotonic time of a valid run, in seconds per second of the
-/// run. Runs shorter than a second may differ by as much as one of a second.
+/// Largest difference between the times that the wall clock and the monotonic clock measured in a valid run, in seconds
+/// per second of the run. For a run shorter than a second, the bound is that of a run of one second.
 pub const MAX_DRIFT: f64 = 1e-3;
 
-/// Largest share of the processors' time that the host of a virtual machine may take during a valid run. Smaller shares
-/// are common on shared hosts, and show in the response times. The kernel counts this time in steps of 10 ms, so runs
-/// shorter than a second may lose as much time as one of a second.
+/// Largest share of the processors' time, from 0 to 1, that the host of a virtual machine may take during a valid run.
+/// Smaller shares are common on shared hosts, and show in the response times. The kernel counts this time in steps of
+/// 10 ms. Therefore a run shorter than a second may lose as much time as a run of one second.
 pub const MAX_STOLEN: f64 = 0.2;
 
 /// Remedies for a closed loop whose rate the load generator limits.
 pub const LIMITED_REMEDY: &str = "repeat it with more threads or cores for the generator, on another machine than the \
      server's, or with fewer clients";
 
-/// Validity of a run's figures. The text in a variant is the reason.
+/// Validity of a run's figures. The text of a variant is the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// All requests were sent in time, and their right replies arrived.
+    /// All requests were sent in time, and their replies arrived and were right.
     Good,
     /// The server did not keep up with the requests. This is a valid result, but a bad one.
     Overloaded(String),
     /// A reply was wrong or did not arrive.
     Errors(String),
-    /// The load generator was the bottleneck: the figures do not measure the server.
+    /// The load generator was the bottleneck, so the figures do not measure the server.
     Saturated(String),
-    /// The clocks of the machine were unusable: the times mean nothing.
+    /// The clocks of the machine were unusable, so the times mean nothing.
     Clocks(String),
 }
 
@@ -75,8 +77,8 @@ impl Validity {
         Check { what: what.into(), required: required.to_owned(), measured, verdict, is_goal: false }
     }
 
-    /// Returns the worst value in `all`: errors before void figures, which no overload hides, and these before an
-    /// overload. Returns the first of several that are equally bad, and [`Self::Good`] if there is none.
+    /// Returns the worst value in `all`. Errors are worst, because an overload must not hide them. Void figures come
+    /// next, then an overload. Returns the first of several that are equally bad, and [`Self::Good`] if `all` is empty.
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let worst = all.into_iter().reduce(|worst, other| if other.rank() > worst.rank() { other } else { worst });
         worst.cloned().unwrap_or(Self::Good)
@@ -93,9 +95,9 @@ impl Validity {
     }
 }
 
-/// Returns why the times of a run mean nothing: the wall clock was set during the run, or runs at another speed than
-/// the monotonic clock, or the host of the virtual machine took too much of the processors' time. Returns `None` for
-/// usable clocks.
+/// Returns the reason why the times of a run mean nothing; `None` if the clocks were usable. The reason is that the
+/// wall clock was set or ran at another speed than the monotonic clock, or that the host of the virtual machine took
+/// too much of the processors' time.
 pub fn unusable_clocks(clocks: &Clocks) -> Option<Validity> {
     let (drift, seconds) = (clocks.drift_seconds.abs(), clocks.seconds);
     if drift > MAX_DRIFT * seconds.max(1.0) {
@@ -115,9 +117,9 @@ pub fn unusable_clocks(clocks: &Clocks) -> Option<Validity> {
     )))
 }
 
-/// Returns why a scheduled run does not measure the server: the 99th percentile of the generator's lateness is above
-/// `max_lag`, or the generator's busiest thread had no spare time. `busiest` is the share of its time that this thread
-/// was running. Returns `None` for a valid run.
+/// Returns the reason why a run with a schedule does not measure the server; `None` if it does. The reason is that the
+/// 99th percentile of the generator's lateness is above `max_lag`, or that the generator's busiest thread had no spare
+/// time. `busiest` is the share of its time, from 0 to 1, that this thread was running.
 pub fn saturated(lag: &Latencies, max_lag: Duration, busiest: f64) -> Option<Validity> {
     const REMEDY: &str = "lower the rate, or give the generator more threads or cores";
     let lag = lag.percentile(99.0);

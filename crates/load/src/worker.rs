@@ -1,10 +1,10 @@
 //! Event loop of one load thread: sends due requests on free connections, and reads replies.
 //!
-//! Owns: the thread's connections, its share of the requests, its counts. Does not own the encoding of requests and the
-//! checking of replies ([`super::protocol`]).
+//! Owns: the thread's connections, its share of the requests, its counts. Does not own: the encoding of requests and
+//! the checking of replies ([`super::protocol`]).
 //!
 //! Invariants: a request is sent at the moment at which it is due if a connection is free then, and otherwise as soon
-//! as a connection is free; its response time counts from the due time either way. If the generator sends a request
+//! as a connection is free. In both cases its response time counts from the due time. If the generator sends a request
 //! late although a connection was free, it records the lateness as lag; a large lag makes the run invalid. Replies
 //! arrive in the order of `inflight`, which never exceeds the pipeline's depth. An operation of several requests
 //! ([`Protocol::follow_up`]) occupies one place of the pipeline until its last reply, and counts once.
@@ -28,19 +28,18 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// Number of lost connections after which a worker stops, because the server has ended and is not only slow.
+/// Number of lost connections after which a worker stops. Then the server has ended, and is not only slow.
 const MAX_LOST: u64 = 1000;
 const EVENTS: usize = 256;
-/// Number of the bell in events. Connections have lower ones.
+/// Token of the bell in events. The tokens of connections are smaller.
 const BELL: u64 = u64::MAX;
-/// Longest wait for events, in nanoseconds, before the worker checks how long the oldest request has waited.
+/// Longest wait for events in nanoseconds. After each wait, the worker checks how long the oldest request has waited.
 const LONGEST_WAIT: u64 = 100_000_000;
 
 /// A request whose reply has not arrived yet. Times are in nanoseconds since the run's start.
 struct Inflight<R> {
     due: u64,
-    /// Time at which the request was sent; of one that waits in the connection's buffer, the time at which it was
-    /// encoded.
+    /// Time at which the request was sent. While it waits in the connection's buffer, the time at which it was encoded.
     sent: u64,
     request: R,
 }
@@ -50,7 +49,8 @@ struct Lane<P: Protocol> {
     inflight: VecDeque<Inflight<P::Request>>,
     /// Time at which the connection last became able to take a request, in nanoseconds since the run's start.
     free_since: u64,
-    /// Number of the last requests in `inflight` that wait in the connection's buffer for the others of their burst.
+    /// Number of requests at the end of `inflight` that are still in the connection's buffer. They wait for the other
+    /// requests of their burst.
     unsent: usize,
     state: P::State,
 }
@@ -58,25 +58,26 @@ struct Lane<P: Protocol> {
 pub(super) struct Worker<'a, P: Protocol> {
     plan: &'a Plan<P>,
     poller: Poller,
-    /// Rings when calls in this process have replies.
+    /// Bell that rings when calls in this process have replies.
     bell: Arc<Bell>,
     lanes: Vec<Lane<P>>,
-    /// Connections that can take a request, the one that has been free longest first.
+    /// Connections that can take a request. The first one has been free longest.
     free: VecDeque<usize>,
-    /// Connections whose buffers contain requests that were not written to the socket yet.
+    /// Connections whose buffers contain requests that are not written to the socket yet.
     unsent: Vec<usize>,
     pacer: Pacer,
     rng: Generator,
     tally: Tally<P::Counts>,
     /// Number of unanswered requests on all connections.
     under_way: usize,
-    /// True if a call had its reply at once since this was last false.
+    /// True if a call in this process has returned its reply at once since this flag was last cleared.
     replied_at_once: bool,
-    /// End of the last such call, which kept the thread from sending: a request that was due during it is not late.
+    /// End of the last call that returned its reply at once. The call kept the thread from sending, so a request that
+    /// was due during it does not count as late.
     calls_until: u64,
-    /// Place for the counts of the live view, if there is one, and the time at which the worker last handed its counts
-    /// over.
+    /// Shared counts of the live view; `None` if runs are not shown.
     live: Option<&'a Shared>,
+    /// Time at which the worker last added its counts to those of the live view.
     shown_at: u64,
     clock: Clock,
     /// True if the worker must stop, because the server has ended or cannot catch up.
@@ -84,7 +85,7 @@ pub(super) struct Worker<'a, P: Protocol> {
 }
 
 impl<'a, P: Protocol> Worker<'a, P> {
-    /// Opens the connections of worker number `number` of `workers`.
+    /// Opens the connections of the worker with the number `worker` of `workers`.
     pub(super) fn open(
         plan: &'a Plan<P>,
         number: usize,
@@ -161,7 +162,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.tally
     }
 
-    /// Sends every request that is due, as long as connections are free.
+    /// Sends all requests that are due while connections are free.
     fn send_due(&mut self) {
         let mut now = self.clock.now();
         while let Some(&number) = self.free.front().filter(|_| !self.is_over) {
@@ -181,7 +182,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
                 Batching::PerRequest => {
                     self.record_lag(number, due, now);
                     self.send(number);
-                    // A send takes as long as several requests of a fast schedule are apart.
+                    // In a fast schedule, several requests become due during one send. So the clock is read again.
                     now = self.clock.now();
                 }
                 Batching::Burst => {
@@ -193,7 +194,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
                 }
             }
             if self.replied_at_once {
-                // In a closed loop this may be the only place that looks at the clock and at the other connections.
+                // A closed loop may never leave this loop. So it also serves the other connections and the live view
+                // here.
                 self.replied_at_once = false;
                 self.serve_rung();
                 self.hand_over_counts();
@@ -206,8 +208,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Records the time by which the generator sends a scheduled request late, unless the connection or a call was the
-    /// reason.
+    /// Records the time by which the generator sends a scheduled request late. If the connection was busy, or a call
+    /// kept the thread from sending, the lateness is not the generator's, and nothing is recorded.
     #[inline]
     fn record_lag(&mut self, number: usize, due: u64, now: u64) {
         let free_since = self.lanes[number].free_since.max(self.calls_until);
@@ -216,7 +218,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Sends the requests that wait in the connection's buffer, whose lag and service times count from here.
+    /// Sends the requests that wait in the connection's buffer. Their lag and service times count until and from now.
     fn send_unsent(&mut self, number: usize) {
         let now = self.clock.now();
         let lane = &mut self.lanes[number];
@@ -230,7 +232,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.send(number);
     }
 
-    /// Fills each connection that has no unanswered requests with a full pipeline of requests.
+    /// Fills each free connection with as many requests as the pipeline permits, and sends them.
     fn send_bursts(&mut self) {
         while let Some(number) = self.free.pop_front() {
             let now = self.clock.now();
@@ -259,8 +261,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.under_way += 1;
     }
 
-    /// Writes the connection's buffer to its socket. If the kernel does not accept everything, the poller reports when
-    /// the socket is writable again.
+    /// Writes the connection's buffer to its socket. If the kernel does not accept all bytes, the poller reports when
+    /// the socket becomes writable again.
     fn send(&mut self, number: usize) {
         let connection = &mut self.lanes[number].connection;
         let was_blocked = connection.is_blocked;
@@ -279,7 +281,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Hands the counts for the live view over, if it is time.
+    /// Adds this worker's counts to those of the live view, if it has not done so for a while.
     #[inline]
     fn hand_over_counts(&mut self) {
         let (Some(live), Some(recent)) = (self.live, &mut self.tally.recent) else { return };
@@ -290,7 +292,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Takes the replies of calls that other threads have completed.
+    /// Takes the replies to calls that other threads have completed.
     fn serve_rung(&mut self) {
         for number in self.bell.take() {
             self.serve(number, EventFlags::IN);
@@ -330,7 +332,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Checks and counts all complete replies in a connection's input. All of them get the same arrival time.
+    /// Checks and counts all complete replies in a connection's input. All of them get one arrival time.
     fn take_replies(&mut self, number: usize) -> Result<(), String> {
         let now = self.clock.now();
         let Self { plan, lanes, pacer, tally, .. } = self;
@@ -373,7 +375,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
                 tally.wrong += 1;
                 tally.counted_wrong += u64::from(is_counted);
                 tally.problem(|| fault.to_string());
-                // Also in the warm-up: a wrong reply says something about the server at any time.
+                // Wrong replies count even in the warm-up, because a server must never send one.
                 plan.protocol.count(&mut tally.own, decoded.reply, None);
                 tally.replies += u64::from(is_counted);
             } else if let Some(request) = plan.protocol.follow_up(asked.request, decoded.reply) {
@@ -447,7 +449,7 @@ impl<'a, P: Protocol> Worker<'a, P> {
         self.free.retain(|other| *other != number);
         match self.connect(number) {
             Ok(lane) => {
-                // The old socket leaves the epoll set when it is dropped here.
+                // Replacing the lane drops the old socket. The kernel then removes it from the epoll instance.
                 self.lanes[number] = lane;
                 self.free.push_back(number);
             }
@@ -466,8 +468,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// After an early end of the run, counts all requests that were due and have no reply, with the time that they
-    /// waited.
+    /// Counts all requests that were due and have no reply, after a run that ended early. The time that each has waited
+    /// counts as its response time.
     fn count_unanswered(&mut self) {
         let now = self.clock.now();
         for asked in self.lanes.iter().flat_map(|lane| &lane.inflight).filter(|asked| self.pacer.counts(asked.due)) {

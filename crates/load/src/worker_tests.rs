@@ -1,5 +1,5 @@
-//! Tests of operations that consist of several requests, against a server that returns each line after a while, and
-//! sends a ping after each operation.
+//! Tests of operations that consist of several requests. The test server returns each line after a while, and sends a
+//! ping after each operation.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
@@ -17,24 +17,25 @@ use crate::{
     random::{Distribution, KeyChooser},
 };
 
-/// Time that the server takes for each line.
+/// Time that the server needs for each line.
 const WORK: Duration = Duration::from_millis(2);
 
-/// Operations of two requests: a line `first`, and after its reply a line `second`. `BURST` chooses the batching.
+/// A protocol whose operations have two requests: a line `first`, and after its reply a line `second`. If `BURST` is
+/// true, requests share write calls.
 struct Twice<const BURST: bool> {
     place: TestServer,
-    /// Time that encoding a request takes.
+    /// Time that encoding a request takes, to simulate a slow generator.
     encoding: Duration,
 }
 
 enum TestServer {
     Server(SocketAddr),
-    /// Calls in this process, whose requests are counted for each connection. Those of the first connection take a
-    /// while on another thread, the others have their reply at once.
+    /// Calls in this process. The vector counts the requests of each connection. Calls of the first connection take a
+    /// while on another thread, and those of the others return their replies at once.
     InProcess(Mutex<Vec<Arc<AtomicU64>>>),
 }
 
-/// Calls that return each line.
+/// Calls whose reply is the requested line.
 #[derive(Debug)]
 struct Echo {
     is_slow: bool,
@@ -134,7 +135,7 @@ impl<const BURST: bool> Protocol for Twice<BURST> {
     }
 }
 
-/// Starts a server that returns each line, and counts the first and the second lines of operations and the pongs.
+/// Starts a server that returns each line. It counts the first lines, the second lines, and the pongs.
 fn serve() -> (SocketAddr, Arc<[AtomicU64; 3]>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -152,7 +153,7 @@ fn serve() -> (SocketAddr, Arc<[AtomicU64; 3]>) {
                         line.clear();
                         continue;
                     }
-                    // The time that a reply takes is the thing under test.
+                    // The test needs a server that takes this time for each reply.
                     std::thread::sleep(WORK);
                     if kind == 1 {
                         line.push_str("pi");
@@ -180,7 +181,7 @@ fn plan<const BURST: bool>(place: TestServer, pace: Pace, pipeline: usize) -> Pl
         duration: Duration::from_millis(100),
         window: None,
         give_up: Duration::from_secs(30),
-        // Other tests share the machine, which may stand still for a second.
+        // Other tests share the machine, so this test may stand still for a second.
         max_lag: Duration::from_secs(30),
         seed: 1,
         server: None,
@@ -189,8 +190,8 @@ fn plan<const BURST: bool>(place: TestServer, pace: Pace, pipeline: usize) -> Pl
 }
 
 fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: usize) {
-    // A machine that stands still, or whose host takes its processors, can void or empty a short run, and not one after
-    // the other.
+    // If the machine stands still or its host takes the processors, a short run may be void or empty. That does not
+    // happen in all of several runs.
     let mut seen = Vec::new();
     let good = (0..15).find_map(|_| {
         let (address, lines) = serve();
@@ -205,7 +206,7 @@ fn assert_each_operation_counts_once<const BURST: bool>(pace: Pace, pipeline: us
     assert!((1..=second).contains(&pongs), "{pongs} pongs: those after the end of the run are left");
     let tally = &outcome.tally;
     assert_eq!((tally.replies, tally.all_right, tally.unanswered), (first, first, 0));
-    // Each line comes back as it was sent.
+    // The server returns each line unchanged, so both counts are equal.
     assert_eq!([tally.received_bytes, tally.sent_bytes], [first * "first\nsecond\n".len() as u64; 2]);
     let spectrum = outcome.spectrum("spectrum");
     assert_eq!((spectrum.columns[3], spectrum.rows.len()), ("1/(1-percentile)", 13));
@@ -228,7 +229,7 @@ fn an_operation_of_two_requests_counts_once_with_the_time_of_both() {
 #[test]
 fn calls_in_this_process_are_answered_at_once_or_by_another_thread() {
     let open = Pace::Open { rate: 100.0, arrivals: Arrivals::Constant };
-    // On a busy machine all operations of a short run can be late, so there are several attempts.
+    // On a busy machine all operations of a short run can be late, so the test makes several attempts.
     let mut tried = Vec::new();
     for (pace, is_open) in [(Pace::Closed, false), (open, true)] {
         let is_right = (0..30).any(|_| {
@@ -240,8 +241,8 @@ fn calls_in_this_process_are_answered_at_once_or_by_another_thread() {
     }
 }
 
-/// Checks the counts of a run in this process. Returns true if the run is valid and its operations took the expected
-/// times, and a text about them.
+/// Checks the counts of a run with calls in this process. Returns true if the run is valid and its operations took the
+/// expected times. The text describes the run.
 fn calls_in_this_process(pace: Pace, is_open: bool) -> (bool, String) {
     let plan = plan::<false>(TestServer::InProcess(Mutex::default()), pace, 1);
     let outcome = crate::run(&plan).unwrap();
@@ -252,14 +253,15 @@ fn calls_in_this_process(pace: Pace, is_open: bool) -> (bool, String) {
     let requests = requests.lock().unwrap();
     let [slow, fast] = [0, 1].map(|number| requests[number].load(Ordering::Relaxed));
     assert_eq!((outcome.tally.all_right, outcome.tally.unanswered), ((slow + fast) / 2, 0));
-    // An operation of the slow connection takes 4 ms, also while the other connection never waits.
+    // An operation of the slow connection takes 4 ms. Operations of the other connection, which never waits, must not
+    // delay it.
     let are_all_made = slow >= 4 && (is_open || fast > 2 * slow);
     let times = [1.0, 100.0].map(|percentile| outcome.times.percentile(percentile));
     let is_right = are_all_made && times[1] >= WORK * 2 && times[0] < WORK;
     (is_right, format!("{slow} and {fast} requests, p1 and p100 {times:?}"))
 }
 
-/// Runs 100 requests, one due each millisecond, with a generator that takes 2 ms for each and 50 connections. Returns
+/// Runs 100 requests, one due each millisecond, on 50 connections. The generator takes 2 ms for each request. Returns
 /// the 20th percentile of the generator's lateness.
 fn lag_of_a_slow_generator<const BURST: bool>() -> Duration {
     let (address, _) = serve();
@@ -273,10 +275,10 @@ fn lag_of_a_slow_generator<const BURST: bool>() -> Duration {
 
 #[test]
 fn the_lag_of_each_request_is_that_of_its_own_sending() {
-    // The request number k is due at k ms and sent at 2 k ms or later.
+    // Request number k is due at k ms and sent at 2 k ms or later.
     let lag = lag_of_a_slow_generator::<false>();
     assert!(lag > Duration::from_millis(8), "{lag:?}");
-    // All 50 are sent together after 100 ms, also the last one, which was due after 50 ms.
+    // All 50 requests are sent together after 100 ms. The last one was due after 50 ms.
     let lag = lag_of_a_slow_generator::<true>();
     assert!(lag > Duration::from_millis(45), "{lag:?}");
 }

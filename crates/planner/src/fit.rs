@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// A value with the bounds between which it lies in about 95 of 100 cases, if the deviations of the measurements from
-/// the line are normally distributed.
+/// An estimate with a lower and an upper bound. The true value lies between the bounds in about 95 of 100 cases, if the
+/// deviations of the measurements from the line are normally distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
     /// Estimate.
@@ -15,21 +15,21 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// An interval without width, for a value that is not measured.
+    /// Returns an interval whose bounds both equal `value`. Used for values that are not measured.
     #[must_use]
     pub fn exact(value: f64) -> Self {
         Self { value, low: value, high: value }
     }
 
-    /// Applies an increasing function.
+    /// Applies an increasing function to the estimate and to both bounds.
     #[must_use]
     pub fn map(self, function: impl Fn(f64) -> f64) -> Self {
         Self { value: function(self.value), low: function(self.low), high: function(self.high) }
     }
 }
 
-/// Two-sided 97.5 % quantiles of Student's t distribution for 1 to 10 degrees of freedom. With more, 2.23 is used for
-/// up to 20, and 2.09 beyond, which is a little too wide.
+/// Quantiles (97.5 %) of Student's t distribution for 1 to 10 degrees of freedom. For 11 to 20 degrees the code uses
+/// 2.23, and for more it uses 2.09. Both are a little too large, so the bounds are a little too wide.
 const STUDENT: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
 
 /// A least-squares line through points.
@@ -44,14 +44,15 @@ pub struct Line {
     /// Standard deviation of the points from the line.
     pub deviation: f64,
     mean: f64,
-    /// Sum of the squared distances of the points from their mean.
+    /// Sum of the squared distances of the points' x values from their mean.
     spread: f64,
-    /// Smallest and largest place of a point.
+    /// Smallest and largest x value of the points.
     pub range: (f64, f64),
 }
 
 impl Line {
-    /// Fits a line. Returns `None` unless there are at least three points at two places or more, all of them finite.
+    /// Fits a line to points `(x, y)`. Returns `None` if there are fewer than three points, if all have the same x, or
+    /// if a coordinate is not finite.
     #[must_use]
     pub fn through(points: &[(f64, f64)]) -> Option<Self> {
         let count = points.len() as f64;
@@ -79,7 +80,7 @@ impl Line {
         })
     }
 
-    /// Predicts the value of one more measurement at a place. The bounds are not below zero.
+    /// Predicts the y value of one more measurement at `x = place`. Negative values and bounds are raised to 0.
     #[must_use]
     pub fn at(&self, place: f64) -> Interval {
         let degrees = self.points - 2;
@@ -90,7 +91,7 @@ impl Line {
         Interval { value: value.max(0.0), low: (value - width).max(0.0), high: (value + width).max(0.0) }
     }
 
-    /// Returns true if a place lies outside of the measured places.
+    /// Returns true if `place` lies outside of the range of measured x values.
     #[must_use]
     pub fn is_extrapolated(&self, place: f64) -> bool {
         place < self.range.0 || place > self.range.1
@@ -117,8 +118,8 @@ mod tests {
         assert_eq!(Line::through(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 3.0)]), None);
     }
 
-    /// Values with a known noise, from a small generator with a fixed seed: the interval must hold the next measurement
-    /// in about 95 of 100 cases.
+    /// Adds noise from a small generator with a fixed seed to known values. The interval must contain the next
+    /// measurement in about 95 of 100 cases.
     #[test]
     fn the_interval_holds_the_next_measurement_about_as_often_as_it_says() {
         let mut state = 7_u64;

@@ -1,18 +1,18 @@
-//! The plan: from a load and a profile to nodes, processors, memory, disk and network, each with its formula.
+//! Computes a plan from a load and a profile: nodes, processors, memory, disk and network, each with its formula.
 //!
 //! Owns: the formulas, the assumptions in words, and the reasons why there is no plan. Does not own: fitting a line
 //! (`fit`), the measured runs (`profile`), or the load and the settings (`request`).
 //!
 //! The chain of reasoning:
 //!
-//! 1. For each payload size, the plan uses the runs with the number of clients that meets the objective in every round
-//!    and reaches the highest rate. This rate is the capacity of one cluster at this size. The runs are those of as
-//!    many nodes as the plan is for: a write to three nodes costs more than a write to one, and how much more depends
-//!    on the machine. Their clients wait for a round trip between the nodes more than the measured ones, so that each
-//!    client writes less often.
+//! 1. For each payload size, the plan takes the number of clients that reaches the highest rate and meets the objective
+//!    in every round, and uses its runs. This rate is the capacity of one cluster at this size. The profile must have
+//!    as many nodes as one cluster of the plan, because a write to three nodes costs more than a write to one. The
+//!    planned nodes have a network between them, and the measured ones shared a machine. So each write takes one round
+//!    trip longer than measured, and each client writes less often.
 //! 2. Lines through these runs give the time, the CPU time and the bytes of one write as `a + b × payload`.
 //! 3. One leader takes all writes of its cluster, so a load above the capacity needs more clusters.
-//! 4. All resources follow from the writes of one cluster.
+//! 4. All resources follow from the number of writes that one cluster takes.
 
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ pub struct Figure {
     pub formula: String,
 }
 
-/// Number of clusters and nodes that a load needs, and the figures behind that.
+/// Number of clusters and nodes that a load needs, and the figures from which they follow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Clusters, each with its own leader.
@@ -63,31 +63,31 @@ pub enum PlanError {
         /// Number of nodes of the request.
         wanted: u32,
     },
-    /// The round trip alone takes as long as the objective permits.
+    /// The round trip between the nodes alone takes as long as the objective permits for a write.
     #[error("a round trip between the nodes takes as long as the objective permits")]
     RoundTrip,
-    /// No run meets the objective.
+    /// No run meets the objective in every round.
     #[error(
         "no measured run with payloads of {payload_bytes} bytes meets the objective in every round: the best {quantile} is \
          {best_micros:.0} µs, with {writers} clients"
     )]
     Missed {
-        /// Payload size of the runs.
+        /// Payload size of the runs, in bytes.
         payload_bytes: u64,
-        /// Name of the percentile.
+        /// Name of the objective's percentile, such as `p99`.
         quantile: &'static str,
-        /// Lowest value of the percentile.
+        /// Lowest value of the percentile in any run, in microseconds.
         best_micros: f64,
-        /// Number of clients of that run.
+        /// Number of clients of the run with the lowest value.
         writers: u64,
     },
-    /// The line through the runs says nothing about writes of the requested size.
+    /// The line through the runs predicts zero or less time for a write of the requested size.
     #[error(
         "the line through the measured runs gives writes of {payload_bytes} bytes no time: plan a size nearer to the \
          measured ones"
     )]
     NoTime {
-        /// Payload size of the request.
+        /// Payload size of the request, in bytes.
         payload_bytes: u64,
     },
     /// The chosen runs do not determine a line.
@@ -122,12 +122,12 @@ pub fn plan(profile: &Profile, request: &Request, settings: &Settings) -> Result
     let stored = fitted(&|run| run.each(run.state_bytes as f64))?;
     let syncs = fitted(&|run| run.each(run.syncs as f64))?;
 
-    // The bounds of a line are cut at 0, and a server that takes no time for a write would carry any load.
+    // `Line::at` raises negative predictions to 0. A write that takes no time would mean an unlimited capacity.
     if time.at_zero + time.slope * payload <= 0.0 {
         return Err(PlanError::NoTime { payload_bytes: request.payload_bytes });
     }
     let seconds = time.at(payload);
-    // The runs differ so much that the lower bound of the time may be 0: then they do not bound the capacity.
+    // If the runs differ very much, the lower bound of the time may be 0. Then the capacity has no upper bound.
     let high = if seconds.low > 0.0 { 1.0 / seconds.low } else { f64::INFINITY };
     let capacity = Interval { value: 1.0 / seconds.value, low: 1.0 / seconds.high, high };
     let usable = capacity.low * (1.0 - request.headroom);
@@ -135,7 +135,8 @@ pub fn plan(profile: &Profile, request: &Request, settings: &Settings) -> Result
     let each = request.writes_per_second / clusters;
     let free = 1.0 - request.headroom;
     let (log_each, state_each, cpu_each) = (logged.at(payload), stored.at(payload), cpu.at(payload));
-    // The runs have as many clients as the capacity needs; where fewer write at a time, each write may need an fsync.
+    // The measured runs have as many clients as the capacity needs, and concurrent writes share an fsync. With fewer
+    // clients, each write may need an fsync of its own.
     let fsyncs = syncs.at(payload).map(|syncs| syncs * each);
     let fsyncs = Interval { high: fsyncs.high.max(each), ..fsyncs };
     let retention = request.retention.as_secs_f64();
@@ -234,13 +235,14 @@ fn check(request: &Request) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Returns the time for which a write waits for the network between the nodes. The measured nodes were on one machine.
+/// Returns the time that each write waits for the network between the nodes, in addition to the measured time. The
+/// measured nodes shared one machine, so their times contain no network. Zero for a single node.
 fn round_trip(request: &Request) -> std::time::Duration {
     if request.replicas > 1 { request.round_trip } else { std::time::Duration::ZERO }
 }
 
-/// Returns the runs that the plan uses: for each payload size, those with the number of clients that meets the
-/// objective in every round and has the highest mean rate.
+/// Returns the runs that the plan uses. For each payload size they have the number of clients that meets the objective
+/// in every round and reaches the highest mean rate.
 fn chosen_runs<'p>(profile: &'p Profile, request: &Request) -> Result<Vec<&'p Run>, PlanError> {
     let budget = request.objective.below.checked_sub(round_trip(request)).filter(|left| !left.is_zero());
     let budget = budget.ok_or(PlanError::RoundTrip)?.as_secs_f64() * 1e6;
@@ -273,7 +275,7 @@ fn missed(runs: &[&Run], payload_bytes: u64, quantile: Quantile) -> PlanError {
     }
 }
 
-/// Formats a line; `scale` converts its values to the unit.
+/// Formats a line as a formula. `scale` converts the line's values to `unit`.
 fn line(line: &Line, scale: f64, unit: &str) -> String {
     let (at_zero, slope, deviation) = (line.at_zero * scale, line.slope * scale, line.deviation * scale);
     format!("{at_zero:.3} + {slope:.6} × bytes {unit}, ± {deviation:.3} over {} runs", line.points)
@@ -337,8 +339,8 @@ mod tests {
     use super::*;
     use crate::{Disk, FORMAT, Machine, Objective};
 
-    /// A server whose writes take 20 µs + 10 ns a byte with 64 clients, at a p99 of 5 ms, and five times as long with
-    /// one client, at a p99 of 0.2 ms.
+    /// Returns the profile of a server with known times. With 64 clients, a write takes 20 µs + 10 ns a byte, at a p99
+    /// of 5 ms. With one client, it takes five times as long, at a p99 of 0.2 ms.
     fn profile() -> Profile {
         let run = |payload_bytes: u64, writers: u64| {
             let each = (20.0 + 0.01 * payload_bytes as f64) * if writers == 1 { 5.0 } else { 1.0 } / 1e6;
@@ -400,7 +402,8 @@ mod tests {
     #[test]
     fn a_known_law_gives_the_plan_that_can_be_computed_by_hand() {
         let plan = plan(&profile(), &request(), &SETTINGS).unwrap();
-        // 1 / 30 µs; with 30 % headroom 23,333 writes a second, so that one cluster of three takes 20,000.
+        // A write takes 30 µs, so the capacity is 33,333 writes a second. Less 30 % headroom, 23,333 remain, so one
+        // cluster of three nodes takes 20,000.
         near(value(&plan, "capacity"), 33_333.3);
         assert_eq!((plan.clusters, plan.nodes), (1, 3));
         near(value(&plan, "processors_per_node"), 20_000.0 * 15e-6 / 0.7);
@@ -409,7 +412,7 @@ mod tests {
         near(value(&plan, "network_into_leader"), 2e7);
         near(value(&plan, "network_out_of_leader"), 2.0 * 2.2e7);
         near(value(&plan, "memory_per_node"), 2.0 * f64::from(356 << 20));
-        // A tenth of an fsync for each write, and at most one.
+        // A write needs a tenth of an fsync as measured, and one fsync at most.
         let fsyncs = plan.figures.iter().find(|figure| figure.name == "fsyncs_per_node").unwrap().interval;
         near(fsyncs.value, 2000.0);
         near(fsyncs.high, 20_000.0);
@@ -424,7 +427,7 @@ mod tests {
     #[test]
     fn a_round_trip_between_the_nodes_lets_each_client_write_less_often() {
         let request = Request { round_trip: Duration::from_millis(1), ..request() };
-        // 64 clients wait 1 ms more for each of their writes: 15.6 µs for a write.
+        // Each of the 64 clients waits 1 ms longer for each write. That is 15.6 µs for each write of the server.
         near(value(&plan(&profile(), &request, &SETTINGS).unwrap(), "capacity"), 1e6 / (30.0 + 1000.0 / 64.0));
         let alone = Request { replicas: 1, ..request };
         let profile = Profile { replicas: 1, ..profile() };
@@ -448,7 +451,7 @@ mod tests {
             plan(&profile(), &request, &SETTINGS).unwrap().clusters
         };
         assert_eq!(clusters(|request| request.writes_per_second = 60_000.0), 3);
-        // Only one client meets 2 ms: 6,667 writes a second, less 30 %.
+        // Only the runs with one client meet 2 ms. Their rate is 6,667 writes a second, less 30 % headroom.
         let strict = |request: &mut Request| {
             request.objective.below = Duration::from_millis(2);
         };
@@ -496,7 +499,7 @@ mod tests {
     #[test]
     fn a_line_that_falls_below_nothing_gives_no_plan() {
         let mut profile = profile();
-        // Larger writes were a little faster by chance, so that a line to far larger ones reaches 0.
+        // Larger writes were a little faster by chance, so the line reaches 0 at a far larger size.
         for run in &mut profile.runs {
             run.seconds = run.writes as f64 * (30e-6 - 1e-9 * run.payload_bytes as f64);
         }
@@ -526,7 +529,7 @@ mod tests {
         let text = serde_json::to_string(&profile()).unwrap();
         let (read, written) = (serde_json::from_str::<Profile>(&text).unwrap(), profile());
         assert_eq!((read.check(), read.runs.len(), &read.machine), (Ok(()), written.runs.len(), &written.machine));
-        // The last digit of a number may change.
+        // Conversion to text and back may change the last digit of a number.
         for (read, written) in read.runs.iter().zip(&written.runs) {
             assert_eq!(
                 (read.writes, read.log_bytes, read.writers),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the form.
+/// Version of the profile's JSON form.
 pub const FORMAT: u32 = 1;
 
 /// Reason why a profile cannot be used.
@@ -11,16 +11,16 @@ pub enum ProfileError {
     /// Another version of the program has written the profile.
     #[error("the profile has format version {found}, and this program reads version {FORMAT}")]
     Format {
-        /// Version of the profile's form.
+        /// Version that the profile states.
         found: u32,
     },
-    /// A line needs three runs of two payload sizes or more.
+    /// The profile has fewer than three runs, or runs of only one payload size. A line needs three runs of two sizes.
     #[error("the profile has too few runs: at least three, of two payload sizes")]
     TooFew,
     /// A run has a figure that no measurement can have.
     #[error("run {run} of the profile has an impossible {figure}")]
     Impossible {
-        /// Position of the run, from 0.
+        /// Position of the run in the profile, from 0.
         run: usize,
         /// Name of the figure.
         figure: &'static str,
@@ -34,7 +34,7 @@ pub struct Profile {
     pub format: u32,
     /// Version of the server.
     pub version: String,
-    /// Build of the server: `release` or `debug`.
+    /// Build profile of the server: `release` or `debug`.
     pub build: String,
     /// Machine, which also ran the clients.
     pub machine: Machine,
@@ -42,16 +42,16 @@ pub struct Profile {
     pub disk: Disk,
     /// Description of the workload.
     pub workload: String,
-    /// Durability of each write.
+    /// Durability that each write waited for.
     pub durability: String,
-    /// Number of nodes of the measured cluster, all on the same machine; 1 is a node alone.
+    /// Number of nodes of the measured cluster, all on one machine. 1 is a single node.
     #[serde(default = "one")]
     pub replicas: u32,
     /// Runs in the order in which they were measured.
     pub runs: Vec<Run>,
 }
 
-/// Profiles from before there was a number of nodes are those of one.
+/// Default of `replicas`: profiles without this field were measured on one node.
 fn one() -> u32 {
     1
 }
@@ -59,11 +59,11 @@ fn one() -> u32 {
 /// Description of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processors that the server and the clients shared.
+    /// Number of processors, shared by the server and the clients.
     pub processors: u64,
-    /// Size of the memory.
+    /// Size of the memory; `None` if the system does not report it.
     pub memory_bytes: Option<u64>,
-    /// File system and device.
+    /// File system and device of the server's data.
     pub storage: String,
     /// Release of the kernel.
     pub kernel: Option<String>,
@@ -72,53 +72,54 @@ pub struct Machine {
 /// Raw speed of a disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Disk {
-    /// Median time of an `fdatasync` after a write of 4 KiB.
+    /// Median time of an `fdatasync` after a write of 4 KiB, in microseconds.
     pub sync_p50_micros: f64,
-    /// 99th percentile of the time of an `fdatasync` after a write of 4 KiB.
+    /// 99th percentile of the time of an `fdatasync` after a write of 4 KiB, in microseconds.
     pub sync_p99_micros: f64,
-    /// Bytes per second of synced writes of 1 MiB.
+    /// Throughput of writes of 1 MiB, each followed by a sync, in bytes per second.
     pub bytes_per_second: f64,
 }
 
-/// One run: clients that append records, each waiting for its acknowledgement before the next one (a closed loop).
+/// One run of clients that append records. Each client waits for the acknowledgement of a record before it appends the
+/// next one (a closed loop).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Size of each record's payload.
+    /// Size of each record's payload, in bytes.
     pub payload_bytes: u64,
     /// Number of clients.
     pub writers: u64,
-    /// Duration.
+    /// Duration of the run, in seconds.
     pub seconds: f64,
     /// Acknowledged writes.
     pub writes: u64,
-    /// CPU time of the server's process; in a cluster that of the leader, as are the other figures of the server.
+    /// CPU time of the server's process, in seconds. In a cluster, all figures of the server are those of the leader.
     pub cpu_seconds: f64,
-    /// Bytes written to the log, framing included.
+    /// Bytes written to the log, including its headers.
     pub log_bytes: u64,
-    /// fsyncs of the log.
+    /// Number of fsyncs of the log.
     pub syncs: u64,
-    /// Growth of the state: its memtables and tables.
+    /// Growth of the state (memtables and tables) during the run, in bytes.
     pub state_bytes: u64,
-    /// Largest resident memory of the server's process until the end of the run.
+    /// Largest resident memory of the server's process from its start to the end of the run, in bytes.
     pub peak_memory_bytes: u64,
-    /// Median time of a write, as the client sees it.
+    /// Median time of a write in microseconds, measured by the client.
     pub p50_micros: f64,
-    /// 90th percentile.
+    /// 90th percentile of the time of a write, in microseconds.
     pub p90_micros: f64,
-    /// 99th percentile.
+    /// 99th percentile of the time of a write, in microseconds.
     pub p99_micros: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the time of a write, in microseconds.
     pub p999_micros: f64,
 }
 
 impl Run {
-    /// Writes per second.
+    /// Returns the number of acknowledged writes per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.writes as f64 / self.seconds
     }
 
-    /// Returns an amount for each write.
+    /// Divides a total of the run by its number of writes.
     #[must_use]
     pub fn each(&self, amount: f64) -> f64 {
         amount / self.writes as f64
@@ -130,13 +131,14 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// Fails if another version has written it, if it has too few runs, or if a figure is impossible.
+    /// Fails if the profile has another version of the form, too few runs, or an impossible figure.
     pub fn check(&self) -> Result<(), ProfileError> {
         if self.format != FORMAT {
             return Err(ProfileError::Format { found: self.format });
         }
         for (run, figures) in self.runs.iter().enumerate() {
-            // Each client can have a write that one counter has and another does not have yet.
+            // The counters are read at slightly different times. Each client may have one write that only one of them
+            // counts.
             let least_bytes = figures.writes.saturating_sub(figures.writers).saturating_mul(figures.payload_bytes);
             let times = [figures.p50_micros, figures.p90_micros, figures.p99_micros, figures.p999_micros];
             let wrong = [
@@ -156,7 +158,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Returns the payload sizes of the runs, in order, each once.
+    /// Returns the different payload sizes of the runs in bytes, in ascending order.
     #[must_use]
     pub fn sizes(&self) -> Vec<u64> {
         let mut sizes: Vec<_> = self.runs.iter().map(|run| run.payload_bytes).collect();

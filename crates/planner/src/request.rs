@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::Run;
 
-/// Percentile of an objective.
+/// Percentile of write times that an objective bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantile {
@@ -21,7 +21,7 @@ pub enum Quantile {
 }
 
 impl Quantile {
-    /// Name, as objectives have it.
+    /// Returns the name of the percentile, such as `p99`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Quantile {
         }
     }
 
-    /// Returns the percentile of a run, in microseconds.
+    /// Returns this percentile of the write times in `run`, in microseconds.
     #[must_use]
     pub fn of(self, run: &Run) -> f64 {
         match self {
@@ -47,7 +47,7 @@ impl Quantile {
 /// Objective for the time of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Objective {
-    /// Percentile.
+    /// Percentile that the objective bounds.
     pub quantile: Quantile,
     /// Time below which the percentile must stay.
     pub below: Duration,
@@ -58,17 +58,17 @@ pub struct Objective {
 pub struct Request {
     /// Writes per second.
     pub writes_per_second: f64,
-    /// Payload of each write.
+    /// Payload of each write, in bytes.
     pub payload_bytes: u64,
-    /// Time for which the data is kept.
+    /// Time for which the written data is kept.
     pub retention: Duration,
-    /// Members of each cluster; 1 is a node alone.
+    /// Members of each cluster; 1 is a single node.
     pub replicas: u32,
     /// Objective for the time of a write.
     pub objective: Objective,
     /// Time of a round trip between the nodes.
     pub round_trip: Duration,
-    /// Part of each resource that stays free, from 0 to below 1.
+    /// Part of each resource that the plan leaves free, from 0 to below 1.
     pub headroom: f64,
 }
 
@@ -77,13 +77,14 @@ pub struct Request {
 pub struct Settings {
     /// Free space that a node keeps (`reserve_bytes`).
     pub reserve_bytes: u64,
-    /// Segment in use and prepared segments.
+    /// Bytes of the log segment in use and of the prepared segments.
     pub segments_bytes: u64,
-    /// Block cache, which the short runs of a profile do not fill (`cache_bytes`).
+    /// Size of the block cache (`cache_bytes`). The plan adds it, because the short runs of a profile do not fill the
+    /// cache.
     pub cache_bytes: u64,
 }
 
-/// Parses a rate: writes per second such as `20000/s`, `20k/s` or `500`.
+/// Parses a rate in writes per second, such as `20000/s`, `20k/s` or `500`.
 ///
 /// # Errors
 ///
@@ -99,7 +100,7 @@ pub fn parse_rate(text: &str) -> Result<f64, String> {
     if rate.is_finite() && rate > 0.0 { Ok(rate) } else { Err(expected()) }
 }
 
-/// Parses a size: bytes such as `100`, `1KB` (1000) or `1KiB` (1024).
+/// Parses a size in bytes, such as `100`, `1KB` (1000) or `1KiB` (1024).
 ///
 /// # Errors
 ///

@@ -30,19 +30,19 @@ use crate::{
     engine::{Contender, KvSubject, LookupResult, Pair, StoreOptions, Visit},
 };
 
-/// First byte of every key. The engine's state machine uses the same byte for keyspaces.
+/// First byte of every key. The engine's state machine uses this byte for the rows of keyspaces.
 const TAG: &[u8] = &[0x10];
-/// First byte above that of every key: the exclusive end of a range over all keys.
+/// Exclusive end of a range over all keys: the byte after the first byte of every key.
 const AFTER_TAG: &[u8] = &[0x11];
 
 /// A state backend without the engine and its log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BareBackend {
-    /// Storage backend that is opened.
+    /// Storage backend to open.
     pub backend: BackendKind,
 }
 
-/// Stand-in for the engine's log: there is no log to wait for, since the backend syncs its own writes.
+/// Stand-in for the engine's log. The backend syncs its own writes, so there is no log to wait for.
 struct NoLog;
 
 impl LogBarrier for NoLog {

@@ -21,8 +21,8 @@ use crate::{
 
 /// Time without writes by this process that must pass before a group is measured.
 const QUIET: Duration = Duration::from_millis(100);
-/// Longest wait for this process to stop writing. In a test program other tests write all the time, in the same
-/// process.
+/// Longest wait for this process to stop writing. In a test program it is short, because other tests in the process
+/// write all the time.
 const LONGEST_WAIT: Duration = if cfg!(test) { QUIET } else { Duration::from_secs(20) };
 
 /// Result of measuring one group of operations on one store.
@@ -32,22 +32,22 @@ pub(super) struct Cell {
     pub group: Group,
     /// Name of the store.
     pub store: String,
-    /// When the store syncs its writes.
+    /// Time at which the store syncs its writes.
     pub mode: Mode,
     /// Microseconds per operation, one value for each sample.
     pub micros: Vec<f64>,
     /// Statistics of the samples in `micros`.
     pub statistics: Statistics,
-    /// Number of flushes of the disk's cache per operation; `None` if the device does not count them.
+    /// Number of flushes of the disk's cache for each operation; `None` if the device does not count them.
     pub flushes: Option<f64>,
-    /// Bytes written to the disk per operation; `None` if the device does not count them.
+    /// Number of bytes written to the disk for each operation; `None` if the device does not count them.
     pub written_bytes: Option<f64>,
     /// State of the machine's clocks and processors during the samples, without the turns of other stores.
     pub clocks: Clocks,
 }
 
 impl Cell {
-    /// Returns the operations per second that correspond to the mean time of an operation.
+    /// Returns the operations per second that follow from the mean time of an operation.
     pub(super) fn rate(&self) -> f64 {
         1e6 / self.statistics.mean
     }
@@ -70,7 +70,7 @@ impl Cell {
 pub(super) struct MeasuringEffort {
     /// Number of samples of each group on each store.
     pub samples: u64,
-    /// Number of samples before these, which are not counted.
+    /// Number of samples before the counted ones.
     pub warmups: u64,
     /// Size of each store's cache in bytes.
     pub cache_bytes: u64,
@@ -81,13 +81,13 @@ struct RunningSubject<'a> {
     store: Box<dyn KvSubject>,
     micros: Vec<f64>,
     operations: u64,
-    /// Device counters accumulated over the samples of this store; `None` if the device does not count.
+    /// Device counters, summed over the samples of this store; `None` if the device does not count.
     device: Option<DeviceCounts>,
-    /// Clocks over the samples of this store; `None` before the first one.
+    /// State of the clocks, summed over the samples of this store; `None` before the first sample.
     clocks: Option<Clocks>,
 }
 
-/// Callback that runs once before each turn of the stores that is counted.
+/// Callback that runs before each counted round, in which every store has one turn.
 pub(super) type BetweenRounds<'a> = dyn FnMut() -> Result<(), BenchError> + 'a;
 
 /// Measures a group of operations on each store. The stores take turns.
@@ -124,8 +124,8 @@ pub(super) fn measure(
     Ok(cells)
 }
 
-/// Waits until this process no longer writes. Stores zero-fill segments in the background that they will need next,
-/// which belongs to setup.
+/// Waits until this process no longer writes. In the background, stores fill segments with zeroes that they will need
+/// next. This work belongs to setup.
 fn wait_until_quiet() {
     let written = || Usage::read(MeasuredProcess::Own).written_bytes;
     let (begun, mut last) = (Instant::now(), written());

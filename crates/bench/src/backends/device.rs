@@ -1,13 +1,13 @@
 //! Flushes of the disk and bytes written to it, from the kernel's counters of the block device.
 //!
-//! Fsyncs cannot be counted in the same way for all stores; flushes that reach the device can. The kernel charges a
-//! process for the pages it dirtied, not for the bytes that reached the disk. The counters are those of the whole
-//! device and include other processes: measurements need a quiet machine. One fsync causes at most one flush, and none
-//! if several fsyncs are merged or nothing was dirty.
+//! Fsyncs cannot be counted in the same way for all stores, but flushes that reach the device can. The kernel's
+//! counters of a process show the pages that it changed, not the bytes that reached the disk, so they are not used. The
+//! counters of the device include other processes, so measurements need a quiet machine. One fsync causes at most one
+//! flush. It causes none if several fsyncs are merged, or if nothing had to be written.
 
 use std::{fs, os::linux::fs::MetadataExt as _, path::Path};
 
-/// Bytes of a sector in the kernel's counters, independent of the device's own sector size.
+/// Bytes of a sector in the kernel's counters. It does not depend on the device's own sector size.
 const SECTOR_BYTES: u64 = 512;
 
 /// Counters of a block device since the machine was started.
@@ -27,7 +27,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Returns the device that holds `dir`; `None` if the filesystem has no device of its own, or the device has no
+    /// Returns the device that holds `dir`. `None` if the filesystem has no device of its own, or if the device has no
     /// counters.
     pub(super) fn below(dir: &Path) -> Option<Self> {
         let number = fs::metadata(dir).ok()?.st_dev();
@@ -41,7 +41,7 @@ impl Device {
         text.lines().find_map(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             let is_it = fields.first()?.parse() == Ok(self.major) && fields.get(1)?.parse() == Ok(self.minor);
-            // Device numbers and name; 4 counts of reads; 4 of writes, the third in sectors; 3 of time, 4 of
+            // Fields: device numbers and name; 4 counts of reads; 4 of writes, the third in sectors; 3 of time; 4 of
             // discards; flushes.
             let count = |at: usize| fields.get(at)?.parse::<u64>().ok();
             let read = || Some(DeviceCounts { written_bytes: count(9)? * SECTOR_BYTES, flushes: count(18)? });
@@ -51,7 +51,7 @@ impl Device {
 }
 
 impl DeviceCounts {
-    /// Returns the difference from the earlier counters `before`.
+    /// Returns the increase since the earlier counters `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         Self { flushes: self.flushes - before.flushes, written_bytes: self.written_bytes - before.written_bytes }
     }

@@ -1,5 +1,5 @@
 //! Groups of operations that the backends suite measures, one sample at a time. Most are those of *row A*, a published
-//! benchmark of another system whose figures are goals.
+//! benchmark of another system. Its figures are goals.
 //!
 //! Owns: the setup of a store, the timed part, and the comparison of the content. Does not own: the order of samples of
 //! several stores.
@@ -22,31 +22,32 @@ use crate::{
 const LOAD_BATCH: u64 = 1000;
 /// Number of entries in the store for groups that read random entries.
 const LOADED: u64 = 10_000;
-/// Factor on the reads of a sample: a hundred reads are too short to time, so they are repeated within the sample.
+/// Number of times that a sample repeats its reads. A hundred reads alone are too short to time.
 const REPEATS: u64 = 50;
 /// Number of transactions in one sample.
 const TRANSACTIONS: u64 = 20;
 
-/// A group of operations that is measured together, with a parameter that sets its size.
+/// A group of operations that is measured together. Its parameter sets its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Group {
-    /// Sets made one after the other; the value is their number in a sample.
+    /// Sets made one after the other. The parameter is the number of sets in a sample.
     Writes(u64),
-    /// Threads that set entries concurrently; the value is the number of threads.
+    /// Threads that set entries concurrently. The parameter is the number of threads.
     Writers(u64),
-    /// Tasks of one thread that set entries concurrently; the value is the number of tasks.
+    /// Tasks of one thread that set entries concurrently. The parameter is the number of tasks.
     Tasks(u64),
-    /// Random reads among 10,000 entries; the value is the number of reads.
+    /// Random reads among 10,000 entries. The parameter is the number of reads.
     Reads(u64),
-    /// A consistent copy of all entries of the store; the value is the number of entries.
+    /// A consistent copy of all entries of the store. The parameter is the number of entries.
     Copy(u64),
-    /// Operations on random keys among 10,000, of which 70 % read and 30 % set; the value is their number in a sample.
+    /// Operations on random keys among 10,000: 70 % read and 30 % set. The parameter is the number of operations in a
+    /// sample.
     Mixed(u64),
-    /// Transactions that set entries; the value is the number of sets in one transaction.
+    /// Transactions that set entries. The parameter is the number of sets in one transaction.
     Transaction(u64),
-    /// Random reads in a store of a given size; the value is the number of entries in the store.
+    /// Random reads in a store of a given size. The parameter is the number of entries in the store.
     ReadsOf(u64),
-    /// Threads that read random entries among 10,000 concurrently; the value is the number of threads.
+    /// Threads that read random entries among 10,000 concurrently. The parameter is the number of threads.
     Readers(u64),
 }
 
@@ -60,7 +61,7 @@ pub(super) struct Workload {
 }
 
 impl Group {
-    /// Returns the group's name as in row A, the published benchmark; groups of the sweeps have names of their own.
+    /// Returns the group's name in row A, the published benchmark. Groups of the sweeps have other names.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
@@ -82,7 +83,7 @@ impl Group {
         }
     }
 
-    /// Describes the operations of the group, with its parameter.
+    /// Describes the operations of the group in words, with its parameter.
     pub(super) fn what(self) -> String {
         match self {
             Self::Writes(count) => format!("{count} sequential sets"),
@@ -97,7 +98,7 @@ impl Group {
         }
     }
 
-    /// Returns the group's parameter, such as the number of threads, which a sweep varies.
+    /// Returns the group's parameter, such as the number of threads. A sweep varies it.
     pub(super) const fn parameter(self) -> u64 {
         match self {
             Self::Writes(number)
@@ -159,7 +160,7 @@ impl Group {
         }
     }
 
-    /// Returns the indices of the entries that the given sample writes, if the group writes new entries.
+    /// Returns the indices of the entries that a sample writes; empty if the group writes no new entries.
     fn indices(self, sample: u64) -> Range<u64> {
         sample * self.operations()..(sample + 1) * self.operations()
     }
@@ -197,7 +198,7 @@ impl Group {
         }
     }
 
-    /// Checks after the timed part that every 17th entry that the given sample wrote can be read.
+    /// Checks after the timed part that every 17th entry written by this sample can be read.
     pub(super) fn verify(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         if self.unit() != "set" {
             return Ok(());
@@ -206,14 +207,14 @@ impl Group {
     }
 }
 
-/// Number of sets of each writer in a sample. It is lower in a debug build, whose figures mean nothing: there the
-/// sample only serves as a test.
+/// Number of sets of each writer in a sample. A debug build has fewer: its figures mean nothing, and the sample only
+/// serves as a test.
 const SETS_OF_A_WRITER: u64 = if cfg!(debug_assertions) { 10 } else { 200 };
-/// Number of reads in a sample of a sweep: enough that a disturbance of a millisecond is not most of the sample.
+/// Number of reads in a sample of a sweep. A disturbance of a millisecond must be only a small part of the sample.
 const READS_OF_A_SWEEP: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 const READS_OF_A_READER: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 
-/// Runs `work` on each of `threads` threads concurrently; returns the error of the first thread that fails.
+/// Calls `work` on each of `threads` threads concurrently. Returns the error of the first thread that failed.
 fn run_threads(threads: u64, work: impl Fn(u64) -> Result<(), BenchError> + Sync) -> Result<(), BenchError> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -240,7 +241,7 @@ fn get(store: &dyn KvSubject, workload: &Workload, index: u64) -> Result<(), Ben
     }
 }
 
-/// Copies every pair in key order from one consistent view of the store, and checks their number.
+/// Copies all pairs in key order from one consistent view of the store. Checks that there are `entries` pairs.
 fn copy(store: &dyn KvSubject, workload: &Workload, entries: u64) -> Result<(), BenchError> {
     let pair_bytes = KEY_BYTES + workload.values.len();
     let mut copied = Vec::with_capacity(entries as usize * pair_bytes);

@@ -1,9 +1,9 @@
-//! The backends suite: the same groups of operations on every storage backend, behind the engine's log and alone with a
-//! sync for each batch, and sweeps over data size and number of readers. Most groups are those of *row A*, a published
-//! benchmark of another system.
+//! The backends suite. It runs the same groups of operations on every storage backend, behind the engine's log and
+//! alone with a sync for each batch. It also has sweeps over data size and number of readers. Most groups are those of
+//! *row A*, a published benchmark of another system.
 //!
-//! Owns: which groups run on which stores (`subjects`, `groups`, `cells`), their statistics, tables, plots and
-//! conclusions. The caller can have other stores measured beside the backends (`peers/`).
+//! Owns: the choice of groups for each store (`subjects`, `groups`, `cells`), their statistics, tables, plots and
+//! conclusions. The caller can pass other stores to be measured beside the backends (`peers/`).
 
 mod bare_backend;
 mod cells;
@@ -40,7 +40,7 @@ use crate::{
     stats::median,
 };
 
-/// Bytes of each write of the disk probe: about the size of the log batch of a single set.
+/// Size in bytes of each write of the disk probe, about the size of the log batch of a single set.
 const PROBE_WRITE_BYTES: usize = 256;
 const PROBE_BYTES: u64 = 16 << 20;
 
@@ -131,12 +131,12 @@ impl BackendsOptions {
     }
 }
 
-/// Runs the backends suite on the backends alone, without other stores, and returns its report.
+/// Runs the backends suite on the backends only, and returns its report.
 pub fn run(options: &BackendsOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     run_beside(options, &[], progress)
 }
 
-/// Runs the suite on the backends and on other stores, which sync each write.
+/// Runs the suite on the backends and on other systems' stores. Those sync each write.
 pub fn run_beside(
     options: &BackendsOptions,
     peers: &[&dyn Contender],
@@ -211,7 +211,7 @@ struct Suite<'a> {
     progress: &'a mut dyn Progress,
 }
 
-/// Groups of operations of row A, the published benchmark, with further ones that Thalweg's goals need.
+/// Groups of operations of row A, the published benchmark, and further groups for Thalweg's goals.
 const GROUPS: [Group; 11] = [
     Group::Writes(1000),
     Group::Writers(50),
@@ -232,12 +232,12 @@ impl Suite<'_> {
         let mut probe = self.probe()?;
         let (mut probed, mut all) = (Vec::new(), Vec::new());
         for group in GROUPS.into_iter().filter(|group| only.is_empty() || only.contains(&group.name())) {
-            // Alone, a store takes one batch at a time: many writers are as fast as one.
+            // A backend alone takes one batch at a time, so many writers are as fast as one, and the group is skipped.
             let takes_part = |subject: &&Subject<'_>| {
                 subject.mode == Mode::BehindLog || !matches!(group, Group::Writers(_) | Group::Tasks(_))
             };
             let subjects: Vec<_> = self.subjects.iter().filter(takes_part).collect();
-            // Figures that are compared with the disk's own rate take turns with it.
+            // Figures that are compared with the disk's own rate are measured alternately with that rate.
             let beside = &mut || match group {
                 Group::Writes(_) => probe.round().map(|rate| probed.push(rate)),
                 _ => Ok(()),
@@ -272,8 +272,8 @@ impl Suite<'_> {
         Ok(probe)
     }
 
-    /// Measures a group on these stores. The clocks are judged for each store, over its samples: stolen time during one
-    /// store's samples would be a small share of the whole group's time.
+    /// Measures a group on these stores. The clocks are judged for each store over its own samples. Otherwise time that
+    /// the host took during one store's samples would be only a small share of the whole group's time.
     fn measure(
         &mut self,
         group: Group,
@@ -311,7 +311,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures a sweep of reads on each store. Syncing of writes does not affect reads, so each store is measured in
+    /// Measures a sweep of reads on each store. The sync of writes does not affect reads, so each store is measured in
     /// one mode only.
     fn sweep(&mut self, groups: impl Iterator<Item = Group>) -> Result<Vec<Cell>, BenchError> {
         let mut seen = Vec::new();
@@ -344,7 +344,7 @@ fn bars(group: Group, cells: &[Cell], samples: u64) -> Plot {
     plots::rows(&name, &format!("{what}: time per {unit}"), &caption, &Axis::linear(&format!("µs per {unit}")), &bars)
 }
 
-/// Draws a plot of a figure over the parameter of the cells' groups, with one line for each store.
+/// Draws a figure over the parameter of the cells' groups, with one line for each store.
 fn lines(name: &str, title: &str, axes: &[Axis; 2], cells: &[Cell], figure: fn(&Cell) -> f64) -> Plot {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {
@@ -357,7 +357,8 @@ fn lines(name: &str, title: &str, axes: &[Axis; 2], cells: &[Cell], figure: fn(&
     plots::lines(name, title, "Each point is the mean of the samples of one store.", axes, &lines)
 }
 
-/// Creates the table of rates, with a row for each group and mode. A column for each store would not fit.
+/// Creates the table of rates. It has a row for each group and mode, because a column for each store and mode would not
+/// fit.
 fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
     table! {
         format!("every cell ({} stores)", subjects.len()); cell in cells;

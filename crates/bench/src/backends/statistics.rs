@@ -1,8 +1,8 @@
 //! Statistics of repeated samples: mean, standard deviation, 95 % interval of the mean, outliers.
 //!
-//! The interval comes from a seeded bootstrap (means of resampled values), since times are not normally distributed.
-//! Outliers are Tukey's: a sample beyond 1.5 interquartile ranges is a mild outlier, beyond 3 a severe one. Outliers
-//! are counted, never left out.
+//! The interval comes from a seeded bootstrap (means of resampled values), because times are not normally distributed.
+//! Outliers are defined as by Tukey: a sample beyond 1.5 interquartile ranges is a mild outlier, beyond 3 a severe one.
+//! Outliers are counted, never left out.
 
 use rand::RngExt as _;
 
@@ -77,7 +77,7 @@ fn interval(samples: &[f64], seed: u64) -> (f64, f64) {
     (quantile(&means, 0.025), quantile(&means, 0.975))
 }
 
-/// Returns the quantile `at` (from 0 to 1) of sorted values, interpolated between the two nearest values.
+/// Returns the quantile `at` (from 0 to 1) of sorted values. Interpolates between the two nearest values.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = at * last as f64;

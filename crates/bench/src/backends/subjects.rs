@@ -11,13 +11,13 @@ use crate::{
     engine::{self, Contender, KvSubject, Level, StoreOptions},
 };
 
-/// Two ways in which a store makes a write durable before it acknowledges the write.
+/// Way in which a store makes a write durable before it acknowledges the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Mode {
-    /// The engine's log is synced before a write is acknowledged, with one fsync for concurrent writers. The backend is
+    /// The engine's log is synced before a write is acknowledged. Concurrent writers share one fsync. The backend is
     /// not synced; after a crash the engine replays the log into it.
     BehindLog,
-    /// The backend runs without the engine, and syncs each batch of writes; concurrent writers share no fsync.
+    /// The backend runs without the engine, and syncs each batch of writes. Concurrent writers share no fsync.
     PerBatch,
 }
 
@@ -34,11 +34,11 @@ impl Mode {
     }
 }
 
-/// A store that the suite measures, with its mode.
+/// A store that the suite measures, in one mode.
 pub(super) struct Subject<'a> {
     /// Name of the backend, or of the other system's store.
     pub name: String,
-    /// When the store syncs its writes.
+    /// Time at which the store syncs its writes.
     pub mode: Mode,
     contender: SubjectKind<'a>,
 }
@@ -49,8 +49,8 @@ enum SubjectKind<'a> {
     Peer(&'a dyn Contender),
 }
 
-/// Size of a log segment in bytes. Small segments let a new store be prepared quickly, so that its zero-filling does
-/// not run into the timed part.
+/// Size of a log segment in bytes. A new store fills small segments with zeroes quickly, so this does not extend into
+/// the timed part.
 const SEGMENT_BYTES: u32 = 16 << 20;
 
 impl<'a> Subject<'a> {
@@ -63,7 +63,7 @@ impl<'a> Subject<'a> {
         Self { name: backend.name().to_owned(), mode, contender }
     }
 
-    /// Describes the measured store of another system, which syncs each write.
+    /// Describes the store of another system as the measured store. It syncs each write.
     pub(super) fn peer(contender: &'a dyn Contender) -> Self {
         Self { name: contender.name().to_owned(), mode: Mode::PerBatch, contender: SubjectKind::Peer(contender) }
     }

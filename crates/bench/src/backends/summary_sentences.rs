@@ -1,4 +1,4 @@
-//! Conclusions from the figures of the backends suite, as sentences for the reader, and checks of the required figures.
+//! Conclusions from the figures of the backends suite: sentences for the reader, and checks of the required figures.
 
 use super::{cells::Cell, groups::Group, subjects::Mode};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     stats::ratio,
 };
 
-/// Returns sentences that compare the measured stores; `probe` holds the raw disk rates in writes per second.
+/// Returns sentences that compare the measured stores. `probe` has the raw rates of the disk in writes per second.
 pub(super) fn summary_sentences(cells: &[Cell], probe: &[f64]) -> Vec<String> {
     let is_writes = |group: Group| matches!(group, Group::Writes(_));
     let is_reads = |group: Group| matches!(group, Group::Reads(_));
@@ -122,7 +122,7 @@ pub(super) fn of_readers(cells: &[Cell]) -> Vec<String> {
     said
 }
 
-/// Returns for each store its first and its last measured cell.
+/// Returns the first and the last measured cell of each store.
 fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     cells.iter().enumerate().filter_map(|(at, first)| {
         let is_first = cells[..at].iter().all(|other| other.store != first.store);

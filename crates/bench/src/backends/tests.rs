@@ -19,7 +19,7 @@ fn every_cell_is_filled_and_plotted() {
     for row in json["tables"][0]["rows"].as_array().unwrap() {
         assert!(row["per s"].as_f64().unwrap() > 0.0, "{row}");
     }
-    // Other tests use the same disk, so the check that its probe was steady may fail.
+    // Other tests use the same disk, so the check that the disk was steady may fail.
     let measured = report.checks.iter().filter(|check| check.is_goal);
     assert!(report.checks.len() >= 12 && measured.clone().all(|check| check.verdict != Verdict::Void));
     let text = report.to_text();

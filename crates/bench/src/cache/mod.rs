@@ -1,7 +1,7 @@
-//! The cache suite: puts and gets over the native protocol at a fixed concurrency, each reply compared with the right
-//! one. The operations are those of *row F*, a published benchmark of another system.
+//! The cache suite: puts and gets over the native protocol at a fixed concurrency. Each reply is compared with the
+//! expected one. The operations are those of *row F*, a published benchmark of another system.
 //!
-//! Parts: `work` makes requests and judges replies; `suite` goes through the operations.
+//! Parts: `work` makes requests and checks replies; `suite` runs all operations.
 
 mod suite;
 mod work;

@@ -55,8 +55,8 @@ pub struct CacheOptions {
     load: LoadOptions,
 }
 
-/// One operation of row F, a published benchmark of another system. The rate is its published one: 8 connections × 4
-/// streams over QUIC at concurrency 32, in operations per second.
+/// One operation of row F, a published benchmark of another system. The rate is the published one in operations per
+/// second, over QUIC with 8 connections of 4 streams at concurrency 32.
 struct Row {
     name: &'static str,
     operation: Operation,
@@ -72,7 +72,7 @@ const ROWS: [Row; 5] = [
     Row { name: "get miss", operation: Operation::Miss, value_bytes: 256, published: 179_000.0 },
 ];
 
-/// Multiple of another system's published rates (row F of the goals) that Thalweg should reach over TCP.
+/// Goal: multiple of the published rates of row F that Thalweg should reach over TCP.
 const TIMES_ROW_F: f64 = 2.0;
 
 impl CacheOptions {
@@ -127,7 +127,7 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     Ok(report.finish())
 }
 
-/// Returns the load of an operation, as samples name it.
+/// Returns the description of an operation's load for its samples.
 fn sampled(options: &CacheOptions, plan: &CallPlan, row: &Row) -> SampledLoad {
     let (CacheOptions { concurrency, connections, streams, keys, .. }, pace) = (options, plan.pace);
     let scenario = format!(
@@ -162,7 +162,7 @@ fn rounds(
         progress.step(&format!("{}, {carrier} round {round}: {}", row.name, outcome.summary("/s")));
         rounds.push(outcome);
     }
-    // All caches of a server share a bound: the next row's needs the room.
+    // All caches of a server share one bound. Dropping this cache leaves space for the cache of the next row.
     drop_cache(&plan.place, cache)?;
     Ok(rounds)
 }
@@ -184,7 +184,7 @@ fn drop_cache(place: &NativeEndpoint, cache: u32) -> Result<(), BenchError> {
     })
 }
 
-/// Puts each key once, as setup.
+/// Puts each key once before the measurement.
 fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
     let setup = CallPlan::setup(&plan.place, 64, Duration::from_secs(60), &plan.load);
     let (outcome, _) = requests::run(&setup, |channel| work(channel).each(0..keys))?;

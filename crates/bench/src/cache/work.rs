@@ -25,7 +25,7 @@ pub(super) enum Operation {
     Miss,
 }
 
-/// Index of the first key that is never put, from which reads that must miss take their keys.
+/// Index of the first key that is never put. Reads that must find nothing use keys from this index on.
 const MISSING: u64 = 5_000_000_000;
 
 /// Puts or gets of keys chosen at random, for one channel of the native protocol.
@@ -38,7 +38,7 @@ pub(super) struct CacheWork {
     rng: Generator,
     /// Key index of each outstanding request, by the request's slot.
     asked: Vec<u64>,
-    /// Keys that are still to be put once each, if the work fills a cache; `None` for random keys.
+    /// Keys that are still to be put, each once, if the work fills a cache; `None` if keys are chosen at random.
     each: Option<std::ops::Range<u64>>,
 }
 
@@ -56,7 +56,7 @@ impl CacheWork {
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
-    /// Makes the work put each of these keys once, instead of random keys.
+    /// Makes the work put each of these keys once, instead of using random keys.
     pub(super) fn each(self, keys: std::ops::Range<u64>) -> Self {
         Self { each: Some(keys), ..self }
     }

@@ -1,7 +1,7 @@
 //! The load of a comparison, with a record of the options that the command line names.
 //!
-//! A load of puts and gets takes all options, with their defaults. A scenario has values of its own, which only options
-//! that are named replace.
+//! A load of puts and gets takes all options, with their defaults. A scenario has values of its own. Only options that
+//! the command line names replace them.
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 

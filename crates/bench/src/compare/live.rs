@@ -24,14 +24,14 @@ use crate::{
 
 const NAMES: [&str; 2] = ["A", "B"];
 
-/// One server with the runs made so far.
+/// One server, with the runs made on it so far.
 struct ComparedServer {
     name: &'static str,
     contender: Contender,
     outcomes: Vec<Outcome<()>>,
 }
 
-/// Starts or finds both servers, makes the runs, and compares them.
+/// Starts or reaches both servers, makes the runs, and compares them.
 pub(super) fn run(
     options: &CompareOptions,
     sides: &[Side; 2],
@@ -67,7 +67,7 @@ pub(super) fn run(
     Ok(report.finish())
 }
 
-/// Returns the load in words, which is the same for both servers except for its protocol.
+/// Describes the load in words. It is the same for both servers, except for the protocol.
 fn load_of([a, b]: &[ComparedServer; 2]) -> String {
     let (a, b) = (&a.contender.load.scenario, &b.contender.load.scenario);
     if a == b { a.clone() } else { format!("A: {a}; B: {b}") }
@@ -81,7 +81,7 @@ impl ComparedServer {
         Ok(())
     }
 
-    /// Returns the figure's value in each run that can be compared; `None` for a run without a value.
+    /// Returns the figure's value in each run; `None` for a run that has no value or cannot be compared.
     fn values(&self, figure: &Figure<()>) -> Vec<Option<f64>> {
         self.outcomes.iter().map(|outcome| figure.whole(outcome).filter(|_| outcome.is_comparable())).collect()
     }
@@ -106,7 +106,8 @@ fn conclude(
         if !has_value(a) || !has_value(b) {
             continue;
         }
-        // A pair with a void run says nothing, and the other run of it nothing without its neighbour.
+        // If one run of a pair is void, the other run has no neighbour to be compared with. So the whole pair is left
+        // out.
         let pairs = a.values(figure).into_iter().zip(b.values(figure)).filter_map(|(a, b)| a.zip(b));
         let (of_a, of_b): (Vec<f64>, Vec<f64>) = pairs.unzip();
         let (scenario, decides) = (load.to_owned(), figure.role == Role::Deciding);
@@ -189,7 +190,8 @@ mod tests {
         }
     }
 
-    /// Makes up a side whose runs have these rates; a void run has a rate below 0, and one with errors none.
+    /// Makes a server whose runs have these rates. A rate below 0 makes a void run, and a rate of 0 makes a run with
+    /// errors.
     fn rival(name: &'static str, rates: &[f64]) -> ComparedServer {
         let (scenario, durability) = ("put".to_owned(), "disk".to_owned());
         let load = SampledLoad { scenario, durability, pace: Pace::Closed, unit: "request" };
@@ -221,17 +223,17 @@ mod tests {
         let a = [1000.0, 1010.0, 1005.0, 1000.0, 1010.0, 1005.0, 1002.0];
         let mut b = a;
         assert!(compared(&a, &b).summary[0].starts_with("No difference seen"));
-        // One void run, which is far slower, is left out.
+        // The void run, which is far slower, is left out with its pair.
         b[3] = -10.0;
         let report = compared(&a, &b);
         assert!(report.summary[0].starts_with("No difference seen"), "{:?}", report.summary);
         assert!(report.notes.iter().any(|note| note.starts_with("1 of 7 pairs")), "{:?}", report.notes);
-        // With two of them five pairs are left.
+        // With two void runs, five pairs are left.
         b[5] = -10.0;
         let report = compared(&a, &b);
         assert!(report.summary[0].starts_with("No verdict"), "{:?}", report.summary);
         assert_eq!(report.verdict(), Verdict::Void);
-        // Without a pair there is no change either.
+        // Without any pair, there is not even a change.
         let report = compared(&a, &[-10.0; 7]);
         assert!(report.summary[0].starts_with("No verdict: the figure"), "{:?}", report.summary);
         let check = report.checks.iter().find(|check| check.required == "B is not worse than A");

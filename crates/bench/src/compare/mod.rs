@@ -1,11 +1,11 @@
 //! `thalweg bench compare A B`: a difference between two servers, with an interval and a verdict.
 //!
-//! Owns: the order of the runs, the refusal of different durability levels, and the report. Does not own the
-//! statistics, which are in the crate `lab`, and the load, which is that of the suites of HTTP, of RESP and of
+//! Owns: the order of the runs, the refusal of different durability levels, and the report. Does not own: the
+//! statistics, which are in the crate `lab`, or the load, which is that of the suites of HTTP, of RESP and of
 //! scenarios.
 //!
-//! The servers alternate, A B, B A, A B …: a drift of the machine affects both equally. Both servers run all the time;
-//! the one that is not being measured has no load. Stored reports were not measured alternately, and the report of the
+//! The servers alternate, A B, B A, A B …, so a drift of the machine affects both equally. Both servers run all the
+//! time, but only the measured one has load. Stored reports were not measured alternately. The report of such a
 //! comparison explains the consequence.
 
 mod drawing;

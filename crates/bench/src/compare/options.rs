@@ -20,12 +20,12 @@ use thalweg_lab::comparison::MIN_PAIRS;
 const DEFAULT_PAIRS: u32 = 12;
 /// Options of a scheduled load.
 const OF_SCHEDULES: [&str; 2] = ["--rate", "--arrivals"];
-/// Options of the load that a scenario file has instead.
+/// Options of the load that cannot be given with a scenario, because a scenario file sets them.
 const OF_FILES: [&str; 8] =
     ["--workers", "--pipeline", "--value-size", "--mix", "--distribution", "--api", "--closed", "--no-load"];
-/// Options of the load that requests over RESP cannot have.
+/// Options of the load that cannot be given for RESP.
 const NEVER_OVER_RESP: [&str; 2] = ["--workers", "--no-load"];
-/// Options of the load that only requests over other protocols than RESP have.
+/// Options of the load that apply only to protocols other than RESP.
 const OF_OTHERS_THAN_RESP: [&str; 3] = ["--durability", "--api", "--keyspace"];
 
 /// Options of a comparison of two servers, programs or stored reports.
@@ -41,8 +41,8 @@ pub struct CompareOptions {
     /// a report.
     pub b: String,
     /// Run this scenario instead of puts and gets: a built-in one or a file, as thalweg bench scenario does. Options of
-    /// the load that both commands have replace values of the file. If both sides are addresses, `-b` is added to the name of
-    /// B's keyspace, because the addresses can be of one server.
+    /// the load that both commands have replace values of the file. If both sides are addresses, `-b` is added to the
+    /// name of B's keyspace, because the addresses can be of one server.
     #[arg(long, value_name = "NAME|FILE")]
     pub scenario: Option<String>,
     /// Protocol for sides that are programs, and for addresses without a scheme such as http://. Without it, http.
@@ -91,16 +91,16 @@ pub struct CompareOptions {
 pub enum Side {
     /// A stored report.
     Stored(PathBuf),
-    /// A program that is started as a server, and loaded over this protocol.
+    /// A program, to be started as a server and loaded over this protocol.
     Program(WireProtocol, PathBuf),
     /// A server that runs already, with its protocol and address.
     Running(WireProtocol, String),
 }
 
 impl Side {
-    /// Finds out which kind of side a text names. A file whose name ends in `.json` or `.html` is a report, another
-    /// file is a program, and everything else must be an address. A program, and an address without a protocol, has the
-    /// given one.
+    /// Determines the kind of side that a text names. A file whose name ends in `.json` or `.html` is a report, and any
+    /// other file is a program. Any other text must be an address. `protocol` is that of a program, and of an address
+    /// without a scheme.
     pub fn of(text: &str, protocol: WireProtocol) -> Result<Self, BenchError> {
         let path = Path::new(text);
         let fail = BenchError::target(text);
@@ -137,7 +137,7 @@ impl Side {
     }
 }
 
-/// Returns the absolute path of a program, which is named by a path or is on the search path of commands.
+/// Returns the absolute path of a program. `text` is its path, or its name on `PATH`.
 fn program(text: &str) -> Option<PathBuf> {
     let path = Path::new(text);
     if path.is_file() {
@@ -149,9 +149,9 @@ fn program(text: &str) -> Option<PathBuf> {
 }
 
 impl CompareOptions {
-    /// Returns both sides of the comparison; an error if options contradict each other or the sides.
+    /// Returns both sides of the comparison. Returns an error if options contradict each other or the sides.
     pub(super) fn sides(&self) -> Result<[Side; 2], BenchError> {
-        // The check of a scenario includes its load.
+        // A scenario's own check includes its load.
         self.scenario.as_ref().map_or_else(|| self.load.load.check(), |_| Ok(()))?;
         within("--pairs", self.pairs() as usize, 10_000)?;
         let has_interval = self.pairs() as usize >= MIN_PAIRS;
@@ -203,7 +203,7 @@ impl CompareOptions {
         self.pairs.unwrap_or(DEFAULT_PAIRS)
     }
 
-    /// Returns an error if a fingerprint is given for a side that has no use for it.
+    /// Returns an error if a fingerprint is given for a side that cannot use it.
     fn check_fingerprints(&self, sides: &[Side; 2]) -> Result<(), BenchError> {
         let is_pinned = |side: &Side| matches!(side, Side::Running(protocol, _) if protocol.is_encrypted());
         let why = "is for a server over TLS or QUIC that runs already: give thalweg+tls:// or thalweg+quic://";
@@ -211,7 +211,7 @@ impl CompareOptions {
         require(self.fingerprint_b.is_none() || is_pinned(&sides[1]), "--fingerprint-b", why)
     }
 
-    /// Returns an error if an option is for another protocol than those of the sides.
+    /// Returns an error if an option belongs to a protocol that no side uses.
     fn check_protocols(&self, protocols: [Option<WireProtocol>; 2]) -> Result<(), BenchError> {
         let resp = protocols.map(|protocol| protocol == Some(WireProtocol::Resp));
         let needs_scenario = |protocol: &WireProtocol| !matches!(protocol, WireProtocol::Http | WireProtocol::Resp);

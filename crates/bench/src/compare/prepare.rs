@@ -11,11 +11,11 @@ use crate::{
     server::Target,
 };
 
-/// End of the name of the keyspace, cache or stream that B uses, if A and B are servers that run already.
+/// Suffix of the name of B's keyspace, cache or stream, if A and B are servers that run already.
 const KEYSPACE_SUFFIX_OF_B: &str = "-b";
 
-/// Reaches or starts the server of a side, 0 for A and 1 for B, with its data below `scratch`, and prepares it for the
-/// runs.
+/// Reaches or starts the server of a side, and prepares it for the runs. Side 0 is A and side 1 is B. A started server
+/// has its data below `scratch`.
 pub(super) fn prepare(
     options: &CompareOptions,
     sides: &[Side; 2],
@@ -25,7 +25,8 @@ pub(super) fn prepare(
 ) -> Result<Contender, BenchError> {
     let side = &sides[at];
     if let Some(mut scenario) = options.scenario_of(side, at)? {
-        // Two addresses can be of one server. Each side checks its reads against its own writes.
+        // Both addresses may belong to one server, and each side checks its reads against its own writes. So B gets its
+        // own keyspace.
         if at == 1 && sides.iter().all(|side| matches!(side, Side::Running(..))) {
             scenario.keyspace.push_str(KEYSPACE_SUFFIX_OF_B);
         }
@@ -61,7 +62,7 @@ impl CompareOptions {
         HttpLoad { durability, ..load }
     }
 
-    /// Returns the options of the RESP suite for a side under a load of puts and gets.
+    /// Returns the options of the RESP suite for one side, under a load of puts and gets.
     fn resp_of(&self, side: &Side, at: usize, load: &HttpLoad) -> Result<RespOptions, BenchError> {
         let mut resp = resp::options_of(load)?;
         resp.database = self.database.unwrap_or(0);
@@ -87,7 +88,7 @@ impl CompareOptions {
             parsed(arguments).map_err(|message| BenchError::Option { option: "--scenario", message })?;
         let (Side::Program(protocol, _) | Side::Running(protocol, _)) = side else { return Ok(None) };
         scenario.protocol = Some(*protocol);
-        // RESP and NATS have no level in a request. A level that both sides could not request is refused before.
+        // RESP and NATS have no durability level in a request. Levels that a side cannot request were rejected earlier.
         let asked = self.durability_b.filter(|_| at == 1).or(scenario.durability);
         scenario.durability = asked.filter(|_| protocol.names_levels());
         match side {
@@ -113,7 +114,7 @@ impl CompareOptions {
     }
 }
 
-/// Parses the address of a RESP server, which may end in `@N` for its database N.
+/// Parses the address of a RESP server. The address may end in `@N` for the server's database N.
 fn resp_server(url: &str) -> Result<resp::ServerSpec, BenchError> {
     url.parse().map_err(BenchError::target(url))
 }

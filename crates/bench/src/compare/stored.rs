@@ -64,7 +64,8 @@ pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report,
     Ok(report.finish())
 }
 
-/// Returns the levels of the scenarios that both reports have, in words. All of them must agree.
+/// Returns the durability levels of the scenarios that both reports have, in words. Returns an error if they differ and
+/// `across` is false.
 fn levels(a: &[Samples], b: &[Samples], across: bool) -> Result<String, BenchError> {
     let mut found: Vec<String> = Vec::new();
     for (a, b) in pairs(a, b) {
@@ -80,7 +81,7 @@ fn pairs<'a>(a: &'a [Samples], b: &'a [Samples]) -> impl Iterator<Item = (&'a Sa
     a.iter().filter_map(|a| Some((a, b.iter().find(|b| a.is_same_figure(b))?)))
 }
 
-/// Returns the scenarios whose figure that decides the other report does not have.
+/// Returns the scenarios of `own` whose deciding figure is missing in `other`.
 fn only_in_one<'a>(own: &'a [Samples], other: &'a [Samples]) -> impl Iterator<Item = &'a str> {
     let alone = own.iter().filter(move |samples| {
         samples.role == Role::Deciding && !other.iter().any(|other| samples.is_same_figure(other))
@@ -88,7 +89,7 @@ fn only_in_one<'a>(own: &'a [Samples], other: &'a [Samples]) -> impl Iterator<It
     alone.map(|samples| &*samples.scenario)
 }
 
-/// Returns the compared figures, without verdicts if runs of a side are void.
+/// Returns the compared figures. They have no verdicts if runs of a side are void.
 fn rows(a: &[Samples], b: &[Samples], is_void: bool) -> Vec<Row> {
     let compared = pairs(a, b).filter(|(a, _)| a.role != Role::Shown);
     let row = |(a, b): (&Samples, &Samples)| match compare_samples(a, b) {
@@ -117,7 +118,7 @@ mod tests {
         store_runs(scratch, name, durability, value, 6, Verdict::Met)
     }
 
-    /// Stores a report with this number of runs, whose check of validity has this verdict.
+    /// Stores a report with this number of runs. Its check of validity has this verdict. Returns the path of the file.
     fn store_runs(scratch: &Scratch, name: &str, durability: &str, value: f64, runs: u32, verdict: Verdict) -> String {
         let mut report = Report::begin("http", scratch.path());
         let windows: Vec<_> = (0..20).map(|at| Some(value * (1.0 + 0.01 * f64::from(at % 3)))).collect();

@@ -23,8 +23,8 @@ pub(crate) struct Row {
     pub effect: Effect,
 }
 
-/// Returns the durability levels of a comparison in words, for titles. Returns an error if the levels of A and B differ
-/// and `across` is false, because figures of different levels cannot be compared.
+/// Returns the durability levels of a comparison in words, for titles. Figures of different levels cannot be compared,
+/// so this returns an error if the levels of A and B differ, unless `across` is true.
 pub(crate) fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError> {
     match (a == b, across) {
         (true, _) if a == "-" => Ok("without writes".to_owned()),
@@ -68,7 +68,7 @@ fn signed(change: f64) -> String {
 }
 
 impl Row {
-    /// Describes the result in a sentence.
+    /// Describes the result of the comparison in a sentence.
     pub(crate) fn sentence(&self, levels: &str) -> String {
         let Self { figure, effect: Effect { a, b, change, interval, difference }, .. } = self;
         let values = format!("{figure} {} with A and {} with B ({levels})", number(*a), number(*b));
@@ -100,7 +100,8 @@ impl Row {
     }
 }
 
-/// Creates the check that B is not worse than A in a scenario whose figure that decides cannot be compared.
+/// Creates the check that B is not worse than A, for a scenario whose deciding figure cannot be compared. The check is
+/// void.
 pub(super) fn undecided(scenario: &str, why: &str) -> Check {
     Check {
         what: scenario.to_owned(),
@@ -111,8 +112,7 @@ pub(super) fn undecided(scenario: &str, why: &str) -> Check {
     }
 }
 
-/// Creates the check that a stored report has no void runs, which fails; `None` if it has none. `name` is that of the
-/// report.
+/// Creates a void check if a stored report has void runs; `None` if it has none. `name` is the name of the report.
 pub(crate) fn void_report(name: &str, stored: &StoredReport) -> Option<Check> {
     stored.first_invalid().map(|what| Check {
         what: format!("{name}: {what}"),

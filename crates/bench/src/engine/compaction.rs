@@ -1,12 +1,15 @@
 //! Compaction tests of *row P*, a published benchmark of another system: small memtables make many tables. Reads,
 //! ranges and space are measured before and after the compaction of all tables.
 //!
-//! As in the system that published them, no compaction runs before the test requests one: Thalweg's engine gets
-//! [`Compaction::WhenAsked`]. Other stores without such an option compact by their own schedule, which improves their
-//! figures *before* the compaction. The test requests a flush after as many changes as fitted into a memtable of 64 KB,
-//! because stores count a memtable's bytes differently: 5 × 1000 changes with a flush after every 250 made 20 tables,
-//! and 10 × 2000 changes with a flush after every 200 made 100. The published sizes of the tests with 1,000 and 2,000
-//! keys fit values of 200 bytes and 74 of overhead; those with 5,000 keys, with the same overhead, values of 100.
+//! As in the published benchmark, no compaction runs before the test requests one: Thalweg's engine gets
+//! [`Compaction::WhenAsked`]. Other stores that have no such option compact by their own schedule. This improves their
+//! figures *before* the compaction.
+//!
+//! Stores count the bytes of a memtable differently. Therefore the test requests a flush after as many changes as fit
+//! into a memtable of 64 KB in the published benchmark. There, 5 × 1000 changes with a flush after every 250 made 20
+//! tables, and 10 × 2000 changes with a flush after every 200 made 100. The published sizes of the tests with 1,000 and
+//! 2,000 keys agree with values of 200 bytes and 74 bytes of overhead. Those of the tests with 5,000 keys agree with
+//! values of 100 bytes and the same overhead.
 
 use rand::seq::SliceRandom as _;
 use thalweg_engine::Compaction;
@@ -27,15 +30,15 @@ use crate::{
 
 const READS_BEFORE: Test = Test::new("compaction: reads before", "5 × {1000} keys × 200 B", "");
 const READS_AFTER: Test = Test::new("compaction: reads after", "5 × {1000} keys × 200 B", "+2 % / +33 %");
-/// Test that reads ranges over all the tables that 5 passes of overwrites have left.
+/// Test that reads ranges over all the tables that 5 passes of overwrites have made.
 const RANGES_BEFORE: Test = Test::new("compaction: ranges of 50 before", "{1000} queries", "92 / 345 q/s");
-/// Test that reads ranges over the one table that compaction has left.
+/// Test that reads ranges over the one table that the compaction has made.
 const RANGES_AFTER: Test = Test::new("compaction: ranges of 50 after", "{1000} queries", "561 / 1,998 q/s");
 const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × {1000} × 200 B", "");
 const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "{2500} of {5000} × 100 B deleted", "");
 const LARGE: Test = Test::new("compaction: large, until done", "10 × {2000} × 200 B", "0.69 s / 0.38 s in all");
-/// Goal of the tombstones test: bytes on disk that the other system published, divided by the bytes of the pairs that
-/// are not deleted.
+/// Goal of the tombstones test: largest size on disk after the compaction, divided by the size of the pairs that are
+/// not deleted. It follows from the published bytes of the other system.
 const TOMBSTONES_LEFT: f64 = 471e3 / (2500.0 * (KEY_BYTES + VALUE_BYTES_OF_TOMBSTONES) as f64);
 const LARGE_LEFT: f64 = 576e3 / (2000.0 * (KEY_BYTES + VALUE_BYTES) as f64);
 const MEMTABLE_BYTES: u64 = 1 << 20;
@@ -57,8 +60,8 @@ fn open(context: &Context<'_>) -> Result<Box<dyn KvSubject>, BenchError> {
     context.open(Some(MEMTABLE_BYTES), Compaction::WhenAsked)
 }
 
-/// Compares Thalweg's figures of the last round with those that another system published for the same tests (row P of
-/// the goals).
+/// Compares Thalweg's figures of the last round with the figures that another system published for the same tests (row
+/// P).
 pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     let of =
         |test: Test| results.compacted.iter().find(|compacted| compacted.test == test && compacted.contender == first);
@@ -86,13 +89,13 @@ pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     ]
 }
 
-/// Returns the values that the keys have after the given pass of overwrites.
+/// Returns the values that pass `pass` of the overwrites gives to the keys.
 fn pass_values(seed: u64, pass: u64) -> Values {
     Values::new(VALUE_BYTES, seed.wrapping_mul(1000) + pass)
 }
 
-/// Writes all keys `passes` times, each time with other values, and flushes after every `flushed` keys. Returns the
-/// values of the last pass.
+/// Writes all keys `passes` times, each time with other values. Flushes after every `flushed` keys. Returns the values
+/// of the last pass.
 fn overwrite(
     context: &Context<'_>,
     subject: &dyn KvSubject,
@@ -114,7 +117,7 @@ fn footprint(subject: &dyn KvSubject) -> Footprint {
     Footprint { tables: subject.tables(), bytes: subject.data_bytes() }
 }
 
-/// Runs a compaction and records its time, and the tables before and after. `alive` is the number of bytes of keys and
+/// Runs a compaction. Records its time, and the tables before and after it. `alive` is the number of bytes of keys and
 /// values that are not deleted.
 fn compact(
     context: &mut Context<'_>,
@@ -150,7 +153,8 @@ fn overwrites(context: &mut Context<'_>) -> Result<(), BenchError> {
     store.ranges(RANGES_AFTER, 50, count)
 }
 
-/// Tests with 5000 keys, every second one deleted, that a compaction frees the space and no deleted key reappears.
+/// Runs a test with 5000 keys of which every second one is deleted. Checks that the compaction frees the space and that
+/// no deleted key reappears.
 fn tombstones(context: &mut Context<'_>) -> Result<(), BenchError> {
     let count = context.count(5000);
     let values = Values::new(VALUE_BYTES_OF_TOMBSTONES, context.seed);

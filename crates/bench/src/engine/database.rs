@@ -20,7 +20,7 @@ use crate::{
 /// The engine with one of its storage backends.
 #[derive(Clone, Copy, Debug)]
 pub struct Thalweg {
-    /// Storage backend that the engine uses for its state.
+    /// Storage backend in which the engine keeps its state.
     pub backend: BackendKind,
 }
 
@@ -45,14 +45,14 @@ impl Contender for Thalweg {
     }
 }
 
-/// Opens a database with one keyspace, as a store for the suite to measure.
+/// Opens a database with one keyspace as the measured store.
 pub(crate) fn open(dir: &Path, options: Options) -> Result<Box<dyn KvSubject>, BenchError> {
     let database = Database::open(dir, options).map_err(BenchError::subject(NAME, "opening"))?;
     let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
     Ok(Box::new(Store { database, keyspace }))
 }
 
-/// Returns the engine's options for a benchmark; options that are not set here have their defaults.
+/// Returns the engine's options for a benchmark. All other options have their defaults.
 pub(crate) fn engine_options(backend: BackendKind, options: &StoreOptions) -> Options {
     let defaults = Options::default();
     Options {
@@ -74,7 +74,7 @@ struct Store {
     keyspace: Keyspace,
 }
 
-/// Time without changes to the tables after which compaction is considered finished.
+/// Time without changes to the tables after which compactions count as finished.
 const QUIET: Duration = Duration::from_millis(200);
 const LONGEST_WAIT: Duration = Duration::from_secs(120);
 
@@ -172,7 +172,7 @@ pub(crate) fn settle(database: &Database) -> Result<(), BenchError> {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // The directory is deleted next; a failure to close has been reported by the operation before.
+        // The directory is deleted next. A failure to close comes from an earlier operation, which has reported it.
         let _ = self.database.close();
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 /// Describes the first store's durable and buffered writes and its reads, each in a sentence.
 pub(super) fn sentences(results: &Results, first: &str) -> Vec<String> {
     let shown = |row: &&Row| row.contender == first && [SEQUENTIAL_WRITE, RANDOM_READ_DISK].contains(&row.test);
-    // Reads are the same at each level.
+    // Reads are the same at each durability level, so their sentences appear once.
     let is_new = |row: &&Row| row.test == SEQUENTIAL_WRITE || row.level == Level::Interval;
     results.rows.iter().filter(shown).filter(is_new).map(sentence).collect()
 }
@@ -35,7 +35,7 @@ fn sentence(row: &Row) -> String {
     )
 }
 
-/// Draws the rates of all tests, in a plot for each durability level.
+/// Draws the rates of all tests, with one plot for each durability level.
 pub(super) fn rates(results: &Results) -> Vec<Plot> {
     let levels = [Level::Interval, Level::Disk].into_iter();
     levels.filter_map(|level| rates_at(results, level)).collect()
@@ -44,7 +44,7 @@ pub(super) fn rates(results: &Results) -> Vec<Plot> {
 fn rates_at(results: &Results, level: Level) -> Option<Plot> {
     let mut rows: Vec<&Row> = results.rows.iter().filter(|row| row.level == level).collect();
     let order: Vec<&str> = rows.iter().map(|row| row.test.name).collect();
-    // The stores of a test are next to each other in the plot, in whatever order they were measured.
+    // The stores of a test are adjacent in the plot, independent of the order in which they were measured.
     rows.sort_by_key(|row| order.iter().position(|name| *name == row.test.name));
     let bars: Vec<Bar> = rows.into_iter().map(bar).collect();
     let title = format!("operations per second of each test, durability {level}, 1 thread");

@@ -1,9 +1,9 @@
-//! The engine suite: all tests of *row P*, a published benchmark of another system, and further tests that Thalweg's
-//! goals need, for Thalweg's engine and, with the same code in the same process, for other stores (`peers/`).
+//! The engine suite: all tests of *row P*, a published benchmark of another system, and further tests for Thalweg's
+//! goals. They measure Thalweg's engine and, with the same code in the same process, other stores (`peers/`).
 //!
-//! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds. Stores are reached through
-//! [`KvSubject`] alone. Within a round the compared stores take turns test group by test group, the first one last in
-//! every second round; ratios are medians over rounds.
+//! Owns: the workloads (`workloads`, `compaction`, `stream`) and the order of rounds. Stores are reached only through
+//! [`KvSubject`]. Within a round the compared stores take turns, one test group after the other. In every second round
+//! the first store comes last. Ratios are medians over rounds.
 
 mod compaction;
 mod database;
@@ -53,7 +53,7 @@ pub enum Mode {
     Compaction,
 }
 
-/// A group of tests that share their stores.
+/// A group of tests that use the same stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Group {
     /// Small data, 50k × 100 B: writes, and reads and ranges in memory.
@@ -121,13 +121,13 @@ impl EngineOptions {
     }
 }
 
-/// Number of batches that the stream test appends, 2 GB in all.
+/// Number of batches that the stream test appends. They have 2 GB together.
 const STREAM_BATCHES: u64 = 20_000;
 const PROBE_BYTES: u64 = 64 << 20;
-/// Name under which the report lists the raw disk probe beside the stores.
+/// Name of the raw disk probe in the report, where it is listed beside the stores.
 pub const PROBE: &str = "raw probe (pwrite + fdatasync)";
 
-/// Runs the engine suite on Thalweg's own engine alone, and returns its report.
+/// Runs the engine suite on Thalweg's own engine only, and returns its report.
 pub fn run(options: &EngineOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let lsm = Thalweg { backend: BackendKind::Lsm };
     let memory = Thalweg { backend: BackendKind::Memory };
@@ -138,7 +138,7 @@ pub fn run(options: &EngineOptions, progress: &mut dyn Progress) -> Result<Repor
     run_all("engine", options, &contenders, progress).map(|(report, _)| report)
 }
 
-/// Runs the suite for all compared stores in turn. The report gives the ratios of the first store to each other store.
+/// Runs the suite on all compared stores in turn. The report has the ratios of the first store to each other store.
 pub fn run_all(
     suite: &'static str,
     options: &EngineOptions,
@@ -203,7 +203,7 @@ impl Suite<'_> {
         let warms_up = if round <= options.warmup_rounds { ", which warms up" } else { "" };
         self.progress.step(&format!("round {round} of {}{warms_up}", options.warmup_rounds + options.rounds));
         let mut order: Vec<&dyn Contender> = self.contenders.to_vec();
-        // The first counted round has the stated order, which is also that of the rows.
+        // The first counted round has the given order of stores, which is also the order of the report's rows.
         if (round + options.warmup_rounds).is_multiple_of(2) {
             order.reverse();
         }
@@ -235,8 +235,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures the disk's rate of raw writes with the bytes of one small put, and records it beside the stores'
-    /// sequential write.
+    /// Measures the disk's rate of raw writes of the size of one small put. Records it beside the stores' sequential
+    /// write.
     fn probe(&mut self) -> Result<(), BenchError> {
         let dir = self.scratch.fresh("probe")?;
         let mut probe = Probe::create(&dir, PROBE_BYTES)?;
@@ -282,8 +282,8 @@ impl Suite<'_> {
 type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
 
 impl Group {
-    /// Returns the function that runs this group on one store. The stream test has none, since it only runs on
-    /// Thalweg's engine.
+    /// Returns the function that runs this group on one store. `None` for the stream test, which only runs on Thalweg's
+    /// engine.
     fn run(self) -> Option<Run> {
         match self {
             Self::Small => Some(workloads::small),
@@ -296,7 +296,7 @@ impl Group {
     }
 }
 
-/// Returns the test groups to run at a durability level. Reads are the same at both levels, so level `disk` repeats
+/// Returns the test groups to run at a durability level. Reads are the same at both levels, so the level `disk` repeats
 /// only the writes.
 fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     if !options.only.is_empty() {
@@ -312,7 +312,7 @@ fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     }
 }
 
-/// Returns the checks of small durable puts against the raw probe, and of the probe itself.
+/// Returns the checks of small durable puts against the raw probe, and the check that the probe was steady.
 fn probe_checks(results: &Results, first: &str) -> Vec<Check> {
     let rows = || results.rows.iter().filter(|row| row.test == workloads::SEQUENTIAL_WRITE && row.level == Level::Disk);
     let Some(probe) = rows().find(|row| row.contender == PROBE) else { return Vec::new() };

@@ -10,7 +10,7 @@ use crate::{
     stats::{Summary, median, median_of, ratio},
 };
 
-/// A test of the suite, which is one line of its report.
+/// A test of the suite, with the texts that describe it in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
     /// Name of the measured operation.
@@ -18,8 +18,8 @@ pub struct Test {
     /// Number and size of the test's operations at scale 1, as text for the report. Numbers in braces are multiplied by
     /// the scale of the run.
     pub parameters: &'static str,
-    /// Figures of row P, a published benchmark: the other system's published figure / its figure on a machine like
-    /// ours. Empty if row P has no such test.
+    /// Figures of row P, a published benchmark: the published figure / the figure of the published system on a machine
+    /// like ours. Empty if row P has no such test.
     pub published: &'static str,
 }
 
@@ -31,18 +31,18 @@ impl Test {
 }
 
 impl Test {
-    /// Returns the number and size of the operations that run at this scale, as text.
+    /// Returns the number and size of the test's operations at this scale, as text.
     pub fn parameters_at(&self, scale: f64) -> String {
         counts_at(self.parameters, scale)
     }
 }
 
-/// Returns the number of operations that run at this scale, of those at scale 1.
+/// Returns the number of operations at this scale, if there are `full` at scale 1.
 pub(super) fn count_at(full: u64, scale: f64) -> u64 {
     ((full as f64 * scale) as u64).max(1)
 }
 
-/// Replaces each number in braces, such as `{50k}` or `{2 M}`, by that number at this scale.
+/// Replaces each number in braces, such as `{50k}` or `{2 M}`, by this number at the scale.
 pub(super) fn counts_at(text: &str, scale: f64) -> String {
     let mut parts = text.split('{');
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -60,7 +60,7 @@ pub(super) fn counts_at(text: &str, scale: f64) -> String {
     out
 }
 
-/// Formats a count exactly, and as short as possible: `2 M`, `50k`, `1000`.
+/// Formats a count exactly and as short as possible: `2 M`, `50k`, `1000`.
 fn short_count(count: u64) -> String {
     match count {
         millions if millions >= 1_000_000 && millions.is_multiple_of(1_000_000) => {
@@ -100,13 +100,13 @@ impl Row {
 /// Disk space that a store used after a group of tests.
 #[derive(Clone, Debug)]
 pub struct Space {
-    /// Name of the group of tests that had just run.
+    /// Name of the group of tests that ran just before.
     pub after: String,
     /// Name of the measured store.
     pub contender: String,
     /// Bytes of the keys and values that are not deleted.
     pub payload_bytes: u64,
-    /// Bytes of the store's tables, or of its data file.
+    /// Bytes of the store's tables, or of its data file; `None` if they are not known.
     pub data_bytes: Option<u64>,
     /// Bytes of all files of the store, including journals and prepared log segments.
     pub allocated_bytes: u64,
@@ -119,7 +119,7 @@ pub struct Space {
 pub struct Footprint {
     /// Number of tables; `None` if the store has no tables.
     pub tables: Option<u64>,
-    /// Bytes of the tables, or of the store's data file.
+    /// Bytes of the tables, or of the store's data file; `None` if they are not known.
     pub bytes: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ pub struct CompactionEffect {
     pub after: Footprint,
     /// Bytes of the keys and values that are not deleted.
     pub alive: u64,
-    /// Figures of the same compaction that another system published (row P of the goals), as text.
+    /// Figures that another system published for the same compaction (row P), as text.
     pub published: &'static str,
 }
 
@@ -161,14 +161,14 @@ impl CompactionEffect {
 pub struct Results {
     /// Rows of tests and stores, in the order in which they were first measured.
     pub rows: Vec<Row>,
-    /// Disk space by test group and store, from the last round.
+    /// Disk space for each test group and store, from the last round.
     pub space: Vec<Space>,
-    /// Compactions by test and store, from the last round.
+    /// Compactions for each test and store, from the last round.
     pub compacted: Vec<CompactionEffect>,
 }
 
 impl Results {
-    /// Adds the measurement of one round; returns a line that describes it, for the progress output. `parameters`
+    /// Adds the measurement of one round. Returns a line that describes it, for the progress output. `parameters`
     /// describes the operations that ran.
     pub fn record(
         &mut self,
@@ -195,27 +195,27 @@ impl Results {
         line
     }
 
-    /// Records a store's disk space after a group of tests; replaces the record of an earlier round.
+    /// Records a store's disk space after a group of tests. Replaces the record of an earlier round.
     pub fn record_space(&mut self, space: Space) {
         self.space.retain(|other| (&other.after, &other.contender) != (&space.after, &space.contender));
         self.space.push(space);
     }
 
-    /// Records the effect of a compaction; replaces the record of an earlier round.
+    /// Records the effect of a compaction. Replaces the record of an earlier round.
     pub fn record_compacted(&mut self, compacted: CompactionEffect) {
         self.compacted.retain(|other| (other.test, &other.contender) != (compacted.test, &compacted.contender));
         self.compacted.push(compacted);
     }
 
-    /// Returns the measurements of a test for one store at a durability level.
+    /// Returns all rounds of a test for one store at a durability level; `None` if the test was not run.
     pub fn find(&self, name: &str, level: Level, contender: &str) -> Option<&Row> {
         self.rows.iter().find(|row| {
             row.test.name == name && row.level == level && row.contender.split(' ').next() == Some(contender)
         })
     }
 
-    /// Creates the tables of figures and of disk space. `first` is the name of the store that the other stores are
-    /// compared with.
+    /// Creates the tables of figures and of disk space. `first` is the name of the store to which the other stores are
+    /// compared.
     pub fn tables(&self, first: &str) -> Vec<Table> {
         let mut tables = Vec::new();
         for level in [Level::Interval, Level::Disk] {
@@ -240,7 +240,7 @@ impl Results {
         let mut table = Table::new(title);
         let mut done: Vec<(&str, &str)> = Vec::new();
         for row in rows {
-            // The contenders of a test are next to each other in the table, in whatever order they were measured.
+            // The stores of a test are adjacent in the table, independent of the order in which they were measured.
             if done.contains(&(row.test.name, row.test.parameters)) {
                 continue;
             }
@@ -305,7 +305,7 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
     }
 }
 
-/// Returns the times of the reads and of the writes of each mix; `None` without mixes.
+/// Returns a table with the times of the reads and of the writes of each mix separately; `None` without mixes.
 fn apart(level: Level, rows: &[&Row]) -> Option<Table> {
     let mut table = Table::new(format!("durability {level}, 1 thread: reads and writes of a mix apart"));
     for row in rows {

@@ -1,5 +1,5 @@
-//! Appends to a stream through the engine, in batches of 100 × 1 KB. The test measures their rate, and how many bytes
-//! were written to disk for each byte of payload.
+//! Appends to a stream through the engine, in batches of 100 × 1 KB. The test measures their rate, and the bytes that
+//! are written to the disk for each byte of payload.
 
 use std::{ops::ControlFlow, path::Path, time::Instant};
 
@@ -26,22 +26,22 @@ const NAME: &str = "thalweg";
 /// Figures of one round of stream appends.
 #[derive(Clone, Debug)]
 pub(super) struct StreamRound {
-    /// Payload bytes per second until the last ack.
+    /// Payload bytes per second, up to the last ack.
     pub(super) bytes_per_second: f64,
-    /// Payload bytes per second until everything was synced.
+    /// Payload bytes per second, up to the last sync.
     pub(super) synced_bytes_per_second: f64,
     pub(super) payload_bytes: u64,
     pub(super) quantiles: Quantiles,
-    /// Resources that the process used from before the first append until after the last sync.
+    /// Resources that the process used from just before the first append until after the last sync.
     pub(super) cost: Cost,
     /// Bytes of zeroes that the log wrote to prepare new segments.
     pub(super) zeroed_bytes: u64,
-    /// Bytes that the log counted as written.
+    /// Bytes that the log wrote, by its own count.
     pub(super) log_bytes: u64,
 }
 
-/// Appends `batches` batches one after the other at durability level `interval`, reads all records back and compares
-/// them.
+/// Appends `batches` batches one after the other at the durability level `interval`. Then reads all records back and
+/// compares them.
 pub(super) fn run(dir: &Path, batches: u64, cache_bytes: u64, seed: u64) -> Result<StreamRound, BenchError> {
     let compaction = Compaction::Automatic;
     let options = StoreOptions { level: Level::Interval, cache_bytes, memtable_bytes: None, compaction };

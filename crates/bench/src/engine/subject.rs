@@ -6,10 +6,10 @@ use thalweg_engine::Compaction;
 
 use crate::{BenchError, data::Values};
 
-/// The moment at which a put is acknowledged.
+/// Time at which a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// A put is acknowledged after the write to the kernel; an fsync follows at most a second later.
+    /// A put is acknowledged after the write to the kernel. An fsync follows within a second.
     Interval,
     /// A put is acknowledged after its fsync.
     Disk,
@@ -33,8 +33,8 @@ pub struct StoreOptions {
     pub cache_bytes: u64,
     /// Size of the memtable in bytes; `None` for the store's default. Stores without a memtable ignore this option.
     pub memtable_bytes: Option<u64>,
-    /// When the store merges tables. A store that does not let [`KvSubject::compact`] decide this merges tables by its
-    /// own schedule.
+    /// Choice of the time at which the store merges tables. Some stores merge only by their own schedule, and ignore
+    /// this option.
     pub compaction: Compaction,
 }
 
@@ -51,7 +51,7 @@ pub enum LookupResult {
 
 /// A kind of store that the suite can open and measure.
 pub trait Contender: Sync {
-    /// Name of the store in reports; for other systems' stores it includes the version.
+    /// Name of the store in reports. For stores of other systems it includes the version.
     fn name(&self) -> &str;
     /// Describes how the store works, for the head of the report.
     fn describe(&self) -> String;
@@ -59,21 +59,20 @@ pub trait Contender: Sync {
     fn open(&self, dir: &Path, options: &StoreOptions) -> Result<Box<dyn KvSubject>, BenchError>;
 }
 
-/// Key and value of a pair that is written.
+/// Key and value of a pair to be written.
 pub type Pair<'a> = (&'a [u8], &'a [u8]);
 
-/// Callback that receives key and value of each pair of a range, in key order.
+/// Callback that gets the key and the value of each pair of a range, in key order.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 
-/// An open store with one map from keys to values. Dropping it does not remove its files; the caller removes the
-/// directory.
+/// An open store with one map from keys to values. Dropping it leaves its files. The caller removes the directory.
 pub trait KvSubject: Send + Sync {
-    /// Writes one pair at the durability level that the store was opened with.
+    /// Writes one pair at the durability level with which the store was opened.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
     /// Writes several pairs atomically.
     fn put_batch(&self, pairs: &[Pair<'_>]) -> Result<(), BenchError>;
-    /// Writes the pairs with the given indices from concurrent tasks on the calling thread. Returns `None` if the store
-    /// has only blocking writes.
+    /// Writes the pairs with these indices from `tasks` concurrent tasks on the calling thread. Returns `None` if the
+    /// store has only blocking writes.
     fn put_by_tasks(&self, _tasks: usize, _indices: Range<u64>, _values: &Values) -> Option<Result<(), BenchError>> {
         None
     }
@@ -87,14 +86,13 @@ pub trait KvSubject: Send + Sync {
     fn flush(&self) -> Result<(), BenchError>;
     /// Waits until the store's background flushes and compactions have ended.
     fn settle(&self) -> Result<(), BenchError>;
-    /// Compacts the store, if the store compacts on request. A store that compacts only by its own schedule just waits,
-    /// as [`settle`](Self::settle) does.
+    /// Compacts the store, if it compacts on request. Other stores only wait, as [`settle`](Self::settle) does.
     fn compact(&self) -> Result<(), BenchError> {
         self.settle()
     }
     /// Returns the number of tables; `None` if the store has no tables.
     fn tables(&self) -> Option<u64>;
-    /// Returns the bytes of the tables, or of the data file.
+    /// Returns the bytes of the tables, or of the data file; `None` if they are not known.
     fn data_bytes(&self) -> Option<u64>;
     /// Returns the number of fsyncs since the store was opened; `None` if the store does not count them.
     fn fsyncs(&self) -> Option<u64>;

@@ -11,7 +11,7 @@ fn options(flags: &str) -> EngineOptions {
     parsed(flags.split_whitespace()).unwrap()
 }
 
-/// A store in memory that can be told to return wrong data.
+/// A store in memory. A test can make it return wrong data.
 #[derive(Default)]
 struct Model {
     lies_in_ranges: bool,
@@ -118,7 +118,8 @@ fn a_tiny_full_run_of_the_engine_fills_every_table() {
         report.summary
     );
     let rows: Vec<usize> = report.tables.iter().map(|table| table.rows.len()).collect();
-    // Tables of rates and of costs for each level, and one of the mixes, which run at one of them.
+    // Each of the two levels has a table of rates and a table of costs. The mixes run at one level only, so there is
+    // one table of them.
     assert_eq!((&rows[..2], &rows[3..5]), (&[24, 24][..], &[7, 7][..]), "{text}");
     assert!(
         report.tables[2].title.ends_with("reads and writes of a mix apart") && (2..=4).contains(&rows[2]),

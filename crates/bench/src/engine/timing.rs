@@ -1,8 +1,9 @@
 //! The loop that times operations.
 //!
-//! A clock takes 25 ns to read, too long for timing each operation of 200 ns. The loop therefore times one in
+//! Reading a clock takes 25 ns, too long for timing each operation of 200 ns. Therefore the loop times one in
 //! [`FAST_STRIDE`] fast operations, and computes the rate from the duration of the whole loop. The reported longest
-//! time is that of a whole stride of operations, so no stall between two timed operations is missed.
+//! time is that of a stride: all operations from one clock reading to the next. So no stall between two timed
+//! operations is missed.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::{
 
 use super::subject::KvSubject;
 
-/// One in this number of operations is timed, for operations that take well below 10 µs.
+/// Number of operations of which one is timed, if an operation takes well below 10 µs.
 pub const FAST_STRIDE: u64 = 16;
 
 /// Measurement of one round of one test.
@@ -24,16 +25,16 @@ pub struct Measure {
     pub operations: u64,
     /// Duration of all operations in seconds.
     pub seconds: f64,
-    /// CPU time of the calling thread. On a machine shared with other programs it is more reliable than `seconds` for
+    /// CPU time of the calling thread. On a machine with other programs it is more reliable than `seconds`, for
     /// operations that do not wait.
     pub thread_cpu: Duration,
-    /// Durations of the operations that were timed singly.
+    /// Durations of those operations that were timed one by one.
     pub times: Latencies,
-    /// The same durations for reads and writes apart; `None` unless the test mixes them.
+    /// Durations of reads and of writes separately; `None` unless the test mixes them.
     pub apart: Option<MixDurations>,
-    /// Longest duration of a stride of consecutive operations.
+    /// Longest duration of a stride, in which one operation is timed.
     pub longest: Duration,
-    /// Bytes of keys and values written, or of values read.
+    /// Number of bytes of keys and values written, or of values read.
     pub payload_bytes: u64,
     /// Number of reads that found their key; `None` if there were no reads.
     pub hits: Option<u64>,
@@ -44,9 +45,9 @@ pub struct Measure {
 /// Durations of the reads and of the writes of a mix.
 #[derive(Clone, Debug, Default)]
 pub struct MixDurations {
-    /// Durations of the reads that were timed singly.
+    /// Durations of those reads that were timed one by one.
     pub reads: Latencies,
-    /// Durations of the writes that were timed singly.
+    /// Durations of those writes that were timed one by one.
     pub writes: Latencies,
 }
 
@@ -56,13 +57,13 @@ impl Measure {
         self.operations as f64 / self.seconds
     }
 
-    /// Returns the CPU nanoseconds of the calling thread per operation.
+    /// Returns the CPU time of the calling thread for each operation, in nanoseconds.
     pub fn thread_nanos(&self) -> f64 {
         self.thread_cpu.as_nanos() as f64 / self.operations as f64
     }
 }
 
-/// Calls `operation` with each number of `0..operations` and measures the calls.
+/// Calls `operation` with each number of `0..operations`, and measures the calls. One in `stride` calls is timed.
 pub fn timed(
     subject: &dyn KvSubject,
     operations: u64,
@@ -72,8 +73,8 @@ pub fn timed(
     timed_each(subject, operations, stride, operation, |_, _| {})
 }
 
-/// Calls `operation` with each number of a mix's operations and measures the calls, those that are reads and the others
-/// apart. `is_read` says which are reads.
+/// Calls `operation` with the number of each operation of a mix, and measures the calls. Reads and writes are measured
+/// separately; `is_read` returns true for a read.
 pub(super) fn timed_apart(
     subject: &dyn KvSubject,
     operations: u64,

@@ -4,8 +4,8 @@
 //! Owns: the tests of these workloads, their keys and values, and the comparison of each value that is read. Does not
 //! own: the stores (`subject`, `database`), the timing loop (`timing`), or the tests of compactions (`compaction`).
 //!
-//! Keys are made before the clock runs. Each value read by a get is compared immediately. Ranges are summed while the
-//! clock runs, and the same queries are compared pair by pair afterwards.
+//! Keys are made before the clock runs. Each value that a get reads is compared immediately. Pairs of a range are only
+//! added up while the clock runs; afterwards the same queries are repeated and compared pair by pair.
 
 use std::path::Path;
 
@@ -48,13 +48,13 @@ const LARGE_VALUE_BYTES: usize = 200;
 
 /// Parameters of all workloads, and the results so far.
 pub(super) struct Context<'a> {
-    /// Factor on every count of operations; other than 1 only in tests and quick looks.
+    /// Factor on every number of operations. It differs from 1 only in tests and quick runs.
     pub(super) scale: f64,
     pub(super) seed: u64,
     pub(super) cache_bytes: u64,
     pub(super) level: Level,
     pub(super) contender: &'a dyn Contender,
-    /// Directory in which each store is created; it is emptied before a store is opened.
+    /// Directory in which each store is created. It is emptied before a store is opened.
     pub(super) dir: &'a Path,
     pub(super) results: &'a mut Results,
     pub(super) progress: &'a mut dyn Progress,
@@ -65,7 +65,7 @@ impl<'a> Context<'a> {
         count_at(full, self.scale)
     }
 
-    /// Opens a new store with the default memtable size, for values of `value_bytes` bytes.
+    /// Opens a new store for values of `value_bytes` bytes, with the default size of the memtable.
     fn store(&mut self, value_bytes: usize) -> Result<Store<'_, 'a>, BenchError> {
         let subject = self.open(None, Compaction::Automatic)?;
         Ok(Store { subject, values: Values::new(value_bytes, self.seed), context: self })
@@ -106,8 +106,8 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// Returns how many puts there are for each timed put: 1 if puts wait for the disk, more if they are too fast to
-    /// time each.
+    /// Returns the number of puts of which one is timed. It is 1 if puts wait for the disk, and more if they are too
+    /// fast to time each.
     fn put_stride(&self) -> u64 {
         if self.level == Level::Disk { 1 } else { FAST_STRIDE }
     }
@@ -117,7 +117,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Key indices in the order of their use, together with the keys, so that making keys costs nothing in the timed part.
+/// Keys with their indices, in the order of their use. They are made before the timed part.
 pub(super) struct Keys {
     indices: Vec<u64>,
     keys: Vec<[u8; KEY_BYTES]>,
@@ -153,15 +153,15 @@ impl Keys {
     }
 }
 
-/// An open store, and the values that its keys have.
+/// An open store, and the current values of its keys.
 pub(super) struct Store<'c, 'a> {
     pub(super) context: &'c mut Context<'a>,
     pub(super) subject: Box<dyn KvSubject>,
     pub(super) values: Values,
 }
 
-/// Runs the tests of 50k × 100 B: writes in order, reads and ranges of data that is still in memory, then writes in
-/// random order and in batches, each into a new store.
+/// Runs the tests of 50k × 100 B: writes in order, then reads and ranges of data that is still in memory. Then writes
+/// in random order and in batches, each into a new store.
 pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
     let (count, seed) = (context.count(50_000), context.seed);
     let mut store = context.store(SMALL_VALUE_BYTES)?;
@@ -178,7 +178,7 @@ pub(super) fn small(context: &mut Context<'_>) -> Result<(), BenchError> {
     context.store(SMALL_VALUE_BYTES)?.batches(&Keys::sequential(count))
 }
 
-/// Runs the tests of 200k × 200 B: writes in order, then reads and ranges of data that has been flushed into tables.
+/// Runs the tests of 200k × 200 B: writes in order, then reads and ranges of data that is flushed into tables.
 pub(super) fn flushed(context: &mut Context<'_>) -> Result<(), BenchError> {
     let (count, half, seed) = (context.count(200_000), context.count(100_000), context.seed);
     let mut store = context.store(LARGE_VALUE_BYTES)?;
@@ -188,7 +188,7 @@ pub(super) fn flushed(context: &mut Context<'_>) -> Result<(), BenchError> {
     }
     store.subject.flush()?;
     store.subject.settle()?;
-    // Once untimed, so that all are measured with a warm cache of the same size.
+    // All keys are read once without timing, so that all stores are measured with a warm cache of the same size.
     store.check_all(&Keys::sequential(count))?;
     store.gets(SEQUENTIAL_READ_DISK, &Keys::sequential(half))?;
     store.gets(RANDOM_READ_DISK, &Keys::random(half, count, seed + 3))?;
@@ -238,7 +238,7 @@ pub(super) fn large(context: &mut Context<'_>) -> Result<(), BenchError> {
     store.subject.flush()?;
     store.subject.settle()?;
     store.gets(LARGE_READ, &Keys::random(reads, count, seed + 6))?;
-    // Indices above all that were written, but keys all over the range: with a last byte of their own.
+    // The missing keys lie between the written ones, over the whole range, because each has an additional last byte.
     let missing = missing_keys(&Keys::random(reads, count, seed + 7));
     store.misses(&missing)?;
     store.record_space("{2 M} × 200 B, flushed", count);
@@ -292,7 +292,7 @@ impl Store<'_, '_> {
         let chunks: Vec<&[(&[u8], &[u8])]> = pairs.chunks(BATCH).collect();
         let put = |number| self.subject.put_batch(chunks[number as usize]);
         let mut measure = timed(&*self.subject, chunks.len() as u64, 1, put)?;
-        // Row P counts pairs.
+        // The figures of row P count pairs, not batches.
         measure.operations = keys.len();
         measure.payload_bytes = keys.len() * self.pair_bytes();
         self.context.record(BATCH_WRITE, measure);

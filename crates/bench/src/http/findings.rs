@@ -44,17 +44,17 @@ pub(super) fn sentence(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>
     }
 }
 
-/// Returns the percentiles of a run as a line of a plot: each point is one request in N and its time.
+/// Returns the percentiles of a run as a line of a plot. A point shows N and the time that one request in N exceeds.
 pub(super) fn spectrum_line(name: String, outcome: &Outcome) -> plots::Line {
     let spectrum = outcome.times.spectrum();
     let points = spectrum.iter().filter(|line| line.percentile < 100.0 && line.count < outcome.times.count());
     (name, points.map(|line| (line.one_in(), line.time_us)).collect())
 }
 
-/// Largest number of lines in a plot of percentiles.
+/// Maximum number of lines in a plot of percentiles.
 const LINES: usize = 6;
 
-/// Draws percentiles of runs, a few in each plot.
+/// Draws the percentiles of runs, with at most [`LINES`] lines in each plot.
 pub(super) fn spectrum_plots(lines: &[plots::Line]) -> Vec<Plot> {
     let axes = [Axis::percentiles(), Axis::log("µs from due to answered")];
     let caption = "Response times of the last round, counted from the moment at which a request was due. A point at 99 % and 500 \
@@ -65,7 +65,7 @@ pub(super) fn spectrum_plots(lines: &[plots::Line]) -> Vec<Plot> {
     lines.chunks(LINES).enumerate().map(plot).collect()
 }
 
-/// Returns the median and the range of a figure over the rounds, as a row of a plot.
+/// Returns the median of a figure over the rounds and its range, as a row of a plot.
 pub(super) fn bar(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>, figure: fn(&Outcome) -> f64) -> Bar {
     let values = rounds.over(figure);
     let (low, high) =
@@ -74,7 +74,7 @@ pub(super) fn bar(scenario: &Scenario, level: &str, rounds: &Rounds<Counts>, fig
     Bar { label, store: String::new(), is_pale: false, value: rounds.median(figure), interval: (low, high) }
 }
 
-/// Draws a figure of all scenarios.
+/// Draws a figure of all scenarios, one row for each.
 pub(super) fn rows_plot(name: &str, figure: &str, better: &str, rows: &[Bar]) -> Plot {
     let caption = format!("Dot: median of the rounds; line: from the lowest to the highest round; {better}.");
     plots::rows(name, &format!("{figure} of each scenario"), &caption, &Axis::log(figure), rows)

@@ -1,7 +1,7 @@
 //! Options of the load over HTTP and of `thalweg bench http`.
 //!
-//! Owns: the options with their checks, and the load in words and as arguments that repeat it. Does not own: the loads
-//! of presets (`scenario`), or the options of other suites.
+//! Owns: the options with their checks, and the description of the load in words and as arguments that repeat it. Does
+//! not own: the loads of presets (`scenario`), or the options of other suites.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::{
     server::StartOptions,
 };
 
-/// Number of keys unless the options say otherwise.
+/// Number of keys if the options state none.
 pub(super) const DEFAULT_KEYS: u64 = 100_000;
 
-/// Options that need a schedule, so that `--closed` rejects them.
+/// Options that need a schedule. `--closed` excludes them.
 pub(crate) const OF_SCHEDULES: [&str; 2] = ["rate", "arrivals"];
-/// Options that may not be combined with `--preset`, because each scenario of a preset sets them.
+/// Options that cannot be combined with `--preset`, because each scenario of a preset sets them.
 const OF_SCENARIOS: [&str; 9] =
     ["rate", "arrivals", "closed", "connections", "pipeline", "value_size", "mix", "durability", "api"];
 
@@ -37,7 +37,7 @@ pub enum Mix {
 }
 
 impl Mix {
-    /// Share of gets in per cent.
+    /// Returns the share of gets in per cent.
     pub fn get_percent(self) -> u8 {
         match self {
             Self::Put => 0,
@@ -47,7 +47,7 @@ impl Mix {
     }
 }
 
-/// API that carries the requests.
+/// API of the server that carries the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, clap::ValueEnum)]
 pub enum ApiChoice {
     /// Key-value API: `/v1/kv/{keyspace}/{key}`.
@@ -185,7 +185,7 @@ impl HttpOptions {
 }
 
 impl HttpLoad {
-    /// Returns an error that names an option whose value is out of its range.
+    /// Returns an error if the value of an option is out of its range. The error names the option.
     pub fn check(&self) -> Result<(), BenchError> {
         rate_within(Some(self.rate), 10_000_000)?;
         within("--connections", self.connections, 50_000)?;
@@ -208,7 +208,7 @@ impl HttpLoad {
         Pace::of_rate(Some(self.rate).filter(|_| !self.closed), self.arrivals)
     }
 
-    /// Returns the durability level that the puts request, as a name for reports; `-` without puts.
+    /// Returns the durability level that the puts request, as a name for reports; `-` if the load has no puts.
     pub fn durability_name(&self) -> &'static str {
         match self.mix {
             Mix::Get => "-",
@@ -216,12 +216,12 @@ impl HttpLoad {
         }
     }
 
-    /// Describes the load in one line without its durability. Loads with equal descriptions can be compared.
+    /// Describes the load in one line without its durability. Only loads with equal descriptions can be compared.
     pub fn describe(&self) -> String {
         self.describe_over(&format!("{} API", name(self.api)))
     }
 
-    /// Describes the load like [`describe`](Self::describe), over this API or protocol.
+    /// Describes the load like [`describe`](Self::describe). `api` names the API or the protocol.
     pub(crate) fn describe_over(&self, api: &str) -> String {
         let Self { connections, pipeline, value_size, keys, .. } = self;
         let pace = self.pace().name("/s");
@@ -234,12 +234,12 @@ impl HttpLoad {
         )
     }
 
-    /// Returns the command-line arguments that give this load.
+    /// Returns the command-line arguments that describe this load.
     pub fn arguments(&self) -> Vec<String> {
         self.arguments_if(|_| true)
     }
 
-    /// Returns the command-line arguments of those options of the load for which `is` is true.
+    /// Returns the command-line arguments of the options of the load whose names satisfy `is`.
     pub(crate) fn arguments_if(&self, is: impl Fn(&str) -> bool) -> Vec<String> {
         let seconds = |time: Duration| format!("{}s", time.as_secs_f64());
         let mut all = vec![
@@ -268,7 +268,7 @@ impl HttpLoad {
         all.flat_map(|(option, value)| [option.to_owned(), value]).chain(flags).collect()
     }
 
-    /// Parses arguments that [`arguments`](Self::arguments) returned, or any others of a load.
+    /// Parses the arguments of a load, such as those that [`arguments`](Self::arguments) returned.
     pub fn of_arguments(arguments: &[String]) -> Result<Self, String> {
         parsed(arguments.iter().map(String::as_str))
     }

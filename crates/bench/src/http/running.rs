@@ -1,4 +1,4 @@
-//! One server under one load: the plan of a run, the keys that must be stored before, and the level of the writes.
+//! One server under one load: the plan of a run, storing the keys that the gets read, and the level of the writes.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -17,14 +17,14 @@ use crate::{
     server::{Client, NativePort, Target},
 };
 
-/// Longest wait for a reply, after which a run ends as overloaded.
+/// Longest wait for a reply. After a longer one, the run ends as overloaded.
 const GIVE_UP: Duration = Duration::from_secs(10);
-/// Longest wait for the reply to the put that asks for the level of the writes.
+/// Longest wait for the reply to the put that finds out the durability level of the writes.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
-/// Header of a reply that names the durability level that a write has reached.
+/// Header of a reply with the durability level that a write has reached.
 const LEVEL_HEADER: &str = "Thalweg-Durability";
 
-/// Returns the server that the options name, or starts one with its data below `scratch`.
+/// Returns the server that the options name. Without a target, starts one with its data below `scratch`.
 pub(crate) fn target(
     options: &ServerOptions,
     scratch: &Scratch,
@@ -84,8 +84,8 @@ fn requests(target: &Target, load: &HttpLoad, api: Api) -> Requests {
     Requests::new(api, &target.host, durability, Values::new(load.value_size, load.seed))
 }
 
-/// Puts every key of a load with gets into the server once, at durability level `os`, as setup. Does nothing for a load
-/// without gets, or if the load says that the keys are not to be stored.
+/// Puts every key that the gets of a load read once, at the durability level `os`, before the measurement. Does nothing
+/// for a load without gets, or if the load states that the keys must not be stored.
 pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Progress) -> Result<(), BenchError> {
     if !load.reads_stored_keys() {
         return Ok(());
@@ -99,14 +99,14 @@ pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Pr
     }
 }
 
-/// Returns the load as reports name it, at the durability level of its writes.
+/// Returns the description of a load for its samples. `level` is the durability level of its writes.
 pub(crate) fn sampled(load: &HttpLoad, level: String) -> SampledLoad {
     SampledLoad { scenario: load.describe(), durability: level, pace: load.pace(), unit: "request" }
 }
 
-/// Returns the durability level of a load's writes: the one that the server names in its reply to a put of the first
-/// key, or else the one that the load requests. Returns `-` for a load without puts, and `unknown` if neither names a
-/// level.
+/// Returns the durability level of a load's writes. It is the level that the server names in its reply to a put of the
+/// first key. If the server names none, it is the level that the load requests. Returns `-` for a load without puts,
+/// and `unknown` if neither names a level.
 pub(crate) fn level(target: &Target, load: &HttpLoad) -> Result<String, BenchError> {
     if load.mix == Mix::Get {
         return Ok("-".to_owned());

@@ -1,4 +1,4 @@
-//! Scenarios of `thalweg bench http`: the one of the options, or those of a preset with fixed loads.
+//! Scenarios of `thalweg bench http`: the one that the options describe, or those of a preset with fixed loads.
 
 use thalweg_types::Durability;
 
@@ -10,12 +10,13 @@ use crate::load::Arrivals;
 pub(super) struct Scenario {
     pub(super) name: String,
     pub(super) load: HttpLoad,
-    /// Required share of the rate of the route that stores nothing; `None` if nothing is required.
+    /// Goal: smallest rate as a share of the rate of the route that stores nothing; `None` without a goal.
     pub(super) echo_share: Option<f64>,
 }
 
 impl Scenario {
-    /// Returns the one scenario of the options, or those of the preset that the options select.
+    /// Returns the scenarios of the selected preset. Without a preset, returns the one scenario that the options
+    /// describe.
     pub(super) fn all(options: &HttpOptions) -> Vec<Self> {
         match options.preset {
             None => vec![Self::new(&format!("{:?}", options.load.mix).to_lowercase(), options.load.clone())],
@@ -29,9 +30,9 @@ impl Scenario {
     }
 }
 
-/// Returns the scenarios of row H, a published benchmark of another system. Its figures were measured with writes that
-/// were not synced: level `interval` is comparable with them, while `disk` is Thalweg's default promise. So each
-/// scenario with puts runs at both levels.
+/// Returns the scenarios of row H, a published benchmark of another system. That system did not sync its writes, so the
+/// level `interval` is comparable with its figures. The level `disk` is Thalweg's default. Therefore each scenario with
+/// puts runs at both levels.
 fn row_h(load: &HttpLoad) -> Vec<Scenario> {
     let base = HttpLoad { api: ApiChoice::Entity, ..load.clone() };
     let scheduled = |mix: Mix, rate: f64, bytes: usize| HttpLoad {
@@ -49,7 +50,7 @@ fn row_h(load: &HttpLoad) -> Vec<Scenario> {
     };
     let fastest = |name: &str, mix: Mix, connections: usize, pipeline: usize, durability: Option<Durability>| {
         let load = HttpLoad { connections, pipeline, closed: true, ..base.clone() };
-        // A row says which level it has: the same load runs at several.
+        // The name states the level, because the same load runs at several levels.
         let name = durability.map_or_else(|| name.to_owned(), |level| format!("{name}, {level}"));
         Scenario::new(&name, HttpLoad { mix, value_size: 100, durability, ..load })
     };

@@ -28,7 +28,7 @@ use crate::{
     stats::ratio,
 };
 
-/// Operations of the server that are puts, as labels of its metrics.
+/// Labels of the server's metrics that select puts.
 const PUTS: &[(&str, &str)] = &[("operation", "kv_put"), ("operation", "entity_put")];
 
 /// Runs the suite.
@@ -74,7 +74,7 @@ struct Suite<'a> {
     options: &'a HttpOptions,
     target: &'a Target,
     profiler: Option<Profiler>,
-    /// Key sets that the server already holds, by API, number of keys and bytes of a value.
+    /// Key sets that the server already holds: API, number of keys and bytes of a value.
     loaded: HashSet<(ApiChoice, u64, usize)>,
     progress: &'a mut dyn Progress,
 }
@@ -217,7 +217,7 @@ impl Suite<'_> {
             Ok::<_, BenchError>(trial)
         })?;
         report.tables.push(table);
-        // The last good run may be one at a lower rate.
+        // The last good run may have had a lower rate than the knee.
         let at_knee = good.into_iter().rev().find(|(rate, _)| Some(*rate) == knee.rate);
         let title = |rate: f64| format!("at the knee, {}/s", number(rate));
         report.tables.extend(at_knee.iter().map(|(rate, run)| spectrum_table(&title(*rate), run)));
@@ -262,7 +262,7 @@ fn shortened(plan: Plan<Http>) -> Plan<Http> {
     Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan }
 }
 
-/// Returns the stages of the durable puts of a scenario, if it has any.
+/// Returns the stages of the durable puts of a scenario; `None` if it has none.
 fn write_stages(scenario: &Scenario, level: &str, rounds: &load::Rounds<Counts>, account: &Account) -> Option<Stages> {
     let response_us = rounds.median(|outcome| micros(outcome.tally.times[Operation::Put as usize].mean()));
     let label = format!("{} ({})", scenario.name, in_words(level));
@@ -344,8 +344,8 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
     checks
 }
 
-/// Returns the whole distributions of the last round: of all response times, of those of gets and puts if there are
-/// both, and of the service times.
+/// Returns the distributions of the last round: of all response times, of the service times, and, if there are both
+/// gets and puts, of the response times of each.
 fn whole_spectra(name: &str, rounds: &load::Rounds<Counts>) -> Vec<Spectrum> {
     let Some(last) = rounds.outcomes.last() else { return Vec::new() };
     let of_kind = |kind: Operation| &last.tally.times[kind as usize];
@@ -360,7 +360,7 @@ fn whole_spectra(name: &str, rounds: &load::Rounds<Counts>) -> Vec<Spectrum> {
     shown.filter_map(|(part, times, _)| Spectrum::of(format!("{name}{part}"), times)).collect()
 }
 
-/// Returns the figures of the gets and of the puts of a mix.
+/// Returns a table with the figures of the gets and of the puts of a mix separately.
 fn apart_table(scenario: &Scenario, rounds: &load::Rounds<Counts>) -> Table {
     table! {
         format!("{}: gets and puts apart", scenario.name); (name, kind) in [("get", Operation::Get), ("put", Operation::Put)];
@@ -428,7 +428,8 @@ mod tests {
         let mut tally = load::Tally::<Counts>::new(2);
         tally.times[Operation::Put as usize].record_nanos_times(1000, 40);
         tally.times[Operation::Get as usize].record_nanos_times(1000, 60);
-        // A fifth of the run is warm-up, so 48 of its 120 requests are puts.
+        // The warm-up has 20 of the run's 120 requests. It is taken to have the same share of puts, so 48 of all
+        // requests are puts.
         (tally.right, tally.all_right) = (100, 120);
         let server = Some(Cost { written_bytes: Some(48 * 300), ..Cost::default() });
         let outcome = Outcome::new(tally, 1.0, RunResources { server, ..RunResources::default() });

@@ -4,8 +4,8 @@ use thalweg_types::Durability;
 
 use super::options::LogOptions;
 
-/// One measured combination: a number of writers append batches of a number of records of a size, at a durability
-/// level.
+/// One measured combination: the number of writers, the records of a batch, the size of a record, and the durability
+/// level of the appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) purpose: Purpose,
@@ -19,10 +19,10 @@ pub(super) struct Cell {
 /// Kind of the writers of a cell: threads or async tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunAs {
-    /// Each writer is a thread, which sleeps until its append is durable.
+    /// Each writer is a thread. It sleeps until its append is durable.
     Threads,
-    /// Each writer is an async task, as the connections of a server are. All tasks share one thread, which syncs the
-    /// log when no task can run.
+    /// Each writer is an async task, like the connections of a server. All tasks share one thread. It syncs the log
+    /// when no task can run.
     Tasks,
 }
 
@@ -35,7 +35,7 @@ impl RunAs {
     }
 }
 
-/// Table of the report in which a measured combination is a line.
+/// Table of the report in which a cell is a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     OneProcess,
@@ -59,8 +59,8 @@ impl Purpose {
     }
 }
 
-/// Returns all cells: the two tables of row S, a published benchmark, at every durability level, then the cells that
-/// the checks need.
+/// Returns all cells: those of the two tables of row S, a published benchmark, at every durability level, and then the
+/// cells for the checks.
 pub(super) fn all(options: &LogOptions) -> Vec<Cell> {
     let mut cells = Vec::new();
     if !options.only_checks {

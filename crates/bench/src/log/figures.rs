@@ -11,7 +11,8 @@ use crate::{
     stats::{Summary, median, ratio},
 };
 
-/// All rounds of one cell of the report (a combination of parameters), each with the disk probe that ran beside it.
+/// All rounds of one cell of the report (a combination of parameters). Each round has the result of the disk probe that
+/// ran beside it.
 pub(super) struct CellRounds {
     pub(super) cell: Cell,
     pub(super) probes: Vec<Probed>,
@@ -83,7 +84,7 @@ pub(super) fn table(purpose: Purpose, rows: &[&CellRounds]) -> Table {
     }
 }
 
-/// Compares the required figures with those of the measured cells.
+/// Compares the figures of the measured cells with the required ones.
 pub(super) fn checks(measured: &[CellRounds]) -> Vec<Check> {
     let find_as = |run_as, writers, batch, payload| {
         measured.iter().find(|row| {
@@ -113,8 +114,8 @@ pub(super) fn checks(measured: &[CellRounds]) -> Vec<Check> {
     checks
 }
 
-/// Creates the check that the disk was steady, for the cell whose probes deviate most from their median. Probes without
-/// syncs measure memory, not the disk.
+/// Creates the check that the disk was steady. It uses the cell whose probes deviate most from their median. Probes
+/// without syncs are left out, because they measure memory and not the disk.
 fn unsteadiest_probe(measured: &[CellRounds]) -> Option<Check> {
     let deviation = |row: &&CellRounds| {
         let rates = Summary::of(&row.probe_rates());

@@ -1,9 +1,9 @@
-//! The log suite: the two tables of *row S*, a published benchmark of another system, at every durability level, beside
-//! a raw probe of the same disk.
+//! The log suite: the two tables of *row S*, a published benchmark of another system, at every durability level. A raw
+//! probe of the same disk is measured beside them.
 //!
-//! Owns: the cells (`cells`), one round of a cell (`round`), the figures and checks (`figures`). A process of row S is
-//! a thread here (or a task, for the figures of many writers) that appends one batch after the other. Probe and log
-//! take turns, and the reported ratio is the median of the rounds' ratios.
+//! Owns: the cells (`cells`), one round of a cell (`round`), the figures and checks (`figures`). Row S has processes
+//! that append one batch after the other. Here a thread takes the place of each process, or a task if there are many
+//! writers. Probe and log take turns, and the reported ratio is the median of the rounds' ratios.
 
 mod cells;
 mod figures;
@@ -59,7 +59,8 @@ pub fn run(options: &LogOptions, progress: &mut dyn Progress) -> Result<Report, 
 
 fn open(scratch: &Scratch) -> Result<Log, BenchError> {
     let disk = RealDisk::open(scratch.path()).map_err(BenchError::files(scratch.path()))?;
-    // No history: segments come back as soon as they are synced, so a long run needs little disk.
+    // The log keeps no history, so segments are freed as soon as they are synced. A long run then needs little disk
+    // space.
     let options =
         thalweg_log::LogOptions { history_bytes: 0, history_age: Duration::ZERO, ..thalweg_log::LogOptions::default() };
     let (log, _) = Log::open(Arc::new(disk), "log", options, Arc::new(SystemClock::default()), 1)
@@ -80,7 +81,7 @@ fn measure(
     let sync = if cell.level.waits_for_sync() { Sync::Each } else { Sync::Never };
     let mut measured = CellRounds { cell, probes: Vec::new(), rounds: Vec::new() };
     if !options.warmup.is_zero() {
-        // A round that is not counted has records of its own, too.
+        // The warm-up round has a number of its own, so its records differ from those of other rounds.
         round::run(log, &cell, &values, options.warmup, options.rounds)?;
     }
     for number in 0..options.rounds {

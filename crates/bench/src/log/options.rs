@@ -47,7 +47,7 @@ pub struct LogOptions {
     pub seed: u64,
 }
 
-/// Maximum bytes of a batch. A batch, with its headers, must fit into a segment of the default size.
+/// Maximum size of a batch in bytes. A batch with its headers must fit into a segment of the default size.
 const MAX_BATCH_BYTES: usize = 32 << 20;
 
 impl LogOptions {

@@ -1,4 +1,4 @@
-//! One round of a cell: writers append until the time is up, and the records that they wrote are compared.
+//! One round of a cell: writers append until the time is up. Then the written records are compared.
 //!
 //! Owns: the writers, as threads or as tasks, the freeing of old segments meanwhile, and the comparison of the written
 //! records. Does not own: the choice of cells (`cells`), or the figures over several rounds (`figures`).
@@ -36,7 +36,7 @@ pub(super) struct Round {
 const MAX_COMPARED: u64 = 20_000;
 const JANITOR_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs one round of a cell. `number` is the round's number, which makes the records of each round differ.
+/// Runs one round of a cell. `number` is the number of the round. It makes the records of each round different.
 pub(super) fn run(
     log: &Log,
     cell: &Cell,
@@ -62,7 +62,7 @@ pub(super) fn run(
     let mut cost = Usage::read(MeasuredProcess::Own).since(&before.0);
     cost.fsyncs = Some(log.stats().syncs - before.1);
     let all = Latencies::sum(&times);
-    // Settling is not timed: unsynced bytes must not slow down the next measurement.
+    // The final sync is not timed. Without it, unsynced bytes would slow down the next measurement.
     log.sync().map_err(BenchError::subject("log", "syncing"))?;
     compare(log, first_lsn, values)?;
     Ok(Round { rate: all.count() as f64 / seconds, times: all, cost })
@@ -110,12 +110,12 @@ impl Writers<'_> {
     }
 
     /// Runs all writers as tasks on one thread. Each task appends a batch and waits until the log's durable position
-    /// reaches the end of the batch. When no task can run, the thread syncs the log instead of sleeping, so that the
-    /// tasks that wait for the sync can run.
+    /// reaches the end of the batch. When no task can run, the thread does not sleep, but syncs the log. Then the tasks
+    /// that waited for the sync can run.
     fn run_tasks(&self) -> Result<Vec<Latencies>, BenchError> {
         let log = self.log.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
-            // A failed sync also ends every wait with that error.
+            // If the sync fails, every waiting task gets the error.
             .on_thread_park(move || drop(log.sync()))
             .build()
             .map_err(BenchError::subject("tokio", "starting"))?;
@@ -147,8 +147,8 @@ impl Writers<'_> {
     }
 }
 
-/// Appends one batch. Each record's index determines its payload. Returns the time at which the log was called, and the
-/// log's end after the append.
+/// Appends one batch. The payload of each record follows from its index. Returns the time at which the append began,
+/// and the log's end after it.
 fn append(
     log: &Log,
     cell: &Cell,
@@ -175,7 +175,8 @@ fn append(
     Ok((began, appended.next))
 }
 
-/// Releases segments as soon as they are synced, as the engine's state would after persisting them.
+/// Releases segments as soon as they are synced. In the engine, the state releases them after it has persisted their
+/// records.
 fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
     while !over.load(Ordering::Relaxed) {
         log.release(log.durable());
@@ -187,8 +188,7 @@ fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Reads back those records of the round that the log still has, and compares each payload with the one that its index
-/// determines.
+/// Reads back those records of the round that the log still has, and compares each payload with the expected one.
 fn compare(log: &Log, first: Lsn, values: &Values) -> Result<(), BenchError> {
     let wrong = |message: String| BenchError::wrong("log", "reading back", message);
     let from = first.max(log.start()).max(Lsn(log.end().0.saturating_sub(MAX_COMPARED)));

@@ -1,14 +1,14 @@
-//! Layout of a published batch of messages, which the publisher composes directly in the output buffer.
+//! Layout of a published batch of messages. The publisher composes the batch directly in the output buffer.
 
 /// Subject to which the suite publishes all its messages.
 pub(super) const SUBJECT: &[u8] = b"bench.pubsub";
 
-/// Returns the size of a batch with `count` payloads of `payload_bytes` bytes each, in bytes.
+/// Returns the size in bytes of a batch with `count` payloads of `payload_bytes` bytes each.
 pub(super) fn batch_bytes(count: u32, payload_bytes: usize) -> usize {
     12 + SUBJECT.len() + count as usize * (5 + payload_bytes)
 }
 
-/// Appends the head of a batch: no checksum, the number of messages, the subject, and an empty reply subject.
+/// Appends the head of a batch without a checksum: the number of messages, the subject, and an empty reply subject.
 pub(super) fn put_batch_head(out: &mut Vec<u8>, count: u32) {
     out.extend_from_slice(&0_u32.to_le_bytes());
     out.extend_from_slice(&count.to_le_bytes());

@@ -17,7 +17,7 @@ use crate::{
     options::{max_rate_within, parse_duration, rate_within, require, scheduled, steady, within},
 };
 
-/// Options of one scenario, which those of a preset have values of their own for.
+/// Options of one scenario that cannot be combined with a preset, because its scenarios set them.
 const OF_SCENARIOS: [&str; 10] = [
     "payload",
     "batch",
@@ -182,7 +182,7 @@ pub enum Preset {
     Knobs,
 }
 
-/// Number of connections, and of streams on each. Over TCP each stream is a connection of its own.
+/// Number of connections, and number of streams on each. Over TCP each stream is a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Channels {
     /// Number of connections.
@@ -207,26 +207,26 @@ impl fmt::Display for Channels {
     }
 }
 
-/// Maximum number of channels that the publishers, or the subscribers, may use.
+/// Maximum number of channels of the publishers, and of the subscribers.
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {
-    /// Returns how much of each payload is compared.
+    /// Returns the part of each payload that is compared.
     pub(super) fn depth(&self) -> Depth {
         if self.payload <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
     }
 
-    /// Returns how messages are paced, over all publishers.
+    /// Returns the pace of the messages of all publishers together.
     pub(super) fn pace(&self) -> Pace {
         Pace::of_rate(self.rate, self.arrivals)
     }
 
-    /// Returns the part of a run in which due messages are counted, in nanoseconds since the start.
+    /// Returns the part of a run in which due messages are counted, in nanoseconds since the start of the run.
     pub(super) fn counted(&self) -> Range<u64> {
         self.pace().counted(self.load.warmup, self.load.duration)
     }
 
-    /// Returns counts without any, with the windows of a run.
+    /// Returns empty counts with the windows of a run.
     pub(super) fn empty_tally(&self) -> Tally<Deliveries> {
         Tally::with_windows(1, &self.counted(), self.load.window)
     }
@@ -242,7 +242,7 @@ impl PubsubOptions {
         Channels { connections, streams: self.subscriber_streams }
     }
 
-    /// Returns the number of subscriptions over all queue groups.
+    /// Returns the number of subscriptions, summed over all queue groups.
     pub(super) fn subscriptions(&self) -> usize {
         self.fan_out * self.queue_members.max(1)
     }
@@ -272,7 +272,7 @@ impl PubsubOptions {
         scheduled(self.arrivals, is_scheduled)
     }
 
-    /// Returns an error if an option is given that the scenarios of the preset have values of their own for.
+    /// Returns an error if a preset is combined with an option that its scenarios set.
     fn check_preset(&self) -> Result<(), BenchError> {
         let Some(preset) = self.preset else { return Ok(()) };
         let searches = matches!(preset, Preset::RowF | Preset::Profiles);

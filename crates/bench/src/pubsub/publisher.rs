@@ -21,10 +21,9 @@ use crate::{
     native::{ChannelError, Head, Payloads, ReadyChannel, Session, SessionWait, body, drive, unexpected},
 };
 
-/// Number of bytes that are gathered before a write, unless a single batch is larger.
+/// Number of bytes that are gathered before a write. A single batch may be larger.
 const WRITE_BYTES: usize = 64 << 10;
-/// Size in bytes above which a batch is composed in a buffer of its own, which is reused, instead of in the channel's
-/// buffer.
+/// Size in bytes above which a batch gets a buffer of its own. Smaller batches are composed in the channel's buffer.
 const OWN_BYTES: usize = 32 << 10;
 
 /// A publisher: its number, the number of its next message, and its share of the schedule.
@@ -33,7 +32,7 @@ struct Publisher {
     number: u32,
     next: u64,
     pacer: Pacer,
-    /// Due times of the messages that wait to fill a batch, if each message has a time of its own in the schedule.
+    /// Due times of the messages that wait to fill a batch. Used if the schedule has a time for each message.
     waiting: VecDeque<u64>,
 }
 
@@ -45,18 +44,19 @@ pub(super) struct PublishChannel {
     batch: u32,
     /// Longest time that a message waits for others to share a batch; `None` if the schedule consists of whole batches.
     linger: Option<Duration>,
-    /// Free request ids; all ids if no batch waits for an ack. Always empty if the publishers do not request acks.
+    /// Request ids that are not in use. Always empty if the publishers do not request acks.
     free: Vec<u32>,
     acked: bool,
     unacked: usize,
     /// Time at which batches were last composed, in nanoseconds since the start of the run.
     now: u64,
-    /// True if the last write did not take all bytes.
+    /// True if the last write did not send all bytes.
     is_blocked: bool,
-    /// Time since which a batch could always have been sent, in nanoseconds since the start: the server accepted bytes,
-    /// and a request id was free. The server, not the generator, causes the lateness of batches that were due before.
+    /// Time since which a batch could have been sent at any moment, in nanoseconds since the start: the server accepted
+    /// bytes, and a request id was free. If a batch was due earlier, its lateness is the server's and not the
+    /// generator's.
     free_since: u64,
-    /// True if everything is published and acknowledged, and the counts are reported.
+    /// True if all batches are published and acknowledged, and their number is reported.
     is_reported: bool,
     pool: Pool,
     delivered: u64,
@@ -64,7 +64,7 @@ pub(super) struct PublishChannel {
 }
 
 impl PublishChannel {
-    /// Creates the publishers with these numbers for one channel.
+    /// Creates the publishers of one channel. `numbers` are their numbers.
     pub(super) fn new(
         line: &ReadyChannel,
         numbers: impl Iterator<Item = usize>,
@@ -106,8 +106,8 @@ impl PublishChannel {
         }
     }
 
-    /// Publishes until the time is up, and reports the number of published messages. The channel stays open until all
-    /// subscribers are done, because closing a connection may discard bytes in transit.
+    /// Publishes until the time is up, and reports the number of published messages. Then keeps the channel open until
+    /// all subscribers have finished, because closing a connection may discard bytes in transit.
     pub(super) async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.register_task().await;
@@ -129,7 +129,7 @@ impl PublishChannel {
         own.acked_misses += self.missed;
     }
 
-    /// Composes one batch of the publisher with this index, if a batch is due.
+    /// Composes one batch of the publisher with this index, if a batch is due. Returns true if it did.
     fn compose_one(&mut self, index: usize, line: &mut ReadyChannel) -> bool {
         let now = self.now;
         let Publisher { pacer, waiting, .. } = &mut self.publishers[index];
@@ -169,7 +169,8 @@ impl PublishChannel {
         }
     }
 
-    /// Returns the next time at which a batch is due, in nanoseconds since the start; `None` if no more batches follow.
+    /// Returns the next time at which a batch is due, in nanoseconds since the start of the run; `None` if no more
+    /// batches follow.
     fn next_due(&self) -> Option<u64> {
         let next = |publisher: &Publisher| {
             let arrival = publisher.pacer.next_due(self.now);
@@ -179,7 +180,7 @@ impl PublishChannel {
         self.publishers.iter().filter_map(next).min()
     }
 
-    /// Appends a publish frame with one batch to the outgoing bytes.
+    /// Appends a publish frame to the outgoing bytes. The frame has one batch of `count` messages.
     fn put(&mut self, line: &mut ReadyChannel, index: usize, count: u32, due: impl Fn(usize) -> u64) {
         let publisher = &mut self.publishers[index];
         let id = if self.acked { self.free.pop().unwrap_or(0) } else { 0 };
@@ -207,7 +208,7 @@ impl PublishChannel {
 }
 
 impl Session for PublishChannel {
-    /// Composes the batches that are due, up to the size of one write.
+    /// Composes batches that are due, until the bytes fill one write.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError> {
         self.now = self.shared.clock.now();
         if self.is_blocked {
@@ -255,14 +256,14 @@ impl Session for PublishChannel {
                 SessionWait::Channel // for acks, and for the end of the run
             }
             Some(at) if at > self.now => SessionWait::Due(at),
-            // Something is due, but subscribers on the same thread have a turn before.
+            // A batch is due, but subscribers on this thread get a turn first.
             Some(_) => SessionWait::Yield,
         }
     }
 }
 
-/// Returns the time at which the waiting messages are sent: as soon as they fill a batch, or when the first of them has
-/// waited for `linger`.
+/// Returns the time at which the waiting messages are sent. They are sent as soon as they fill a batch, or when the
+/// first of them has waited for `linger`. `None` if no message waits.
 fn ready_at(waiting: &VecDeque<u64>, batch: u32, linger: Duration) -> Option<u64> {
     let patience = waiting.front()? + nanos(linger);
     Some(match waiting.get(batch as usize - 1) {
@@ -271,8 +272,8 @@ fn ready_at(waiting: &VecDeque<u64>, batch: u32, linger: Duration) -> Option<u64
     })
 }
 
-/// Pool of buffers for large batches. A buffer is reused after its batch was sent, because touching fresh pages would
-/// cost more than writing the batch.
+/// Pool of buffers for large batches. After a batch was sent, its buffer is used again, because touching fresh pages
+/// costs more than writing the batch.
 #[derive(Debug, Default)]
 struct Pool {
     free: std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>,

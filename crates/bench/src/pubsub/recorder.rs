@@ -7,18 +7,19 @@ use crate::{
     native::{Finish, SubscriberAccount},
 };
 
-/// Counts of deliveries in a publish-and-subscribe run, which supplement the general counts of [`Tally`]. The right
-/// items of that tally are deliveries.
+/// Counts of deliveries in a publish-and-subscribe run, in addition to the general counts of [`Tally`]. The right items
+/// of that tally are deliveries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deliveries {
-    /// Arrival time of the last delivery whose message was due in the counted part of the run, in nanoseconds since the
-    /// start of that part.
+    /// Arrival time of the last counted delivery, in nanoseconds since the start of the counted part of the run. A
+    /// delivery is counted if its message was due in that part.
     pub last: u64,
-    /// Number of subscriptions that accepted a batch, summed over the acks.
+    /// Number of subscriptions that accepted a batch, by the server's acks, summed over all batches.
     pub acked_deliveries: u64,
-    /// Number of subscriptions whose queue was full for a batch, summed over the acks.
+    /// Number of subscriptions whose queue was full when a batch arrived, by the server's acks, summed over all
+    /// batches.
     pub acked_misses: u64,
-    /// One pair for each subscription: the number of its queue group, and the account of the messages that it received.
+    /// Number of the queue group, and account of the received messages, of each subscription.
     pub accounts: Vec<(usize, SubscriberAccount)>,
 }
 
@@ -38,19 +39,19 @@ impl Merge for Deliveries {
     }
 }
 
-/// Figures of a publish-and-subscribe run. Its times run from the moment at which a message was due to the message's
-/// arrival, one for each subscription that got the message.
+/// Figures of a publish-and-subscribe run. It has one time for each message and subscription that got the message. The
+/// time counts from the moment at which the message was due to its arrival.
 pub(super) type Outcome = load::Outcome<Deliveries>;
 
 /// Data that the tasks of a generator thread share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Clock that all threads of the run share, in nanoseconds since its start.
+    /// Clock that all threads of the run share, in nanoseconds since the start of the run.
     pub clock: Clock,
     /// Part of the run in which due messages are counted, in nanoseconds of the clock.
     pub counted: Range<u64>,
-    /// State of the end of the run, shared by all threads.
+    /// State of the end of the run. All threads share it.
     pub finish: Arc<Finish>,
-    /// Counts of the generator thread that these tasks run on.
+    /// Counts of the generator thread on which these tasks run.
     pub tally: RefCell<Tally<Deliveries>>,
 }

@@ -31,10 +31,10 @@ use crate::{
 pub(super) struct Rounds {
     /// Figures of the scenario's rounds.
     pub own: load::Rounds<Deliveries>,
-    /// Bytes per second of a raw loopback stream without a server, for each round.
+    /// Bytes per second of a raw loopback stream without a server, measured before each round.
     pub bare: Vec<f64>,
-    /// Bytes per second that all receivers of a raw relay without a server get together, for each round. There are as
-    /// many receivers as subscribing connections.
+    /// Bytes per second that all receivers of a raw relay get together without a server, measured before each round.
+    /// The number of receivers is that of the subscribing connections.
     pub relayed: Vec<f64>,
     /// The server's own account of the rounds.
     pub account: Account,
@@ -73,8 +73,8 @@ pub(super) fn conditions(report: &mut Report, options: &PubsubOptions, scenarios
     });
 }
 
-/// Returns the nanoseconds that checking and counting one message takes, measured without a server on batches of 64
-/// messages in the processor's caches.
+/// Returns the time in nanoseconds that checking and counting one message takes. It is measured without a server, on
+/// batches of 64 messages in the processor's caches.
 pub(super) fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     const BATCH: u64 = 64;
     let payloads = Payloads::new(payload_bytes, 1, depth);
@@ -99,7 +99,7 @@ pub(super) fn checker_nanos(payload_bytes: usize, depth: Depth) -> f64 {
     begun.elapsed().as_nanos() as f64 / messages as f64
 }
 
-/// Table of figures, to which each scenario adds a row.
+/// Table of figures. Each scenario adds a row to it.
 #[derive(Debug)]
 pub(super) struct Figures {
     table: Table,
@@ -116,8 +116,8 @@ impl Figures {
         Self { table: Table::new(title), bound: Vec::new(), costs: cost_table(), stages: Vec::new() }
     }
 
-    /// Adds a scenario's rounds to the table, and their checks to the report. Checks of times are added only if no
-    /// search for the highest rate follows.
+    /// Adds a scenario's rounds to the table, and their checks to the report. If a search for the highest rate follows,
+    /// leaves out the checks of times.
     pub(super) fn add(&mut self, report: &mut Report, scenario: &Scenario, rounds: &Rounds) {
         let (own, Scenario { name, carrier, options, .. }) = (&rounds.own, scenario);
         let (rate, busy, validity) = (own.rate(), own.busy_percent(), own.validity());
@@ -161,7 +161,7 @@ impl Figures {
         }
     }
 
-    /// Adds the checks that a run at a share of the highest rate meets the bounds of the objective.
+    /// Adds the checks that a run meets the bounds of the objective. The run has a share of the highest rate.
     pub(super) fn objective(&self, report: &mut Report, scenario: &Scenario, rounds: &Rounds, objective: &Objective) {
         for limit in &objective.times {
             let what = format!("{}: {} at 80 % of the knee", scenario.label(), limit.name());
@@ -190,8 +190,8 @@ impl Default for Figures {
     }
 }
 
-/// Returns the batches per second that the publishers send, from the deliveries per second; `None` if a schedule of
-/// single messages decides how many share a batch.
+/// Returns the batches per second that the publishers send, computed from the deliveries per second. `None` with a
+/// schedule of single messages, where the number of messages in a batch varies.
 fn batches_rate(options: &PubsubOptions, deliveries: f64) -> Option<f64> {
     let of_batch = options.fan_out as f64 * f64::from(options.batch);
     options.linger.is_none().then_some(deliveries / of_batch)
@@ -203,9 +203,9 @@ impl Rounds {
         self.own.over(Outcome::received_rate)
     }
 
-    /// Returns the bytes per second that server and subscribers receive together, divided by those of a raw stream
-    /// without a server; the median of the rounds' ratios. The server's received bytes are the published ones, and a
-    /// raw stream, too, receives every byte once. Only the payloads count.
+    /// Compares the bytes that server and subscribers receive with a raw stream without a server. Returns the median of
+    /// the rounds' ratios. The server receives the published bytes, and a raw stream also receives every byte once.
+    /// Only payloads count.
     fn of_bare_received(&self, options: &PubsubOptions) -> f64 {
         let published = |outcome: &Outcome| outcome.rate / options.fan_out as f64 * options.payload as f64;
         ratio(&self.own.over(|outcome| outcome.received_rate() + published(outcome)), &self.bare)
@@ -213,9 +213,9 @@ impl Rounds {
 }
 
 /// Adds the check of a scenario's rate. Over TCP the rate must reach a fixed number of deliveries per second. Over QUIC
-/// the rate must reach that number or a share of the machine's raw speed, whichever is less. The share is computed in
-/// two ways, and both must be reached: the bytes that server and subscribers receive against a raw stream, and the
-/// bytes that subscribers receive against a raw relay.
+/// the rate must reach this number or a share of the machine's raw speed; one of them is enough. The share is computed
+/// in two ways, and both must be reached: the bytes that server and subscribers receive, compared with a raw stream,
+/// and the bytes that subscribers receive, compared with a raw relay.
 fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
     let rate = rounds.own.rate().median;
     let share = scenario.bare_share.filter(|_| scenario.carrier == TransportKind::Quic);
@@ -258,7 +258,7 @@ pub(super) fn trial_row(table: &mut Table, rate: f64, outcome: &Outcome, trial: 
     });
 }
 
-/// Creates the table with the percentile spectrum of a run; `options` state how the run was paced.
+/// Creates the table with the percentile spectrum of a run. `options` state the pace of the run.
 pub(super) fn spectrum(outcome: &Outcome, options: &PubsubOptions) -> Table {
     let (pace, count) = (pace_name(options), outcome.times.count());
     table! {

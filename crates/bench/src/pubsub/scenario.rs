@@ -1,4 +1,4 @@
-//! Scenarios of the subjects suite, which are the lines of its report, and the presets made of scenarios.
+//! Scenarios of the subjects suite, and the presets made of scenarios. Each scenario is a line of the report.
 //!
 //! Owns: `Scenario` with its requirements, its name, and the server's arguments that it needs. Does not own: the
 //! options of the command (`options`), or the run (`stage`).
@@ -21,16 +21,16 @@ pub(super) struct Scenario {
     pub carrier: TransportKind,
     /// Options of the scenario's publishers, subscribers, messages and pace.
     pub options: PubsubOptions,
-    /// Additional server argument that changes one tuning option.
+    /// Additional argument of the server that changes one tuning option; `None` to change none.
     pub knob: Option<&'static str>,
-    /// Objective of a search for the highest rate that meets it; the scenario then also runs at 80 % of that rate.
+    /// Objective of a search for the highest rate that meets it; `None` for no search. After the search the scenario
+    /// also runs at 80 % of that rate.
     pub knee: Option<Objective>,
     /// Required deliveries per second.
     pub floor: Option<f64>,
-    /// Upper bounds of the 50th and the 99th percentile of the delivery times.
+    /// Upper bounds of the 50th and the 99th percentile of the delivery times; `None` if nothing is required.
     pub below: Option<(Duration, Duration)>,
-    /// Required share of the machine's raw speed, in deliveries per received byte. Over QUIC it replaces `floor` where
-    /// `floor` is higher.
+    /// Goal over QUIC: smallest share of the machine's raw speed. Reaching it is enough if `floor` is not reached.
     pub bare_share: Option<f64>,
 }
 
@@ -58,7 +58,7 @@ impl Scenario {
         }
     }
 
-    /// Returns this scenario in an open loop at the given rate. Requirements on the scenario's own rate are removed.
+    /// Returns this scenario in an open loop at the given rate, without the requirements on its own rate.
     pub(super) fn at(&self, rate: f64, arrivals: Arrivals) -> Self {
         let options = PubsubOptions { rate: Some(rate), arrivals, ..self.options.clone() };
         Self { options, knee: None, floor: None, bare_share: None, ..self.clone() }
@@ -75,7 +75,7 @@ impl Scenario {
         format!("{}, {}, {}", self.name, self.carrier.name(), pace_name(&self.options))
     }
 
-    /// Describes the scenario with its load. Loads with equal descriptions can be compared.
+    /// Describes the scenario with its load. Only loads with equal descriptions can be compared.
     pub(super) fn describe(&self) -> String {
         let PubsubOptions { payload, batch, publishers, fan_out, queue_members, in_flight, .. } = self.options;
         let members = if queue_members > 0 { format!(" groups of {queue_members}") } else { String::new() };
@@ -91,8 +91,8 @@ impl Scenario {
         )
     }
 
-    /// Returns a scenario with other publishers, each on a connection of its own, with other subscriptions over a
-    /// number of connections, and with messages of another size.
+    /// Returns a scenario with these publishers, subscriptions and messages. Each publisher has a connection of its
+    /// own. The subscriptions share `subscribing` connections.
     fn with(&self, payload: usize, batch: u32, publishers: usize, fan_out: usize, subscribing: usize) -> Self {
         let options = PubsubOptions {
             payload,
@@ -115,7 +115,7 @@ impl Scenario {
     }
 }
 
-/// Describes in words how messages are paced.
+/// Describes the pace of messages in words.
 pub(super) fn pace_name(options: &PubsubOptions) -> String {
     options.pace().name(" msg/s")
 }
@@ -137,7 +137,7 @@ fn goals(base: &Scenario) -> Vec<Scenario> {
 }
 
 /// Returns the scenario of a published benchmark (row F of docs/performance.md) as its authors ran it: 4 connections of
-/// 2 streams publish, 8 connections subscribe. Callers add the goals.
+/// 2 streams publish, 8 connections subscribe. It has no goals; callers add them.
 fn row_f_base(base: &Scenario, fan_out: usize) -> Scenario {
     let mut row = base.with(4096, 64, 8, fan_out, 8).named(format!("4 KiB × 64, 8 → {fan_out}"));
     (row.options.connections, row.options.streams, row.options.linger) = (Some(4), 2, None);
@@ -198,7 +198,7 @@ fn single(base: &Scenario, rate: Option<f64>) -> Scenario {
     single
 }
 
-/// Server arguments that each change one tuning option of the default profile far enough to show an effect.
+/// Arguments of the server. Each changes one tuning option of the default profile far enough to show an effect.
 const KNOBS: [&str; 9] = [
     "--batch-messages=1",
     "--batch-messages=1024",

@@ -20,8 +20,8 @@ use crate::{
     report::duration,
 };
 
-/// Runs the publishers and subscribers that the options describe. `server` is the id of the server's process, if it is
-/// known.
+/// Runs the publishers and subscribers that the options describe. `server` is the id of the server's process; `None` if
+/// it is not known.
 pub(super) fn run(place: &NativeEndpoint, options: &PubsubOptions, server: Option<u32>) -> Result<Outcome, BenchError> {
     let workers = options.load.workers.max(1);
     let finish = Arc::new(Finish::new(options.publishers, options.subscriptions(), options.fan_out));
@@ -71,7 +71,7 @@ impl RunContext<'_> {
         shared.tally.take()
     }
 
-    /// Waits for all tasks of a thread; aborts the run when its timeout has passed.
+    /// Waits until all tasks of a thread have ended. Aborts the run after its timeout.
     async fn wait_for_tasks(&self, tasks: &mut JoinSet<Result<(), ChannelError>>, shared: &Shared) {
         let left = Duration::from_nanos(shared.counted.end.saturating_sub(shared.clock.now()));
         let patience = left + self.options.load.give_up;
@@ -93,7 +93,7 @@ impl RunContext<'_> {
         watchdog.abort();
     }
 
-    /// Opens the channels of a thread, and subscribes.
+    /// Opens the channels of a thread, and subscribes on those of its subscribers.
     async fn open(&self, number: usize) -> Result<Opened, BenchError> {
         let (place, options) = (self.place, self.options);
         let payloads = Rc::new(Payloads::new(options.payload, options.load.seed, options.depth()));
@@ -114,14 +114,15 @@ impl RunContext<'_> {
     }
 }
 
-/// Channels of a thread: those that have subscribed, and those that will publish, with the numbers of their publishers.
+/// Channels of a thread: those with subscriptions, and those of publishers with the publishers' numbers.
 struct Opened {
     payloads: Rc<Payloads>,
     subscribers: Vec<IdleSubscriber>,
     publishers: Vec<(ReadyChannel, Vec<usize>)>,
 }
 
-/// Compares the messages that the subscribers received with the published ones.
+/// Compares the messages that the subscribers received with the published ones. `sent` has the number of messages of
+/// each publisher.
 fn faults(accounts: &[(usize, SubscriberAccount)], sent: &[u64]) -> Faults {
     let mut groups: BTreeMap<usize, Vec<&SubscriberAccount>> = BTreeMap::new();
     for (group, account) in accounts {

@@ -1,4 +1,4 @@
-//! The subscribing side of a channel: every message of every subscription is checked and timed.
+//! The subscribing side of a channel. It checks and times every message of every subscription.
 //!
 //! Owns: the subscriptions of a channel with their credit and accounts, and the judgement of each message. Does not
 //! own: the expected content of messages (`Payloads` of the load generator), the event loop of a channel, or the counts
@@ -28,7 +28,7 @@ use crate::{
 /// A subscription of a channel. Its id on the channel is its position in the channel's list, from 1.
 #[derive(Debug)]
 struct Subscription {
-    /// Number of the subscription's queue group; without queue groups, number of the subscription itself.
+    /// Number of the subscription's queue group. Without queue groups, the number of the subscription.
     group: usize,
     account: SubscriberAccount,
     credit: ReceiveCredit,
@@ -48,10 +48,9 @@ struct Inbox {
     payloads: Rc<Payloads>,
     runs: Runs,
     ids: Vec<u32>,
-    /// Credit frames to send after the frame that is being read has been handled.
+    /// Credit frames that are sent after the current frame is handled. Each has the id of its subscription.
     credits: Vec<(u32, Credit)>,
-    /// True if the members of a queue group share the published messages, so that each member receives only some of
-    /// them.
+    /// True if the subscriptions are members of queue groups, so that each receives only some of the messages.
     shares: bool,
 }
 
@@ -97,7 +96,7 @@ impl SubscribeChannel {
         Ok(IdleSubscriber { line, subscriptions, inbox })
     }
 
-    /// Receives messages until everything has arrived, or until the run is aborted.
+    /// Receives messages until all have arrived, or until the run is aborted.
     pub(super) async fn run(mut self, mut line: ReadyChannel) -> Result<(), ChannelError> {
         let shared = Rc::clone(&self.shared);
         shared.finish.register_task().await;
@@ -112,8 +111,8 @@ impl SubscribeChannel {
         ended
     }
 
-    /// Returns true if all subscriptions of this channel have received everything that was published. Reports the
-    /// subscriptions that have done so since the last call.
+    /// Reports the subscriptions that have received all their messages since the last call. Returns true if all
+    /// subscriptions of this channel have.
     fn settle(&mut self) -> bool {
         let Some(total) = self.shared.finish.total() else { return false };
         for subscription in self.subscriptions.iter_mut().filter(|subscription| !subscription.settled) {
@@ -131,8 +130,8 @@ impl SubscribeChannel {
 }
 
 impl Session for SubscribeChannel {
-    /// Maximum number of reads before other tasks get a turn. A read takes some 30 µs of copying and checking; without
-    /// this bound a busy subscriber would delay publishers on the same thread by milliseconds.
+    /// Maximum number of reads before other tasks get a turn. A read takes some 30 µs of copying and checking. Without
+    /// this bound, a busy subscriber would delay publishers on the same thread by milliseconds.
     const READS_PER_TURN: usize = 4;
 
     fn compose(&mut self, _: &mut ReadyChannel) -> Result<(), ChannelError> {
@@ -176,7 +175,7 @@ impl Session for SubscribeChannel {
     }
 }
 
-/// A channel that has subscribed, before the load begins.
+/// A channel whose subscriptions are accepted, before the load begins.
 #[derive(Debug)]
 pub(super) struct IdleSubscriber {
     line: ReadyChannel,
@@ -185,7 +184,7 @@ pub(super) struct IdleSubscriber {
 }
 
 impl IdleSubscriber {
-    /// Returns the channel, and the object that handles its subscriptions.
+    /// Returns the channel, and the session that handles its subscriptions.
     pub(super) fn start(self, shared: Rc<Shared>) -> (ReadyChannel, SubscribeChannel) {
         (self.line, SubscribeChannel { subscriptions: self.subscriptions, shared, inbox: self.inbox })
     }
@@ -197,7 +196,7 @@ fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subs
 }
 
 impl Inbox {
-    /// Handles one batch for some subscriptions: checks the content once, and the order for each subscription.
+    /// Handles one batch for several subscriptions. Checks the content once, and the order for each subscription.
     #[inline]
     fn deliver(
         &mut self,
@@ -234,7 +233,7 @@ impl Inbox {
     }
 }
 
-/// Checks the messages of a batch and joins them to runs of consecutive numbers. Calls `time` with each due time and
+/// Checks the messages of a batch, and joins them into runs of consecutive numbers. Calls `time` with each due time and
 /// the number of messages that were due then. Returns the number of right messages.
 #[inline]
 pub(super) fn judge(batch: &Batch<'_>, payloads: &Payloads, runs: &mut Runs, mut time: impl FnMut(u64, u64)) -> u64 {

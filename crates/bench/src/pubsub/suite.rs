@@ -22,7 +22,7 @@ use crate::{
     search_report::{self, SearchCourse},
 };
 
-/// Share of the highest rate that meets the objective, at which response times are measured.
+/// Share of the highest rate that meets the objective. Response times are measured at this share.
 const OF_KNEE: f64 = 0.8;
 
 /// Runs the subjects suite and returns its report.
@@ -55,8 +55,8 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
     Ok(report.finish())
 }
 
-/// Judges a run of a search. A run in which the server dropped messages fails: their times are not among those of the
-/// run, and a server that drops more may deliver the rest faster.
+/// Judges a run of a search. If the server dropped messages, the run fails: dropped messages have no times, and a
+/// server that drops more may deliver the rest faster.
 fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
     let trial = objective.judge("the server", outcome, Faults::Serious)?;
     Ok(match outcome.tally.own.dropped() {
@@ -68,7 +68,7 @@ fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchErro
 struct Suite<'a> {
     options: &'a PubsubOptions,
     scratch: &'a Scratch,
-    /// The running server, with the arguments that it was started with.
+    /// The running server, with the arguments with which it was started; `None` before the first.
     server: Option<(Vec<String>, Server)>,
     report: &'a mut Report,
     figures: Figures,
@@ -113,15 +113,15 @@ impl Suite<'_> {
         if self.server.as_ref().is_none_or(|(running, _)| *running != tuning) {
             self.server = None; // stops it before another begins
             let server = Server::connect_or_start(&self.options.server, self.scratch, &tuning, self.progress)?;
-            // An error of the profiler must not come after the measurements.
+            // The profiler is created before the measurements, so that its errors come early.
             self.options.profile.profiler(server.process, self.scratch.path())?;
             self.server = Some((tuning, server));
         }
         Ok(&self.server.as_ref().expect("just started").1)
     }
 
-    /// Measures a scenario at its own pace, and then at a share of its highest rate if the scenario searches for that
-    /// rate.
+    /// Measures a scenario at its own pace, unless the options request a search. If the options or the scenario have an
+    /// objective, searches for the highest rate that meets it, and then measures the scenario at a share of this rate.
     fn scenario(&mut self, scenario: &Scenario) -> Result<(), BenchError> {
         let options = self.options;
         let (objective, start, repeats) = match (&options.search, &scenario.knee) {
@@ -142,7 +142,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures all rounds of a scenario, and checks them against an objective if there is one. Returns the rate in
+    /// Measures all rounds of a scenario. If there is an objective, checks them against it. Returns the rate in
     /// deliveries per second.
     fn measure(&mut self, scenario: &Scenario, objective: Option<&Objective>) -> Result<f64, BenchError> {
         let rounds = self.rounds(scenario)?;
@@ -173,8 +173,8 @@ impl Suite<'_> {
         Ok(rounds)
     }
 
-    /// Returns the bytes per second of a raw stream without a server, and of a raw relay to as many connections as the
-    /// scenario has; NaN if the options turn these measurements off.
+    /// Returns the bytes per second of a raw stream and of a raw relay, both without a server. The relay has as many
+    /// receivers as the scenario has subscribing connections. NaN if the options turn these measurements off.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64), BenchError> {
         let time = self.options.bare;
         if time.is_zero() {
@@ -184,7 +184,7 @@ impl Suite<'_> {
         Ok((bare::stream(scenario.carrier, time)?, relayed))
     }
 
-    /// Runs a scenario once, and adds the server's own account of the run to `account`.
+    /// Runs a scenario once. If `account` is given, adds the server's own account of the run to it.
     fn one(&mut self, scenario: &Scenario, account: Option<&mut Account>) -> Result<Outcome, BenchError> {
         let server = self.server(scenario)?;
         let place = server.place(scenario.carrier)?;
@@ -249,7 +249,7 @@ impl Suite<'_> {
         self.progress.step(&format!("{} {what}: {}", scenario.label(), outcome.summary(" deliveries/s")));
     }
 
-    /// Stores the options and figures of the last run, and its percentiles for a plot.
+    /// Keeps the options and figures of the last run, and its percentiles for a plot.
     fn keep(&mut self, scenario: &Scenario, mut rounds: Rounds) {
         let Some(last) = rounds.own.outcomes.pop() else { return };
         self.report.spectra.extend(Spectrum::of(scenario.label(), &last.times));

@@ -16,12 +16,12 @@ use crate::{
     options::parsed,
 };
 
-/// Options of the load that the RESP suite does not have, or has under the same name with other values.
+/// Options of a load of puts and gets that the RESP suite does not have, or has with other values.
 const OTHERWISE: [&str; 8] =
     ["--rate", "--closed", "--mix", "--workers", "--api", "--keyspace", "--durability", "--no-load"];
 
-/// Returns the options of the RESP suite for a load of puts and gets, which become `SET` and `GET`. The durability of
-/// the load is that of the server, because RESP has no level in a request.
+/// Converts a load of puts and gets to the options of the RESP suite. Puts become `SET` and gets become `GET`. RESP has
+/// no durability level in a request, so the writes have the durability of the server.
 pub(crate) fn options_of(load: &HttpLoad) -> Result<RespOptions, BenchError> {
     let mix = match load.mix {
         Mix::Put => "set",
@@ -41,7 +41,7 @@ struct RespRuns {
     scenario: Scenario,
 }
 
-/// Reaches or starts the one server of the options, and prepares it for runs of a load.
+/// Reaches or starts the server of the options, which name only one, and prepares it for runs of a load.
 pub(crate) fn contender(
     options: &RespOptions,
     load: &HttpLoad,
@@ -67,7 +67,7 @@ pub(crate) fn contender(
 impl RespRuns {
     fn turn(&self) -> ServerTurn<'_> {
         let (scenario, server) = (&self.scenario, &self.server);
-        // No operation of the load uses a stream.
+        // The load has no operations on streams, so the name stays empty.
         ServerTurn { scenario, server, database: scenario.servers[0].1, stream: String::new() }
     }
 }

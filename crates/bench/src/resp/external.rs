@@ -1,8 +1,8 @@
-//! Runs redis-benchmark as the load generator: one that Thalweg's authors did not write.
+//! Runs redis-benchmark as the load generator. Thalweg's authors did not write it.
 //!
-//! redis-benchmark sends a given number of requests rather than for a given time, so a short run before each round
-//! determines how many requests fill the duration. It compares no values; an error reply ends redis-benchmark and the
-//! round.
+//! redis-benchmark sends a given number of requests, and cannot run for a given time. Therefore a short run before each
+//! round determines how many requests fill the duration. redis-benchmark compares no values. An error reply ends it,
+//! and ends the round.
 
 use std::{
     path::Path,
@@ -16,7 +16,7 @@ use crate::{BenchError, load::Address};
 /// Parameters of a run of redis-benchmark.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
-    /// Address and login with which connections begin.
+    /// Server address, password and database with which each connection begins.
     pub greeting: Greeting,
     /// Number of connections, option `-c` of redis-benchmark.
     pub connections: usize,
@@ -33,7 +33,7 @@ pub(super) struct Request {
 /// Request that redis-benchmark sends.
 #[derive(Clone, Debug)]
 pub(super) enum BenchmarkRequest {
-    /// A test that redis-benchmark has built in, by name.
+    /// A built-in test of redis-benchmark, by its name.
     Test(&'static str),
     /// A RESP command with its arguments.
     Command(Vec<String>),
@@ -54,20 +54,21 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Returns a percentile of the response times, in microseconds; NaN for one that redis-benchmark does not print.
+    /// Returns a percentile of the response times, in microseconds; NaN if redis-benchmark does not print this
+    /// percentile.
     pub(super) fn time_us(&self, percentile: f64) -> f64 {
         let known = [(50.0, self.p50_us), (99.0, self.p99_us), (100.0, self.max_us)];
         known.into_iter().find(|(known, _)| *known == percentile).map_or(f64::NAN, |(_, time)| time)
     }
 }
 
-/// Number of requests in the short run that determines how many requests fill the duration.
+/// Number of requests in the first short run. Its rate determines the number of requests of the next run.
 const PILOT: u64 = 2000;
 
 impl Request {
-    /// Runs redis-benchmark with as many requests as take about `time`.
+    /// Runs redis-benchmark with the number of requests that takes about `time`.
     pub(super) fn run(&self, binary: &Path, time: Duration) -> Result<Figures, BenchError> {
-        // The first pilot is a cold start of everything, the second has the rate.
+        // The first short run is slow, because everything is cold. The rate comes from the second.
         let pilot = self.count(binary, PILOT)?;
         let pilot = self.count(binary, requests(pilot.rate, time / 10))?;
         self.count(binary, requests(pilot.rate, time))
@@ -124,12 +125,12 @@ fn requests(rate: f64, time: Duration) -> u64 {
     ((rate * time.as_secs_f64()) as u64).max(PILOT)
 }
 
-/// Parses the first line of figures of redis-benchmark's CSV output.
+/// Parses the first line with figures in redis-benchmark's CSV output; `None` if there is none.
 fn parse(csv: &str) -> Option<Figures> {
     let mut lines = csv.lines().filter(|line| line.starts_with('"'));
     let heads = cells(lines.next()?);
     let row = cells(lines.next()?);
-    // The name of a command may contain the separator of cells, so columns are counted from the end.
+    // The name of a command may contain the separator of the cells, so columns are counted from the end.
     let of = |name: &str| {
         let place = heads.iter().position(|head| *head == name)?;
         row.get(row.len().checked_sub(heads.len() - place)?)?.parse::<f64>().ok()

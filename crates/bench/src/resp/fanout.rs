@@ -1,12 +1,12 @@
-//! Measures PUBLISH to many subscribers: every delivery is counted, compared, and its order checked.
+//! Measures PUBLISH to many subscribers. Every delivery is counted and compared, and its order is checked.
 //!
 //! Owns: the publisher and the subscribers of a round, on one thread, and the judgement of each delivery. Does not own:
 //! the servers (`server`), redis-benchmark as the publisher (`external`), or the tables (`figures`).
 //!
 //! One thread publishes in a closed loop and reads for all subscribers, or only reads while redis-benchmark publishes.
-//! A message that this process publishes carries its number and a content that follows from the number ([`Payloads`]),
-//! so a lost, doubled, reordered or changed message is noticed. The messages of redis-benchmark are all the same, so
-//! for them only the bytes and the number of messages are checked.
+//! A message of this process has a number and a content that follows from the number ([`Payloads`]). So lost, doubled,
+//! reordered and changed messages are noticed. The messages of redis-benchmark are all equal, so only their bytes and
+//! their number are checked.
 
 use std::{io::ErrorKind, thread::JoinHandle};
 
@@ -29,7 +29,7 @@ use crate::{
 /// Parameters of a run with subscribers.
 #[derive(Clone, Debug)]
 pub(super) struct FanOut<'a> {
-    /// Address and login with which connections begin.
+    /// Server address, password and database with which each connection begins.
     pub greeting: Greeting,
     /// Number of subscribers to the channel.
     pub subscribers: usize,
@@ -42,17 +42,17 @@ pub(super) struct FanOut<'a> {
 /// Name of the pub/sub channel of all messages.
 pub(super) const CHANNEL: &str = "bench.fan-out";
 
-/// Program that publishes the messages.
+/// The program that publishes the messages.
 enum Publisher {
     /// This thread publishes, on this connection.
     Own(Connection),
-    /// redis-benchmark publishes: all messages have this payload. Their number becomes known when `thread`, which runs
-    /// redis-benchmark, has ended.
+    /// redis-benchmark publishes. All messages have this payload. The number of messages is known after `thread`, which
+    /// runs redis-benchmark, has ended.
     Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>>, figures: Option<Figures> },
 }
 
-/// Runs a plan in which this thread publishes. The result's rate is that of deliveries; `all_right` counts all
-/// deliveries including those of the warm-up.
+/// Runs a plan in which this thread publishes. The rate of the result is that of deliveries. `all_right` counts all
+/// deliveries, including those of the warm-up.
 pub(super) fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     FanOutRun::open(plan, Publisher::Own(publisher))?.play()
@@ -64,7 +64,7 @@ pub(super) fn external_payload(options: &RespOptions) -> String {
 }
 
 /// Runs a plan in which redis-benchmark publishes. `publish` runs redis-benchmark, and returns its figures and the
-/// number of published messages. The figures are missing if `publish` did not finish.
+/// number of published messages. The result has no figures of redis-benchmark if `publish` did not finish.
 pub(super) fn run_beside(
     plan: &FanOut<'_>,
     publish: impl FnOnce() -> Result<(Figures, u64), BenchError> + Send + 'static,
@@ -84,9 +84,9 @@ pub(super) fn run_beside(
 struct FanOutRun<'a> {
     plan: &'a FanOut<'a>,
     payloads: Payloads,
-    /// Bytes before the payload in each message to a subscriber.
+    /// Bytes of a message to a subscriber before its payload.
     head: Vec<u8>,
-    /// Bytes before the payload in each publish request.
+    /// Bytes of a publish request before its payload.
     request: Vec<u8>,
     publisher: Publisher,
     subscribers: Vec<Connection>,
@@ -96,7 +96,7 @@ struct FanOutRun<'a> {
     clock: Clock,
     published: u64,
     acked: u64,
-    /// Total number of published messages, once it is known.
+    /// Total number of published messages; `None` until it is known.
     total: Option<u64>,
     first: Option<u64>,
     last: u64,
@@ -191,7 +191,7 @@ impl<'a> FanOutRun<'a> {
         format!("{total} published, {} answered, subscribers got {least} to {most}", self.acked)
     }
 
-    /// Publishes the next messages after all earlier ones were answered, until the time is over.
+    /// Publishes the next messages, if all earlier ones are answered and the time is not over.
     fn publish(&mut self) {
         let Publisher::Own(connection) = &mut self.publisher else { return };
         if self.acked < self.published || self.total.is_some() {
@@ -208,7 +208,7 @@ impl<'a> FanOutRun<'a> {
             connection.out().extend_from_slice(b"\r\n");
         }
         self.published += self.plan.options.pipeline as u64;
-        // A burst is far less than a socket's buffer, and nothing else is in it.
+        // A burst is far smaller than a socket's buffer, and the buffer is empty.
         match connection.send() {
             Ok(()) if !connection.is_blocked => {}
             Ok(()) => self.tally.problem(|| "the server does not take a burst of messages".to_owned()),
@@ -216,7 +216,7 @@ impl<'a> FanOutRun<'a> {
         }
     }
 
-    /// Reads the number of published messages from redis-benchmark's thread if that thread has ended.
+    /// Takes the number of published messages from the thread of redis-benchmark, if that thread has ended.
     fn poll_publisher(&mut self) -> Result<(), BenchError> {
         if let Publisher::Other { thread, figures, .. } = &mut self.publisher
             && thread.as_ref().is_some_and(JoinHandle::is_finished)
@@ -264,8 +264,8 @@ impl<'a> FanOutRun<'a> {
 
     fn take_messages(&mut self, number: usize) -> Result<(), String> {
         let connection = &mut self.subscribers[number];
-        // One read per turn is enough: epoll reports the connection again if more bytes wait. Meanwhile the other
-        // subscribers and the publisher are served.
+        // One read in each turn is enough. If more bytes wait, epoll reports the connection again, after the other
+        // subscribers and the publisher had a turn.
         receive(connection)?;
         let now = self.clock.now();
         let message_bytes = self.head.len() + self.plan.options.value_bytes() + 2;
@@ -311,7 +311,7 @@ impl<'a> FanOutRun<'a> {
     }
 }
 
-/// Deliveries that are recorded together: their messages were due at the same time and arrived with one read.
+/// Deliveries that are recorded together. Their messages were due at one time and arrived with one read.
 #[derive(Default)]
 struct Run {
     due: u64,

@@ -1,4 +1,4 @@
-//! Figures of a round, for either load generator, and their tables in the report.
+//! Figures of a round with either load generator, and their tables in the report.
 //!
 //! Owns: the figures of a line over its rounds, its validity, and the tables. Does not own: the runs (`turn`, `fanout`,
 //! `external`), or their order (`suite`).
@@ -79,7 +79,7 @@ impl From<Outcome> for Round {
     }
 }
 
-/// All rounds of one server in a scenario.
+/// All rounds of one server in a scenario: a line of the report.
 pub(super) struct Line<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) generator: &'static str,
@@ -96,14 +96,14 @@ impl Line<'_> {
         self.rounds.iter().map(figure).collect()
     }
 
-    /// Returns the rate and the median response time of this server as multiples of the other server's: each is the
-    /// median of the rounds' ratios.
+    /// Compares the rate and the median response time of this server with those of another server. Returns both as
+    /// multiples; each is the median of the rounds' ratios.
     pub(super) fn ratios(&self, other: &Self) -> (f64, f64) {
         let of = |figure: fn(&Round) -> f64| ratio(&self.over(figure), &other.over(figure));
         (of(Round::rate), of(|round| round.time_us(50.0)))
     }
 
-    /// Returns true if the load generator's thread had no spare time, so that the server may be able to do more.
+    /// Returns true if the load generator's thread had no spare time. The server may then be able to do more.
     pub(super) fn is_generator_saturated(&self) -> bool {
         median_of(&self.rounds, |round| round.own(|outcome| outcome.spent.busiest)) > MAX_BUSY
     }
@@ -112,7 +112,7 @@ impl Line<'_> {
         Validity::worst(self.rounds.iter().map(Round::validity))
     }
 
-    /// Returns true if the load generator limited a round of a closed loop.
+    /// Returns true if the load generator limited the rate of a closed loop in any round.
     pub(super) fn is_lower_bound(&self) -> bool {
         self.outcomes().iter().any(|outcome| outcome.is_lower_bound)
     }
@@ -155,7 +155,7 @@ impl Line<'_> {
         (!outcomes.is_empty()).then(|| cost_row(&self.label(), &outcomes, &self.account))
     }
 
-    /// Returns the stages of the line's durable writes, if it has any and the server counts them.
+    /// Returns the stages of the line's durable writes; `None` if there are none or the server does not count them.
     pub(super) fn stages(&self) -> Option<Stages> {
         let LoadKind::Requests(mix) = &self.scenario.work else { return None };
         let is_write = |operation: Operation| operation.needs().is_none() && operation != Operation::Ping;

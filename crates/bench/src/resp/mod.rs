@@ -1,11 +1,11 @@
 //! The RESP suite: measures any server that speaks RESP, and several servers alternately in one run.
 //!
 //! Owns: the servers of a run, and redis-benchmark as a second load generator, which Thalweg's authors did not write.
-//! Does not own requests and the check of replies (`thalweg_load::resp`), and the load generator, which has one thread
-//! here, as redis-benchmark has.
+//! Does not own: requests and the check of replies (`thalweg_load::resp`), or this program's load generator. Here it
+//! has one thread, like redis-benchmark.
 //!
-//! Rules: rounds of all servers alternate, so that a drift of the machine is the same for all; each server reports its
-//! durability, which is printed; each reply is compared with the right one, and a wrong reply ends the run.
+//! Rules: the rounds of all servers alternate, so that a drift of the machine affects all equally. The report shows the
+//! durability that each server states. Each reply is compared with the expected one, and a wrong reply ends the run.
 //!
 //! Parts: `fanout` measures subscribers, `external` runs redis-benchmark, `server` starts and describes servers,
 //! `scenario` has the lines of the report, `turn` is one server's part in a scenario, `suite` runs all scenarios,

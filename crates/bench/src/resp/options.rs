@@ -14,7 +14,7 @@ use crate::{
     random::Distribution,
 };
 
-/// Options of one scenario, which those of a preset have values of their own for.
+/// Options of one scenario that cannot be combined with a preset, because its scenarios set them.
 const OF_SCENARIOS: [&str; 8] =
     ["mix", "subscribers", "rate", "server", "connections", "pipeline", "distribution", "database"];
 
@@ -152,14 +152,14 @@ pub enum Preset {
     Goals,
 }
 
-/// Size of a value in bytes if neither the options nor a preset choose one.
+/// Size of a value in bytes if neither the options nor a preset set it.
 const DEFAULT_VALUE_BYTES: usize = 100;
 
-/// Size of the largest value in bytes. It is bounded because the generator buffers whole replies.
+/// Maximum size of a value in bytes. It is bounded because the generator buffers whole replies.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
 impl RespOptions {
-    /// Returns an error if an option is out of its range, or contradicts another.
+    /// Returns an error if an option is out of its range, or if two options contradict each other.
     pub fn check(&self) -> Result<(), BenchError> {
         within("--connections", self.connections, 20_000)?;
         within("--pipeline", self.pipeline, 10_000)?;
@@ -203,7 +203,7 @@ impl RespOptions {
         self.value_size.unwrap_or(DEFAULT_VALUE_BYTES)
     }
 
-    /// Returns how requests are paced: by a schedule or by the replies.
+    /// Returns the pace of the requests: by a schedule or by the replies.
     pub fn pace(&self) -> Pace {
         Pace::of_rate(self.rate, self.arrivals)
     }
@@ -214,11 +214,11 @@ impl RespOptions {
 pub enum ServerChoice {
     /// A Thalweg server that the suite starts: database 0 is durable, database 1 is a cache.
     Thalweg,
-    /// A redis-server without persistence, which the suite starts.
+    /// A redis-server without persistence. The suite starts it.
     RedisNone,
-    /// A redis-server that syncs each write before it replies, which the suite starts.
+    /// A redis-server that the suite starts. It syncs each write before it replies.
     RedisAlways,
-    /// A thread of this process that only writes, syncs and replies: the upper bound for the machine.
+    /// A thread of this process that only writes, syncs and replies. Its figures are the upper bound of the machine.
     Bare,
     /// A server that runs already at this address.
     At(Address),
@@ -288,7 +288,7 @@ mod tests {
         for text in ["redis-none", "redis-always@3", "bare", "127.0.0.1:6379", "unix:/run/redis.sock@2"] {
             assert_eq!(text.parse::<ServerSpec>().unwrap().name(), text);
         }
-        // As a server prints it.
+        // A server prints its address in this form.
         assert_eq!("redis://127.0.0.1:7379".parse::<ServerSpec>().unwrap().name(), "127.0.0.1:7379");
         assert!("redis@x".parse::<ServerSpec>().is_err());
         assert!("mongo".parse::<ServerSpec>().is_err());

@@ -1,6 +1,5 @@
-//! Scenarios of the RESP suite. Each is one line of the report. The options describe a single scenario. `--preset
-//! goals` selects a list of them, each with the ratio to redis-server's figures that Thalweg should reach in the same
-//! run.
+//! Scenarios of the RESP suite. Each is one line of the report for each server. The options describe a single scenario.
+//! `--preset goals` selects a list of scenarios. Each has a goal: a ratio to redis-server's figures in the same run.
 
 use super::{
     options::{Preset, RespOptions, ServerChoice, ServerSpec},
@@ -24,16 +23,17 @@ pub(super) struct Scenario {
     pub name: String,
     /// Kind of load that the servers get.
     pub work: LoadKind,
-    /// Servers and their databases. The first server is compared with each other one.
+    /// Servers and their databases. The first server is compared with each other server.
     pub servers: Vec<(ServerChoice, u32)>,
-    /// Options of the load. With subscribers there is only one other connection, the publisher's.
+    /// Options of the load. With subscribers, only the publisher has a connection besides those of the subscribers.
     pub options: RespOptions,
-    /// Required ratio of the first server's rate or median response time to another server's.
+    /// Goal for the first server, as a ratio to another server's figure; `None` if there is none.
     pub goal: Option<Goal>,
 }
 
 impl Scenario {
-    /// Returns the one scenario of the options, or those of the preset that the options select.
+    /// Returns the scenarios of the selected preset. Without a preset, returns the one scenario that the options
+    /// describe.
     pub(super) fn all(options: &RespOptions) -> Vec<Self> {
         if options.preset == Some(Preset::Goals) {
             return goals(options);
@@ -48,7 +48,7 @@ impl Scenario {
     }
 }
 
-/// Ratio to another server's figure that the first server should reach.
+/// Goal for the first server, as a ratio to another server's figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
     /// The first server's rate should be at least this many times the other server's rate.
@@ -76,7 +76,7 @@ const MESSAGE_BYTES: usize = 128;
 const CACHE: u32 = 1;
 const DURABLE: u32 = 0;
 
-/// Returns the scenarios of the preset `goals`, each with its required ratio to redis-server's figures.
+/// Returns the scenarios of the preset `goals`, each with its goal.
 fn goals(options: &RespOptions) -> Vec<Scenario> {
     let line = |name: &str, work: LoadKind, database, other, connections, pipeline, bytes, goal| Scenario {
         name: format!("{name}, -c {connections} -P {pipeline}"),
@@ -98,7 +98,7 @@ fn goals(options: &RespOptions) -> Vec<Scenario> {
     let durable = |name, operation, connections, pipeline, bytes| {
         line(name, only(operation), DURABLE, ServerChoice::RedisAlways, connections, pipeline, bytes, Goal::Rate(1.2))
     };
-    // Adds the server `bare`, which shows the upper bound of the machine.
+    // Adds the server `bare`. Its figures are the upper bound of the machine.
     let bare = |scenario: Scenario| Scenario {
         servers: [scenario.servers, vec![(ServerChoice::Bare, DURABLE)]].concat(),
         ..scenario

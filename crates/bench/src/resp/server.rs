@@ -1,5 +1,5 @@
-//! The servers of a run: Thalweg's own, Debian's redis-server with the requested persistence, or one that runs already
-//! at an address.
+//! The servers of a run: Thalweg's own, Debian's redis-server with the requested persistence, or a server that runs
+//! already at an address.
 
 use std::{
     net::SocketAddr,
@@ -23,9 +23,9 @@ use crate::{
 pub(super) struct Server {
     /// Server that the command line named.
     pub choice: ServerChoice,
-    /// Address of the server, and the login for its database 0.
+    /// Address of the server, and the password and database 0 for its connections.
     pub greeting: Greeting,
-    /// Id of the server's process, if it is known and on this machine.
+    /// Id of the server's process; `None` if it is not known or not on this machine.
     pub process: Option<u32>,
     /// Name and version that the server reports.
     pub version: String,
@@ -40,7 +40,7 @@ enum OwnedProcess {
 }
 
 impl Server {
-    /// Starts the server, or connects to the one that runs already.
+    /// Starts the server. If it is one that runs already, connects to it.
     pub(super) fn connect_or_start(
         choice: &ServerChoice,
         options: &RespOptions,
@@ -78,7 +78,7 @@ impl Server {
             }
             ServerChoice::At(address) => (address.clone(), None, None),
         };
-        // The servers that we have started ask for no password.
+        // Servers that this process has started require no password.
         let password = options.password.clone().filter(|_| own.is_none());
         let greeting = Greeting { address, password, database: 0, is_resp3: options.resp3 };
         let mut server = Self { choice: choice.clone(), greeting, process, version: String::new(), own };
@@ -86,7 +86,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the address of the server's port; `None` for a socket in the file system.
+    /// Returns the address of the server's TCP port; `None` if the server has a Unix socket.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         match self.greeting.address {
             Address::Tcp(address) => Some(address),
@@ -94,7 +94,7 @@ impl Server {
         }
     }
 
-    /// Returns address and login for one of the server's databases.
+    /// Returns the address and password of the server, with this database.
     pub(super) fn greeting(&self, database: u32) -> Greeting {
         Greeting { database, ..self.greeting.clone() }
     }
@@ -156,7 +156,7 @@ fn field(info: &str, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Requests the durability settings from the server with CONFIG, or with INFO if the server rejects CONFIG.
+/// Asks the server for its durability settings with CONFIG. If the server rejects CONFIG, asks with INFO.
 pub(crate) fn asked_durability(client: &mut Client) -> Result<String, BenchError> {
     let mut setting = |name: &str| -> Result<Option<String>, BenchError> {
         Ok(match client.ask(&[b"CONFIG", b"GET", name.as_bytes()])? {

@@ -56,8 +56,8 @@ pub fn run(options: &RespOptions, progress: &mut dyn Progress) -> Result<Report,
     Ok(report.finish())
 }
 
-/// Returns the load generators that the options name. With a preset and no named generator, returns both, if
-/// redis-benchmark is installed.
+/// Returns the load generators that the options name. If there is a preset and no named generator, returns both, or
+/// only this program's own if redis-benchmark is not installed.
 fn generators(options: &RespOptions, report: &mut Report) -> Vec<Generator> {
     if !options.generator.is_empty() {
         return options.generator.clone();
@@ -113,7 +113,7 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Adds the durability of the lines to the report, for its titles.
+/// Adds the durability levels of the lines to the report's conditions, for its titles.
 fn name_levels<'a>(report: &mut Report, levels: impl Iterator<Item = &'a str>) {
     let levels: BTreeSet<&str> = levels.collect();
     match levels.first() {
@@ -127,7 +127,7 @@ struct Suite<'a> {
     options: &'a RespOptions,
     scratch: &'a Scratch,
     servers: Vec<Server>,
-    /// Number of stream keys that were used so far; each round appends to a new one.
+    /// Number of stream keys that were used so far. Each round appends to a new stream.
     streams: u64,
     progress: &'a mut dyn Progress,
 }
@@ -179,7 +179,7 @@ impl Suite<'_> {
             report.checks.push(line.validity().check(what, "all answered, rightly"));
         }
         for (line, other) in pairs() {
-            // The bare server is a ruler and not a peer.
+            // The bare server is a yardstick, so there is no goal against it.
             if let Some(goal) = line.scenario.goal
                 && !other.is_bare
             {
@@ -205,7 +205,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Prepares one server's part in a scenario, with a new stream key.
+    /// Prepares one server's turn in a scenario, with a new stream key.
     fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(ServerChoice, u32)) -> ServerTurn<'s> {
         let stream = format!("bench_stream_{}_{}", std::process::id(), self.streams);
         ServerTurn { scenario, server: self.server(choice), database: *database, stream }
@@ -273,8 +273,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs a scenario at a pace on one server for each kind of profile that the options request. Servers that are
-    /// threads of this process, and loads of subscribers, have no profiles.
+    /// Runs a scenario at a pace on one server, once for each kind of profile that the options request. Servers that
+    /// are threads of this process, and loads of subscribers, get no profiles.
     fn profile(
         &mut self,
         scenario: &Scenario,
@@ -295,7 +295,7 @@ impl Suite<'_> {
         profiler.run((&label, &place), report, self.progress, || load::run(&plan).map(|outcome| outcome.rate))
     }
 
-    /// Searches for each server in turn the highest rate that meets the objective.
+    /// Searches for the highest rate that meets the objective, for one server after the other.
     fn search(&mut self, scenario: &Scenario, objective: &Objective, report: &mut Report) -> Result<(), BenchError> {
         let options = self.options;
         report.condition("objective", objective.to_string());

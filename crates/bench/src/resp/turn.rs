@@ -1,4 +1,4 @@
-//! One server's part in a scenario: filling the server with data, and running one round with either load generator.
+//! One server's turn in a scenario: filling the server with data, and running one round with either load generator.
 
 use super::{
     client::{Client, Greeting},
@@ -25,7 +25,7 @@ pub(super) struct ServerTurn<'a> {
     pub(super) server: &'a Server,
     /// Number of the database that connections select.
     pub(super) database: u32,
-    /// Key of the stream that this round appends to. It is new, so that no round begins with the entries of another.
+    /// Key of the stream to which this round appends. Each round has a new stream, so that it begins without entries.
     pub(super) stream: String,
 }
 
@@ -90,7 +90,7 @@ impl ServerTurn<'_> {
         external::Request { greeting: self.greeting(), connections, pipeline, value_bytes, keys, what }
     }
 
-    /// Returns the operation in the form in which redis-benchmark sends it.
+    /// Returns an operation in the form in which redis-benchmark sends it.
     fn command(&self, operation: Operation) -> BenchmarkRequest {
         let words = |words: &[&str]| BenchmarkRequest::Command(words.iter().map(|word| (*word).to_owned()).collect());
         match operation {
@@ -106,12 +106,11 @@ impl ServerTurn<'_> {
         }
     }
 
-    /// Runs a round in which redis-benchmark publishes and this process subscribes. The messages of redis-benchmark's
-    /// short first run are delivered and checked too. The rate counts all deliveries from the first to the last, so the
-    /// first run is only a tenth of the round.
+    /// Runs a round in which redis-benchmark publishes and this process subscribes. A short run of redis-benchmark
+    /// before the round determines the number of messages. Its deliveries are checked too.
     fn beside(&self, subscribers: usize) -> Result<Round, BenchError> {
         const PILOT: u64 = 20_000;
-        // redis-benchmark sends whole pipelines.
+        // redis-benchmark only sends whole pipelines.
         let options = self.options();
         let unit = (options.connections * options.pipeline) as u64;
         let payload = fanout::external_payload(options);
@@ -121,14 +120,15 @@ impl ServerTurn<'_> {
             let (request, binary) = (request.clone(), options.redis_benchmark.clone());
             fanout::run_beside(&plan, move || Ok((request.count(&binary, count)?, count)))
         };
-        // The rate of the pilot, with the subscribers there, says how many messages fill the duration.
+        // The subscribers are connected in the short run, too. So its rate determines how many messages fill the
+        // duration.
         let (checked, pilot) = publish(PILOT.next_multiple_of(unit))?;
         let Some(pilot) = pilot.filter(|_| checked.validity == Validity::Good) else { return Ok(checked.into()) };
         let count = ((pilot.rate * options.duration.as_secs_f64()) as u64).max(PILOT);
         publish(count.next_multiple_of(unit)).map(|(outcome, _)| Round::from(outcome))
     }
 
-    /// Sets every value that the scenario will read, each key once, as setup.
+    /// Sets each value once that the scenario will read, before the measurement.
     pub(super) fn fill(&self, generator: Generator) -> Result<(), BenchError> {
         let LoadKind::Requests(mix) = &self.scenario.work else { return Ok(()) };
         if generator == Generator::RedisBenchmark {

@@ -19,7 +19,7 @@ struct ScenarioRuns<C> {
     suite: Suite,
     subject: Subject<C>,
     arrivals: Arrivals,
-    /// Number of reads of the cache in all runs, and number of those reads that found nothing.
+    /// Number of reads of the cache in all runs, and number of these reads that found nothing.
     cache_reads: (u64, u64),
 }
 

@@ -1,11 +1,12 @@
-//! The embedded engine under a scenario: its directory is opened in this process, and requests become calls.
+//! The embedded engine under a scenario. Its directory is opened in this process, and requests become calls.
 //!
-//! Owns: opening the directory, and performing requests of the native protocol's form by calls of the engine. Does not
-//! own: the requests and replies themselves, which are those of the native protocol, so that both have the same checks.
+//! Owns: opening the directory, and performing requests in the form of the native protocol by calls of the engine. Does
+//! not own: the requests and replies themselves. They are those of the native protocol, so that both are checked in the
+//! same way.
 //!
 //! A write at a level that waits for an fsync is completed by the engine's committer, as for any task of an async
-//! program. Below that level, and for a caller that has its thread for itself in a closed loop, the calling thread
-//! commits, as a blocking caller does.
+//! program. In two cases the calling thread commits the write itself, as a blocking caller does: at a lower level, and
+//! if the caller has the thread for itself in a closed loop.
 
 use std::{
     fmt,
@@ -35,14 +36,15 @@ use crate::{
     },
 };
 
-/// An open directory, which is closed when it is dropped.
+/// An open directory. Dropping it closes the directory.
 #[derive(Debug)]
 pub(super) struct Embedded {
     db: Database,
 }
 
 impl Embedded {
-    /// Opens a directory with the engine's default options, and this level as the default of its writes.
+    /// Opens a directory with the engine's default options. `level` is the default durability of writes; `None` is the
+    /// engine's default.
     pub(super) fn open(path: &Path, level: Option<Durability>) -> Result<Self, BenchError> {
         let defaults = Options::default();
         let options = Options { durability: level.unwrap_or(defaults.durability), ..defaults };
@@ -50,8 +52,8 @@ impl Embedded {
         Ok(Self { db })
     }
 
-    /// Returns the database as a place of requests, called `name`. With `has_own_thread`, each connection is the only
-    /// one of its thread, which has nothing else to do while it waits.
+    /// Returns the database as a receiver of requests. `name` is its name in messages. `has_own_thread` is true if each
+    /// connection has a thread for itself, which has nothing else to do while it waits.
     pub(super) fn place(&self, name: String, has_own_thread: bool) -> NativePlace {
         let db = self.db.to_async();
         let calls = move || -> Box<dyn Calls> {
@@ -60,7 +62,7 @@ impl Embedded {
         NativePlace::InProcess { name, calls: Arc::new(calls) }
     }
 
-    /// Returns the number of fsyncs, for the live view.
+    /// Returns the source of the number of fsyncs, for the live view.
     pub(super) fn fsync_count(&self) -> FsyncCount {
         let db = self.db.clone();
         FsyncCount::new(move || Some(db.stats().log.syncs))
@@ -74,12 +76,12 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        // The figures are complete, and the next opening replays what a failed close leaves.
+        // A failed close does no harm: the figures are complete, and the next opening replays the log.
         let _ = self.db.close();
     }
 }
 
-/// Calls of one connection.
+/// Performs the requests of one connection.
 struct EngineCalls {
     db: AsyncDatabase,
     has_own_thread: bool,
@@ -128,7 +130,7 @@ impl Calls for EngineCalls {
     }
 }
 
-/// Records of a delivery.
+/// Delivered records with their attempt and their durability.
 #[derive(Default)]
 struct Delivered {
     durability: Durability,
@@ -146,7 +148,8 @@ impl EngineCalls {
         if self.commits_here(level) { Wake::Later } else { Wake::Now }
     }
 
-    /// Completes a write: now, with its reply in `reply`, or in a future.
+    /// Completes a write. If it is complete now, appends the reply to `reply` and returns `None`. Otherwise returns the
+    /// future of the reply.
     fn complete(
         &self,
         level: Durability,

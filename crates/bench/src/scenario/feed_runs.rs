@@ -1,6 +1,6 @@
-//! Runs on a stream, a group and a subject: their creation, the subscribers beside a run, and the comparison after it.
+//! Runs on a stream, a group and a subject: creating them, the subscribers beside a run, and the comparison after it.
 //!
-//! Owns: the names, which are new for each run of the suite, and the account of all rounds. Does not own the check of
+//! Owns: the names, which are new for each run of the suite, and the account of all rounds. Does not own: the check of
 //! single replies (`thalweg_load::feeds`).
 
 use std::{
@@ -25,17 +25,17 @@ use crate::{
     report::{Check, Table, Verdict, cells},
 };
 
-/// Stream, group and subject of a scenario on one server. Dropping it deletes the stream with its group; if the
-/// deletion fails, they stay on the server, which does no harm.
+/// Stream, group and subject of a scenario on one server. Dropping this deletes the stream with its group. If the
+/// deletion fails, they stay on the server, where they do no harm.
 pub(super) struct FeedRun {
-    /// Requests, and the account of records and messages.
+    /// Makes the requests, and keeps the account of records and messages.
     pub feed: Arc<Feed>,
     host: String,
     subscribers: usize,
     mix: Mix,
 }
 
-/// Records and messages that arrived in the rounds, and their times.
+/// Records and messages that arrived in all rounds, with their times.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     times: [Latencies; 3],
@@ -47,7 +47,7 @@ pub(super) struct Arrivals {
 }
 
 impl FeedRun {
-    /// Creates the stream and the group on the server called `host`, if the mix uses them; `create` does it over a
+    /// Creates the stream and the group on the server called `host`, if the mix uses them. `create` does this over a
     /// protocol, under a name that no other run uses. Returns `None` if the mix uses only keys.
     pub(super) fn create<P: FeedProtocol + 'static>(
         options: &ScenarioOptions,
@@ -67,7 +67,7 @@ impl FeedRun {
         Ok(Some(Self { feed, host: host.to_owned(), subscribers: scenario.feeds.subscribers, mix: mix.clone() }))
     }
 
-    /// Appends once, and returns the durability level that the reply names.
+    /// Makes one append, and returns the durability level that the reply names.
     pub(super) fn level_of_append(&self, codec: &impl Codec) -> Result<Option<String>, BenchError> {
         let fail = |problem: String| BenchError::target(&self.host)(format!("an append: {problem}"));
         let (mut connection, step) = (codec.connect()?, self.feed.append());
@@ -86,7 +86,7 @@ impl FeedRun {
         Ok(level)
     }
 
-    /// Performs one run with its subscribers, and adds the received messages to `arrivals`.
+    /// Performs one run with its subscribers, and adds the received messages to `arrivals`. `warmup` is in nanoseconds.
     pub(super) fn run(
         &self,
         warmup: u64,
@@ -112,8 +112,8 @@ impl FeedRun {
         Ok(outcome)
     }
 
-    /// Returns the checks after all runs. `found` are the faults that reading the whole stream and emptying the group
-    /// have shown.
+    /// Returns the checks after all runs. `found` are the faults that were found by reading the whole stream and
+    /// emptying the group.
     pub(super) fn checks(&self, what: &str, arrivals: &Arrivals, mut found: FeedFaults) -> Vec<Check> {
         let mut checks = Vec::new();
         let check = |what: String, required: &str, measured, is_met| Check {
@@ -154,7 +154,7 @@ impl FeedRun {
         checks
     }
 
-    /// Returns the figures of records and messages.
+    /// Returns the table with the figures of records and messages.
     pub(super) fn table(&self, rounds: &Rounds<Counts>, arrivals: &Arrivals) -> Table {
         let mut table = Table::new("records and messages: end to end from the moment an append or a publish was due");
         for kind in self.mix.kinds().filter(|kind| !kind.has_key()) {
@@ -182,8 +182,8 @@ impl FeedRun {
     }
 }
 
-/// Returns the validity of a run whose subscribers found these faults. The load generator judges a run before the
-/// subscribers have ended, and sees the replies to publishes only.
+/// Returns the validity of a run after the faults that its subscribers found. The load generator judges the run before
+/// its subscribers have ended, and sees only the replies to publishes.
 fn with_faults(validity: &Validity, faults: FeedFaults) -> Validity {
     if !faults.any() {
         return validity.clone();
@@ -200,7 +200,7 @@ impl Drop for FeedRun {
 }
 
 impl Arrivals {
-    /// Adds what the subscribers of one run received. Returns their faults; lost messages are not among them.
+    /// Adds the messages that the subscribers of one run received. Returns their faults, except lost messages.
     fn subscribers(&mut self, published: u64, ledgers: &[SubscriberLedger]) -> FeedFaults {
         let mut faults = FeedFaults::default();
         let mut orders = ledgers.iter().filter_map(|ledger| ledger.order(published));

@@ -5,10 +5,10 @@ use serde::Deserialize;
 use super::mix::{Kind, Mix};
 use crate::load::feeds::{FeedSizes, LEAST_TEXT_BYTES, ReadFrom};
 
-/// Maximum length of an append, of a read, of a fetch and of a publish in bytes. It is bounded because the generator
+/// Maximum length in bytes of an append, of a read, of a fetch and of a publish. It is bounded because the generator
 /// buffers whole requests and replies.
 const MAX_REQUEST_BYTES: u64 = 4 << 20;
-/// Maximum number of records of a request, which equals the server's maximum for a fetch.
+/// Maximum number of records of a request. It equals the server's maximum for a fetch.
 const MAX_RECORDS: u64 = 1000;
 /// Maximum number of records that are appended before the runs.
 const MAX_FILL: u64 = 100_000_000;
@@ -24,22 +24,22 @@ pub(super) struct Feeds {
     pub records: u64,
     /// Number of subscribers of the subject.
     pub subscribers: usize,
-    /// Place of the stream's records on a NATS server.
+    /// Medium on which a NATS server stores the stream's records.
     pub storage: Storage,
 }
 
-/// Place of the records of a JetStream stream on its server.
+/// Medium on which a NATS server stores the records of a JetStream stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Storage {
     /// Files.
     #[default]
     File,
-    /// Memory, so that nothing outlives the server.
+    /// Memory. The records are lost when the server ends.
     Memory,
 }
 
-/// Tables of a scenario file.
+/// Tables of a scenario file about streams, groups and subjects.
 #[derive(Debug)]
 pub(super) struct FeedTables {
     pub streams: Option<StreamsTable>,
@@ -86,7 +86,7 @@ pub(super) struct SubjectsTable {
     subscribers: u32,
 }
 
-/// Settings of the stream on a NATS server, which other servers ignore.
+/// Settings of the stream on a NATS server. Other servers ignore them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct JetstreamTable {
@@ -97,14 +97,14 @@ fn one() -> u32 {
     1
 }
 
-/// Returns the maximum number of records of this length in a request.
+/// Returns the maximum number of records of `bytes` bytes each in a request.
 fn most(bytes: usize) -> u64 {
     (MAX_REQUEST_BYTES / bytes.max(1) as u64).min(MAX_RECORDS)
 }
 
 impl FeedTables {
-    /// Returns the feeds that the tables describe. Returns an error if a table is missing that the mix needs, or if the
-    /// mix does not use a table.
+    /// Returns the feeds that the tables describe. Returns an error if the mix needs a table that is missing, or does
+    /// not use a table that is there.
     pub(super) fn resolve(self, mix: &Mix) -> Result<Feeds, String> {
         let Self { streams, groups, subjects, jetstream } = self;
         let needed = |kind: Kind| mix.share(kind) > 0.0;
@@ -158,7 +158,7 @@ impl FeedTables {
 }
 
 impl Feeds {
-    /// Returns an error that names a field whose value is out of its range, and the range.
+    /// Returns an error if a value is out of its range. The error names the field and the range.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { sizes, records, subscribers, .. } = self;
         let least = LEAST_TEXT_BYTES as u64;
@@ -184,7 +184,7 @@ impl Feeds {
     }
 }
 
-/// Returns an error that names the field unless its value is in the range.
+/// Returns an error that names the field, unless its value is from `least` to `most`.
 pub(super) fn within(field: &str, value: u64, least: u64, most: u64) -> Result<(), String> {
     let is_within = (least..=most).contains(&value);
     if is_within { Ok(()) } else { Err(format!("{field}: {value} is not from {least} to {most}")) }

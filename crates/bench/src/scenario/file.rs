@@ -1,8 +1,8 @@
 //! Scenario files: their schema in TOML, its checks, and the built-in files.
 //!
-//! Owns: the names of tables and fields, the values that they accept, and the errors for others. An error of the
-//! syntax, an unknown name or a wrong type names the line; a value out of its range names the field. Does not own: what
-//! the scenario does with the values.
+//! Owns: the names of tables and fields, the values that they accept, and the errors for others. If the syntax, a name
+//! or a type is wrong, the error names the line. If a value is out of its range, the error names the field. Does not
+//! own: the use of the values.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     random::YCSB_EXPONENT,
 };
 
-/// Built-in scenarios: names and files.
+/// Names and contents of the files of the built-in scenarios.
 pub(super) const BUILT_IN: [(&str, &str); 10] = [
     ("ycsb-a", include_str!("../../scenarios/ycsb-a.toml")),
     ("ycsb-b", include_str!("../../scenarios/ycsb-b.toml")),
@@ -43,13 +43,13 @@ pub(super) const MAX_CONNECTIONS: u64 = 20_000;
 pub(super) const MAX_KEYS: u64 = 100_000_000;
 /// Maximum number of rows of a scan. It is bounded because the generator buffers whole replies.
 const MAX_ROWS: u64 = 10_000;
-/// Maximum length of a value in bytes, for the same reason.
+/// Maximum length of a value in bytes. It is bounded because the generator buffers whole replies.
 const MAX_BYTES: u64 = 1 << 20;
-/// Capacity of the largest cache of a file, in bytes.
+/// Maximum capacity of a cache, in bytes.
 const MAX_CACHE_BYTES: u64 = 1 << 40;
 /// Maximum number of operations per second.
 const MAX_RATE: f64 = 1e7;
-/// Maximum exponent of the Zipf distribution; with larger ones nearly all operations use one key.
+/// Maximum exponent of the Zipf distribution. With larger ones nearly all operations would use one key.
 const MAX_THETA: f64 = 5.0;
 
 /// A scenario: the load, the keys, the values and the operations.
@@ -67,9 +67,9 @@ pub(super) struct Scenario {
     pub scan_rows: RangeInclusive<u32>,
     /// Stream, group and subject.
     pub feeds: Feeds,
-    /// Requests over HTTP; `None` is Thalweg's key-value API.
+    /// Templates of requests over HTTP; `None` for Thalweg's key-value API.
     pub http: Option<HttpTemplates>,
-    /// Capacity in bytes of the cache, if the run creates it; `None` is the server's default.
+    /// Capacity in bytes of a cache that the run creates; `None` is the server's default.
     pub cache_bytes: Option<u64>,
     /// Operations with their weights.
     pub mix: Mix,
@@ -82,7 +82,7 @@ pub(super) struct Load {
     pub connections: usize,
     /// Number of load threads.
     pub threads: usize,
-    /// Operations per second by a schedule; `None` sends the next operation after a reply.
+    /// Operations per second by a schedule; `None` for a closed loop, in which the next operation follows a reply.
     pub rate: Option<f64>,
     /// Distribution of the scheduled operations over time.
     pub arrivals: Arrivals,
@@ -107,18 +107,18 @@ pub(super) struct Keys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Distribution {
-    /// Every loaded key is equally likely.
+    /// All loaded keys are equally likely.
     Uniform,
-    /// Few of the loaded keys take most operations; they are scattered over the key space.
+    /// A few of the loaded keys take most operations. They are scattered over the key space.
     Zipf,
-    /// The newest keys take most operations, by a Zipf distribution over the keys' age.
+    /// The newest keys take most operations: a Zipf distribution over the ages of the keys.
     Latest,
-    /// The loaded keys are used in order, and then again from the first key.
+    /// The loaded keys are used in order, and again from the first after the last.
     Sequential,
 }
 
 impl Scenario {
-    /// Parses a scenario file. The error names the line or the field, and the values that are allowed.
+    /// Parses a scenario file. An error names the line or the field, and the permitted values.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let scenario = file.resolve()?;
@@ -126,7 +126,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Returns an error that names a field whose value is out of its range, and the range.
+    /// Returns an error if a value is out of its range. The error names the field and the range.
     pub(super) fn check(&self) -> Result<(), String> {
         let Self { load, keys, value_bytes, scan_rows, feeds, cache_bytes, mix, .. } = self;
         within("load.connections", load.connections as u64, 1, MAX_CONNECTIONS)?;
@@ -165,7 +165,7 @@ impl Scenario {
     }
 }
 
-/// A scenario as it is written in a file.
+/// A scenario as a file contains it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -309,7 +309,8 @@ impl File {
     }
 }
 
-/// Returns the keys and the lengths of their values. A mix without operations on keys has neither table.
+/// Returns the keys and the lengths of their values. If the mix has operations on keys, both tables must be there;
+/// otherwise neither may be.
 fn keys_and_values(
     keys: Option<KeysTable>,
     values: Option<ValuesTable>,
@@ -336,7 +337,7 @@ fn keys_and_values(
     }
 }
 
-/// Returns the range of a table that gives either one value or both ends.
+/// Returns the range that a table gives, either as one value or as its two ends.
 fn range<T: Copy>(
     table: &str,
     unit: &str,

@@ -33,7 +33,7 @@ fn only_value() -> String {
 }
 
 impl HttpTable {
-    /// Returns the templates, or an error that names a field whose value cannot be sent.
+    /// Returns the templates. Returns an error that names a field if its value cannot be sent.
     pub(super) fn resolve(self, mix: &Mix) -> Result<HttpTemplates, String> {
         let is_usable = |kind: Kind| kind.uses_keyspace() && kind != Kind::Scan;
         if let Some(kind) = mix.kinds().find(|kind| !is_usable(*kind)) {
@@ -75,7 +75,7 @@ impl RequestTable {
     }
 }
 
-/// Returns the line of a header with its end.
+/// Returns the line of a header with its line end.
 fn header_line(header: &str) -> Result<String, String> {
     let is_own = |name: &str| OWN_HEADERS.iter().any(|own| name.trim().eq_ignore_ascii_case(own));
     match header.split_once(':') {

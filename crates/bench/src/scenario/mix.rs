@@ -9,19 +9,19 @@ use crate::random::Generator;
 pub(super) enum Kind {
     /// Reads a key's value.
     Read,
-    /// Sets the value of a key that has one.
+    /// Sets the value of a key that already has one.
     Update,
     /// Sets the value of a new key.
     Insert,
-    /// Reads keys in order, beginning at a key that has a value.
+    /// Reads several keys in order. The first one has a value.
     Scan,
-    /// Reads a key's value, and after the reply sets it.
+    /// Reads a key's value, and sets it after the reply.
     ReadModifyWrite,
     /// Appends records to the stream.
     Append,
     /// Reads records of the stream.
     ReadRecords,
-    /// Fetches records as a member of the group, and after the reply acknowledges them.
+    /// Fetches records as a member of the group, and acknowledges them after the reply.
     Fetch,
     /// Publishes messages to the subject.
     Publish,
@@ -95,7 +95,7 @@ impl Kind {
     }
 }
 
-/// Weights by which operations are chosen at random.
+/// Weights of the kinds. Operations are chosen at random by these weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mix {
     /// Weight of each kind, in the order of [`Kind::ALL`].
@@ -104,7 +104,8 @@ pub(super) struct Mix {
 }
 
 impl Mix {
-    /// Creates a mix with the weights of the first kinds, in the order of [`Kind::ALL`]; the others have none.
+    /// Creates a mix from the weights of the first kinds, in the order of [`Kind::ALL`]. All further kinds have the
+    /// weight 0.
     pub(super) fn new<const N: usize>(first: [u32; N]) -> Self {
         let mut weights = [0; Kind::ALL.len()];
         weights[..N].copy_from_slice(&first);
@@ -116,22 +117,22 @@ impl Mix {
         self.total == 0
     }
 
-    /// Returns the kinds that have a weight.
+    /// Returns the kinds with a weight above 0.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
         Kind::ALL.into_iter().filter(|kind| self.weights[*kind as usize] > 0)
     }
 
-    /// Returns true if a kind for which `is` is true has a weight.
+    /// Returns true if a kind that satisfies `is` has a weight above 0.
     pub(super) fn has(&self, is: impl Fn(Kind) -> bool) -> bool {
         self.kinds().any(is)
     }
 
-    /// Returns the share of operations of this kind, from 0 to 1.
+    /// Returns the share of the operations that are of this kind, from 0 to 1.
     pub(super) fn share(&self, kind: Kind) -> f64 {
         f64::from(self.weights[kind as usize]) / self.total as f64
     }
 
-    /// Chooses the kind of the next operation at random. The mix is not empty.
+    /// Chooses the kind of the next operation at random. The mix must not be empty.
     #[inline]
     pub(super) fn choose(&self, rng: &mut Generator) -> Kind {
         let mut at = rng.random_range(0..self.total);

@@ -25,7 +25,7 @@ const TARGET_HELP: &str = "Address of a running server, as http://host:port, for
      with JetStream, jetstream://host:port. With --protocol embedded a directory, as a path or embedded://PATH. The keys stay on it. \
      Without a target the benchmark starts a server, or opens a directory, of its own";
 
-/// Longest wait for a reply, after which a run ends as overloaded.
+/// Longest wait for a reply. After a longer one, the run ends as overloaded.
 pub(super) const GIVE_UP: Duration = Duration::from_secs(10);
 
 /// Options of `thalweg bench scenario`.
@@ -111,8 +111,8 @@ pub struct ScenarioOptions {
 }
 
 impl ScenarioOptions {
-    /// Returns the text that the options request instead of a run: the list of the built-in scenarios, or the file of
-    /// one. Returns `None` if they ask for a run.
+    /// Returns the list of the built-in scenarios, or the file of one, if the options request it. Returns `None` if
+    /// they request a run.
     pub fn printed(&self) -> Result<Option<String>, BenchError> {
         if self.list {
             let line = |(name, text): (&str, &str)| match Scenario::parse(text) {
@@ -129,12 +129,12 @@ impl ScenarioOptions {
         }
     }
 
-    /// Returns an error if the options or the file of the scenario are wrong.
+    /// Returns an error if the options or the scenario's file are wrong.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
         self.scenario().map(|_| ())
     }
 
-    /// Returns the scenario of the options: the named file, with the values that the options give instead.
+    /// Returns the named scenario. Values of the options replace those of the file.
     pub(super) fn scenario(&self) -> Result<Scenario, BenchError> {
         within("--rounds", self.rounds, 100)?;
         check_window(self.window)?;
@@ -181,7 +181,7 @@ impl ScenarioOptions {
         self.protocol.or_else(of_target).unwrap_or_default()
     }
 
-    /// Returns an error if the server cannot be reached or started over the protocol.
+    /// Returns an error if the server cannot be reached or started over this protocol.
     fn check_server(&self, protocol: WireProtocol) -> Result<(), BenchError> {
         let (start, has_target) = (&self.server.start, self.server.target.is_some());
         let starts = start.server_binary.is_some() || !start.server_arg.is_empty();
@@ -199,7 +199,7 @@ impl ScenarioOptions {
         require(cfg!(feature = "nats") || !protocol.is_nats(), "--protocol", why)
     }
 
-    /// Returns the name of the scenario as it was given.
+    /// Returns the name of the scenario as the user gave it.
     pub(super) fn name(&self) -> &str {
         self.scenario.as_deref().unwrap_or_default()
     }

@@ -1,11 +1,12 @@
-//! Protocols of a scenario's requests: their addresses, and the operations that each of them has.
+//! Protocols of a scenario's requests: their addresses, and the operations that each of them supports.
 
 use super::{file::Scenario, mix::Kind};
 use crate::native::TransportKind;
 
-/// Beginning of the address of a directory.
+/// Scheme of the address of an embedded engine's directory.
 pub(super) const EMBEDDED_SCHEME: &str = "embedded://";
-/// Maximum number of rows and of bytes of a scan over the native protocol, whose pages are limited.
+/// Maximum number of rows and maximum number of bytes of a scan over the native protocol. A scan must fit into one
+/// page.
 const MAX_PAGE: (u32, usize) = (4096, 1 << 20);
 
 /// Protocol of a scenario's requests.
@@ -31,7 +32,7 @@ pub enum WireProtocol {
 }
 
 impl WireProtocol {
-    /// Beginnings of addresses, and the protocols that they name.
+    /// Schemes of addresses, and the protocols that they name.
     pub(crate) const SCHEMES: [(&str, Self); 9] = [
         ("http://", Self::Http),
         ("redis://", Self::Resp),
@@ -44,7 +45,7 @@ impl WireProtocol {
         ("jetstream://", Self::Jetstream),
     ];
 
-    /// Returns the protocol that the beginning of an address names, if it names one.
+    /// Returns the protocol that the scheme of an address names; `None` if there is none.
     pub(super) fn of_address(text: &str) -> Option<Self> {
         Self::SCHEMES.into_iter().find(|(scheme, _)| text.starts_with(*scheme)).map(|(_, protocol)| protocol)
     }
@@ -63,7 +64,7 @@ impl WireProtocol {
         }
     }
 
-    /// Returns the client that runs on threads of its own beside the load threads, if there is one.
+    /// Returns the name of the client that runs on threads of its own beside the load threads; `None` if there is none.
     pub(super) fn client(self) -> Option<&'static str> {
         match self {
             Self::NativeTls | Self::NativeQuic => Some("TLS and QUIC run"),
@@ -82,27 +83,28 @@ impl WireProtocol {
         }
     }
 
-    /// Returns true if requests are encrypted, and the server shows a certificate.
+    /// Returns true if requests are encrypted and the server presents a certificate.
     pub(crate) fn is_encrypted(self) -> bool {
         matches!(self, Self::NativeTls | Self::NativeQuic)
     }
 
-    /// Returns true if the server is one of NATS.
+    /// Returns true if the server is a NATS server.
     pub(crate) fn is_nats(self) -> bool {
         matches!(self, Self::Nats | Self::Jetstream)
     }
 
-    /// Returns true if a program that is started can be the server.
+    /// Returns true if the benchmark can start a program as the server.
     pub(crate) fn is_served_by_programs(self) -> bool {
         self != Self::Embedded && !self.is_nats()
     }
 
-    /// Returns true if a request can name the durability level of its write.
+    /// Returns true if a request can state the durability level of its write.
     pub(crate) fn names_levels(self) -> bool {
         self != Self::Resp && !self.is_nats()
     }
 
-    /// Returns an error that names the first operation of the scenario, or the field, that the protocol does not have.
+    /// Returns an error if the protocol does not support the scenario. The error names the first unsupported operation
+    /// or field.
     pub(super) fn check(self, scenario: &Scenario) -> Result<(), String> {
         let mix = &scenario.mix;
         match self {

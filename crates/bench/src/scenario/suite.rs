@@ -35,7 +35,7 @@ use crate::{
     server::{Metrics, Stages, Target, TimedRequests, add_stages},
 };
 
-/// Rate at which a search begins if neither the options nor the file give a rate, in operations per second.
+/// Rate in operations per second at which a search begins if neither the options nor the file state a rate.
 const SEARCH_START: f64 = 1000.0;
 
 /// Runs a scenario and returns its report.
@@ -59,12 +59,12 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
     Ok(report.finish())
 }
 
-/// Values and writes of all runs.
+/// Values and ledgers of all runs.
 pub(super) struct Data {
     pub records: Arc<Records>,
-    /// Writes of the keyspace's keys.
+    /// Ledger of the writes to the keyspace's keys.
     pub ledger: Arc<Ledger>,
-    /// Puts and deletes of the cache's keys.
+    /// Ledger of the puts and deletes of the cache's keys.
     pub cache_ledger: Arc<Ledger>,
 }
 
@@ -74,27 +74,27 @@ pub(super) struct Subject<C> {
     pub codec: C,
     /// Encodes the requests that load the keys before the runs.
     pub loader: C,
-    /// Encodes the requests to the cache, if the mix uses one.
+    /// Encodes the requests to the cache; `None` if the mix uses no cache.
     pub cache: Option<C>,
-    /// Durability of the writes that load the keys, in words.
+    /// Durability in words of the writes that load the keys before the runs.
     pub loaded: &'static str,
-    /// Durability of the writes of the runs.
+    /// Durability of the writes in the runs.
     pub durability: String,
     /// Name and address of the server.
     pub name: String,
-    /// Stream, group and subject, if the mix uses one of them. They are removed before the server is stopped.
+    /// Stream, group and subject; `None` if the mix uses none of them. They are removed before the server is stopped.
     pub feed: Option<FeedRun>,
-    /// The server, if it has Thalweg's HTTP port.
+    /// The server, if it has Thalweg's HTTP port; otherwise `None`.
     pub target: Option<Target>,
-    /// The engine, if it is in this process.
+    /// The engine, if it runs in this process; otherwise `None`.
     pub embedded: Option<Embedded>,
-    /// Id of the server's process, if it is known.
+    /// Id of the server's process; `None` if it is not known.
     pub process: Option<u32>,
     pub profiler: Option<Profiler>,
 }
 
 impl<C> Subject<C> {
-    /// Returns the number of fsyncs, for the live view.
+    /// Returns the source of the number of fsyncs; `None` if it is not known.
     fn fsyncs(&self) -> Option<FsyncCount> {
         match &self.embedded {
             Some(embedded) => Some(embedded.fsync_count()),
@@ -102,7 +102,7 @@ impl<C> Subject<C> {
         }
     }
 
-    /// Reads the server's metrics, or those that the engine in this process has.
+    /// Reads the server's metrics. For an engine in this process, these have only the number of fsyncs.
     pub(super) fn metrics(&self) -> Option<Metrics> {
         match &self.embedded {
             Some(embedded) => Some(Metrics::parse(&format!("{SYNC_METRIC} {}", embedded.fsyncs()))),
@@ -111,7 +111,7 @@ impl<C> Subject<C> {
     }
 }
 
-/// A scenario for one server, with the values and the writes of all runs on it.
+/// A scenario for one server, with the values and the ledgers of all runs on it.
 pub(super) struct Suite {
     pub options: ScenarioOptions,
     pub scenario: Scenario,
@@ -119,7 +119,7 @@ pub(super) struct Suite {
 }
 
 impl Suite {
-    /// Creates the scenario of the options, before any run.
+    /// Creates the scenario that the options name, before any run.
     pub(super) fn new(options: &ScenarioOptions) -> Result<Self, BenchError> {
         let scenario = options.scenario()?;
         let data = Data {
@@ -194,9 +194,9 @@ impl Suite {
         profiler.run(label, report, progress, run)
     }
 
-    /// Returns the stages of the scenario's durable writes, if it has any.
+    /// Returns the stages of the scenario's durable writes; `None` if it has none.
     fn write_stages<C>(&self, subject: &Subject<C>, rounds: &Rounds<Counts>, account: &Account) -> Option<Stages> {
-        // A read-modify-write is two requests, so its time is not that of a write.
+        // A read-modify-write consists of two requests, so its time is not the time of a write.
         let is_write = |kind: &Kind| matches!(kind, Kind::Update | Kind::Insert);
         let kinds = || self.scenario.mix.kinds().filter(is_write);
         let response_us = rounds.median(|outcome| {
@@ -276,7 +276,7 @@ impl Suite {
         Ok(())
     }
 
-    /// Writes the keys and the records that the runs need, as setup.
+    /// Writes the keys and the records that the runs need, before the first run.
     pub(super) fn prepare<C: Codec>(
         &self,
         subject: &Subject<C>,
@@ -293,7 +293,7 @@ impl Suite {
         self.fill_stream(subject, progress)
     }
 
-    /// Writes each key once into the keyspace or the cache, as setup.
+    /// Writes each key once into the keyspace or the cache, before the runs.
     fn load_keys<C: Codec>(
         &self,
         subject: &Subject<C>,
@@ -311,7 +311,7 @@ impl Suite {
         Err(BenchError::subject(&subject.name, "loading the keys")(message))
     }
 
-    /// Appends the records that the stream has before the runs, as setup.
+    /// Appends the records that the stream has before the runs.
     fn fill_stream<C: Codec>(&self, subject: &Subject<C>, progress: &mut dyn Progress) -> Result<(), BenchError> {
         let (records, batch) = (self.scenario.feeds.records, self.scenario.feeds.sizes.batch);
         if records == 0 {
@@ -328,7 +328,7 @@ impl Suite {
         Err(BenchError::subject(&subject.name, "appending records")(message))
     }
 
-    /// Reads the whole stream and empties the group, as a check after the runs.
+    /// Checks the state after the runs: reads the whole stream, and empties the group.
     pub(super) fn verify<C: Codec>(
         &self,
         subject: &Subject<C>,
@@ -405,7 +405,7 @@ impl Suite {
     }
 }
 
-/// Performs one run, with the subscribers beside it if the mix publishes.
+/// Performs one run. If the mix publishes, the subscribers run beside it.
 pub(super) fn run_once<C: Codec>(
     subject: &Subject<C>,
     plan: &Plan<Workload<C>>,

@@ -10,7 +10,7 @@ use crate::{
     report::{Table, cells},
 };
 
-/// Returns the figures of each kind of operation.
+/// Returns the table with the figures of each kind of operation.
 pub(super) fn operations(mix: &Mix, rounds: &Rounds<Counts>) -> Table {
     let title = "figures: medians of the rounds; response times from the moment an operation was due";
     let mut table = Table::new(title);
@@ -32,12 +32,12 @@ pub(super) fn operations(mix: &Mix, rounds: &Rounds<Counts>) -> Table {
     table
 }
 
-/// Returns the response times of the operations of one kind, or of all kinds.
+/// Returns the response times of the operations of one kind; `None` means all kinds together.
 pub(super) fn times(outcome: &Outcome<Counts>, kind: Option<Kind>) -> &Latencies {
     kind.map_or(&outcome.times, |kind| &outcome.tally.times[kind as usize])
 }
 
-/// Returns the figures of the runs as a whole.
+/// Returns the table with the figures of the runs as a whole.
 pub(super) fn run_table(rounds: &Rounds<Counts>, fsyncs_per_run: f64) -> Table {
     let (rate, operations) = (rounds.rate(), |outcome: &Outcome<Counts>| outcome.tally.all_right);
     let rows_of_scan = |outcome: &Outcome<Counts>| {

@@ -1,6 +1,6 @@
-//! Servers of a scenario, over each protocol: reaching or starting one, and its durability level.
+//! Servers of a scenario, over each protocol: reaching or starting a server, and finding out its durability level.
 //!
-//! Owns: the address and the process of each kind of server, its codec, and the level that its answers name. Does not
+//! Owns: the address and the process of each kind of server, its codec, and the level that its replies name. Does not
 //! own: the embedded engine (`embedded`), or the codecs (`thalweg_load`).
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
@@ -60,7 +60,7 @@ impl Suite {
         Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
-    /// Reaches or starts the server over HTTP, with the requests of the file's table `[http]`.
+    /// Reaches or starts the server over HTTP. The requests follow the templates in the table `[http]` of the file.
     pub(super) fn by_templates(
         &self,
         scratch: &Scratch,
@@ -161,7 +161,7 @@ impl Suite {
         Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded: None, process, profiler })
     }
 
-    /// Starts a server with a native port that speaks the transport.
+    /// Starts a server whose native port uses this transport.
     fn start_native(
         &self,
         transport: TransportKind,
@@ -177,7 +177,7 @@ impl Suite {
         Target::start(binary, &data, NativePort::Free, &arguments, progress)
     }
 
-    /// Returns the place of requests to a native port.
+    /// Returns a native port as a receiver of requests.
     fn native_place(
         &self,
         transport: TransportKind,
@@ -220,13 +220,13 @@ impl Suite {
         Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded, process, profiler })
     }
 
-    /// The check of the options refuses NATS in a build without its client, so nothing calls this.
+    /// Never called: in a build without the NATS client, the check of the options rejects NATS.
     #[cfg(not(feature = "nats"))]
     pub(super) fn over_nats(&self, _: &Scratch) -> Result<Subject<NativeCodec>, BenchError> {
         unreachable!("the check of the options refuses NATS in a build without its client")
     }
 
-    /// Opens the directory of the target, or a new one, in this process.
+    /// Opens the target's directory, or a new one, as an embedded engine in this process.
     pub(super) fn in_process(&self, scratch: &Scratch) -> Result<Subject<NativeCodec>, BenchError> {
         let (options, load) = (&self.options, &self.scenario.load);
         let path = match &options.server.target {
@@ -234,7 +234,7 @@ impl Suite {
             None => scratch.path().join("data"),
         };
         let embedded = Embedded::open(&path, options.durability)?;
-        // Where a connection has its thread for itself, nothing else waits for the thread while it commits.
+        // If each connection has a thread for itself, nothing else waits for the thread while it commits.
         let is_alone = load.rate.is_none() && options.search.is_none() && load.connections <= load.threads;
         let place = embedded.place(path.display().to_string(), is_alone);
         let (codec, feed) = self.native_codec(&place, None)?;
@@ -246,7 +246,7 @@ impl Suite {
         Ok(Subject { codec, loader, cache, loaded, durability, name, feed, target, embedded, process, profiler })
     }
 
-    /// Opens the keyspace, and creates stream and group, as far as the mix uses them.
+    /// Opens the keyspace, and creates the stream and the group, if the mix uses them.
     fn native_codec(
         &self,
         place: &NativePlace,
@@ -270,7 +270,7 @@ impl Suite {
         self.scenario.mix.has(Kind::uses_cache)
     }
 
-    /// Creates the cache over HTTP, if the mix uses one; returns the requests to it.
+    /// Creates the cache over HTTP, if the mix uses one. Returns the codec of its requests; `None` without a cache.
     fn http_cache(&self, target: &Target) -> Result<Option<HttpCodec>, BenchError> {
         #[derive(Deserialize)]
         struct CacheReply {
@@ -295,7 +295,8 @@ impl Suite {
         Ok(Some(HttpCodec::cache(target.address, &target.host, name)))
     }
 
-    /// Creates the cache over the native protocol, if the mix uses one; returns the requests to it.
+    /// Creates the cache over the native protocol, if the mix uses one. Returns the codec of its requests; `None`
+    /// without a cache.
     fn native_cache(&self, place: &NativePlace) -> Result<Option<NativeCodec>, BenchError> {
         if !self.uses_cache() {
             return Ok(None);
@@ -306,7 +307,7 @@ impl Suite {
         Ok(Some(codec))
     }
 
-    /// Returns an error if the cache existed already with another capacity than the file's.
+    /// Returns an error if the cache existed before with a capacity that differs from the file's.
     fn check_capacity(&self, host: &str, found: u64) -> Result<(), BenchError> {
         let Some(wanted) = self.scenario.cache_bytes.filter(|wanted| *wanted != found) else { return Ok(()) };
         Err(BenchError::target(host)(format!(
@@ -325,7 +326,8 @@ impl Suite {
         http::start(self.options.server.start.server_binary.as_deref(), &arguments, scratch.path(), progress)
     }
 
-    /// Returns the durability level that the server names in its reply to an append, or to a put of the first key.
+    /// Returns the durability level that the server names in its reply to a put of the first key, or to an append. If
+    /// it names none, returns the level that the options request, or `unknown` if they request none.
     fn level(&self, host: &str, codec: &impl Codec, feed: Option<&FeedRun>) -> Result<String, BenchError> {
         let asked = || self.options.durability.map(|level| level.to_string());
         let mix = &self.scenario.mix;
@@ -354,7 +356,7 @@ impl Suite {
     }
 }
 
-/// Returns an address without the scheme that names the transport. A server prints its address with another one.
+/// Removes the scheme that names the transport from an address. A server prints its address with another scheme.
 fn without_transport(text: &str, transport: TransportKind) -> &str {
     let scheme = match transport {
         TransportKind::Tcp => "thalweg://",

@@ -1,4 +1,4 @@
-//! Words of a scenario's report: the conditions of the runs, and a sentence about the rounds.
+//! Texts of a scenario's report: the conditions of the runs, and a sentence about the rounds.
 //!
 //! Owns: these texts. Does not own: the tables (`tables`), or the checks (`suite`).
 
@@ -37,7 +37,7 @@ impl Suite {
     /// Returns the durability level of the scenario's writes; `None` without writes.
     fn level_of_writes<C>(&self, subject: &Subject<C>) -> Option<String> {
         let mix = &self.scenario.mix;
-        // Over RESP the level is that of the selected database, also of one that is a cache.
+        // Over RESP the level is that of the selected database, even if the database is a cache.
         let is_cached = |kind: Kind| kind.uses_cache() && self.options.protocol() != WireProtocol::Resp;
         if mix.has(|kind| kind.writes() && !is_cached(kind)) {
             return Some(subject.durability.clone());
@@ -45,8 +45,9 @@ impl Suite {
         mix.has(Kind::writes).then(|| CACHED.to_owned())
     }
 
-    /// Returns the load as comparisons name it, at the durability level of its writes. It has everything that must be
-    /// equal for a comparison, except for the server and its protocol.
+    /// Returns the description of the load for comparisons, with the durability level of its writes. It contains
+    /// everything that must be equal for a comparison. The server and its protocol are left out, because they may
+    /// differ.
     pub(super) fn sampled<C>(&self, subject: &Subject<C>) -> SampledLoad {
         let Scenario { load, keys, mix, .. } = &self.scenario;
         let mut words = format!(
@@ -80,7 +81,7 @@ impl Suite {
         SampledLoad { scenario: words, durability, pace: self.scenario.pace(), unit: "operation" }
     }
 
-    /// Describes the distribution of the operations over the keys.
+    /// Describes the distribution of the operations over the keys in words.
     fn spread(&self) -> String {
         let keys = &self.scenario.keys;
         match keys.distribution {

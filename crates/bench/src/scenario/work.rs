@@ -1,13 +1,13 @@
 //! Operations of a scenario as a protocol of the load generator: chooses them, and judges the replies.
 //!
-//! Owns: which key an operation uses, and whether a reply is right. Does not own the bytes of requests
-//! ([`Codec`]), the values ([`Records`]) and the state of the keys ([`Ledger`]).
+//! Owns: the choice of the key of an operation, and the check of its reply. Does not own: the bytes of requests
+//! ([`Codec`]), the values ([`Records`]), or the state of the keys ([`Ledger`]).
 //!
-//! A read is right if its value is one that this run wrote to the key, not older than the last write that was
-//! acknowledged before the read was sent. Replies about streams, groups and subjects are judged by the load generator's
-//! [`Feed`]. A scan is right if it has all keys of its range in order, each with a value that this run wrote to it. A
-//! read of a cache may also find nothing, which is a miss; a value that it finds must not be older than the last put or
-//! delete that was acknowledged before the read was sent.
+//! A read is right if this run wrote its value to the key, and if the value is not older than the last write that was
+//! acknowledged before the read was sent. A scan is right if it has all keys of its range in order, each with a value
+//! that this run wrote to it. A read of a cache may also find nothing, which is a miss. A value that it finds must not
+//! be older than the last put or delete that was acknowledged before the read was sent. The load generator's [`Feed`]
+//! judges replies about streams, groups and subjects.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -32,19 +32,19 @@ pub(super) struct Workload<C> {
     pub codec: C,
     /// Values of the keys.
     pub records: Arc<Records>,
-    /// Writes so far, over all runs.
+    /// Ledger of the writes so far, over all runs.
     pub ledger: Arc<Ledger>,
-    /// Stream, group and subject, if the mix uses one of them.
+    /// Stream, group and subject; `None` if the mix uses none of them.
     pub feed: Option<Arc<Feed>>,
-    /// Cache, if the mix uses one.
+    /// Keys of the cache; `None` if the mix uses no cache.
     pub cache: Option<CacheKeys<C>>,
     /// Operations with their weights.
     pub mix: Mix,
-    /// Numbers of rows of a scan.
+    /// Range of the number of rows of a scan.
     pub scan_rows: RangeInclusive<u32>,
     /// Meaning of the numbers that the key chooser draws.
     pub draws: Draws,
-    /// Part of the benchmark: loading the keys, or running the mix.
+    /// Phase of the benchmark: for example loading the keys, or running the mix.
     pub phase: ScenarioPhase,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Workload<C> {
 pub(super) struct CacheKeys<C> {
     /// Protocol of the requests to the cache. It uses the same connections as the other requests.
     pub codec: C,
-    /// Puts and deletes so far, over all runs.
+    /// Ledger of the puts and deletes so far, over all runs.
     pub ledger: Arc<Ledger>,
 }
 
@@ -62,11 +62,11 @@ pub(super) struct CacheKeys<C> {
 pub(super) enum Draws {
     /// The number is the index of a key.
     Index,
-    /// The number is the age of a key: 0 is the newest one that has a value.
+    /// The number is the age of a key. Age 0 is the newest key that has a value.
     Age,
 }
 
-/// Part of the benchmark.
+/// Phase of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScenarioPhase {
     /// Each key is written once, before the runs.
@@ -83,7 +83,7 @@ pub(super) enum ScenarioPhase {
     Drain,
 }
 
-/// A request, which is an operation or the second part of one.
+/// A request. It is an operation, or the second part of one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     kind: Kind,
@@ -93,14 +93,14 @@ pub(super) struct Request {
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Reads a value, whose version must not be below `floor`.
+    /// Reads a value. Its version must be at least `floor`.
     Read {
         floor: u32,
     },
     Write(Write),
-    /// Removes a key; the write's version has no value.
+    /// Removes a key. The delete has a version, but this version has no value.
     Delete(Write),
-    /// Reads at most `rows` of the keys below `end`, all of which have values.
+    /// Reads at most `rows` keys, all below the index `end`. All keys below `end` have values.
     Scan {
         rows: u32,
         end: u64,
@@ -109,42 +109,42 @@ enum Step {
     Feed(FeedStep),
 }
 
-/// Counts of a run in addition to those of all protocols.
+/// Counts of a run, in addition to those that all protocols have.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     /// Number of rows that scans returned.
     pub rows: u64,
-    /// Number of wrong replies that are no refusals: the server answered with a wrong value.
+    /// Number of replies with a wrong value. Refusals do not count here.
     pub wrong_values: u64,
     /// Number of reads of the cache that found nothing.
     pub misses: u64,
-    /// Number of records or messages of right replies, for each kind of operation.
+    /// Number of records or messages in right replies, for each kind of operation.
     pub records: [u64; Kind::ALL.len()],
-    /// Records with faults.
+    /// Number of records and messages with faults.
     pub faults: FeedFaults,
 }
 
 /// Details of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// The reply is right, and has this number of rows.
+    /// The reply is right. The field is the number of its rows.
     Right(u64),
-    /// The cache has no entry for the key, which is right.
+    /// The cache has no entry for the key. This is right.
     Missed,
-    /// The reply is right, and about this number of records or messages.
+    /// The reply is right. It covers this number of records or messages.
     Records(Kind, u64),
-    /// Records were fetched, and must be acknowledged.
+    /// The group delivered records. The next request must acknowledge them.
     Fetched {
-        /// Attempt of the fetch.
+        /// Number of the attempt, for the acknowledgement.
         attempt: u64,
-        /// Number of its records.
+        /// Number of delivered records.
         records: u64,
     },
     /// Some of the records in the reply have faults.
     Faulty(FeedFaults),
     /// The server refused the operation.
     Refused,
-    /// The reply has a wrong value, or none.
+    /// The reply has a wrong value, or no value.
     Wrong,
 }
 
@@ -163,7 +163,7 @@ impl<C: Codec> Workload<C> {
         Request { kind, index, step: Step::Write(self.place(kind).1.begin(index)) }
     }
 
-    /// Returns the requests to the place of a kind's keys, and the writes there.
+    /// Returns the codec and the ledger for the keys of this kind of operation: those of the cache or of the keyspace.
     #[inline]
     fn place(&self, kind: Kind) -> (&C, &Ledger) {
         match &self.cache {
@@ -188,7 +188,8 @@ impl<C: Codec> Workload<C> {
         Request { kind, index: 0, step: Step::Feed(step) }
     }
 
-    /// Returns the reply to an operation on the stream, the group or the subject, or its faults.
+    /// Checks the reply to an operation on the stream, the group or the subject. Returns its details, or its faults
+    /// with a description.
     fn judge_feed(&self, kind: Kind, step: FeedStep, content: &Content<'_>) -> Result<Reply, (Reply, String)> {
         let wrong = |text: &str| (Reply::Wrong, format!("{}: {text}", kind.name()));
         match content {
@@ -205,7 +206,7 @@ impl<C: Codec> Workload<C> {
         }
     }
 
-    /// Returns the reply to an operation on a key, or its fault.
+    /// Checks the reply to an operation on a key. Returns its details, or its fault with a description.
     fn judge_key(&self, request: Request, content: &Content<'_>) -> Result<Reply, (Reply, String)> {
         if request.kind == Kind::CacheGet && *content == Content::Missing {
             return Ok(Reply::Missed);
@@ -217,7 +218,8 @@ impl<C: Codec> Workload<C> {
         })
     }
 
-    /// Returns the number of rows in a right answer, or a description of the fault.
+    /// Checks the content of a reply to an operation on a key. Returns the number of rows if it is right, and otherwise
+    /// a description of the fault.
     fn judge(&self, request: Request, content: &Content<'_>) -> Result<u64, String> {
         let Request { kind, index, step } = request;
         let (codec, ledger) = self.place(kind);
@@ -407,7 +409,7 @@ impl<C: Codec> Protocol for Workload<C> {
             Reply::Right(rows) => counts.rows += rows,
             Reply::Missed => counts.misses += 1,
             Reply::Records(kind, records) => counts.records[kind as usize] += records,
-            // The reply to the ack is counted.
+            // A fetch that must be acknowledged is not counted here. The reply to its ack is counted.
             Reply::Refused | Reply::Fetched { .. } => {}
             Reply::Faulty(faults) => {
                 counts.wrong_values += 1;

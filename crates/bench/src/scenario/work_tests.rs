@@ -7,11 +7,11 @@ use crate::{
 };
 
 const KEYS: u64 = 1000;
-/// Number of rows that represents a miss.
+/// Number of rows with which these tests represent a miss.
 const MISSED: u64 = u64::MAX;
 
-/// A protocol whose requests are lines, and whose replies are `+` for a stored value, `x` for a deleted one, `-` for a
-/// missing key, `!` for a refusal, or `=` and bytes up to the end.
+/// A protocol for tests. Its requests are lines. A reply is `+` for a stored value, `x` for a deleted one, `-` for a
+/// missing key, `!` for a refusal, or `=` with the bytes of a value.
 #[derive(Clone, Debug)]
 struct Lines;
 
@@ -76,7 +76,7 @@ fn encoded(work: &Workload<Lines>, request: Request) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Writes a key once in the given version, acknowledged.
+/// Makes an acknowledged write of a key. Returns the written value.
 fn write(work: &Workload<Lines>, index: u64) -> Vec<u8> {
     let request = work.write(Kind::Update, index);
     answer(work, request, b"+").unwrap();
@@ -123,7 +123,7 @@ fn a_read_returns_what_was_written_and_nothing_older() {
     fails(b"!", "refused: later");
     let (head, letters) = work.records.value(7, 3);
     fails(&value(&[&head[..], letters].concat()), "only versions up to 2");
-    // A write that overlaps the read may or may not be seen.
+    // A read may or may not see a write that overlaps it.
     let third = work.write(Kind::Update, 7);
     assert_eq!(answer(&work, read, &value(&second)), Ok(0));
     assert_eq!(answer(&work, read, &value(&[&head[..], letters].concat())), Ok(0));
@@ -219,12 +219,12 @@ fn a_cache_may_forget_but_returns_nothing_older() {
     assert_eq!(answer(&work, get(), b"-"), Ok(MISSED), "the cache may have evicted the key");
     let fault = answer(&work, get(), &first).unwrap_err();
     assert!(fault.starts_with("cache_get of key 7: version 1, and version 2 was acknowledged"), "{fault}");
-    // A key of the keyspace is not the cache's key of the same name, and must not be missing.
+    // The keyspace's key has the name of the cache's key, but is another key, so it must not be missing.
     let stored = write(&work, 7);
     assert!(answer(&work, get(), &value(&stored)).unwrap_err().contains("version 1, and version 2 was acknowledged"));
     let read = Request { kind: Kind::Read, ..get() };
     assert!(answer(&work, read, b"-").unwrap_err().contains("no value"));
-    // A delete that was acknowledged hides all earlier values.
+    // After an acknowledged delete, no earlier value may be read.
     let deletes = Workload { mix: Mix::new([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]), ..work.clone() };
     let (delete, text) = next(&deletes, 7);
     assert_eq!(text, "delete 7");

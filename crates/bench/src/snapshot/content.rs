@@ -1,4 +1,4 @@
-//! Content of the database for the snapshot suite: values of which a part can be compressed and the rest cannot.
+//! Content of the database for the snapshot suite. A part of each value can be compressed, and the rest cannot.
 
 use rand::Rng as _;
 use thalweg_engine::{Database, Keyspace};
@@ -19,19 +19,19 @@ const COMMIT: u64 = 100;
 pub(super) struct Content {
     pub(super) entries: u64,
     pub(super) value_bytes: usize,
-    /// Percentage of each value that can be compressed: words of 8 bytes, each chosen among 256, so that 8 bytes hold 1
-    /// byte of information.
+    /// Percentage of each value that can be compressed. This part consists of words of 8 bytes. Each word is one of
+    /// 256, so 8 bytes hold 1 byte of information.
     pub(super) compressible: usize,
 }
 
 impl Content {
-    /// Bytes of all keys and values together.
+    /// Returns the bytes of all keys and values together.
     pub(super) fn bytes(&self) -> u64 {
         self.entries * (KEY_BYTES + self.value_bytes) as u64
     }
 
-    /// Writes the value for a seed to `out`: first its random part, then its words. The random parts of two values
-    /// differ.
+    /// Writes the value for a seed to `out`: first its random part, then its words. Values of different seeds have
+    /// different random parts.
     pub(super) fn value(&self, seed: u64, out: &mut Vec<u8>) {
         let mut rng = generator(seed);
         out.clear();

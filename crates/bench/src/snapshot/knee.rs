@@ -1,4 +1,5 @@
-//! Chooses the writers' rate: the given one, or half of the knee, the highest rate that meets the objective.
+//! Chooses the writers' rate. It is the given one, or half of the rate at the knee (the highest rate that meets the
+//! objective).
 
 use std::time::Duration;
 
@@ -13,23 +14,23 @@ use crate::{
     report::{Table, number, table},
 };
 
-/// Smallest share of the scheduled rate that the writers must reach; below it they are overloaded and their response
+/// Smallest share of the scheduled rate that the writers must reach. Below it they are overloaded, and their response
 /// times mean nothing.
 pub(super) const LEAST_OF_RATE: f64 = 0.95;
-/// Precision of the search for the knee, as a share of the rate.
+/// Relative precision of the search for the knee.
 const PRECISION: f64 = 0.05;
-/// Number of runs that the knee must pass. A rate that failed once is run again: the disks of virtual machines stop for
+/// Number of runs that the knee must pass. A rate that failed once is run again. The disks of virtual machines stop for
 /// 20 to 30 ms now and then, under any load, and one stop determines the 99th percentile of a run.
 pub(super) const REPEATS: u32 = 2;
-/// Longest time that a put may take before a run of the search is aborted, unless 20 times the objective's bound is
-/// longer.
+/// Longest time of a put before a run of the search is aborted. If 20 times the objective's bound is longer, that time
+/// applies.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Rate of the writers, and the search that determined it.
 pub(super) struct Load {
     /// Rate of the writers in puts per second. It is the same in windows with and without a snapshot.
     pub(super) rate: f64,
-    /// Highest rate that met the objective, in puts per second; `None` if the user gave the rate.
+    /// Highest rate that met the objective, in puts per second. `None` if the user gave the rate.
     pub(super) knee: Option<f64>,
     pub(super) trials: Vec<(f64, Written, Trial)>,
 }

@@ -1,14 +1,14 @@
-//! The snapshot suite: takes full snapshots of a filled database while writers run, and measures the snapshots and
-//! their effect on the writers.
+//! The snapshot suite: takes full snapshots of a filled database while writers run. It measures the snapshots and their
+//! effect on the writers.
 //!
 //! Owns: filling the database, the order of the windows, the goals, and the report. Does not own: taking one snapshot
 //! (`take`), the writers (`writers`) and the choice of their rate (`knee`), or the options (`options`).
 //!
-//! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate, on a
-//! schedule, at which the writers meet an objective repeatedly. The writers then write at half of that rate, in
-//! alternating windows without and with a snapshot; a window is as long as a snapshot takes. The figures of all windows
-//! of a kind are combined. A snapshot that was written to a file is read again and checked while there are no writers;
-//! if the check fails, the figures are not reported. The disk's own fsyncs are measured before and after.
+//! Setup fills an embedded engine and waits for its compactions. A search then finds the knee: the highest rate at
+//! which the writers, on a schedule, meet an objective repeatedly. The writers then write at half of that rate, in
+//! alternating windows without and with a snapshot. A window is as long as a snapshot takes. The figures of all windows
+//! of a kind are combined. A snapshot that was written to a file is read again and checked while there are no writers.
+//! If the check fails, the figures are not reported. The disk's own fsyncs are measured before and after.
 
 mod content;
 mod knee;
@@ -43,9 +43,9 @@ use crate::{
     stats::Summary,
 };
 
-/// Required rate of a snapshot while writers run, in bytes of keys and values per second.
+/// Goal: smallest rate of a snapshot while writers run, in bytes of keys and values per second.
 const WANTED_RATE: f64 = 300e6;
-/// Maximum ratio of the writers' 99th percentile with a snapshot to that without one.
+/// Goal: largest ratio of the writers' 99th percentiles with and without a snapshot.
 const WANTED_TIMES: f64 = 2.0;
 /// Size in bytes of the file with which the disk's own fsyncs are measured.
 const PROBE_BYTES: u64 = 16 << 20;
@@ -109,9 +109,9 @@ struct SnapshotFigures {
     /// The snapshot that was taken while there were no writers.
     alone: TakenSnapshot,
     rounds: Vec<Round>,
-    /// Durations of the disk's own fsyncs, measured before and after the rounds.
+    /// Durations of the disk's own fsyncs before and after the rounds.
     probe: Latencies,
-    /// Fsyncs per second of the disk before and after the rounds.
+    /// Rates of the disk's own fsyncs before and after the rounds, in fsyncs per second.
     probe_rates: [f64; 2],
 }
 
@@ -177,7 +177,7 @@ fn measure(
     Ok(SnapshotFigures { payload: content.bytes() as f64, load, alone, rounds, probe: times, probe_rates })
 }
 
-/// Fills a keyspace, and waits for the flushes and compactions that follow.
+/// Fills a keyspace, and waits for the end of the flushes and compactions that this causes.
 fn filled(database: &Database, content: &Content, options: &SnapshotOptions) -> Result<Keyspace, BenchError> {
     let keyspace = database.keyspace("bench").map_err(BenchError::subject(NAME, "creating a keyspace"))?;
     content.fill(database, &keyspace)?;
@@ -198,7 +198,7 @@ impl Bench<'_> {
         probe.run(&[7; 4096], Sync::Each, self.options.duration)
     }
 
-    /// Measures one window without and one with a snapshot. Which of them comes first alternates from round to round.
+    /// Measures one window without and one with a snapshot. Their order alternates from round to round.
     fn round<'a>(
         &self,
         number: u32,
@@ -216,8 +216,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Measures a window without a snapshot that is as long as the snapshot `alone` took. Rare events then have the
-    /// same chance to happen in windows without and with a snapshot.
+    /// Measures a window without a snapshot. It lasts as long as the snapshot `alone` took, so that rare events are
+    /// equally likely in windows without and with a snapshot. It lasts at least the duration that the options state.
     fn measure_writers_alone(
         &self,
         writers: &Writers<'_>,
@@ -246,7 +246,7 @@ impl Bench<'_> {
         take(self.database, self.options, &self.files.join("snapshot"))
     }
 
-    /// Calls `taking`, which takes a snapshot, and returns the snapshot after checking that it holds all entries.
+    /// Calls `taking`, which takes a snapshot. Checks that the snapshot holds all entries, and returns it.
     fn checked(&self, taking: impl FnOnce() -> Result<TakenSnapshot, BenchError>) -> Result<TakenSnapshot, BenchError> {
         let (taken, content) = (taking()?, self.content);
         let totals = taken.totals;
@@ -417,7 +417,8 @@ mod tests {
     #[test]
     fn an_objective_that_nothing_meets_is_an_error() {
         let objective = "max<1us".parse().unwrap();
-        // Long enough for an answer in each window on a busy machine. A window without one is another error.
+        // Each window is long enough for a reply even on a busy machine. A window without a reply would be another
+        // error.
         let never = SnapshotOptions { objective, duration: Duration::from_millis(300), ..small() };
         let result = run(&never, &mut Quiet);
         assert!(matches!(result, Err(BenchError::Option { option: "--objective", .. })), "{result:?}");

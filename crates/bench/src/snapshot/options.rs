@@ -76,7 +76,7 @@ fn compression(text: &str) -> Result<Compression, String> {
 }
 
 impl SnapshotOptions {
-    /// Returns the bytes per second that a snapshot may read while others write; `None` means no limit.
+    /// Returns the limit on the bytes per second that a snapshot reads while writers run; `None` for no limit.
     pub(super) fn pace(&self) -> Option<NonZeroU64> {
         NonZeroU64::new(u64::from(self.pace) * 1_000_000)
     }

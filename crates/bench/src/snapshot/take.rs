@@ -21,18 +21,18 @@ use crate::{
 /// A snapshot that was taken, with its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TakenSnapshot {
-    /// Seconds from the request of the snapshot to its last byte, including the final sync if there is a file.
+    /// Seconds from the request of the snapshot to its last byte. If there is a file, its final sync is included.
     pub(super) seconds: f64,
-    /// CPU seconds that the whole process used in that time.
+    /// CPU seconds that the whole process used while the snapshot was taken.
     pub(super) cpu_seconds: f64,
-    /// Number of entries and bytes that the snapshot reports about its content.
+    /// Number of entries and number of bytes of the content, as the snapshot reports them.
     pub(super) totals: Totals,
     pub(super) chunks: u64,
     /// Bytes of all chunks of the snapshot.
     pub(super) bytes: u64,
 }
 
-/// Takes one snapshot. `path` is the destination of its file, if the options request a file.
+/// Takes one snapshot. If the options request a file, `path` is its path.
 pub(super) fn take(database: &Database, options: &SnapshotOptions, path: &Path) -> Result<TakenSnapshot, BenchError> {
     let mut file = match options.to {
         Target::File => Some(File::create(path).map(SnapshotFile::new).map_err(BenchError::files(path))?),
@@ -71,7 +71,7 @@ pub(super) fn check(taken: &TakenSnapshot, path: &Path) -> Result<(), BenchError
         return Err(BenchError::wrong(NAME, "checking a snapshot", message));
     }
     std::fs::remove_file(path).map_err(BenchError::files(path))?;
-    // Freeing its blocks must be over before the next times are taken.
+    // The kernel frees the blocks of the removed file now, so that this does not disturb the next measurement.
     let parent = path.parent().unwrap_or(path);
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(BenchError::files(parent))
 }

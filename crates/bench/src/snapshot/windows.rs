@@ -1,10 +1,11 @@
 //! Writers' response times in windows without and with a snapshot.
 //!
-//! A *window* is a short time in which the writers write, either while a snapshot is taken or without one. Owns:
-//! [`SystemSample`], which makes a [`Window`] of the counters at its start and its end, and [`WindowSet`], which
-//! combines all windows without a snapshot, or all with one. Windows of both kinds alternate, so that disturbances of
-//! the machine affect both. The 99th percentile of a single window means little, since one stop of 20 ms is one percent
-//! of two seconds.
+//! A *window* is a short time in which the writers write, either while a snapshot is taken or without one. Windows of
+//! both kinds alternate, so that disturbances of the machine affect both. The 99th percentile of a single window means
+//! little, because one stop of 20 ms is one percent of two seconds.
+//!
+//! Owns: [`SystemSample`], which makes a [`Window`] from the counters at its start and at its end, and [`WindowSet`],
+//! which combines all windows of a kind.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::{
     usage::{self, Clocks, Meter},
 };
 
-/// Smallest number of puts from which a 99th percentile is reported.
+/// Smallest number of puts for which a 99th percentile is reported.
 pub(super) const FEWEST_PUTS: u64 = 1000;
 /// Duration in microseconds above which an fsync counts as slow. It is a bucket bound of the log's histogram.
 const SLOW_SYNC_MICROS: u64 = 4096;
@@ -31,7 +32,7 @@ pub(super) struct SystemSample<'a> {
     meter: Meter,
 }
 
-/// Writers' response times in a span of time, with the fsyncs of the log and the stolen CPU time in the same span.
+/// Response times of the writers in a span of time, with the fsyncs of the log and the steal time in this span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) written: Written,
@@ -39,10 +40,10 @@ pub(super) struct Window {
     pub(super) syncs: u64,
     /// Number of fsyncs in the window that took longer than 4.1 ms.
     pub(super) slow_syncs: u64,
-    /// CPU time that the host of the virtual machine took from its processors in the window; `None` if the kernel does
-    /// not report it.
+    /// Steal time in the window: CPU time that the host of the virtual machine took from its processors. `None` if the
+    /// kernel does not report it.
     pub(super) stolen: Option<Duration>,
-    /// State of the machine's clocks in the window.
+    /// State of the machine's clocks during the window.
     pub(super) clocks: Clocks,
 }
 
@@ -68,7 +69,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
     sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
 }
 
-/// The sum of all windows without a snapshot, or of all windows with one.
+/// The sum of all windows of a kind: without a snapshot, or with one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSet {
     windows: u64,
@@ -93,8 +94,8 @@ impl WindowSet {
         side
     }
 
-    /// Returns the 99th percentile of the response times in microseconds; NaN if there were too few puts, or fewer than
-    /// `rate` per second.
+    /// Returns the 99th percentile of the response times in microseconds. NaN if there were too few puts, or if the
+    /// writers did not keep up with `rate` puts per second.
     pub(super) fn p99(&self, rate: f64) -> f64 {
         let answered = self.times.count();
         if answered < FEWEST_PUTS || (answered as f64) < LEAST_OF_RATE * rate * self.seconds {
@@ -103,15 +104,16 @@ impl WindowSet {
         self.times.quantiles().p99_us
     }
 
-    /// Returns the percentage of all processors' time that the host of the virtual machine took.
+    /// Returns the percentage of all processors' time that the host of the virtual machine took; `None` if it is not
+    /// known.
     fn stolen_percent(&self) -> Option<f64> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         self.stolen.map(|stolen| 100.0 * stolen.as_secs_f64() / (processors * self.seconds))
     }
 }
 
-/// Creates the table of the writers' response times. It has one row for all windows without a snapshot, one for all
-/// windows with a snapshot, and one for the probe of the disk.
+/// Creates the table of the writers' response times. It has a row for the windows without a snapshot, a row for the
+/// windows with a snapshot, and a row for the probe of the disk.
 pub(super) fn table(without: &WindowSet, beside: &WindowSet, probe: &Latencies) -> Table {
     let mut table = Table::new("all windows of a kind as one, and the disk alone: 4 KiB and fdatasync");
     for (name, side) in [("none", without), ("taken", beside)] {
@@ -146,7 +148,8 @@ mod tests {
 
     #[test]
     fn the_p99_of_a_side_is_of_all_its_puts_and_not_of_its_windows() {
-        // In one window of four every put is slow: a quarter of all puts, so the median is fast and p90 is not.
+        // In one of four windows every put is slow. So a quarter of all puts are slow: the median is fast, and p90 is
+        // not.
         let windows = [window(1_000, 2000, 1.0), window(1_000, 2000, 1.0), window(1_000, 2000, 1.0)];
         let calm = WindowSet::of(windows.iter());
         assert!((calm.p99(2000.0) - 1.0).abs() < 0.01);
@@ -156,7 +159,7 @@ mod tests {
         assert!((side.times.quantiles().p50_us - 1.0).abs() < 0.01);
         assert_eq!((side.windows, side.times.count(), side.syncs, side.slow_syncs), (4, 8000, 8000, 4));
         assert!((side.seconds - 4.0).abs() < 1e-9);
-        // A stop that is 1.6 % of one window is 0.4 % of four.
+        // A stop that affects 1.6 % of the puts of one window affects 0.4 % of those of four.
         let stop =
             Window { written: Written { times: calm_but(32), seconds: 1.0, gave_up: false }, ..Window::default() };
         assert!(WindowSet::of([&stop].into_iter()).p99(2000.0) > 8.0);

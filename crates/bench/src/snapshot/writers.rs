@@ -5,7 +5,7 @@
 //! (`content`), the rate (`knee`), or the snapshot that is taken meanwhile.
 //!
 //! Each writer puts one value at a time under a random existing key. In an open loop the response time of a put counts
-//! from its scheduled time, so the delay of a put that could not begin on time is included.
+//! from its scheduled time. So if a put could not begin on time, the delay is included.
 
 use std::{
     num::NonZeroU64,
@@ -30,7 +30,7 @@ use crate::{
     tasks::{self, NextStep},
 };
 
-/// Figures of all writers in one phase.
+/// Figures of all writers in one phase of writing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
     /// Response times of the puts.
@@ -47,24 +47,25 @@ impl Written {
     }
 }
 
-/// Writers that put values into a database during the snapshot suite.
+/// The writers of the snapshot suite, which put values into a database.
 pub(super) struct Writers<'a> {
     pub(super) database: &'a AsyncDatabase,
     pub(super) keyspace: &'a Keyspace,
     pub(super) content: &'a Content,
     pub(super) options: &'a SnapshotOptions,
-    /// Seed of keys, values and schedules; each phase uses another seed.
+    /// Seed of keys, values and schedules. Each phase uses another seed.
     pub(super) seed: u64,
 }
 
-/// Begin, end and rate of one phase of writing.
+/// Clock, end and rate of one phase of writing.
 struct WritePhase {
     clock: Clock,
-    /// End of the phase in nanoseconds of its clock. Puts that are due before the end are made, however late.
+    /// End of the phase, in nanoseconds of its clock. All puts that are due before the end are made, even if they are
+    /// late.
     until: AtomicU64,
     /// Puts per second of all writers together; `None` in a closed loop.
     rate: Option<f64>,
-    /// Nanoseconds that a put may be late before all writers stop.
+    /// Response time of a put in nanoseconds above which all writers stop.
     give_up: u64,
 }
 
@@ -85,7 +86,7 @@ impl WritePhase {
         self.until.load(Ordering::Relaxed) == 0
     }
 
-    /// Counts a put whose reply has just arrived.
+    /// Counts a put whose reply has just arrived. If the put took too long, stops all writers.
     fn answered(&self, due: u64, times: &mut Latencies) {
         let took = self.clock.now().saturating_sub(due);
         times.record_nanos(took);
@@ -95,7 +96,7 @@ impl WritePhase {
     }
 }
 
-/// The puts of one writer, and the times at which they are due.
+/// The puts of one writer, with their due times.
 struct Puts<'a> {
     content: &'a Content,
     rng: Generator,
@@ -132,13 +133,13 @@ impl<'a> Puts<'a> {
 }
 
 impl Writers<'_> {
-    /// Runs the writers in a closed loop for `time`: each puts again as soon as its last put is answered.
+    /// Runs the writers in a closed loop for `time`. Each writer makes its next put after the reply to its last one.
     pub(super) fn closed(&self, time: Duration) -> Result<Written, BenchError> {
         self.run(&WritePhase::new(nanos(time), None, None), || Ok(())).map(|(written, ())| written)
     }
 
-    /// Runs the writers by a schedule of `rate` puts per second in total, for `time`, or until a put takes longer than
-    /// `give_up`.
+    /// Runs the writers by a schedule of `rate` puts per second in total for `time`. Stops early if a put takes longer
+    /// than `give_up`.
     pub(super) fn open(&self, rate: f64, time: Duration, give_up: Option<Duration>) -> Result<Written, BenchError> {
         self.run(&WritePhase::new(nanos(time), Some(rate), give_up), || Ok(())).map(|(written, ())| written)
     }
@@ -165,7 +166,8 @@ impl Writers<'_> {
         let (outcomes, done) = thread::scope(|scope| {
             let writer = |numbers: Vec<u32>| {
                 scope.spawn(move || {
-                    // Sleeps end up to 50 µs late otherwise; without it they do, which the times then show.
+                    // With the usual timer slack, sleeps end up to 50 µs late. If the kernel refuses the change, the
+                    // times show the lateness.
                     let _ = set_current_timer_slack(NonZeroU64::new(1));
                     let done = match self.options.drive {
                         WriterKind::Tasks => self.write_by_tasks(&numbers, phase),
@@ -180,7 +182,7 @@ impl Writers<'_> {
             let writers: Vec<_> = numbers.into_iter().map(writer).collect();
             let done = beside();
             let end = phase.clock.now();
-            // A failed writer has already set the end.
+            // If a writer has failed, it has already set the end.
             let _ = phase.until.compare_exchange(u64::MAX, end, Ordering::Relaxed, Ordering::Relaxed);
             let panicked = |_| Err(BenchError::subject(NAME, "putting")("a writer panicked"));
             let outcomes: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap_or_else(panicked)).collect();
@@ -212,7 +214,7 @@ impl Writers<'_> {
         Ok(times)
     }
 
-    /// Runs the writers with these numbers as tasks of the calling thread until the phase ends.
+    /// Runs the writers with these numbers as tasks on the calling thread until the phase ends.
     fn write_by_tasks(&self, numbers: &[u32], phase: &WritePhase) -> Result<Latencies, BenchError> {
         let mut times = Latencies::default();
         let mut writers: Vec<_> = numbers.iter().map(|number| Puts::new(self, *number, phase)).collect();

@@ -1,4 +1,4 @@
-//! Appends over the native protocol: each request appends one batch of records to one stream and is acknowledged at a
+//! Appends over the native protocol. Each request appends one batch of records to one stream, and is acknowledged at a
 //! durability level.
 
 use std::sync::Arc;
@@ -16,10 +16,10 @@ pub(super) struct AppendWork {
     publisher: u32,
     batch: u32,
     next: u64,
-    /// Number of records at which the publisher stops.
+    /// Number of records after which the publisher stops.
     until: u64,
     payloads: Arc<Payloads>,
-    /// Number of acknowledged records, which must be readable afterwards.
+    /// Number of acknowledged records. They must be readable afterwards.
     acked: u64,
 }
 

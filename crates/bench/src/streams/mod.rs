@@ -1,7 +1,7 @@
 //! The streams suite: durable appends and reads over the native protocol, compared with the raw speed of disk and
 //! network.
 //!
-//! An append that waits for the disk cannot be faster than a network round trip and an `fdatasync`: both are measured
+//! An append that waits for the disk cannot be faster than a network round trip and an `fdatasync`. Both are measured
 //! without a server, in the same run, with the same bytes. Acknowledged records are read back and compared, record by
 //! record, outside the timed part.
 //!

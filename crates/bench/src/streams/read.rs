@@ -1,5 +1,5 @@
-//! Reads a stream: by requests for a number of records, each from the end of the previous one, or as a tail (a
-//! subscription to the stream).
+//! Reads a stream in one of two ways: by requests, each of which continues where the previous one ended, or as a tail
+//! (a subscription to the stream).
 //!
 //! Owns: both ways of reading, and the check that a reader gets every record once and in order. Does not own: appending
 //! the records (`append`), or the scenarios (`scenario`).
@@ -25,7 +25,7 @@ use crate::{
 pub(super) struct Checker {
     payloads: Arc<Payloads>,
     runs: Runs,
-    /// Account of the messages of each publisher that were read since the stream's start.
+    /// Account of the messages of each publisher that were read since the start of the stream.
     pub account: SubscriberAccount,
     next: u64,
 }
@@ -36,7 +36,7 @@ impl Checker {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
 
-    /// Checks runs of records; returns the number of records in them.
+    /// Checks runs of records. Returns the number of records in them.
     pub(super) fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, ChannelError> {
         let mut records = 0;
         for run in runs.iter() {
@@ -60,7 +60,7 @@ impl Checker {
         Ok(records)
     }
 
-    /// Makes the checker expect the stream's first record again.
+    /// Makes the checker expect the stream's first record again, with this account.
     fn rewind(&mut self, account: SubscriberAccount) {
         self.account = account;
         self.next = 0;
@@ -88,7 +88,7 @@ pub(super) struct ReadWork {
 pub(super) enum AtStreamEnd {
     /// The reader begins again at the stream's start.
     Yes,
-    /// The reader stops: everything has been read.
+    /// The reader stops, because it has read everything.
     No,
 }
 
@@ -113,12 +113,12 @@ impl ReadWork {
         self
     }
 
-    /// Returns the account of the records that were read since the stream's start.
+    /// Returns the account of the records that were read since the start of the stream.
     pub(super) fn account(&self) -> &SubscriberAccount {
         &self.checker.account
     }
 
-    /// Returns the offset of the next record.
+    /// Returns the offset of the next record to read.
     pub(super) fn next(&self) -> u64 {
         self.checker.next
     }
@@ -166,8 +166,8 @@ impl ChannelRequests for ReadWork {
     }
 }
 
-/// Tails a stream from its start until `end` records have arrived. Returns the duration, the number of bytes received,
-/// and which records arrived.
+/// Tails a stream from its start until `end` records have arrived. Returns the duration, the number of received bytes,
+/// and the account of the records.
 pub(super) async fn tail(
     mut line: ReadyChannel,
     clock: Clock,

@@ -15,28 +15,28 @@ use crate::{
 pub(super) struct StreamFigures {
     /// Figures of the scenario's rounds.
     pub rounds: Rounds<()>,
-    /// Server counters and raw-speed measurements of each round, in addition to the server's response times and rates.
+    /// Counters of the server, and raw-speed measurements, of each round.
     pub beside: Vec<RoundProbes>,
 }
 
 /// Server counters during a round, and raw-speed measurements before it. NaN means that a value is not known.
 #[derive(Debug)]
 pub(super) struct RoundProbes {
-    /// Number of fsyncs of the server during the round, if the benchmark started the server.
+    /// Number of fsyncs of the server during the round; NaN if the benchmark did not start the server.
     pub fsyncs: f64,
     /// Bytes of zeroes that the server wrote into new log segments during the round.
     pub zeroed: f64,
     /// Bytes per second of a raw loopback stream without a server.
     pub stream: f64,
-    /// Median time of a raw loopback round trip without a server, with the bytes of a request, in microseconds.
+    /// Median time of a raw loopback round trip without a server, in microseconds. It sends the bytes of a request.
     pub round_trip_us: f64,
-    /// Median time of a raw write to the disk with the bytes of a request, including its `fdatasync`, in microseconds.
+    /// Median time of a raw write to the disk with its `fdatasync`, in microseconds. It writes the bytes of a request.
     pub fdatasync_us: f64,
 }
 
 impl RoundProbes {
-    /// Returns the requests per second that are possible if each request takes a raw round trip and a raw write with
-    /// `fdatasync`.
+    /// Returns the most requests per second that are possible if each request takes a raw round trip and a raw write
+    /// with `fdatasync`.
     fn probed_rate(&self) -> f64 {
         1e6 / (self.round_trip_us + self.fdatasync_us)
     }
@@ -98,7 +98,7 @@ pub(super) fn add(
     });
 }
 
-/// Adds remarks to the report that a reader needs in order not to misread the figures.
+/// Adds remarks to the report that prevent readers from misunderstanding the figures.
 pub(super) fn notes(report: &mut Report) {
     report.notes.push(
         "pipelined rows and rows of several publishers may pass 1/(round trip + fdatasync): requests share fsyncs then"

@@ -1,8 +1,8 @@
-//! Retention of the streams that the benchmark publishes to.
+//! Retention of the streams to which the benchmark publishes.
 //!
 //! With retention, the log reuses its segments after a while: published records are trimmed, and segments become free
-//! as fast as others are filled. Without retention, the log creates new segments, and first writes each of their bytes
-//! as a zero.
+//! as fast as others are filled. Without retention, the log creates new segments, and fills them with zeroes before it
+//! uses them.
 
 use thalweg_types::command::StreamConfig;
 
@@ -16,9 +16,8 @@ impl Retention {
         StreamConfig { max_bytes: self.0, ..StreamConfig::default() }
     }
 
-    /// Returns an offset such that the records of a stream from there on are certainly retained, given the stream's end
-    /// and the bytes of a record. At most half of the retained bytes follow the offset, so no record after it is
-    /// trimmed while it is read.
+    /// Returns an offset from which on all records of a stream are certainly retained. `end` is the end of the stream.
+    /// At most half of the retained bytes follow the offset, so no record after it is trimmed while it is read.
     pub(super) fn safe_start(self, end: u64, record_bytes: usize) -> u64 {
         let kept = self.0.map_or(u64::MAX, |bytes| bytes / 2 / (record_bytes as u64 + 5));
         end.saturating_sub(kept)

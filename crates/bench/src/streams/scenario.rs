@@ -1,4 +1,4 @@
-//! Scenarios of the streams suite, which are the lines of its report.
+//! Scenarios of the streams suite. Each scenario is a line of the report.
 
 use crate::native::TransportKind;
 
@@ -14,7 +14,7 @@ pub(super) enum StreamWork {
     },
     /// Reads pages of records one after the other, as a polling consumer does.
     Poll,
-    /// Receives records as a tail, a subscription in which the reader grants credit.
+    /// Receives records as a tail: a subscription in which the reader grants credit.
     Tail,
 }
 
@@ -29,11 +29,12 @@ pub(super) struct Scenario {
     pub payload_bytes: usize,
     /// Number of records in a request.
     pub batch: u32,
-    /// Required records per second over TCP, and over QUIC.
+    /// Goals: smallest rates over TCP and over QUIC, in records per second; `None` without goals.
     pub floor: Option<(f64, f64)>,
-    /// Required rate over TCP, as a share of `1/(round trip + fdatasync)`, both measured without a server.
+    /// Goal over TCP: smallest rate as a share of `1/(round trip + fdatasync)`. Both times are measured without a
+    /// server.
     pub of_probe: Option<f64>,
-    /// Upper bound of the required rate over QUIC, as a share of the bytes per second of a raw stream without a server.
+    /// Upper bound of the goal over QUIC, as a share of the bytes per second of a raw stream without a server.
     pub bare_share: Option<f64>,
 }
 
@@ -57,7 +58,7 @@ impl Scenario {
         matches!(self.what, StreamWork::Publish { .. })
     }
 
-    /// Returns the scenarios with goals: each publish scenario with one request in progress, and again with several.
+    /// Returns the scenarios with goals. Each publish scenario is there with one request in progress and with several.
     pub(super) fn goals() -> Vec<Self> {
         let read = |what, name: &str| Self {
             name: name.to_owned(),
@@ -89,7 +90,7 @@ impl Scenario {
         Self::publish(payload_bytes, batch, publishers, in_flight)
     }
 
-    /// Returns the required records per second over a transport.
+    /// Returns the required records per second over a transport; `None` if nothing is required.
     pub(super) fn floor(&self, carrier: TransportKind) -> Option<f64> {
         let (tcp, quic) = self.floor?;
         let floor = if carrier == TransportKind::Quic { quic } else { tcp };

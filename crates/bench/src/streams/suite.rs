@@ -76,18 +76,18 @@ pub struct StreamsOptions {
 const FILL_BATCH: u32 = 1000;
 /// Size in bytes of the records that setup publishes until the log reuses segments.
 const SEASON_RECORD_BYTES: usize = 1024;
-/// Number of log segments that must have been reused before the measurements begin.
+/// Number of segments that the log must have reused before the measurements begin.
 const REUSED: f64 = 16.0;
 /// Interval at which setup reads the number of reused segments.
 const SEASON_STEP: Duration = Duration::from_secs(1);
-/// Maximum number of checks of the reused segments before setup gives up.
+/// Maximum number of times that setup reads the number of reused segments before it gives up.
 const SEASON_STEPS: u32 = 60;
 const SETUP_TIME: Duration = Duration::from_secs(60);
 /// Size in bytes of the file with which the disk's raw speed is measured.
 const PROBE_BYTES: u64 = 64 << 20;
-/// Credit window of a tail: how much the server may send ahead of the reader.
+/// Credit window of a tail: messages and bytes that the server may send ahead of the reader.
 const WINDOW: Permit = Permit { messages: 65_536, bytes: 16 << 20 };
-/// Size of the largest request in bytes.
+/// Maximum size of a request in bytes.
 const MAX_REQUEST_BYTES: usize = 15 << 20;
 
 impl StreamsOptions {
@@ -146,7 +146,7 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     Ok(report.finish())
 }
 
-/// Judges a tail by the faults of the records that it brought, and by the clocks of its time.
+/// Judges a tail by the faults of the received records, and by the state of the clocks meanwhile.
 fn judge_tail(faults: &Faults, clocks: &Clocks) -> Validity {
     if faults.any() {
         return Validity::Errors(faults.to_string());
@@ -196,7 +196,7 @@ impl Suite<'_> {
         Ok(measured)
     }
 
-    /// Publishes records until the log reuses segments, as setup.
+    /// Publishes records until the log reuses segments, before the measurements.
     fn prefill(&mut self) -> Result<(), BenchError> {
         let before = self.reused();
         let why = "needs a server that the benchmark starts, for its metrics of reused segments: leave --target out";
@@ -224,8 +224,8 @@ impl Suite<'_> {
         self.server.metric("thalweg_log_segments_recycled_total")
     }
 
-    /// Returns the bytes of zeroes that the log has written into new segments; NaN if the benchmark did not start the
-    /// server.
+    /// Returns the number of zero bytes that the log has written into new segments; NaN if the benchmark did not start
+    /// the server.
     fn zeroed_bytes(&self) -> f64 {
         self.server.metric("thalweg_log_zeroed_bytes_total")
     }
@@ -234,9 +234,9 @@ impl Suite<'_> {
         self.server.metric("thalweg_log_syncs_total")
     }
 
-    /// Measures the raw speed without a server: a stream in bytes per second, and the medians, in microseconds, of
-    /// round trips and of disk writes with `fdatasync`, both with the bytes of a request. NaN means that a value was
-    /// not measured.
+    /// Measures the raw speed without a server. Returns the bytes per second of a stream, and the median times, in
+    /// microseconds, of a round trip and of a disk write with `fdatasync`. Both send or write the bytes of a request.
+    /// NaN means that a value was not measured.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64, f64), BenchError> {
         let (time, carrier) = (self.options.bare, self.place.carrier);
         if time.is_zero() {
@@ -258,7 +258,7 @@ impl Suite<'_> {
         CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load, server, fsyncs }
     }
 
-    /// Returns the load of a scenario, as samples name it.
+    /// Returns the description of a scenario's load for its samples.
     fn sampled(&self, scenario: &Scenario) -> SampledLoad {
         let (records, durability) = match scenario.what {
             StreamWork::Publish { .. } => (String::new(), self.options.durability.name()),
@@ -292,7 +292,7 @@ impl Suite<'_> {
         Ok(outcome)
     }
 
-    /// Reads all acknowledged records, or those that retention certainly keeps, and compares them.
+    /// Reads all acknowledged records and compares them. With retention, reads those that are certainly retained.
     fn read_back(&self, stream: StreamId, payloads: &Arc<Payloads>, acked: &[u64]) -> Result<Validity, BenchError> {
         let end = acked.iter().sum();
         let start = self.retention.safe_start(end, payloads.payload_bytes());
@@ -315,7 +315,7 @@ impl Suite<'_> {
         Ok(Validity::Errors(format!("reading back what was acked: {problem}")))
     }
 
-    /// Fills a stream with records for the readers, as setup.
+    /// Fills a stream with records for the readers, before the measurements. Returns the stream and its end.
     fn fill(&mut self, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
         let stream = self.create(&StreamConfig::default())?;
         let wanted = self.options.records;
@@ -352,7 +352,7 @@ impl Suite<'_> {
         let (time, received_bytes, account) = passed.map_err(|error| fail(error.to_string()))?;
         let validity = judge_tail(&account.faults(&[end]), &spent.clocks);
         let tally = Tally { right: end, all_right: end, received_bytes, ..Tally::default() };
-        // A reader that is always busy limits the rate, as a generator in a closed loop does.
+        // A reader that is always busy limits the rate, like a load generator in a closed loop.
         let outcome = Outcome::new(tally, time.as_secs_f64(), spent).paced(Pace::Closed);
         Ok(Outcome { validity, ..outcome })
     }

@@ -1,7 +1,7 @@
 //! Recording the allocations of a server that was built with the feature `alloc-profile`.
 //!
-//! Owns: the client's side of the conversation, and reading the stacks. Does not own: sampling, which the server does.
-//! Its module `alloc_profile` describes the conversation and the text.
+//! Owns: the client's side of the connection to the server, and reading the stacks. Does not own: sampling, which the
+//! server does. The server's module `alloc_profile` describes the messages and the text.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -18,15 +18,15 @@ use super::{
 };
 use crate::BenchError;
 
-/// First bytes that the server sends: it samples from then on.
+/// First bytes that the server sends. The server samples from then on.
 const BEGUN: &[u8] = b"begun\n";
-/// Bytes that end the recording.
+/// Bytes with which the client ends the recording.
 const END: &[u8] = b"end\n";
-/// Longest wait for the server to begin. Another recording may have to end first.
+/// Longest wait for the server to begin. The server may have to end another recording first.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for the next stack. The server reads the symbols of its program before the first one.
+/// Longest wait for the next stack. Before the first stack, the server reads the symbols of its program.
 const STACK_TIMEOUT: Duration = Duration::from_secs(120);
-/// Bytes of a MiB, the unit of the weights.
+/// Number of bytes in a MiB. The weights of the stacks are in MiB.
 const MEBIBYTE: f64 = 1_048_576.0;
 
 /// A running recording. Dropping it closes the connection, which ends the recording.
@@ -72,7 +72,7 @@ fn connect(process: u32) -> io::Result<UnixStream> {
     if begun == BEGUN { Ok(stream) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// Reads stacks, one a line: bytes, samples, thread, and functions from the outermost on, with tabs in between.
+/// Parses stacks, one on each line: bytes, samples, thread, and functions from the outermost on, separated by tabs.
 fn parse(text: impl BufRead) -> io::Result<Profile> {
     let (mut stacks, mut samples, mut nameless) = (Stacks::in_unit("MiB"), 0, 0);
     for line in text.lines() {

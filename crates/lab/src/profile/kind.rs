@@ -28,7 +28,7 @@ impl ProfileKind {
         }
     }
 
-    /// Describes the weight of the stacks in words.
+    /// Describes in words what the weight of a stack means.
     pub fn in_words(self) -> &'static str {
         match self {
             Self::Cpu => "processor time",
@@ -48,7 +48,7 @@ pub struct Profile {
     pub stacks: Stacks,
     /// Number of samples.
     pub samples: u64,
-    /// Share of the samples, from 0 to 1, of which no function of the program itself has a name, because the symbols of
-    /// the program are missing.
+    /// Share of the samples, from 0 to 1, in which no function of the program itself has a name. Names are missing if
+    /// the program has no symbols.
     pub nameless: f64,
 }

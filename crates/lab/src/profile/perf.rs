@@ -1,9 +1,9 @@
 //! Running `perf` on a process.
 //!
-//! Owns: the process of `perf`, its files, and its errors in words. Does not own: the text that it prints (`script`),
-//! or other kinds of recordings (`recording`, `alloc`).
+//! Owns: the process of `perf`, its files, and its errors in words. Does not own: the text that `perf` prints
+//! (`script`), or other kinds of recordings (`recording`, `alloc`).
 //!
-//! Invariant: a dropped recording ends `perf` and removes its files.
+//! Invariant: dropping a recording ends `perf` and removes its files.
 
 use std::{
     io::BufReader,
@@ -20,22 +20,23 @@ use super::{
 };
 use crate::BenchError;
 
-/// Samples of each thread per second, each with several kilobytes of its stack. perf states for how many events a
-/// sample stands. The number shares no factor with the timers of programs.
+/// Number of samples of each thread per second. Each sample has several kilobytes of the thread's stack. perf states
+/// the number of events that a sample represents. The number is prime, so that samples do not coincide with the timers
+/// of programs.
 const SAMPLES_PER_SECOND: &str = "199";
-/// Bytes of the stack that perf copies with each sample, from which it finds the callers.
+/// Bytes of the stack that perf copies with each sample. perf finds the callers in them.
 const STACK_BYTES: u32 = 8192;
-/// Longest wait for perf to begin; on a busy machine it takes seconds to read the kernel's symbols.
+/// Longest wait for perf to begin. On a busy machine perf takes seconds to read the kernel's symbols.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
-/// Interval at which the state of perf is looked at, which offers no event to wait for.
+/// Interval at which the state of perf is checked. perf offers no event to wait for.
 const LOOK: Duration = Duration::from_millis(20);
-/// Command that perf starts when it has begun to record. It ends together with perf. Its argument is the file that it
-/// creates.
+/// Shell command that perf starts when it has begun to record. It creates the file that its argument names, and then
+/// sleeps until perf ends it.
 const TELL: &str = "echo begun > \"$0\" && exec sleep 86400";
-/// Number of attempts to begin. perf ends without a message if a thread of the process ends while perf begins to watch
-/// it.
+/// Maximum number of attempts to begin. perf ends without a message if a thread of the process ends while perf attaches
+/// to the process.
 const ATTEMPTS: usize = 20;
-/// Longest wait for perf to write its file after it was told to end.
+/// Longest wait for perf to write its file after perf was told to end.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running `perf record` of a process. Dropping it ends perf and removes its file.
@@ -73,7 +74,7 @@ impl PerfRecording {
         attempt(|| Self::try_begin(kind, process, dir))?.map_err(|said| refused(kind, &said))
     }
 
-    /// Starts perf and waits until it records. Returns perf's message if it ends instead.
+    /// Starts perf and waits until it records. If perf ends instead, returns its message as the inner error.
     fn try_begin(kind: ProfileKind, process: u32, dir: &Path) -> Result<Result<Self, String>, BenchError> {
         let (file, errors) = (dir.join("perf.data"), dir.join("perf.errors"));
         let log = std::fs::File::create(&errors).map_err(BenchError::files(&errors))?;
@@ -92,7 +93,7 @@ impl PerfRecording {
         Ok(Ok(recording))
     }
 
-    /// Waits until perf records, which perf reports by creating a file.
+    /// Waits until perf records. perf reports this by creating the file `begun`.
     fn wait_for(&mut self, begun: &Path) -> Wait {
         let since = Instant::now();
         while !begun.exists() {
@@ -107,7 +108,7 @@ impl PerfRecording {
         Wait::Begun
     }
 
-    /// Ends the recording and reads its stacks, which can take as long as the recording.
+    /// Ends the recording and reads its stacks. Reading can take as long as the recording.
     pub(super) fn end(mut self) -> Result<Profile, BenchError> {
         let is_good = self.stop();
         let kind = self.kind;
@@ -115,7 +116,7 @@ impl PerfRecording {
             return Err(refused(kind, &std::fs::read_to_string(&self.errors).unwrap_or_default()));
         }
         let mut command = Command::new("perf");
-        // Names of inlined functions take perf minutes for a program of this size.
+        // Without `--no-inline`, perf takes minutes to find the names of inlined functions in a program of this size.
         command.args(["script", "--no-inline", "-F", "comm,tid,time,period,event,ip,sym,dso"]);
         if kind != ProfileKind::Cpu {
             command.arg("--show-switch-events");
@@ -133,7 +134,7 @@ impl PerfRecording {
         Ok(Profile { kind, stacks: script.stacks, samples: script.samples, nameless })
     }
 
-    /// Ends perf and waits until it has written its file. Returns true if it has.
+    /// Ends perf and waits until it has written its file. Returns false if it has not.
     fn stop(&mut self) -> bool {
         if let Ok(Some(_)) = self.child.try_wait() {
             return false; // perf ended by itself
@@ -154,7 +155,7 @@ impl PerfRecording {
 
 impl Drop for PerfRecording {
     fn drop(&mut self) {
-        // A killed perf would leave the process that it has started, which sleeps for a day.
+        // If perf were killed, the process that it has started would remain and sleep for a day.
         self.stop();
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -163,8 +164,8 @@ impl Drop for PerfRecording {
     }
 }
 
-/// Calls `begin`, which starts perf, again while perf ends without a message. Returns the last message of perf as the
-/// inner error.
+/// Calls `begin`, which starts perf, and repeats the call while perf ends without a message. If perf does not start,
+/// returns its last message as the inner error.
 fn attempt<T>(begin: impl Fn() -> Result<Result<T, String>, BenchError>) -> Result<Result<T, String>, BenchError> {
     for _ in 1..ATTEMPTS {
         let begun = begin()?;
@@ -180,7 +181,7 @@ fn record(kind: ProfileKind, process: u32, file: &Path) -> Command {
     command.args(["record", "--quiet", "--pid", &process.to_string(), "--output"]).arg(file);
     command.arg("--call-graph").arg(format!("dwarf,{STACK_BYTES}"));
     if kind == ProfileKind::Cpu {
-        // A clock instead of the processor's counters, which virtual machines do not have.
+        // The event is a clock. Virtual machines do not have the processor's counters.
         command.args(["--event", "cpu-clock"]);
     } else {
         command.args(["--event", "sched:sched_switch", "--switch-events"]);
@@ -200,7 +201,7 @@ fn missing(error: &std::io::Error) -> BenchError {
     BenchError::Profile { message }
 }
 
-/// Returns the error for a profile that perf did not record; `said` is what it printed.
+/// Makes the error for a profile that perf did not record. `said` is the text that perf printed.
 fn refused(kind: ProfileKind, said: &str) -> BenchError {
     let remedy = if kind == ProfileKind::Cpu {
         "run as the server's user with kernel.perf_event_paranoid at 2 or lower (sysctl), or as root"
@@ -243,7 +244,7 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(1500));
                 recording.end()
             });
-            // The threads end before a failure is reported, since the scope waits for them.
+            // The threads must end before the test reports a failure, because the scope waits for them.
             stop.store(true, Ordering::Relaxed);
             assert!(!scratch.path().join("perf.data").exists(), "the file is removed");
             Some(profile.unwrap().unwrap())
@@ -294,7 +295,7 @@ mod tests {
         let perf = recording.child.id();
         let started = std::fs::read_to_string(format!("/proc/{perf}/task/{perf}/children")).unwrap_or_default();
         drop(recording);
-        // A process that has ended stays as a zombie until its parent looks.
+        // A process that has ended stays as a zombie until its parent waits for it.
         let lives = |id: &str| {
             let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
             stat.rsplit_once(')').is_some_and(|(_, state)| !state.trim_start().starts_with(['Z', 'X']))

@@ -1,4 +1,4 @@
-//! A recording of any kind.
+//! A recording of any kind of profile.
 
 use std::path::Path;
 
@@ -38,7 +38,7 @@ impl Recording {
         }))
     }
 
-    /// Ends the recording and reads its stacks, which can take as long as the recording.
+    /// Ends the recording and reads its stacks. Reading can take as long as the recording.
     pub fn end(self) -> Result<Profile, BenchError> {
         match self.0 {
             Recorder::Perf(recording) => recording.end(),

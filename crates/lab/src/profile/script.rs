@@ -15,11 +15,11 @@ use std::{collections::HashMap, io::BufRead};
 
 use super::{kind::ProfileKind, stacks::Stacks};
 
-/// Most frames of a stack that are kept, counted from the outermost one.
+/// Maximum number of frames of a stack that are kept, counted from the outermost frame.
 const MAX_FRAMES: usize = 256;
 /// Name of a frame whose function is unknown.
 const UNKNOWN: &str = "[unknown]";
-/// Parts of the names of functions in which a thread waits for a lock that another one holds.
+/// Parts of the names of functions in which a thread waits for a lock that another thread holds.
 const LOCKS: [&str; 6] =
     ["lock_contended", "read_contended", "write_contended", "lock_slow", "lock_shared_slow", "pthread_mutex_lock"];
 
@@ -29,22 +29,23 @@ struct Head<'a> {
     thread: &'a str,
     id: u32,
     seconds: f64,
-    /// Number of events for which the sample stands; nanoseconds of processor time for `cpu-clock`. 0 for a switch.
+    /// Number of events that the sample represents. For `cpu-clock` this is nanoseconds of processor time. 0 for a
+    /// switch.
     period: u64,
     event: &'a str,
 }
 
-/// Stacks of a profile, and the share of them that perf could not read.
+/// Stacks of a profile, and the number of samples without names.
 #[derive(Debug, Default)]
 pub(super) struct Script {
-    /// Stacks by thread: the first frame is the thread's name.
+    /// Stacks of all threads. The first frame of each stack is the thread's name.
     pub stacks: Stacks,
     /// Number of samples.
     pub samples: u64,
-    /// Number of samples in which no function of the measured program could be resolved to a name.
+    /// Number of samples in which no function of the measured program has a name.
     pub nameless: u64,
-    /// Threads that stopped running at a sampled moment, by their ids: the frames, the time, and the number of switches
-    /// for which the sample stands.
+    /// Threads that have stopped running at a sampled moment, by their ids. Each has the frames, the time in seconds,
+    /// and the number of switches that the sample represents.
     stopped: HashMap<u32, (Vec<String>, f64, u64)>,
 }
 
@@ -82,10 +83,10 @@ impl Script {
         Ok(script)
     }
 
-    /// Counts a sample of a thread; `frames` begin with the innermost one.
+    /// Adds a sample of a thread. `frames` begin with the innermost frame.
     fn sample(&mut self, kind: ProfileKind, (thread, id, at): (&str, u32, f64), mut frames: Vec<String>, period: u64) {
         self.samples += 1;
-        // The outermost frames stay, so that deep stacks have the same root as others.
+        // The outermost frames are kept, so that deep stacks have the same root as other stacks.
         frames.drain(..frames.len().saturating_sub(MAX_FRAMES));
         let is_named = |frame: &String| frame.contains("::") && !frame.starts_with(UNKNOWN);
         self.nameless += u64::from(!frames.iter().any(is_named));
@@ -101,7 +102,8 @@ impl Script {
         }
     }
 
-    /// Adds the stack with which a thread had stopped, if it was sampled. The thread continues `now`.
+    /// Adds the stack with which a thread had stopped, if that moment was sampled. The thread continues at the time
+    /// `now`.
     fn continues(&mut self, kind: ProfileKind, id: u32, now: f64) {
         let Some((frames, at, period)) = self.stopped.remove(&id) else { return };
         let is_lock = || frames.iter().any(|frame| LOCKS.iter().any(|lock| frame.contains(lock)));
@@ -111,8 +113,8 @@ impl Script {
     }
 }
 
-/// Removes the kernel functions inside a system call from the frames of a waiting thread, which begin with the
-/// outermost frame. All waits end in the kernel's scheduler, so only the system call shows the purpose of the wait.
+/// Removes the kernel functions inside a system call from the frames of a waiting thread. The frames begin with the
+/// outermost one. All waits end in the kernel's scheduler, so only the system call shows the purpose of the wait.
 fn end_at_system_call(frames: &mut Vec<String>) {
     let is_call = |frame: &String| frame.contains("_sys_") && frame.ends_with("_[k]");
     if let Some(at) = frames.iter().position(is_call) {
@@ -125,7 +127,7 @@ fn head(line: &str) -> Option<Head<'_>> {
     line.match_indices(": ").find_map(|(at, _)| head_at(&line[..at], &line[at + 2..]))
 }
 
-/// Parses the first line of a sample or of a switch, which is cut between its time and its event.
+/// Parses the first line of a sample or of a switch. The caller has cut it between its time (`before`) and its event.
 fn head_at<'a>(before: &'a str, event: &'a str) -> Option<Head<'a>> {
     let (before, seconds) = before.trim_end().rsplit_once(' ')?;
     let (thread, id) = before.trim_end().rsplit_once(' ')?;
@@ -139,8 +141,8 @@ fn head_at<'a>(before: &'a str, event: &'a str) -> Option<Head<'a>> {
     Some(Head { thread: thread.trim(), id: id.parse().ok()?, seconds: seconds.parse().ok()?, period, event })
 }
 
-/// Parses a frame: an address, the function, and its file in parentheses. Functions of the kernel end with `_[k]`, as
-/// in other flame graphs.
+/// Parses a frame: an address, the function, and its file in parentheses. Names of kernel functions get the suffix
+/// `_[k]`, as in other flame graphs.
 fn frame(line: &str) -> Option<String> {
     let (_, rest) = line.trim().split_once(' ')?;
     let (function, file) = rest.rsplit_once(" (").unwrap_or((rest, ""));

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-/// Stacks of calls with their weights. A node of the tree is a function in the context of its callers.
+/// Stacks of calls with their weights, as a tree. Each node is a function in the context of its callers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stacks {
     root: Call,
     unit: &'static str,
 }
 
-/// Stacks without weight, in seconds.
+/// Empty stacks, with seconds as the unit of weights.
 impl Default for Stacks {
     fn default() -> Self {
         Self::in_unit("s")
@@ -23,12 +23,12 @@ pub struct Call {
     pub weight: f64,
     /// Weight of the stacks that end with this call.
     pub own_weight: f64,
-    /// Functions that this call calls, by name.
+    /// Calls that this function makes, by the names of the called functions.
     pub callees: BTreeMap<String, Self>,
 }
 
 impl Stacks {
-    /// Creates stacks without weight, whose weights are in this unit, such as `MiB`.
+    /// Creates empty stacks. `unit` is the unit of the weights, such as `MiB`.
     pub fn in_unit(unit: &'static str) -> Self {
         Self { root: Call::default(), unit }
     }
@@ -38,7 +38,7 @@ impl Stacks {
         self.unit
     }
 
-    /// Adds a stack of function names, the outermost one first.
+    /// Adds a stack with its weight. `frames` are function names, the outermost one first.
     pub fn add<'a>(&mut self, frames: impl IntoIterator<Item = &'a str>, weight: f64) {
         let mut call = &mut self.root;
         call.weight += weight;
@@ -52,13 +52,14 @@ impl Stacks {
         call.own_weight += weight;
     }
 
-    /// Returns the call above all stacks, whose weight is that of all of them.
+    /// Returns the root of the tree. Its weight is the sum over all stacks.
     pub fn root(&self) -> &Call {
         &self.root
     }
 
-    /// Returns the functions with the largest weights as name, weight of the stacks that end with the function, and
-    /// weight of all stacks that contain it. The first frame of each stack, the name of the thread, is left out.
+    /// Returns the `most` functions with the largest weights. Each has its name, the weight of the stacks that end with
+    /// it, and the weight of all stacks that contain it. The first frame of each stack, the name of the thread, is left
+    /// out.
     pub fn functions(&self, most: usize) -> Vec<(String, f64, f64)> {
         let mut sums = BTreeMap::new();
         for thread in self.root.callees.values() {
@@ -70,7 +71,7 @@ impl Stacks {
         all
     }
 
-    /// Returns the threads and the weights of their stacks, the largest first.
+    /// Returns the threads and the weights of their stacks, the largest weight first.
     pub fn threads(&self) -> Vec<(&str, f64)> {
         let mut all: Vec<_> = self.root.callees.iter().map(|(name, call)| (&**name, call.weight)).collect();
         all.sort_by(|left, right| right.1.total_cmp(&left.1));
@@ -78,7 +79,8 @@ impl Stacks {
     }
 }
 
-/// Adds the weights of a call and its callees to the sums of their functions. A function that calls itself counts once.
+/// Adds the weights of a call and its callees to the sums of their functions. A function that calls itself counts once
+/// in each stack.
 fn sum<'a>(sums: &mut BTreeMap<&'a str, (f64, f64)>, callers: &mut Vec<&'a str>, name: &'a str, call: &'a Call) {
     let of = sums.entry(name).or_default();
     of.0 += call.own_weight;

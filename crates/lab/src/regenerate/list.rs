@@ -1,18 +1,18 @@
-//! The runs that give the figures of docs/performance.md and docs/tuning.md, each with its command and a shorter one.
+//! The runs that give the figures of docs/performance.md and docs/tuning.md. Each has its command, and a shorter one.
 //!
 //! Owns: the list, in the order of the pages. Does not own: running the commands (`mod`, `processes`), or the figures
 //! in the pages.
 
-/// A run, and the section of docs/performance.md or docs/tuning.md that has its figures.
+/// A run, and the section of docs/performance.md or docs/tuning.md that shows its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
-    /// Name of the run's files, and its name in lists.
+    /// Name of the run, in lists and in the names of its files.
     pub name: &'static str,
-    /// Section of the page.
+    /// Title of the section in the page.
     pub section: &'static str,
-    /// Command as the page has it.
+    /// Command of the run, as the page shows it.
     pub command: Command,
-    /// Further arguments that make the run short. Its figures then only show that the run works.
+    /// Further arguments that make the run short. The figures then show only that the run works.
     pub quick: &'static str,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Figures {
 pub(super) enum Command {
     /// Arguments of `thalweg bench`, separated by blanks.
     Bench(&'static str),
-    /// Line of a shell in the root of the source tree: comparisons with other systems, examples and tests.
+    /// Shell command in the root of the source tree, for comparisons with other systems, examples and tests.
     Source(&'static str),
 }
 
@@ -33,17 +33,18 @@ const fn source(name: &'static str, section: &'static str, line: &'static str) -
     Figures { name, section, command: Command::Source(line), quick: "" }
 }
 
-/// Options for short rounds of the suites under load.
+/// Options for short rounds of the suites that generate load.
 const SHORT: &str = "--duration 300ms --warmup 100ms --rounds 1";
-/// Options for short rounds of suites over the native protocol, which also measure the machine without a server.
+/// Options for short rounds of the suites over the native protocol. `--bare` sets the time of the measurements without
+/// a server.
 const SHORT_NATIVE: &str = "--duration 300ms --warmup 100ms --rounds 1 --bare 50ms";
 
 /// Options for a short comparison.
 const SHORT_COMPARISON: &str = "--pairs 6 --duration 300ms --warmup 100ms";
-/// Section of docs/tuning.md.
+/// Title of a section of docs/tuning.md.
 const OPTIONS: &str = "Options that a comparison measures";
 
-/// All measurements, in the order of docs/performance.md, and behind them those of docs/tuning.md.
+/// All runs, in the order of docs/performance.md, and after them those of docs/tuning.md.
 pub(super) const ALL: &[Figures] = &[
     run("log", "The log", "log", "--time 50ms --rounds 2 --warm-mib 16"),
     run("log-checks", "The log", "log --only-checks --goals --durability disk --time 2s --rounds 5", ""),
@@ -221,8 +222,9 @@ const fn option(name: &'static str, arguments: &'static str) -> Figures {
 }
 
 impl Figures {
-    /// Returns the arguments of `thalweg bench`, or those of the shorter run. `None` if there is no shorter run,
-    /// because the run has no duration or measures one, and for a run that is not one of `thalweg bench`.
+    /// Returns the arguments of `thalweg bench`, or those of the shorter run if `is_quick` is true. `None` if the run
+    /// is not one of `thalweg bench`. Also `None` if there is no shorter run, because the run has no duration or
+    /// measures one.
     pub(super) fn arguments(&self, is_quick: bool) -> Option<Vec<&'static str>> {
         let Command::Bench(arguments) = self.command else { return None };
         let more = if is_quick { self.quick } else { "" };
@@ -231,7 +233,7 @@ impl Figures {
     }
 }
 
-/// Returns arguments as one types them.
+/// Formats arguments as a user types them in a shell.
 pub(super) fn quoted(arguments: &[&str]) -> String {
     let one = |argument: &&str| {
         if argument.contains(['<', '>', '\'']) { format!("'{argument}'") } else { (*argument).to_owned() }
@@ -247,11 +249,11 @@ mod tests {
 
     const PERFORMANCE: &str = include_str!("../../../../docs/performance.md");
     const TUNING: &str = include_str!("../../../../docs/tuning.md");
-    /// Sections of docs/performance.md without figures of their own.
+    /// Sections of docs/performance.md that have no figures.
     const WITHOUT_FIGURES: [&str; 2] = ["How to read it", "Goals that are missed"];
 
-    /// Returns the commands in the fenced blocks of a text, without their comments and without options that only say
-    /// where plots are written. A command that a later section repeats is returned once.
+    /// Returns the commands in the fenced blocks of a text, each once. Comments are removed, and so are options that
+    /// only name a directory for plots.
     fn documented(text: &str) -> Vec<String> {
         let (mut is_fenced, mut commands) = (false, Vec::new());
         for line in text.lines() {
@@ -275,8 +277,8 @@ mod tests {
         }
     }
 
-    /// Returns the file of a program that a line of a shell names, relative to the root of the source tree; `None` for
-    /// a line that names none in a way that this test knows.
+    /// Returns the source files of the programs that a shell command runs, relative to the root of the source tree.
+    /// `None` if this test does not recognise a program in the command.
     fn programs(line: &str) -> Option<Vec<String>> {
         let words: Vec<&str> = line.split(' ').collect();
         let behind = |option: &str| Some(*words.get(words.iter().position(|word| *word == option)? + 1)?);

@@ -1,8 +1,8 @@
 //! `thalweg bench report`: repeats the runs that give the figures of docs/performance.md and docs/tuning.md, one after
-//! the other, into a directory.
+//! the other. The reports go into a directory.
 //!
-//! Owns: the list of the runs (`list`), running each in a process of its own, so that none leaves memory or threads to
-//! the next (`processes`), and the page with links to their reports. Does not own: the suites.
+//! Owns: the list of the runs (`list`), running each in a process of its own, so that no run leaves memory or threads
+//! to the next (`processes`), and the page with links to the reports. Does not own: the suites.
 
 mod list;
 mod processes;
@@ -55,7 +55,7 @@ pub struct RegenerateOptions {
 }
 
 impl RegenerateOptions {
-    /// Returns the list of the runs if the options request it instead of running them.
+    /// Returns the list of the runs if the options request the list; `None` if they request to run them.
     pub fn printed(&self) -> Result<Option<String>, BenchError> {
         if !self.list {
             return Ok(None);
@@ -73,7 +73,7 @@ impl RegenerateOptions {
         Ok(Some(lines.join("\n")))
     }
 
-    /// Returns the runs whose names or sections the options name.
+    /// Returns the runs whose name or section the options name.
     fn wanted(&self) -> impl Iterator<Item = &'static Figures> {
         let is_wanted = move |figures: &&Figures| {
             let has = |text: &String| figures.name.contains(&**text) || figures.section.contains(&**text);
@@ -82,7 +82,8 @@ impl RegenerateOptions {
         ALL.iter().filter(is_wanted)
     }
 
-    /// Returns the runs that the options select.
+    /// Returns the runs that the options select and that can be made. Runs that need the source tree can be made only
+    /// with `--source`, and runs without a shorter form are left out with `--quick`.
     fn runs(&self) -> Result<Vec<Figures>, BenchError> {
         let is_run = |figures: &&Figures| match figures.command {
             Command::Bench(_) => figures.arguments(self.quick).is_some(),
@@ -94,14 +95,14 @@ impl RegenerateOptions {
         Ok(runs)
     }
 
-    /// Returns the names of the runs that the options name and that are left out because they need the source tree.
+    /// Returns the names of the selected runs that are left out, because they need the source tree.
     fn left_out(&self) -> Vec<&'static str> {
         let needs_source = |figures: &&Figures| matches!(figures.command, Command::Source(_)) && self.source.is_none();
         self.wanted().filter(needs_source).map(|figures| figures.name).collect()
     }
 }
 
-/// Returns an error if no run was chosen.
+/// Returns an error if no run is left.
 fn check_any<T>(runs: &[T], message: &str) -> Result<(), BenchError> {
     if runs.is_empty() {
         return Err(BenchError::Option { option: "--only", message: message.to_owned() });
@@ -109,11 +110,12 @@ fn check_any<T>(runs: &[T], message: &str) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Runs everything that the options select, and returns a report about it.
+/// Runs everything that the options select, and returns a report about the runs.
 pub fn run(options: &RegenerateOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     let runs = options.runs()?;
     let program = match &options.program {
-        // A run may have another working directory. A name without a directory is looked up on the search path.
+        // A run may have another working directory, so a relative path is made absolute. A name without a directory is
+        // searched for on `PATH`.
         Some(program) if program.components().count() > 1 => {
             std::path::absolute(program).map_err(BenchError::files(program))?
         }
@@ -166,8 +168,8 @@ fn describe(report: &mut Report, all: &[Done], is_quick: bool) {
     }
 }
 
-/// Writes the page with links to the reports. It is written after each run, so that it exists when a run is
-/// interrupted.
+/// Writes the page with links to the reports. This happens after each run, so that the page exists even if a later run
+/// is interrupted.
 fn write_index(dir: &Path, all: &[Done], is_quick: bool) -> Result<(), BenchError> {
     let entry = |done: &Done| {
         let links: Vec<String> = ["html", "json", "txt", "log"]
@@ -234,7 +236,7 @@ mod tests {
         assert!(options(&["--all"]).printed().unwrap().is_none());
     }
 
-    /// A program in place of thalweg: the engine's runs write a report, the others fail.
+    /// Script in place of thalweg: runs of the engine suite write a report, and all other runs fail.
     const PROGRAM: &str = r#"#!/bin/sh
 echo "the text of $2"
 case "$2" in engine) ;; *) echo "no such disk" >&2; exit 1 ;; esac

@@ -1,7 +1,7 @@
 //! The process of one run, and its files.
 //!
-//! Owns: starting `thalweg bench`, or a line of a shell in the source tree, and judging how it ended. Does not own:
-//! which runs are made.
+//! Owns: starting `thalweg bench`, or a shell command in the source tree, and judging how the process ended. Does not
+//! own: the selection of the runs.
 
 use std::{
     fs::{self, File},
@@ -17,9 +17,9 @@ use crate::BenchError;
 
 /// Exit code of `thalweg bench` after a check was missed.
 const MISSED: i32 = 4;
-/// Exit code of `thalweg bench` after a void run, or an error.
+/// Exit code of `thalweg bench` after a void run or an error.
 const FAILED: i32 = 1;
-/// Word of a comparison that stands for the program itself.
+/// Word in the arguments of a comparison that stands for the running program.
 const OWN_NAME: &str = "thalweg";
 
 /// Result of one run.
@@ -29,8 +29,8 @@ pub(super) struct Done {
     pub command: String,
     pub seconds: f64,
     pub outcome: Outcome,
-    /// First sentence of the report's summary, the last line of the output of a program without a report, or the reason
-    /// of a failure.
+    /// First sentence of the report's summary. For a program without a report, the last line of its output. For a
+    /// failure, its reason.
     pub said: String,
 }
 
@@ -57,27 +57,27 @@ impl Outcome {
     }
 }
 
-/// The part of a stored report that the list of reports shows.
+/// Parts of a stored report that the page with links shows.
 #[derive(Deserialize)]
 struct Stored {
     #[serde(default)]
     summary: Vec<String>,
 }
 
-/// Program and directories of all runs.
+/// Paths that all runs share: the program, the source tree and the directory of the reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places<'a> {
     /// Command that is run as `COMMAND bench`.
     pub program: &'a Path,
-    /// Root of the source tree.
+    /// Root of the source tree; `None` if it is not given.
     pub source: Option<&'a Path>,
     /// Directory of the files of all runs.
     pub into: &'a Path,
 }
 
 impl Places<'_> {
-    /// Performs a run and tells `started` its command. Its progress and its output as text are in files beside its
-    /// report.
+    /// Performs a run. Passes its command to `started` when it begins. The run's report, its progress and its output as
+    /// text are files in one directory.
     pub(super) fn run(
         self,
         figures: &Figures,
@@ -117,7 +117,7 @@ impl Places<'_> {
         self.into.join(format!("{}.{extension}", figures.name))
     }
 
-    /// Returns arguments in which the program's path stands for its name as a side of a comparison.
+    /// Returns the arguments of a comparison. The word [`OWN_NAME`] is replaced by the program's path.
     fn with_own_name<'b>(&'b self, arguments: &[&'b str]) -> Vec<&'b std::ffi::OsStr> {
         let path =
             |argument: &&'b str| if *argument == OWN_NAME { self.program.as_os_str() } else { (*argument).as_ref() };

@@ -1,4 +1,4 @@
-//! A headless Chromium that opens a page, and its observations.
+//! A headless Chromium that opens a page, and observations of the page in it.
 
 use std::{
     io::Read as _,
@@ -15,23 +15,23 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(super) struct PageObservations {
     /// Width of the viewport in CSS pixels.
     pub(super) viewport: u64,
-    /// Width of the page's content; a larger one than that of the viewport makes the page scroll sideways.
+    /// Width of the page's content in CSS pixels. If it exceeds the viewport, the page scrolls sideways.
     pub(super) content: u64,
     /// Number of drawings that are visible.
     pub(super) drawings: u64,
     /// Addresses that the page requested.
     pub(super) requests: Vec<String>,
-    /// Messages on the browser's console.
+    /// Messages that the page wrote to the browser's console.
     pub(super) console: Vec<String>,
 }
 
-/// Opens a page in a frame of each of these widths. The browser's files are in `dir`.
+/// Opens a page once in a frame of each of these widths, in CSS pixels. The browser's own files are in `dir`.
 pub(super) fn open(browser: &Path, dir: &Path, page: &str, widths: &[u64]) -> Vec<PageObservations> {
     widths.iter().map(|width| open_at(browser, dir, page, *width)).collect()
 }
 
 fn open_at(browser: &Path, dir: &Path, page: &str, width: u64) -> PageObservations {
-    // A document inside a frame has the frame's size, and this page may look into it.
+    // A document inside a frame has the frame's size. The surrounding page may inspect it.
     let page = page.replace('&', "&amp;").replace('"', "&quot;");
     let outer = format!(
         "<!doctype html><title>outer</title><body><pre id=\"seen\"></pre>\

@@ -1,4 +1,4 @@
-//! Reports in a real browser. Skipped where no Chromium is installed.
+//! Tests of reports in a real browser. They are skipped if no Chromium is installed.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::{
 /// Width of a phone and of a small laptop, in CSS pixels.
 const WIDTHS: [u64; 2] = [390, 1280];
 
-/// Returns a report with everything that a page can have, with long words and many columns.
+/// Returns a report with every kind of content, with long words and many columns.
 fn report() -> Report {
     let mut report = Report::begin("http", Path::new("."));
     report.condition("durability", "disk: synced before the reply");
@@ -84,7 +84,7 @@ fn a_page_is_clean_and_fits_a_phone_and_a_laptop() {
     }
 }
 
-/// The browser's answers are not always good: a page with every fault has all of them.
+/// Opens a page that has every fault. The observations must show all of them.
 #[test]
 fn a_bad_page_is_noticed() {
     let Some(chromium) = browser() else {

@@ -1,21 +1,22 @@
-//! Plots and sentences of a report that has none of its own, from the rates and the 99th percentiles of its tables.
+//! Plots and sentences for a report without any. They are derived from the rates and the 99th percentiles in its
+//! tables.
 
 use super::{
     Cell, Plot, Table, number,
     plots::{self, Axis, Bar},
 };
 
-/// Largest number of derived sentences.
+/// Maximum number of derived sentences.
 const MAX_SENTENCES: usize = 4;
-/// Largest number of rows of a plot; longer tables are not drawn.
+/// Maximum number of rows of a table that is drawn. Longer tables get no plot.
 const MAX_ROWS: usize = 40;
 
-/// Returns plots of the first rate and of the 99th percentile of each table with several rows.
+/// Returns plots of the first rate and of the 99th percentile of each table that has several rows.
 pub(super) fn plots_of(tables: &[Table]) -> Vec<Plot> {
     columns(tables).filter_map(|(table, column)| of_column(table, column)).collect()
 }
 
-/// Returns sentences with the lowest and the highest value of these figures.
+/// Returns sentences with the lowest and the highest value of the first rate and of the 99th percentile of each table.
 pub(super) fn sentences(tables: &[Table]) -> Vec<String> {
     let sentence = |(table, column): (&Table, usize)| {
         let rows: Vec<Bar> = table.rows.iter().filter_map(|row| bar(row, column)).collect();
@@ -30,7 +31,7 @@ fn by_value(left: &&Bar, right: &&Bar) -> std::cmp::Ordering {
     left.value.total_cmp(&right.value)
 }
 
-/// Returns the tables that can be drawn, each with the columns of the first rate and of the 99th percentile.
+/// Returns the columns that can be drawn, each with its table: the first rate and the 99th percentile.
 fn columns(tables: &[Table]) -> impl Iterator<Item = (&Table, usize)> {
     let is_drawn = |table: &&Table| (2..=MAX_ROWS).contains(&table.rows.len());
     tables.iter().filter(is_drawn).flat_map(|table| columns_of(table).into_iter().map(move |column| (table, column)))
@@ -48,12 +49,12 @@ fn of_column(table: &Table, column: usize) -> Option<Plot> {
     let name = table.columns[column];
     let file = name.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let caption = "One dot for each row of the table with this title.";
-    // A logarithmic axis shows ratios, and rows of a table often differ by orders of magnitude.
+    // A logarithmic axis shows ratios. Rows of a table often differ by orders of magnitude.
     let draw = || plots::rows(&file, &format!("{name}: {}", table.title), caption, &Axis::log(name), &rows);
     (rows.len() > 1).then(draw)
 }
 
-/// Returns the value of a row's column; its label is the text at the begin of the row.
+/// Returns the value of a row in this column. Its label consists of the texts at the start of the row.
 fn bar(row: &[Cell], column: usize) -> Option<Bar> {
     let value = match row[column] {
         Cell::Count(count) => count as f64,

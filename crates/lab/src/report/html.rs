@@ -1,13 +1,13 @@
 //! Reports as one HTML page that explains itself: a summary in words, the checks, plots, tables, the whole
-//! configuration, the meanings of words, and the report's data as JSON. The page loads nothing from elsewhere and has
-//! no script that runs.
+//! configuration, the meanings of words, and the report's data as JSON. The page loads no other file and runs no
+//! script.
 //!
 //! Owns: the page, and the division of wide tables. Does not own: the drawings (`plots`), the meanings of words
 //! (`words`), or the list of several reports (`index`).
 //!
-//! The page fits a phone, a print and a dark screen. A phone shows the narrow drawings of the plots. A table of few
-//! rows with many columns is turned, and one of many rows is cut into several side by side, so that no column is lost
-//! at the right edge. Where a table is still too wide, it scrolls within its own box.
+//! The page suits a phone, a printer and a dark screen. On a phone it shows the narrow drawings of the plots. No column
+//! is lost at the right edge: a table of few rows with many columns is turned, and one of many rows is cut into several
+//! tables. A table that is still too wide scrolls within its own box.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -17,15 +17,15 @@ use super::{
 };
 use crate::embedded;
 
-/// Largest number of columns that fit side by side at a width of 1,120 px.
+/// Maximum number of columns that fit side by side at a width of 1,120 px.
 const MAX_COLUMNS: usize = 10;
-/// Number of columns with figures in each part of a table that does not fit.
+/// Number of columns with figures in each part of a table that is cut.
 const COLUMNS_OF_PART: usize = 7;
-/// Largest number of rows of a table that is turned instead of cut.
+/// Maximum number of rows of a wide table that is turned. Tables with more rows are cut.
 const MAX_TURNED: usize = 4;
 
 impl Report {
-    /// Returns the report as one HTML page that loads nothing from elsewhere.
+    /// Returns the report as one HTML page that loads no other file.
     pub fn to_html(&self) -> String {
         let body = self.body();
         let title = self.titled(&format!("thalweg bench {}", self.suite)).into_owned();
@@ -81,7 +81,7 @@ impl Report {
         out
     }
 
-    /// Returns a title with the durability of the report, unless the title names one already.
+    /// Returns a title with the durability of the report. A title that already names a durability stays as it is.
     fn titled<'a>(&self, title: &'a str) -> Cow<'a, str> {
         match self.durability() {
             Some(level) if !title.to_lowercase().contains("durabilit") => Cow::Owned(format!("{title}, {level}")),
@@ -94,7 +94,8 @@ impl Report {
             out,
             "<h2>{}</h2>\n<figure>{}{}<figcaption>{}</figcaption></figure>",
             escaped(&self.titled(&plot.title)),
-            // Drawn by ourselves, with their words escaped. The style shows one of them.
+            // The plots are drawn by this crate with their texts escaped. The style hides either the wide or the narrow
+            // drawing.
             plot.svg,
             plot.narrow,
             escaped(&plot.caption)
@@ -133,7 +134,7 @@ impl Report {
     }
 }
 
-/// Returns the begin of a page with this title, up to its body.
+/// Returns the start of a page with this title, up to its body.
 pub(super) fn head(title: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -172,7 +173,7 @@ fn write_table(out: &mut String, table: &Table) {
     if table.rows.len() <= MAX_TURNED {
         return write_turned(out, table);
     }
-    // The first columns of text identify a row, so each part of the table repeats them.
+    // The first columns with text identify a row, so each part of the table repeats them.
     let is_text = |column: &usize| table.rows.iter().all(|row| matches!(row[*column], Cell::Text(_)));
     let keys: Vec<usize> = (0..table.columns.len()).take_while(is_text).take(3).collect();
     let figures: Vec<usize> = (keys.len()..table.columns.len()).collect();
@@ -196,7 +197,7 @@ fn write_columns(out: &mut String, table: &Table, columns: &[usize]) {
     out.push_str("</table></div>\n");
 }
 
-/// Writes a table with a line for each column. The first column becomes the heading.
+/// Writes a turned table: each column becomes a line, and the first column becomes the heading.
 fn write_turned(out: &mut String, table: &Table) {
     let _ = write!(out, "<div class=\"wide\"><table><thead><tr><th>{}", escaped(table.columns[0]));
     for row in &table.rows {

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use super::escape::escaped;
 
-/// A run in the list.
+/// A run in the list of reports.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Heading under which the page lists the run. Entries of one section are neighbours.
+    /// Heading under which the page lists the run. Entries of one section must be adjacent.
     pub section: String,
     /// Name of the run.
     pub name: String,
@@ -15,15 +15,15 @@ pub struct Entry {
     pub command: String,
     /// Outcome in words.
     pub outcome: String,
-    /// True if the outcome is good, which chooses its colour.
+    /// True if the outcome is good. It determines the colour of the outcome.
     pub is_good: bool,
     /// Result in a sentence.
     pub said: String,
-    /// Names of the run's files, which lie beside the page.
+    /// Names of the run's files. They are in the directory of the page.
     pub links: Vec<String>,
 }
 
-/// Returns the page. It loads nothing, and links only to files beside it.
+/// Returns the page with these entries. It loads no other file, and links only to files in its own directory.
 pub fn index_page(title: &str, entries: &[Entry]) -> String {
     let mut out = super::html::head(title);
     let _ = writeln!(out, "<h1>{}</h1>", escaped(title));

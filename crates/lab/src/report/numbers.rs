@@ -1,7 +1,7 @@
 //! Numbers as text, in tables and checks of reports.
 
-/// Formats a number with three significant digits, or with all digits of its whole part and thousands separators.
-/// Numbers from 0.001 to 1 have three decimal places.
+/// Formats a number with three significant digits. Numbers from 1000 on keep all digits of the whole part and get
+/// thousands separators. Numbers from 0.001 to 1 have three decimal places.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -16,7 +16,7 @@ pub fn number(value: f64) -> String {
     } else if size >= 1e-3 {
         format!("{value:.3}")
     } else if size >= 1e-6 {
-        // One decimal place more for each zero behind the point: three of them would show 0.000.
+        // Each zero after the decimal point adds one decimal place. Three places would show 0.000.
         let places = (2.0 - size.log10().floor()) as usize;
         format!("{value:.places$}")
     } else {

@@ -1,4 +1,4 @@
-//! Plots of figures over the time of their runs, from the windows that the samples contain.
+//! Plots of figures over the time of their runs. Their points are the windows of the samples.
 
 use std::collections::BTreeSet;
 
@@ -8,13 +8,14 @@ use super::{
 };
 use crate::samples::{Role, Samples};
 
-/// Largest number of runs that a plot shows; a plot of more runs has the first ones.
+/// Maximum number of runs in a plot. If there are more, the plot shows the first ones.
 const MAX_RUNS: usize = 8;
-/// Scenarios above this number get only the plot of the figure that decides.
+/// Maximum number of scenarios that get plots of all figures. With more scenarios, each gets only the plot of its
+/// deciding figure.
 const FEW_SCENARIOS: usize = 4;
 
-/// Returns plots of each scenario's rate and 99th percentile, and of the server's fsyncs and memory, over time; or only
-/// of the figure that decides if there are many scenarios.
+/// Returns plots over time of each scenario's rate and 99th percentile, and of the server's fsyncs and memory. If there
+/// are many scenarios, returns only the plots of the deciding figures.
 pub(super) fn over_time(samples: &[Samples]) -> Vec<Plot> {
     let scenarios: BTreeSet<_> = samples.iter().map(|samples| (&samples.scenario, &samples.durability)).collect();
     let is_few = scenarios.len() <= FEW_SCENARIOS;

@@ -1,7 +1,7 @@
-//! Words of reports that a reader may not know, and their meanings.
+//! Words in reports that a reader may not know, and their meanings.
 
-/// Words as they occur in reports, and the meaning that a page gives for them. The first word of a group is its
-/// heading.
+/// Groups of words as they occur in reports, and the meaning that a page shows for each group. The first word of a
+/// group is its heading.
 const WORDS: &[(&[&str], &str)] = &[
     (
         &["p50", "p90", "p99", "p99.9"],
@@ -77,7 +77,7 @@ fn contains_word(text: &str, word: &str) -> bool {
     let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     text.match_indices(word).any(|(at, _)| {
         let after = &text[at + word.len()..];
-        // "p99" is not a word of "p99.9".
+        // "p99" does not occur as a word in "p99.9".
         let goes_on = is_letter(after.chars().next()) || (after.starts_with('.') && is_letter(after.chars().nth(1)));
         !goes_on && !is_letter(text[..at].chars().next_back())
     })

@@ -1,12 +1,13 @@
-//! Appends of a run to its stream: those that were sent, and the positions of their records.
+//! Ledger of a run's appends to its stream: the appends that were sent, and the positions of their records.
 //!
 //! Owns: the numbers of appends, the known positions of their records, and the accounts of acknowledged and found
 //! records. Does not own: the texts of records (`texts`), or the deliveries of a group (`deliveries`).
 //!
-//! A position is an offset where the server gives records dense offsets, and otherwise an id that rises
-//! ([`Positions`]). Invariants: a slot is known to hold at most one append, and an append to lie in at most one slot; a
-//! record has at most one id. `end` is the end of the acknowledged records: the offset after the last one, or the
-//! highest id. An append that is sent later must lie behind it.
+//! A position is an offset if the server gives records dense offsets, and otherwise an id that rises ([`Positions`]).
+//! With offsets, a *slot* is a range of offsets with the length of an append. Invariants: each slot is known to hold at
+//! most one append, and each append is known to be in at most one slot. Each record has at most one id. `end` is the
+//! end of the acknowledged records: the offset after the last one, or the highest id. An append that is sent later must
+//! get positions after it.
 
 use std::{
     ops::Range,
@@ -27,22 +28,22 @@ use crate::random::Generator;
 /// Kind of the positions that a server gives to the records of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions {
-    /// Numbers without gaps, from 0. A read begins at an offset.
+    /// Offsets: numbers without gaps, from 0. A read begins at an offset.
     Offsets,
-    /// Numbers that rise, with gaps, above 0. A read begins after an id.
+    /// Ids: rising numbers with gaps, above 0. A read begins after an id.
     Ids,
 }
 
-/// Appends of all threads to one new stream.
+/// Ledger of the appends of all threads to one new stream.
 #[derive(Debug)]
 pub struct AppendLedger {
     batch: u64,
     issued: AtomicU64,
     end: AtomicU64,
-    /// Bits of the appends: a bit is set if its append was acknowledged.
+    /// One bit for each append. It is set if the append was acknowledged.
     acked: Numbers,
     places: RecordPositions,
-    /// Bits of the records: a bit is set if the reading of the whole stream has found its record.
+    /// One bit for each record. It is set if the reading of the whole stream has found the record.
     found: Numbers,
 }
 
@@ -50,15 +51,15 @@ pub struct AppendLedger {
 #[derive(Debug)]
 enum RecordPositions {
     Slots {
-        /// Number of each append's slot plus 1; 0 if it is not known.
+        /// Slot number of each append plus 1; 0 if the slot is not known.
         slots: Numbers,
-        /// Number of each slot's append plus 1; 0 if it is not known.
+        /// Append number of each slot plus 1; 0 if the append is not known.
         appends: Numbers,
     },
     Ids {
         /// Id of each record; 0 if it is not known.
         ids: Numbers,
-        /// Ids of all acknowledged records, in order.
+        /// Ids of all acknowledged records, in ascending order.
         sorted: Mutex<Vec<u64>>,
     },
 }
@@ -68,12 +69,12 @@ enum RecordPositions {
 pub struct Append {
     /// Number of the append, from 0.
     pub number: u64,
-    /// End of the acknowledged records at the moment of sending.
+    /// End of the acknowledged records when the append was sent.
     floor: u64,
 }
 
 impl AppendLedger {
-    /// Creates the ledger of a stream without records, to which every append adds `batch` records, at least 1.
+    /// Creates the ledger of an empty stream. Every append adds `batch` records, at least 1.
     pub fn new(batch: u32, positions: Positions) -> Self {
         let [issued, end] = [const { AtomicU64::new(0) }; 2];
         let places = match positions {
@@ -84,7 +85,7 @@ impl AppendLedger {
         Self { batch: u64::from(batch), issued, end, acked, places, found }
     }
 
-    /// Records that an append is sent.
+    /// Registers a new append that is about to be sent.
     pub fn begin(&self) -> Append {
         let floor = self.end();
         let number = self.issued.fetch_add(1, Ordering::AcqRel);
@@ -97,7 +98,7 @@ impl AppendLedger {
         append * self.batch..(append + 1) * self.batch
     }
 
-    /// Records that an append was acknowledged with the offset of its first record.
+    /// Registers the acknowledgement of an append. `first` is the offset of its first record.
     pub fn end_append(&self, append: Append, first: u64) -> Result<(), FeedFault> {
         self.acked.set_bit(append.number);
         self.end.fetch_max(first.saturating_add(self.batch), Ordering::AcqRel);
@@ -105,13 +106,13 @@ impl AppendLedger {
         if first < append.floor { Err(FeedFault::Reordered) } else { Ok(()) }
     }
 
-    /// Records that an append was acknowledged with the ids of its records.
+    /// Registers the acknowledgement of an append. `found` are the ids of its records.
     pub fn end_append_at(&self, append: Append, found: &[u64]) -> Result<(), FeedFault> {
         self.acked.set_bit(append.number);
         if let RecordPositions::Ids { sorted, .. } = &self.places {
             let mut sorted = lock(sorted);
             for id in found {
-                // Acknowledgements arrive nearly in order, so an id belongs near the end.
+                // Acknowledgements arrive nearly in order, so the place of an id is near the end.
                 let at = sorted.iter().rposition(|other| other <= id).map_or(0, |at| at + 1);
                 sorted.insert(at, *id);
             }
@@ -128,7 +129,7 @@ impl AppendLedger {
         Ok(())
     }
 
-    /// Records that a record was found at a position. Returns a fault if the record cannot be there.
+    /// Registers that a record was found at a position. Returns a fault if the record cannot be there.
     pub fn place(&self, record: u64, position: u64) -> Result<(), FeedFault> {
         let (append, at) = (record / self.batch, record % self.batch);
         let issued = self.issued.load(Ordering::Acquire);
@@ -158,8 +159,9 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the fault of a record in a reply whose previous record lies at `last`, with the number of records that
-    /// are missing in between; `None` if it follows. A read from `from` has no previous record at first.
+    /// Checks that a record in a reply follows the previous record of the reply, whose position is `last`. For the
+    /// first record `last` is `None`, and the record must follow the start `from` of the read. Returns `None` if it
+    /// follows. Otherwise returns the fault, and the number of records with this fault.
     pub fn follows(&self, from: u64, last: Option<u64>, position: u64) -> Option<(FeedFault, u64)> {
         match &self.places {
             RecordPositions::Slots { .. } => {
@@ -171,7 +173,8 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the position from which a reader continues after a reply to a read from `from`.
+    /// Returns the position at which a reader continues after a read from `from`. `last` is the position of the last
+    /// record of the reply; `None` if it had no records.
     pub fn after(&self, from: u64, last: Option<u64>) -> u64 {
         match &self.places {
             RecordPositions::Slots { .. } => last.map_or(from, |last| last.saturating_add(1)),
@@ -179,13 +182,14 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the number of records that are missing in a reply: `floor` was the end when the read of at most `limit`
-    /// records was sent, and the reply has records at the positions `seen`, in order.
+    /// Returns the number of records that are missing in the reply to a read of at most `limit` records. `floor` was
+    /// the end of the acknowledged records when the read was sent. `seen` are the positions of the records in the
+    /// reply, in order.
     pub fn missing(&self, from: u64, floor: u64, limit: u64, seen: &[u64]) -> u64 {
         let (least, found) = match &self.places {
             RecordPositions::Slots { .. } => (floor.saturating_sub(from).min(limit), seen.len()),
             RecordPositions::Ids { sorted, .. } => {
-                // A full reply says nothing about what lies behind its last record.
+                // If a reply is full, nothing can be missing after its last record.
                 let full = seen.last().filter(|_| seen.len() as u64 >= limit);
                 let bound = full.map_or(floor, |last| floor.min(*last));
                 let sorted = lock(sorted);
@@ -196,7 +200,7 @@ impl AppendLedger {
         least.saturating_sub(found as u64)
     }
 
-    /// Returns the beginning of a read that begins at any of the acknowledged records.
+    /// Returns the position for a read that begins at a random acknowledged record.
     pub fn any(&self, rng: &mut Generator) -> u64 {
         match &self.places {
             RecordPositions::Slots { .. } => rng.random_range(0..self.end().max(1)),
@@ -207,8 +211,9 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the range of a page of the whole stream: its beginning, and the end of what it may have. The pages up to
-    /// [`pages`](Self::pages) contain all records; the last one has those that were not acknowledged, if any.
+    /// Returns the range of positions of a page of the whole stream: its start, and the end of the records that it must
+    /// contain. The pages below [`pages`](Self::pages) contain all records. The last page has the records that were not
+    /// acknowledged, if any.
     pub fn page(&self, number: u64, limit: u64) -> Range<u64> {
         match &self.places {
             RecordPositions::Slots { .. } => number * limit..self.end(),
@@ -224,7 +229,7 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the number of pages of the stream, with one more that has no acknowledged records.
+    /// Returns the number of pages that contain the whole stream. The last page has no acknowledged records.
     pub fn pages(&self, limit: u64) -> u64 {
         let records = match &self.places {
             RecordPositions::Slots { .. } => self.end(),
@@ -238,7 +243,8 @@ impl AppendLedger {
         self.end.load(Ordering::Acquire)
     }
 
-    /// Records that the reading of the whole stream has found a record at a position, or returns the fault.
+    /// Registers that the reading of the whole stream has found a record at a position. Returns a fault if the record
+    /// was found before or cannot be there.
     pub fn find(&self, record: u64, position: u64) -> Result<(), FeedFault> {
         if record / self.batch < self.issued.load(Ordering::Acquire) && !self.found.set_bit(record) {
             return Err(FeedFault::Duplicated);
@@ -345,7 +351,7 @@ mod tests {
         for id in [10, 20, 30, 40] {
             ledger.end_append_at(ledger.begin(), &[id]).unwrap();
         }
-        // A record that is not acknowledged yet may be among those of a reply.
+        // A reply may contain a record that is not acknowledged yet.
         assert_eq!(ledger.missing(10, 40, 9, &[20, 25, 30, 40]), 0);
         assert_eq!(ledger.missing(10, 40, 9, &[20, 40]), 1);
         assert_eq!(ledger.missing(10, 40, 9, &[20, 30]), 1, "the reply has room, so its end is the stream's");

@@ -1,4 +1,4 @@
-//! Deliveries to the members of a consumer group, and to the subscribers of a subject.
+//! Ledgers of the deliveries to the members of a consumer group, and to the subscribers of a subject.
 
 use std::{
     collections::BTreeMap,
@@ -10,14 +10,13 @@ use super::{
     numbers::{MAX_NUMBERS, Numbers},
 };
 
-/// Deliveries of one consumer group to all its members.
+/// Ledger of the deliveries of one consumer group to all its members.
 #[derive(Debug, Default)]
 pub struct GroupLedger {
-    /// Bits of the records: a bit is set if its record was delivered, whatever number of the delivery the server has
-    /// stated.
+    /// One bit for each record. It is set if the record was delivered at least once.
     delivered: Numbers,
-    /// Bits of the records: a bit is set if the first delivery of its record has arrived. A later delivery of the same
-    /// record may arrive earlier, over another connection.
+    /// One bit for each record. It is set if the record's first delivery, by the server's count, has arrived. A later
+    /// delivery of the record may arrive earlier over another connection.
     first: Numbers,
     different: AtomicU64,
     again: AtomicU64,
@@ -25,8 +24,8 @@ pub struct GroupLedger {
 }
 
 impl GroupLedger {
-    /// Notes the delivery of a record; `deliveries` is the number of its deliveries by the server's count. A repeated
-    /// delivery is a fault if the server calls it the first.
+    /// Registers a delivery of a record. `deliveries` is the number of the record's deliveries so far, by the server's
+    /// count. If the server counts two deliveries of a record as the first, returns a fault.
     pub fn deliver(&self, record: u64, deliveries: u64) -> Result<(), FeedFault> {
         if record >= MAX_NUMBERS {
             return Err(FeedFault::Wrong);
@@ -41,12 +40,12 @@ impl GroupLedger {
         if self.first.set_bit(record) { Ok(()) } else { Err(FeedFault::Duplicated) }
     }
 
-    /// Returns the bits of the records that were delivered.
+    /// Returns the bits of the delivered records.
     pub(super) fn bits(&self) -> &Numbers {
         &self.delivered
     }
 
-    /// Records that acks came too late for this number of records.
+    /// Registers that the acks of this number of records came too late.
     pub fn lapse(&self, records: u64) {
         self.lapsed.fetch_add(records, Ordering::AcqRel);
     }
@@ -56,45 +55,45 @@ impl GroupLedger {
         self.different.load(Ordering::Acquire)
     }
 
-    /// Returns the number of deliveries after the first of a record.
+    /// Returns the number of deliveries that the server counts as repeated.
     pub fn redelivered(&self) -> u64 {
         self.again.load(Ordering::Acquire)
     }
 
-    /// Returns the number of records whose ack came too late.
+    /// Returns the number of records whose acks came too late.
     pub fn lapsed(&self) -> u64 {
         self.lapsed.load(Ordering::Acquire)
     }
 }
 
-/// Messages that one subscriber of a subject received. Messages are numbered; those of one publish follow each other.
-/// Where a server keeps no order between publishers, the numbers of each publisher's messages rise, and nothing else is
-/// sure.
+/// Ledger of the messages that one subscriber of a subject received. Messages are numbered, and the messages of one
+/// publish have consecutive numbers. If a server keeps no order between publishers, only the numbers of each
+/// publisher's messages must rise.
 #[derive(Debug)]
 pub struct SubscriberLedger {
     batch: u64,
     seen: Numbers,
     last: Option<u64>,
-    /// Last message of each publisher, if the server keeps no order between them.
+    /// Last message of each publisher. Used only if the server keeps no order between publishers.
     last_of: BTreeMap<u64, u64>,
-    /// Number of different messages that came.
+    /// Number of different messages that arrived.
     pub received: u64,
     /// Number of messages that the server reported as dropped.
     pub dropped: u64,
-    /// Faults other than losses.
+    /// Faults of messages, except losses.
     pub faults: FeedFaults,
     order: u64,
 }
 
 impl SubscriberLedger {
-    /// Creates the ledger of a subscriber to a subject on which each publish has `batch` messages.
+    /// Creates the ledger of a subscriber. Each publish to its subject has `batch` messages.
     pub fn new(batch: u32) -> Self {
         let (seen, faults) = (Numbers::default(), FeedFaults::default());
         let (last_of, batch) = (BTreeMap::new(), u64::from(batch));
         Self { batch, seen, last: None, last_of, received: 0, dropped: 0, faults, order: 0 }
     }
 
-    /// Records a message; `None` means content that the run has not sent.
+    /// Registers a received message. `None` means that the run has not sent this content.
     pub fn take(&mut self, message: Option<u64>) {
         let Some(message) = self.receive(message) else { return };
         let follows = message % self.batch == 0 || self.last.is_some_and(|last| last + 1 == message);
@@ -105,7 +104,8 @@ impl SubscriberLedger {
         self.order = (self.order ^ message).wrapping_mul(0x0100_0000_01b3);
     }
 
-    /// Records a message of one of several publishers, between which the server keeps no order.
+    /// Registers a received message of a publisher, if the server keeps no order between publishers. `None` means that
+    /// the run has not sent this content.
     pub fn take_of(&mut self, publisher: u64, message: Option<u64>) {
         let Some(message) = self.receive(message) else { return };
         if self.last_of.insert(publisher, message).is_some_and(|last| last > message) {
@@ -113,7 +113,7 @@ impl SubscriberLedger {
         }
     }
 
-    /// Counts a message, and returns its number; `None` if it has a fault.
+    /// Counts a received message, and returns its number; `None` if it is wrong or duplicated.
     fn receive(&mut self, message: Option<u64>) -> Option<u64> {
         let Some(message) = message.filter(|message| *message < MAX_NUMBERS) else {
             self.faults.add(FeedFault::Wrong, 1);
@@ -127,13 +127,13 @@ impl SubscriberLedger {
         Some(message)
     }
 
-    /// Records that the server reported dropped messages.
+    /// Registers that the server has dropped this number of messages, by its own report.
     pub fn gap(&mut self, messages: u64) {
         self.dropped += messages;
     }
 
-    /// Returns a hash of the order of all messages, if this subscriber received all of `published` and the server keeps
-    /// one order for all subscribers.
+    /// Returns a hash of the order of all messages. Returns `None` unless this subscriber received all of `published`
+    /// and the server keeps one order for all subscribers.
     pub fn order(&self, published: u64) -> Option<u64> {
         (self.received == published && self.last_of.is_empty()).then_some(self.order)
     }

@@ -9,18 +9,18 @@ use crate::Merge;
 pub enum FeedFault {
     /// An acknowledged record is not where it was acknowledged.
     Lost,
-    /// A record arrived twice, or the stream has more records than were sent.
+    /// A record arrived twice, or the stream has more records than the run has sent.
     Duplicated,
     /// A record arrived out of order.
     Reordered,
-    /// The content is none that the run has sent.
+    /// The run has not sent this content.
     Wrong,
 }
 
 /// Number of records or messages with a fault, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeedFaults {
-    /// Acknowledged ones that are missing.
+    /// Number of acknowledged records and messages that are missing.
     pub lost: u64,
     /// Number of records and messages that arrived twice, or that were never sent.
     pub duplicated: u64,
@@ -31,7 +31,7 @@ pub struct FeedFaults {
 }
 
 impl FeedFaults {
-    /// Adds records with a fault.
+    /// Adds this number of records with a fault.
     pub fn add(&mut self, fault: FeedFault, records: u64) {
         *match fault {
             FeedFault::Lost => &mut self.lost,

@@ -1,7 +1,7 @@
-//! Operations on a stream, a group and a subject: which requests they make, and whether the replies are right.
+//! Operations on a stream, a group and a subject: the choice of requests, and the check of replies.
 //!
 //! Owns: `Feed`, the choice of the next request, the judgement of each reply, and the end-to-end times. Does not own:
-//! the accounts of appends and deliveries (`appends`, `deliveries`), the bytes of requests (`protocol` and its
+//! the ledgers of appends and deliveries (`appends`, `deliveries`), the bytes of requests (`protocol` and its
 //! implementations), or the subscribers' thread (`listen`).
 
 use std::{
@@ -23,16 +23,16 @@ use super::{
 };
 use crate::{Clock, latency::Latencies, pairs::Answer, random::Generator};
 
-/// Stream, group and subject of a run, which all threads share.
+/// Stream, group and subject of a run. All threads share them.
 #[derive(Debug)]
 pub struct Feed {
     /// Protocol of the requests.
     pub protocol: Box<dyn FeedProtocol>,
     /// Sizes of records, messages and requests.
     pub sizes: FeedSizes,
-    /// Appends to the stream.
+    /// Ledger of the appends to the stream.
     pub appends: AppendLedger,
-    /// Deliveries of the group.
+    /// Ledger of the deliveries of the group.
     pub group: GroupLedger,
     texts: NumberedTexts,
     messages: NumberedTexts,
@@ -42,20 +42,20 @@ pub struct Feed {
     acked_messages: AtomicU64,
     missed: AtomicU64,
     clock: Clock,
-    /// Time at which each append and each publish was due, plus 1.
+    /// Time at which each append was due, plus 1, in nanoseconds of `clock`; 0 if the append was not sent.
     appended_at: Numbers,
+    /// Time at which each publish was due, plus 1, in nanoseconds of `clock`; 0 if the publish was not sent.
     published_at: Numbers,
-    /// Time from the begin of the next run's load to the counted part of the run, in nanoseconds; `u64::MAX` once the
-    /// load has begun.
+    /// Length of the warm-up in nanoseconds, from the start of the next run's load. `u64::MAX` once the load has begun.
     warmup: AtomicU64,
-    /// Start of the counted part of the run: the end-to-end times of records and messages that were due earlier are not
-    /// counted.
+    /// Start of the counted part of the run. End-to-end times of records and messages that were due earlier do not
+    /// count.
     counted_from: AtomicU64,
     times: [Mutex<Latencies>; 3],
 }
 
 impl Feed {
-    /// Creates a feed without records and messages.
+    /// Creates a feed whose stream and subject are empty.
     pub fn new(protocol: Box<dyn FeedProtocol>, sizes: FeedSizes, seed: u64) -> Self {
         Self {
             appends: AppendLedger::new(sizes.batch, protocol.positions()),
@@ -77,13 +77,13 @@ impl Feed {
         }
     }
 
-    /// Makes the end-to-end times of the next run count from `nanos` nanoseconds after its load has begun. Opening the
-    /// connections before that takes no part of this time.
+    /// Makes the end-to-end times of the next run count from `nanos` nanoseconds after its load has begun. The time for
+    /// opening the connections is not part of that.
     pub fn count_times_after(&self, nanos: u64) {
         self.warmup.store(nanos, Ordering::Release);
     }
 
-    /// Notes that the load begins now. Only the first thread that says so counts.
+    /// Starts the warm-up, because the load begins now. Each thread calls this, and only the first call has an effect.
     pub fn begun(&self) {
         let warmup = self.warmup.swap(u64::MAX, Ordering::AcqRel);
         if warmup < u64::MAX {
@@ -91,19 +91,19 @@ impl Feed {
         }
     }
 
-    /// Stops the counting of end-to-end times, and returns them.
+    /// Stops the counting of end-to-end times. Returns those of reads, of fetches and of messages.
     pub fn take_times(&self) -> [Latencies; 3] {
         self.warmup.store(u64::MAX, Ordering::Release);
         self.counted_from.store(u64::MAX, Ordering::Release);
         [0, 1, 2].map(|at| std::mem::take(&mut *lock(&self.times[at])))
     }
 
-    /// Returns the next append.
+    /// Returns the request for the next append.
     pub fn append(&self) -> FeedStep {
         FeedStep::Append(self.appends.begin())
     }
 
-    /// Returns the next read.
+    /// Returns the request for the next read.
     pub fn read(&self, rng: &mut Generator) -> FeedStep {
         let floor = self.appends.end();
         let (from, reader) = match self.sizes.read_from {
@@ -114,14 +114,13 @@ impl Feed {
         FeedStep::Read { from, floor, reader }
     }
 
-    /// Returns the read of a page of the stream, counted from its start. The pages up to [`pages`](Self::pages) contain
-    /// all records.
+    /// Returns the request that reads a page of the stream. The pages below [`pages`](Self::pages) contain all records.
     pub fn page(&self, number: u64) -> FeedStep {
         let range = self.appends.page(number, u64::from(self.sizes.read_records));
         FeedStep::Read { from: range.start, floor: range.end, reader: Reader::Whole }
     }
 
-    /// Returns the number of pages of the stream, with one more that has no acknowledged records.
+    /// Returns the number of pages that contain the whole stream. The last page has no acknowledged records.
     pub fn pages(&self) -> u64 {
         self.appends.pages(u64::from(self.sizes.read_records))
     }
@@ -131,18 +130,19 @@ impl Feed {
         self.appends.acked_outside(self.group.bits())
     }
 
-    /// Returns the next publish.
+    /// Returns the request for the next publish.
     pub fn publish(&self) -> FeedStep {
         FeedStep::Publish(self.publishes.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// Returns the number of messages whose publish was acknowledged, and the number of messages for which
-    /// subscriptions had no room.
+    /// Returns the number of messages whose publish was acknowledged, and the number of messages that subscriptions
+    /// missed because their queues were full.
     pub fn published(&self) -> (u64, u64) {
         (self.acked_messages.load(Ordering::Acquire), self.missed.load(Ordering::Acquire))
     }
 
-    /// Notes that a request is sent now, `late` nanoseconds after it was due.
+    /// Stores the due time of an append or a publish that is sent now. `late` is the time since it was due, in
+    /// nanoseconds.
     pub fn asked(&self, step: FeedStep, late: u64) {
         let due = || self.clock.now().saturating_sub(late) + 1;
         match step {
@@ -152,7 +152,7 @@ impl Feed {
         }
     }
 
-    /// Appends the bytes of a request.
+    /// Appends the bytes of a request to `out`.
     pub fn encode(&self, step: FeedStep, out: &mut Vec<u8>) {
         let (texts, numbers) = match step {
             FeedStep::Append(append) => (&self.texts, self.appends.records(append.number)),
@@ -165,7 +165,7 @@ impl Feed {
         self.protocol.encode(step, &self.sizes, &Texts { texts, numbers }, out);
     }
 
-    /// Decodes the reply to a request, see [`FeedProtocol::decode`].
+    /// Decodes the reply to a request, as [`FeedProtocol::decode`] describes.
     pub fn decode<'a>(&self, step: FeedStep, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String> {
         self.protocol.decode(step, &self.sizes, bytes)
     }
@@ -193,7 +193,7 @@ impl Feed {
         let FeedRecord { position, deliveries, .. } = record;
         match step {
             FeedStep::Read { from, reader, .. } => {
-                // The reader of the whole stream counts its missing records when it ends.
+                // A pass over the whole stream counts missing records at its end, so a gap in a page is no fault yet.
                 let in_order = reader != Reader::Whole || self.protocol.positions() == Positions::Ids;
                 let fault = self.appends.follows(from, reply.last, position).filter(|_| in_order);
                 if let Some((fault, records)) = fault {
@@ -223,7 +223,7 @@ impl Feed {
         reply.seen.push(position);
     }
 
-    /// Checks a reply as a whole, after its records.
+    /// Checks a reply as a whole, after the check of its records.
     fn conclude(&self, step: FeedStep, content: FeedContent, reply: &mut Records) -> Result<FeedReply, String> {
         let Records { seen, found, .. } = reply;
         let (count, batch) = (seen.len() as u64, u64::from(self.sizes.batch));
@@ -283,7 +283,8 @@ impl Feed {
         }
     }
 
-    /// Returns the number of a record that lies where it was acknowledged; otherwise `None`, and the fault is noted.
+    /// Checks the content and the position of a record. Returns its number; `None` if it has a fault, which is added to
+    /// `found`.
     fn judge_record(&self, record: FeedRecord<'_>, arrival: Arrival, found: &mut ReplyFaults) -> Option<u64> {
         let FeedRecord { position, payload, .. } = record;
         let Some(number) = payload.and_then(|payload| self.texts.number_of(payload)) else {
@@ -299,7 +300,7 @@ impl Feed {
             return None;
         }
         let batch = u64::from(self.sizes.batch);
-        // A read at random finds old records: nobody has waited for them since they were due.
+        // A read at a random position finds old records. The time since they were due is no end-to-end time.
         let is_old = arrival == Arrival::Read && self.sizes.read_from == ReadFrom::Random;
         if number % batch == 0 && arrival != Arrival::Whole && !is_old {
             self.arrived(arrival, self.appended_at.get(number / batch));
@@ -318,12 +319,13 @@ impl Feed {
         Some(number)
     }
 
-    /// Returns the publisher of a message, if the server keeps no order between publishers.
+    /// Returns the publisher of a message; `None` if the server keeps one order for all publishers.
     pub fn publisher(&self, message: u64) -> Option<u64> {
         self.protocol.publisher(message / u64::from(self.sizes.messages))
     }
 
-    /// Counts the time since a record or message was due, if it was due within the counted time.
+    /// Counts the end-to-end time since a record or message was due. Does nothing if it was due before the counted part
+    /// of the run.
     fn arrived(&self, arrival: Arrival, due: u64) {
         if due > self.counted_from.load(Ordering::Acquire) {
             lock(&self.times[arrival as usize]).record_nanos((self.clock.now() + 1).saturating_sub(due));
@@ -331,17 +333,17 @@ impl Feed {
     }
 }
 
-/// Records of a reply.
+/// Account of the records of one reply.
 #[derive(Debug, Default)]
 struct Records {
-    /// Position of the last record, or of the last one that was delivered for the first time.
+    /// Position of the last record. In a fetch, the highest position of a record that was delivered for the first time.
     last: Option<u64>,
     /// Positions of all records, in order.
     seen: Vec<u64>,
     found: ReplyFaults,
 }
 
-/// Faults that were found in a reply.
+/// Faults in one reply, and a description of the first one.
 #[derive(Debug, Default)]
 struct ReplyFaults {
     faults: FeedFaults,

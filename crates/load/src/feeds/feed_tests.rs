@@ -19,7 +19,7 @@ fn feed(read_from: ReadFrom) -> Feed {
     Feed::new(Box::new(protocol), FeedSizes { read_from, ..SIZES }, 1)
 }
 
-/// Appends batches of two records; the acknowledgements state consecutive offsets.
+/// Returns a feed with this number of appends of two records. They were acknowledged with consecutive offsets.
 fn filled(batches: u64, read_from: ReadFrom) -> Feed {
     let feed = feed(read_from);
     for batch in 0..batches {
@@ -44,7 +44,7 @@ fn text(texts: &NumberedTexts, number: u64) -> Vec<u8> {
     text
 }
 
-/// Returns the reply to a read, with records given as offset and number.
+/// Returns the reply to a read. Each record is given as its offset and its number.
 fn page(feed: &Feed, records: &[(u64, u64)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (offset, number) in records {
@@ -58,7 +58,7 @@ fn page(feed: &Feed, records: &[(u64, u64)]) -> Vec<u8> {
     body
 }
 
-/// Returns the reply to a fetch, with records given as offset, number and deliveries.
+/// Returns the reply to a fetch. Each record is given as its offset, its number and its count of deliveries.
 fn fetched(feed: &Feed, records: &[(u64, u64, u64)]) -> Vec<u8> {
     let message = |(offset, number, deliveries): &(u64, u64, u64)| {
         let payload = String::from_utf8(text(&feed.texts, *number)).unwrap().replace('"', "\\\"");

@@ -1,7 +1,7 @@
 //! Streams, groups and subjects over HTTP.
 //!
-//! Owns: the bytes of requests, and the parsing of replies and of a subscription's lines. Does not own: whether the
-//! records in a reply are right ([`super::Feed`]).
+//! Owns: the bytes of requests, and the parsing of replies and of a subscription's lines. Does not own: the check of
+//! the records in a reply ([`super::Feed`]).
 
 use std::{borrow::Cow, io::Write as _, net::SocketAddr, time::Duration};
 
@@ -18,14 +18,14 @@ use crate::{
     server::Client,
 };
 
-/// Configuration of the group. The server's maximum of records may wait for acks, so that many connections can fetch at
-/// the same time.
+/// Configuration of the group. It permits the server's maximum number of unacknowledged records, so that many
+/// connections can fetch at the same time.
 const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
 /// Header of a request whose body is JSON.
 const JSON: &str = "Content-Type: application/json\r\n";
-/// Longest wait for a reply to a request that is no load.
+/// Longest wait for a reply to a request that is not part of the load.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bound of a line of a subscription, which is one message.
+/// Maximum length in bytes of a line of a subscription. Each line is one message.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// Stream, group and subject of a run on a server, over HTTP.
@@ -38,8 +38,8 @@ pub struct HttpFeed {
 }
 
 impl HttpFeed {
-    /// Creates the stream and the group called `name`. `host` is the value of the `Host` header, and `level` the
-    /// durability level that writes request; without it the server uses its default.
+    /// Creates the stream and the group called `name` on the server. `host` is the value of the `Host` header. `level`
+    /// is the durability level that writes request; with `None` the server uses its default.
     pub fn create(
         address: SocketAddr,
         host: &str,
@@ -84,7 +84,7 @@ impl HttpFeed {
         format!("/v1/streams/{0}/groups/{0}", self.name)
     }
 
-    /// Encodes an append request whose body is lines with a total length of `len` bytes; `put` writes the lines.
+    /// Encodes an append request. `put` writes its body, which consists of lines with a total length of `len` bytes.
     #[inline]
     fn append(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
         let Self { name, host, level, .. } = self;
@@ -98,7 +98,7 @@ impl HttpFeed {
         put(out);
     }
 
-    /// Appends a read of at most `records` records and about `bytes` bytes.
+    /// Encodes a read of at most `records` records and about `bytes` bytes.
     fn read_request(&self, from: u64, records: u32, bytes: usize, out: &mut Vec<u8>) {
         let Self { name, host, .. } = self;
         write(
@@ -110,12 +110,12 @@ impl HttpFeed {
         );
     }
 
-    /// Appends a fetch of at most `records` records of the group.
+    /// Encodes a fetch of at most `records` records of the group.
     fn fetch(&self, records: u32, out: &mut Vec<u8>) {
         self.post(&self.group(), "/fetch", &format!("{{\"member\":\"bench\",\"max_records\":{records}}}"), out);
     }
 
-    /// Appends an ack of all records of an attempt.
+    /// Encodes an ack of all records of an attempt.
     fn ack(&self, attempt: u64, out: &mut Vec<u8>) {
         self.post(&self.group(), "/ack", &format!("{{\"attempts\":[{{\"attempt\":{attempt}}}]}}"), out);
     }
@@ -131,7 +131,7 @@ impl HttpFeed {
         );
     }
 
-    /// Encodes a publish request whose body is lines with a total length of `len` bytes; `put` writes the lines.
+    /// Encodes a publish request. `put` writes its body, which consists of lines with a total length of `len` bytes.
     #[inline]
     fn publish(&self, len: usize, out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
         let Self { name, host, .. } = self;
@@ -217,11 +217,11 @@ impl FeedProtocol for HttpFeed {
     }
 }
 
-/// A subscription, whose messages are lines in chunks.
+/// A subscription. Its messages are lines in the chunks of one HTTP reply.
 struct HttpSubscription {
     connection: Connection,
     has_head: bool,
-    /// Text of chunks up to the last line, which is not complete.
+    /// Text of the received chunks that is not consumed yet. Its last line may be incomplete.
     text: Vec<u8>,
 }
 
@@ -286,7 +286,7 @@ fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 /// Reply to an append.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Appended {
-    /// Number of records.
+    /// Number of appended records.
     count: u64,
     /// Offset of the first record.
     first: u64,
@@ -297,7 +297,7 @@ struct Appended {
 /// Reply to a fetch.
 #[derive(Debug, Deserialize)]
 struct Fetched<'a> {
-    /// Number of the attempt; `None` if there were no records.
+    /// Number of the attempt; `None` if no records were delivered.
     attempt: Option<u64>,
     /// Delivered records.
     #[serde(default, borrow)]
@@ -328,19 +328,19 @@ struct AckReply {
 struct Published {
     /// Number of published messages.
     messages: u64,
-    /// Number of subscriptions without room for them.
+    /// Number of subscriptions that missed the messages because their queues were full.
     missed: u64,
 }
 
 /// A line that a subscriber receives.
 #[derive(Debug, Default, Deserialize)]
 struct SubjectLine<'a> {
-    /// True in the line that confirms the subscription.
+    /// True in the line with which the server confirms the subscription.
     #[serde(default)]
     subscribed: bool,
-    /// Number of messages that were dropped at this point.
+    /// Number of messages that the server dropped at this point; `None` in other lines.
     gap: Option<u64>,
-    /// Content of a message.
+    /// Content of a message; `None` if the line is no message.
     #[serde(default, borrow)]
     payload: Option<Cow<'a, str>>,
 }
@@ -353,8 +353,8 @@ fn json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     })
 }
 
-/// Calls `each` with the offset and the payload of each record of a read in the binary form. `None` stands for a record
-/// with a key, with headers or without a payload.
+/// Calls `each` with the offset and the payload of each record of a read in the binary form. The payload is `None` if
+/// the record has a key, has headers or has no payload.
 fn records(mut body: &[u8], mut each: impl FnMut(u64, Option<&[u8]>)) -> Result<(), String> {
     const END: usize = 16;
     let cut = || "the records are cut off".to_owned();

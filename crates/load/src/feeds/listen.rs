@@ -1,4 +1,4 @@
-//! Subscribers of a subject, on one thread of their own while the load runs.
+//! Subscribers of a subject. They share one thread of their own while the load runs.
 
 use std::{
     io::{self, ErrorKind},
@@ -23,12 +23,12 @@ use crate::{
 
 /// Longest wait for the server to accept the subscriptions.
 const SETUP: Duration = Duration::from_secs(10);
-/// Time without a message after which the missing messages count as lost.
+/// Time without a message after which missing messages count as lost.
 const QUIET: Duration = Duration::from_secs(2);
-/// Longest wait for events, in nanoseconds, before the thread checks whether it should stop.
+/// Longest wait for events in nanoseconds. After each wait, the thread checks if it must stop.
 const WAIT: u64 = 20_000_000;
 
-/// Running subscribers.
+/// Handle of running subscribers.
 #[derive(Debug)]
 pub struct Listening {
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ struct Shared {
     stop: AtomicBool,
     /// Number of subscriptions that the server has accepted.
     accepted: AtomicU64,
-    /// Number of messages, received or reported as dropped, over all subscribers.
+    /// Number of messages that were received or reported as dropped, summed over all subscribers.
     messages: AtomicU64,
 }
 
@@ -52,8 +52,8 @@ struct Subscriber {
 }
 
 impl Listening {
-    /// Opens subscriptions to the feed's subject, and waits until the server, which errors name `host`, has accepted
-    /// all of them.
+    /// Opens subscriptions to the feed's subject, and waits until the server has accepted all of them. Errors name the
+    /// server as `host`.
     pub fn start(host: &str, subscribers: usize, feed: &Arc<Feed>) -> Result<Self, BenchError> {
         let mut opened = Vec::new();
         for _ in 0..subscribers {
@@ -84,7 +84,7 @@ impl Listening {
     }
 
     /// Waits until each subscriber has received `published` messages, or until no more messages arrive. Returns the
-    /// messages that each has received, or the reason why the subscriptions ended.
+    /// ledger of each subscriber. If the subscriptions have ended early, returns the reason.
     pub fn finish(self, published: u64, subscribers: usize) -> Result<Vec<SubscriberLedger>, String> {
         let (mut seen, mut since) = (0, Instant::now());
         while seen < published * subscribers as u64 && since.elapsed() < QUIET && !self.thread.is_finished() {
@@ -147,7 +147,7 @@ impl Subscriber {
                 };
                 shared.messages.fetch_add(messages, Ordering::AcqRel);
             })?;
-            // Pongs and credit, which fit into the socket's buffer.
+            // Only pongs and credit are sent, and they fit into the socket's buffer.
             subscription.connection().send().map_err(|error| error.to_string())?;
             if more == MoreInput::No {
                 return Ok(());

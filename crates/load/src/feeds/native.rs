@@ -1,7 +1,7 @@
-//! Streams, groups and subjects over the native protocol, over TCP, and streams and groups in this process.
+//! Streams, groups and subjects over the native protocol, over TCP. Streams and groups also in this process.
 //!
 //! Owns: the bytes of requests and replies, and a subscription with its credit. Does not own: connections and the
-//! frames around replies ([`NativePlace`]), and whether the records in a reply are right ([`super::Feed`]).
+//! frames around replies ([`NativePlace`]), or the check of the records in a reply ([`super::Feed`]).
 
 use std::borrow::Cow;
 
@@ -30,11 +30,11 @@ use crate::{
     pairs::{Answer, Content, shown},
 };
 
-/// Name of the member that fetches.
+/// Name of the group's member that fetches.
 const MEMBER: &str = "bench";
-/// Maximum number of records of the group that may wait for acks, so that many connections can fetch at the same time.
+/// Maximum number of unacknowledged records of the group, so that many connections can fetch at the same time.
 const MAX_PENDING: u32 = 100_000;
-/// Credit of a subscription.
+/// Credit of a subscription: messages and bytes that the server may send ahead.
 const WINDOW: Permit = Permit { messages: 100_000, bytes: 16 << 20 };
 
 /// Stream, group and subject of a run on a server, over the native protocol.
@@ -48,7 +48,8 @@ pub struct NativeFeed {
 }
 
 impl NativeFeed {
-    /// Creates the stream and the group called `name`. Writes request `level`; without it the server uses its default.
+    /// Creates the stream and the group called `name` on the server. Writes request the durability `level`; with `None`
+    /// the server uses its default.
     pub fn create(
         place: &NativePlace,
         name: String,
@@ -210,7 +211,7 @@ impl FeedProtocol for NativeFeed {
     }
 }
 
-/// Calls `each` with each record of a run.
+/// Calls `each` with each record of a run of records. `deliveries` is the count of deliveries of each of them.
 fn read_run(run: &RecordRun<'_>, deliveries: u64, each: &mut dyn FnMut(FeedRecord<'_>)) -> Result<(), String> {
     let mut position = run.first.get();
     for record in Messages::new(run.records) {

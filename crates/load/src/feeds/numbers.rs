@@ -1,16 +1,16 @@
-//! Many small numbers by index, which all threads of a run share.
+//! Arrays of many numbers that all threads of a run share.
 
 use std::sync::{
     OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
-/// Length of a chunk: this many numbers are allocated together, when one of them is first used.
+/// Size of a chunk. This many numbers are allocated together when one of them is first used.
 const CHUNK: u64 = 1 << 16;
 /// Exclusive upper bound of the indices.
 pub const MAX_NUMBERS: u64 = 1 << 32;
 
-/// Numbers by index, all 0 at first. A chunk of them takes memory once one of its indices is used.
+/// A growing array of numbers, all 0 at first. A chunk of it takes memory once one of its indices is used.
 #[derive(Debug)]
 pub struct Numbers {
     chunks: Box<[OnceLock<Box<[AtomicU64]>>]>,
@@ -23,7 +23,7 @@ impl Default for Numbers {
 }
 
 impl Numbers {
-    /// Returns the number at an index, which is below [`MAX_NUMBERS`].
+    /// Returns the number at an index below [`MAX_NUMBERS`].
     pub fn get(&self, index: u64) -> u64 {
         let chunk = self.chunks[(index / CHUNK) as usize].get();
         chunk.map_or(0, |chunk| chunk[(index % CHUNK) as usize].load(Ordering::Acquire))
@@ -34,12 +34,12 @@ impl Numbers {
         self.at(index).store(number, Ordering::Release);
     }
 
-    /// Sets the number at an index if it is 0; otherwise returns the number that is there.
+    /// Sets the number at an index if it is 0. Otherwise returns the present number as the error.
     pub fn claim(&self, index: u64, number: u64) -> Result<(), u64> {
         self.at(index).compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).map(|_| ())
     }
 
-    /// Sets one bit; each number holds 64 bits. Returns true if the bit was not set before.
+    /// Sets one bit of the array, in which each number holds 64 bits. Returns true if the bit was not set before.
     pub fn set_bit(&self, bit: u64) -> bool {
         let mask = 1 << (bit % 64);
         self.at(bit / 64).fetch_or(mask, Ordering::AcqRel) & mask == 0

@@ -1,4 +1,4 @@
-//! Protocol of operations on a stream, a group and a subject: how they become requests, and what replies contain.
+//! Protocol of operations on a stream, a group and a subject: encoding of requests, and decoding of replies.
 
 use std::{fmt, ops::Range};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{BenchError, Connection, pairs::Answer};
 
-/// Protocol of operations on one stream, one group and one subject, which exist for the run only.
+/// Protocol of operations on one stream, one group and one subject. They exist only for the run.
 pub trait FeedProtocol: fmt::Debug + Send + Sync {
     /// Returns the kind of the positions of the stream's records.
     fn positions(&self) -> Positions {
@@ -19,8 +19,8 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
     /// Appends the bytes of a request. `texts` are the records of an append, or the messages of a publish.
     fn encode(&self, step: FeedStep, sizes: &FeedSizes, texts: &Texts<'_>, out: &mut Vec<u8>);
 
-    /// Decodes the reply to a request at the start of `bytes`, which is not empty; [`read`](Self::read) takes its
-    /// content. Returns `None` if the reply is incomplete, and an error if the bytes are no reply.
+    /// Decodes the reply to a request at the start of `bytes`, which is not empty. [`read`](Self::read) then reads its
+    /// content. Returns `None` if the reply is incomplete, and an error if the bytes are not a reply.
     fn decode<'a>(&self, step: FeedStep, sizes: &FeedSizes, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
 
     /// Reads the content of a reply, and calls `each` with each record in it. The bytes come from the network: if they
@@ -28,30 +28,30 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
     fn read(&self, step: FeedStep, content: &[u8], each: &mut dyn FnMut(FeedRecord<'_>))
     -> Result<FeedContent, String>;
 
-    /// Returns the durability level that the bytes of a reply to an append name, if they do.
+    /// Returns the durability level that a reply to an append names; `None` if it names none.
     fn level(&self, _reply: &[u8]) -> Option<String> {
         None
     }
 
-    /// Returns the publisher of a publish, if the server keeps the order of each publisher's messages only. `None` if
-    /// all messages have one order, which every subscriber sees.
+    /// Returns the publisher of a publish, if the server keeps only the order of each publisher's messages. `None` if
+    /// the server keeps one order of all messages for every subscriber.
     fn publisher(&self, _publish: u64) -> Option<u64> {
         None
     }
 
-    /// Opens a subscription to the subject, whose request is sent.
+    /// Opens a connection and sends the request for a subscription to the subject.
     fn subscribe(&self) -> Result<Box<dyn Subscription>, BenchError>;
 
-    /// Deletes the stream with its group. If that fails, they stay on the server, which does no harm.
+    /// Deletes the stream with its group. If that fails, they stay on the server, where they do no harm.
     fn remove(&self);
 }
 
-/// Stream and group of a run that are created before it.
+/// Choice of what is created on the server before a run: stream and group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedParts {
-    /// The run uses the stream.
+    /// True if the run uses the stream.
     pub stream: bool,
-    /// The run uses the group, and so the stream.
+    /// True if the run uses the group, and therefore also the stream.
     pub group: bool,
 }
 
@@ -62,11 +62,12 @@ pub struct FeedRecord<'a> {
     pub position: u64,
     /// Number of times that a group delivered the record, including this delivery; 1 in a read.
     pub deliveries: u64,
-    /// Content of the record; `None` if it has another form than the run's records, or in the reply to an append.
+    /// Content of the record. `None` if its form is not that of the run's records, or if it belongs to a reply to an
+    /// append.
     pub payload: Option<&'a [u8]>,
 }
 
-/// Content of a reply besides its records.
+/// Content of a reply, apart from its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedContent {
     /// Records were appended at consecutive offsets.
@@ -76,20 +77,20 @@ pub enum FeedContent {
         /// Number of records.
         count: u64,
     },
-    /// The records are all of the reply: those that were read, or the ids of those that were appended.
+    /// The reply has only records: those of a read, or the ids of appended ones.
     Records,
     /// A group delivered the records.
     Fetched {
-        /// Attempt with which the records are acknowledged; `None` if there are no records.
+        /// Number of the attempt, with which the client acknowledges the records; `None` if there are no records.
         attempt: Option<u64>,
     },
     /// This number of records was acknowledged.
     Settled(u64),
     /// Messages were published.
     Published {
-        /// Number of messages; `None` if the reply is one to all messages of the request.
+        /// Number of published messages; `None` if the reply states no number and covers all messages of the request.
         messages: Option<u64>,
-        /// Number of subscriptions without room for them.
+        /// Number of subscriptions that missed the messages because their queues were full.
         missed: u64,
     },
 }
@@ -122,7 +123,7 @@ impl Texts<'_> {
         }
     }
 
-    /// Appends each text and a line feed.
+    /// Appends each text, followed by a line feed.
     pub fn lines(&self, out: &mut Vec<u8>) {
         for number in self.numbers.clone() {
             self.texts.put(number, out);
@@ -136,17 +137,18 @@ pub trait Subscription: Send {
     /// Returns the connection.
     fn connection(&mut self) -> &mut Connection;
 
-    /// Consumes what has arrived on the connection, and appends answers to its outgoing bytes.
+    /// Consumes the bytes that have arrived on the connection, and calls `each` with each event in them. Appends
+    /// answers to the outgoing bytes of the connection.
     fn take(&mut self, each: &mut dyn FnMut(Arrived<'_>)) -> Result<(), String>;
 }
 
-/// Message or end of a subscription, as it arrives.
+/// An event of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived<'a> {
     /// The server has accepted the subscription.
     Accepted,
-    /// A message, or `None` for one without a content of the run's form.
+    /// A message with its content; `None` if the form of the content is not that of the run's messages.
     Message(Option<&'a [u8]>),
-    /// This number of messages was dropped at this point.
+    /// The server dropped this number of messages at this point.
     Gap(u64),
 }

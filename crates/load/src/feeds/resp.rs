@@ -1,11 +1,11 @@
-//! Streams, groups and channels over RESP, of any server with Redis's commands.
+//! Streams, groups and channels over RESP, on any server with Redis's commands.
 //!
-//! Owns: the bytes of commands and replies, the form of ids, and the ids that wait for their ack. Does not own: whether
-//! the records in a reply are right ([`super::Feed`]).
+//! Owns: the bytes of commands and replies, the form of ids, and the ids that wait for their ack. Does not own: the
+//! check of the records in a reply ([`super::Feed`]).
 //!
-//! A record is an entry with the field `payload`. An append of several records is a transaction of `XADD`s, a read is
-//! `XREAD`, a fetch `XREADGROUP` of new entries, and an ack `XACK` of all of them. A publish of several messages is as
-//! many `PUBLISH`es in one write.
+//! A record is an entry with the field `payload`. An append of several records is a transaction of `XADD`s. A read is
+//! an `XREAD`, and a fetch is an `XREADGROUP` of new entries. An ack is one `XACK` of all entries of a fetch. A publish
+//! of several messages is as many `PUBLISH`es in one write.
 
 use std::{
     borrow::Cow,
@@ -33,9 +33,9 @@ use crate::{
     },
 };
 
-/// Milliseconds of a day: the clocks of both machines may differ by this much.
+/// Number of milliseconds in a day. The clocks of server and client may differ by up to a day.
 const DAY: u64 = 86_400_000;
-/// Field of the entries.
+/// Name of the field in each entry.
 const FIELD: &[u8] = b"payload";
 
 /// Stream, group and channel of a run on a server, over RESP.
@@ -44,16 +44,15 @@ pub struct RespFeed {
     greeting: Greeting,
     name: String,
     ids: IdForm,
-    /// Ids of each fetch that was not acknowledged yet.
+    /// Ids of the entries of each fetch that is not acknowledged yet.
     fetched: Mutex<BTreeMap<u64, Vec<u64>>>,
     attempts: AtomicU64,
 }
 
-/// Form of ids: milliseconds since 1970 and a number within the millisecond, which together become one number that
-/// rises.
+/// Conversion of ids to rising numbers. An id consists of milliseconds since 1970 and a number within the millisecond.
 #[derive(Clone, Copy, Debug)]
 struct IdForm {
-    /// Milliseconds since 1970 of the number 0.
+    /// Milliseconds since 1970 that the number 0 represents.
     base: u64,
 }
 
@@ -72,7 +71,8 @@ impl IdForm {
 }
 
 impl RespFeed {
-    /// Names the stream and the channel, and creates the group with its stream if the run uses one.
+    /// Creates the feed of the stream and the channel called `name`. Also creates the group and its stream on the
+    /// server, if the run uses a group.
     pub fn create(greeting: Greeting, name: String, parts: FeedParts) -> Result<Self, BenchError> {
         let feed = Self::new(greeting, name);
         if parts.group {
@@ -99,7 +99,7 @@ impl RespFeed {
         }
     }
 
-    /// Returns the number of replies to a request.
+    /// Returns the number of RESP replies that answer a request.
     fn replies(step: FeedStep, sizes: &FeedSizes) -> u32 {
         match step {
             FeedStep::Append(_) if sizes.batch > 1 => sizes.batch + 2,
@@ -108,7 +108,7 @@ impl RespFeed {
         }
     }
 
-    /// Reads the entries of a stream: an array with the id and the fields of each.
+    /// Reads the entries of a stream. They are an array with the id and the fields of each entry.
     fn entries(&self, replies: &mut Replies<'_>, each: &mut dyn FnMut(FeedRecord<'_>)) -> Result<(), String> {
         for _ in 0..replies.array()? {
             replies.expect_array(2)?;
@@ -123,7 +123,7 @@ impl RespFeed {
         Ok(())
     }
 
-    /// Reads the entries of the only stream in a reply of `XREAD` or `XREADGROUP`.
+    /// Reads the entries in a reply to `XREAD` or `XREADGROUP`. Such a reply has one stream.
     fn stream_entries(&self, replies: &mut Replies<'_>, each: &mut dyn FnMut(FeedRecord<'_>)) -> Result<(), String> {
         match replies.array()? {
             0 => Ok(()),
@@ -194,7 +194,7 @@ impl FeedProtocol for RespFeed {
         let mut replies = Replies { bytes: content };
         Ok(match step {
             FeedStep::Append(_) => {
-                // Before the ids, a transaction has OK and QUEUED for each record.
+                // A transaction's replies begin with OK, and QUEUED for each record. The ids follow.
                 while replies.peek()?.is_some_and(|token| matches!(token, Token::Simple(_))) {
                     replies.next()?;
                 }
@@ -251,7 +251,7 @@ impl FeedProtocol for RespFeed {
     }
 }
 
-/// Replies that follow each other.
+/// Reader of consecutive RESP replies.
 struct Replies<'a> {
     bytes: &'a [u8],
 }
@@ -269,7 +269,7 @@ impl<'a> Replies<'a> {
         Ok(token)
     }
 
-    /// Returns the number of values of the array that is next; 0 for a null.
+    /// Reads the head of an array. Returns the number of its values; 0 for a null.
     fn array(&mut self) -> Result<usize, String> {
         match self.next()? {
             Token::Null | Token::NullArray => Ok(0),

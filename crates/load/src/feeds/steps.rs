@@ -5,28 +5,28 @@ use super::{appends::Append, faults::FeedFaults};
 /// Sizes of records, messages and requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedSizes {
-    /// Length of a record in bytes.
+    /// Length of each record in bytes.
     pub record_bytes: usize,
-    /// Number of records of an append.
+    /// Number of records in an append.
     pub batch: u32,
-    /// Maximum number of records of a read.
+    /// Maximum number of records in a read.
     pub read_records: u32,
-    /// Position of reads.
+    /// Position at which reads begin.
     pub read_from: ReadFrom,
-    /// Maximum number of records of a fetch.
+    /// Maximum number of records in a fetch.
     pub fetch_records: u32,
-    /// Length of a message in bytes.
+    /// Length of each message in bytes.
     pub message_bytes: usize,
-    /// Number of messages of a publish.
+    /// Number of messages in a publish.
     pub messages: u32,
 }
 
-/// Position of reads in the stream.
+/// Position in the stream at which reads begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// Each reader begins at the first record, and continues after its last read.
+    /// Each reader begins at the first record of the stream. Each later read continues after the one before.
     Start,
-    /// Each reader begins at the end, and continues after its last read.
+    /// Each reader begins at the end of the stream. Each later read continues after the one before.
     Tail,
     /// Each read begins at a random record.
     Random,
@@ -39,9 +39,9 @@ pub enum FeedStep {
     Append(Append),
     /// Reads records.
     Read {
-        /// Offset of the first record.
+        /// Position at which the read begins: the offset of its first record, or the id before it.
         from: u64,
-        /// End of the records that were acknowledged before the read was sent.
+        /// End of the records that the reply must contain: those that were acknowledged before the read was sent.
         floor: u64,
         /// Purpose of the read.
         reader: Reader,
@@ -50,36 +50,36 @@ pub enum FeedStep {
     Fetch,
     /// Acknowledges the records of a fetch.
     Ack {
-        /// Attempt of the fetch.
+        /// Number of the attempt that the fetch returned.
         attempt: u64,
-        /// Number of its records.
+        /// Number of records of the fetch.
         records: u64,
     },
-    /// Publishes a batch of messages; the number counts the publishes of the run.
+    /// Publishes a batch of messages. The field is the number of the publish, from 0.
     Publish(u64),
 }
 
 /// Purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// The next read of this reader continues after this one.
+    /// A read of a reader whose next read continues after this one.
     Continues,
-    /// The reader reads nothing else.
+    /// A single read. The next read begins elsewhere.
     Once,
-    /// The read gets one page of a pass over the whole stream. The pass must find each record once.
+    /// A read of one page in a pass over the whole stream. The pass must find each record once.
     Whole,
 }
 
 /// Content of a correct reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedReply {
-    /// The request is done, for this number of records or messages.
+    /// The request has succeeded for this number of records or messages.
     Done(u64),
-    /// Records were fetched, and must be acknowledged.
+    /// The group delivered records. The client must acknowledge them.
     Fetched {
-        /// Attempt of the fetch.
+        /// Number of the attempt, for the acknowledgement.
         attempt: u64,
-        /// Number of its records.
+        /// Number of delivered records.
         records: u64,
     },
 }

@@ -1,25 +1,25 @@
-//! Texts of records and messages, each of which names its number.
+//! Texts of records and messages. Each text contains its number.
 //!
 //! ```text
 //! text := '"' | number, ten digits | '.' | letters and digits that follow from the number | '"'
 //! ```
 //!
-//! A text is a JSON string, so that requests can carry one on each line.
+//! A text is a JSON string, so that requests can have one on each line.
 
 use crate::data::{KEY_BYTES, Values, write_key};
 
-/// Length of the shortest text: the two quotes, the number and the point.
+/// Length in bytes of the shortest text: the two quotes, the number and the point.
 pub const LEAST_TEXT_BYTES: usize = 2 + HEAD_BYTES;
 const HEAD_BYTES: usize = 11;
 
-/// Makes texts of one length, and recognises them.
+/// Makes texts of one length, and recognises them in replies.
 #[derive(Clone, Debug)]
 pub struct NumberedTexts {
     letters: Values,
 }
 
 impl NumberedTexts {
-    /// Creates texts of `bytes` bytes with the quotes, at least [`LEAST_TEXT_BYTES`].
+    /// Creates texts of `bytes` bytes, quotes included. `bytes` is at least [`LEAST_TEXT_BYTES`].
     pub fn new(bytes: usize, seed: u64) -> Self {
         Self { letters: Values::text(bytes - LEAST_TEXT_BYTES, seed) }
     }
@@ -29,7 +29,7 @@ impl NumberedTexts {
         self.letters.len() + LEAST_TEXT_BYTES
     }
 
-    /// Appends the text with this number, which has at most ten digits.
+    /// Appends the text with this number. The number has at most ten digits.
     #[inline]
     pub fn put(&self, number: u64, out: &mut Vec<u8>) {
         out.push(b'"');
@@ -38,7 +38,7 @@ impl NumberedTexts {
         out.push(b'"');
     }
 
-    /// Returns the number of a text; `None` if a byte of the text is wrong.
+    /// Returns the number that a text contains; `None` if any byte of the text is wrong.
     #[inline]
     pub fn number_of(&self, text: &[u8]) -> Option<u64> {
         let inner = text.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(shortest.number_of(&text), Some(9_999_999_999));
     }
 
-    /// Returns true if nothing between the quotes needs an escape in JSON.
+    /// Returns true if no character between the quotes needs an escape in JSON.
     fn serde_like(text: &[u8]) -> bool {
         text[1..text.len() - 1].iter().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(byte))
     }

@@ -1,7 +1,7 @@
 //! HTTP as a protocol of the load generator.
 //!
-//! A connection that breaks is counted as an error and opened again; replies are compared with the values that must
-//! have been stored.
+//! A connection that breaks counts as an error and is opened again. Replies are compared with the values that must be
+//! stored.
 
 use std::{collections::BTreeMap, fmt, net::SocketAddr, sync::Arc};
 
@@ -37,8 +37,8 @@ pub enum MissingKeyPolicy {
     Lost,
 }
 
-/// Counts of one run. Right replies count if their requests were due after the warm-up and before the end of the run,
-/// wrong ones always.
+/// Counts of one run. Right replies count if their requests were due after the warm-up and before the end of the run.
+/// Wrong replies always count.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Service times of right replies, counted from the moment at which a request was sent.
@@ -47,7 +47,7 @@ pub struct Counts {
     pub statuses: BTreeMap<u16, u64>,
     /// Number of gets of keys that have no value.
     pub missing: u64,
-    /// Number of those gets whose keys the benchmark stored before.
+    /// Number of gets that found no value although the benchmark had stored the key.
     pub lost_keys: u64,
     /// Number of replies with a wrong status code.
     pub bad_status: u64,
@@ -78,12 +78,12 @@ pub struct Answer {
     judgement: Judgement,
 }
 
-/// Fault of a wrong reply.
+/// Reason why a reply is wrong.
 #[derive(Debug)]
 pub enum Fault {
     /// The received bytes are not HTTP.
     Malformed(&'static str),
-    /// The operation cannot have this status, the body was never stored, or a stored key was not found.
+    /// The operation cannot have this status, the benchmark never stored this body, or a stored key was not found.
     Wrong(Operation, Answer),
 }
 

@@ -16,8 +16,8 @@ use crate::{
     random::{Distribution, KeyChooser},
 };
 
-/// Function that chooses what a test server does with the n-th request of a connection, in addition to storing and
-/// replying.
+/// Function that chooses the action of a test server at the n-th request of a connection. The server also stores and
+/// replies.
 type Trick = fn(u64) -> Act;
 
 enum Act {
@@ -28,7 +28,7 @@ enum Act {
     HangUp,
 }
 
-/// Starts a test server that serves the entity API from a map in memory until the test process ends.
+/// Starts a test server that runs until the test process ends. It serves the entity API from a map in memory.
 fn serve(trick: Trick) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -72,7 +72,7 @@ fn serve_one(stream: &TcpStream, map: &Mutex<HashMap<String, Vec<u8>>>, trick: T
         }
         match trick(number) {
             Act::Answer => {}
-            // The stall of the server is the thing under test.
+            // The test needs a server that stalls.
             Act::Stall(time) => std::thread::sleep(time),
             Act::Status(other) => status = other,
             Act::Corrupt => value.iter_mut().for_each(|byte| *byte ^= 1),
@@ -90,8 +90,8 @@ fn run(load: &Plan<Http>) -> Outcome {
     crate::run(load).unwrap()
 }
 
-/// Performs a run until its validity is an expected one. A machine that stands still, or whose host takes its
-/// processors, makes one run late or its times unusable, and not one after the other.
+/// Repeats a run until its validity is an expected one. If the machine stands still or its host takes the processors,
+/// one run may be late or have unusable times. That does not happen in all of several runs.
 fn run_until(is_expected: impl Fn(&Validity) -> bool, plan: impl Fn() -> Plan<Http>) -> Outcome {
     let mut seen = Vec::new();
     for _ in 0..15 {
@@ -122,7 +122,7 @@ fn load(address: SocketAddr, pace: Pace, get_percent: u8) -> Plan<Http> {
         duration: Duration::from_millis(600),
         window: None,
         give_up: Duration::from_secs(5),
-        // Other tests share the machine: here only the logic is tested, not how fast this machine is.
+        // Other tests share the machine, so the lateness says nothing. These tests check only the logic.
         max_lag: Duration::from_secs(30),
         seed: 1,
         server: None,
@@ -134,9 +134,9 @@ fn open(rate: f64) -> Pace {
     Pace::Open { rate, arrivals: Arrivals::Constant }
 }
 
-/// Tests for coordinated omission with one stall of 300 ms in a run of 600 ms at 1000 requests/s. About 300 of the 600
-/// requests were due while the server stalled, so the 90th percentile must show most of the stall. A generator that
-/// waits for each reply before the next request would see one slow request among hundreds.
+/// Tests for coordinated omission. One stall of 300 ms happens in a run of 600 ms at 1000 requests/s. About 300 of the
+/// 600 requests are due during the stall, so the 90th percentile must show most of it. A generator that waits for each
+/// reply before the next request would see one slow request among hundreds.
 #[test]
 fn one_stall_shows_in_the_percentiles() {
     let stalls = |number: u64| if number == 100 { Act::Stall(Duration::from_millis(300)) } else { Act::Answer };
@@ -212,7 +212,7 @@ fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
     lost.protocol.missing = MissingKeyPolicy::Lost;
     let lost = run(&lost);
     assert!(matches!(&lost.validity, Validity::Errors(why) if why.contains("10 stored keys not found")));
-    // They are no fast successes: none of them counts as right, nor its time.
+    // Refused gets are no fast successes: neither they nor their times count as right.
     assert_eq!((lost.tally.right, lost.times.count(), lost.tally.own.lost_keys), (0, 0, 10));
     assert!(lost.tally.error_share() > 0.99, "{}", lost.tally.error_share());
 }
@@ -220,7 +220,7 @@ fn wrong_bytes_bad_statuses_and_lost_keys_fail_the_verdict() {
 #[test]
 fn a_wrong_reply_of_the_warm_up_fails_the_run() {
     let address = serve(|number| Act::Status(if number == 5 { 503 } else { 201 }));
-    // The sixth request is due after 50 ms, in the warm-up.
+    // The sixth request is due after 50 ms, which is in the warm-up.
     let mut load = load(address, open(100.0), 0);
     (load.warmup, load.duration) = (Duration::from_millis(400), Duration::from_millis(200));
     let outcome = run(&load);
@@ -238,7 +238,7 @@ fn a_lost_connection_is_an_error_and_the_run_goes_on() {
 
 #[test]
 fn nobody_listens() {
-    // The system gives this port to no other test.
+    // The system gives port 1 to no other test.
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     assert!(matches!(run(&load(address, open(500.0), 0)).validity, Validity::Errors(_)));
 }

@@ -1,7 +1,7 @@
 //! The bytes of HTTP requests.
 //!
-//! Owns: how an operation on a key is encoded in each of the server's APIs, and which replies are right. All parts of a
-//! request that do not depend on the key are built once; making a request copies a few pieces.
+//! Owns: the encoding of an operation on a key in each of the server's APIs, and the check of replies. All parts of a
+//! request that do not depend on the key are built once, so making a request copies a few pieces.
 
 use thalweg_types::Durability;
 
@@ -20,8 +20,8 @@ pub enum Api {
     },
     /// Entity API: `/v0/entity?id={key}`.
     Entity,
-    /// A route that reads the request, stores nothing, and replies. The generator sends a POST to it: with the value
-    /// for each put, and with an empty body for each get.
+    /// A route that reads the request, stores nothing, and replies. The generator sends a POST: with the value for each
+    /// put, and with an empty body for each get.
     Echo {
         /// Path of the route on the server.
         path: String,
@@ -44,7 +44,7 @@ pub enum Judgement {
     Right,
     /// The key has no value. This is right only if the benchmark never stored the key.
     Missing,
-    /// The status code is not one that the operation can have.
+    /// The operation cannot have this status code.
     BadStatus,
     /// The status code is right, but the body is wrong.
     WrongBytes,
@@ -67,8 +67,8 @@ struct Template {
 }
 
 impl Requests {
-    /// Creates the requests to `host`. If `durability` is `None`, requests state no level, so the server uses its
-    /// default.
+    /// Creates the requests to `host`. If `durability` is `None`, requests state no durability level, and the server
+    /// uses its default.
     pub fn new(api: Api, host: &str, durability: Option<Durability>, values: Values) -> Self {
         let level = durability.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n"));
         let put_tail = format!("Host: {host}\r\n{level}Content-Length: {}\r\n\r\n", values.len());
@@ -91,7 +91,7 @@ impl Requests {
         Self { api, values, put, get }
     }
 
-    /// Adds a header line, such as the level of reads, to each get.
+    /// Adds a header line to each get, such as the consistency level of reads.
     #[must_use]
     pub fn with_get_header(mut self, name: &str, value: &str) -> Self {
         let end = self.get.after_key.len() - b"\r\n".len();
@@ -118,7 +118,7 @@ impl Requests {
         }
     }
 
-    /// Compares a reply with the expected one; `buffer` holds the bytes that `reply` was parsed from.
+    /// Compares a reply with the expected one. `buffer` holds the bytes from which `reply` was parsed.
     pub fn judge(&self, operation: Operation, index: u64, reply: &Reply, buffer: &[u8]) -> Judgement {
         match (operation, reply.status) {
             (Operation::Put, 200 | 201 | 204) => Judgement::Right,

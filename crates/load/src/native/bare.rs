@@ -1,12 +1,12 @@
 //! The raw speed of the machine's loopback network: a stream of bytes and a round trip between two threads of this
-//! process, without a server. The server's figures are compared with these, measured in the same run.
+//! process, without a server. The server's figures are compared with these, which are measured in the same run.
 //!
 //! Owns: the stream and the round trips over TCP and QUIC, and the sockets and the rate that `relay` uses too. Does not
-//! own: TLS, whose figures are compared with those of TCP.
+//! own: TLS. Its figures are compared with those of TCP.
 //!
-//! One thread sends, one receives, and neither looks at the bytes. The two threads of a round trip run on cores of
-//! their own if there are two cores: on one core they would wake each other four times as fast, which a server with
-//! other work cannot. QUIC is quinn with its defaults, and with the server's windows and socket buffers.
+//! One thread sends, the other receives, and neither looks at the bytes. If there are two cores, each thread of a round
+//! trip runs on a core of its own. On one core they would wake each other four times as fast, which a server with other
+//! work cannot do. QUIC is quinn with its defaults, and with the server's windows and socket buffers.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -31,7 +31,8 @@ pub(super) const CHUNK: usize = 64 << 10;
 pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const SUBJECT: &str = "a bare stream";
 
-/// Measures the bytes per second of one stream over loopback. Returns no figure for TLS, which is compared with TCP.
+/// Measures the bytes per second of one stream over loopback. For TLS this measures TCP without encryption, because the
+/// figures of TLS are compared with those of TCP.
 pub fn stream(carrier: TransportKind, time: Duration) -> Result<f64, BenchError> {
     match carrier {
         TransportKind::Tcp | TransportKind::Tls => {
@@ -41,7 +42,8 @@ pub fn stream(carrier: TransportKind, time: Duration) -> Result<f64, BenchError>
     }
 }
 
-/// Measures round trips over loopback with requests of `bytes` bytes and answers as short as an acknowledgement.
+/// Measures round trips over loopback. A request has `bytes` bytes, and an answer has the length of an acknowledgement.
+/// For TLS this measures TCP without encryption.
 pub fn round_trips(carrier: TransportKind, bytes: usize, time: Duration) -> Result<Latencies, BenchError> {
     match carrier {
         TransportKind::Tcp | TransportKind::Tls => {
@@ -53,7 +55,7 @@ pub fn round_trips(carrier: TransportKind, bytes: usize, time: Duration) -> Resu
     }
 }
 
-/// Bytes of an answer in a round trip, about those of an acknowledgement.
+/// Length in bytes of an answer in a round trip, about that of an acknowledgement.
 const ANSWER: usize = 40;
 
 fn tcp_stream(time: Duration) -> io::Result<f64> {
@@ -111,8 +113,8 @@ fn tcp_round_trips(bytes: usize, time: Duration) -> io::Result<Latencies> {
     })
 }
 
-/// Pins the calling thread to the CPU core with this number, counted among the cores that the thread may use. The
-/// pinning ends when the returned guard is dropped. Does nothing if there is no such core.
+/// Pins the calling thread to one of the CPU cores that it may use; `number` counts these cores from 0. The pinning
+/// ends when the returned guard is dropped. Returns `None` if there is no such core.
 fn pin_to_core(number: usize) -> Option<CorePin> {
     let before = sched_getaffinity(None).ok()?;
     let core = (0..CpuSet::MAX_CPU).filter(|core| before.is_set(*core)).nth(number)?;
@@ -227,7 +229,7 @@ where
             endpoint.wait_idle().await;
             brought
         });
-        // The client's side ends with an error when the server closes: that is how it learns that it is over.
+        // The client's side ends with an error when the server closes the connection. It gets no other signal.
         let _ = thread.join();
         brought
     })

@@ -1,16 +1,19 @@
 //! Checks that a subscriber gets every message once and in order.
 //!
-//! Owns: the account of the messages that a subscriber received, at constant cost for each run of consecutive messages,
-//! and the comparison at the end. Does not own the check of the messages' content (`payload`).
+//! Owns: the account of the messages that a subscriber received, and the comparison at the end. The account has a
+//! constant cost for each run of consecutive messages. Does not own: the check of the messages' content (`payload`).
 //!
 //! A subscriber expects the messages of each publisher to be numbered 0, 1, 2,... A number above the expected one
-//! leaves a gap; at the end the gaps must contain as many messages as the server reported as dropped. A number below
-//! the expected one means a message that arrived twice or out of order, which is always a fault. A member of a queue
-//! group gets only some messages: their numbers rise with gaps. For each publisher, the count, the sum and the sum of
-//! squares (modulo 2^64) of the numbers over all members of a group must be those of the published numbers. Two losses
-//! and two duplicates cannot leave all three sums unchanged unless they are the same messages, which then are out of
-//! order at a member. With several publishers, the order of messages across publishers is hashed: the hash must be the
-//! same for all subscribers.
+//! leaves a gap. At the end the gaps must contain as many messages as the server reported as dropped. A number below
+//! the expected one means that a message arrived twice or out of order, which is always a fault.
+//!
+//! A member of a queue group gets only some messages, so their numbers rise with gaps. For each publisher, the count,
+//! the sum and the sum of squares (modulo 2^64) of the numbers over all members of a group must be those of the
+//! published numbers. Two losses and two duplicates leave all three sums unchanged only if they are the same messages.
+//! These messages then are out of order at a member.
+//!
+//! With several publishers, the order of messages across publishers is hashed. The hash must be the same for all
+//! subscribers.
 
 use std::fmt;
 
@@ -33,7 +36,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Removes all runs and keeps the allocated memory.
+    /// Removes all runs, but keeps the allocated memory.
     #[inline]
     pub fn clear(&mut self) {
         self.runs.clear();
@@ -75,7 +78,7 @@ impl Sums {
     /// Adds the message numbers `first..first + count`.
     #[inline]
     pub fn add(&mut self, first: u64, count: u64) {
-        // Sums over 0..n of k and k², divided exactly before they wrap.
+        // These are the sums of k and of k² over 0..n. The division happens before the numbers wrap.
         let (line, square) = (
             |n: u128| n * n.saturating_sub(1) / 2,
             |n: u128| n * n.saturating_sub(1) / 2 * (2 * n).saturating_sub(1) / 3,
@@ -94,8 +97,8 @@ impl Sums {
     }
 }
 
-/// Mask that limits message numbers to 40 bits. Valid numbers stay below 2^40 in a run; larger ones come from wrong
-/// data and must not overflow the sums.
+/// Mask that limits message numbers to 40 bits. Valid numbers stay below 2^40 in a run. Larger ones come from wrong
+/// data, and must not overflow the sums.
 const MASK: u64 = (1 << 40) - 1;
 
 /// Progress of a subscriber in the numbered messages of one publisher.
@@ -106,13 +109,13 @@ struct SequenceCheck {
     sums: Sums,
 }
 
-/// Set of published messages that a subscriber must receive: all, or some of them as a member of a queue group.
+/// Choice of the published messages that a subscriber must receive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
     /// The subscriber gets every message.
     #[default]
     All,
-    /// The subscriber receives only some messages, as a member of a queue group.
+    /// The subscriber is a member of a queue group and receives only some messages.
     Some,
 }
 
@@ -125,7 +128,7 @@ pub struct SubscriberAccount {
     pub received: u64,
     /// Number of messages that the server reported as dropped.
     pub dropped: u64,
-    /// Number of messages that are missing before messages with higher numbers than expected.
+    /// Number of messages in gaps: they are missing before a message with a higher number than expected.
     gaps: u64,
     /// Number of messages that had a lower number than expected.
     backwards: u64,
@@ -178,7 +181,8 @@ impl SubscriberAccount {
         if self.share == Share::Some {
             place.sums.add(run.first, run.count);
         } else if self.sequences.len() > 1 && run.publisher != self.last_publisher {
-            // Only where the publisher changes, so that it does not matter how messages lay in batches.
+            // Only changes of the publisher are hashed. So the hash does not depend on the division of messages into
+            // batches.
             let step = (u64::from(run.publisher) << 48) ^ run.first;
             self.order = (self.order ^ step).wrapping_mul(0x0100_0000_01b3);
             self.last_publisher = run.publisher;
@@ -190,8 +194,8 @@ impl SubscriberAccount {
         self.received + self.dropped >= published
     }
 
-    /// Returns the hash of the order of messages across publishers; `None` if the order cannot be compared with other
-    /// subscribers'.
+    /// Returns the hash of the order of messages across publishers; `None` if this order cannot be compared with that
+    /// of other subscribers.
     pub fn order(&self) -> Option<u64> {
         (self.share == Share::All && self.sequences.len() > 1 && self.gaps == 0 && self.backwards == 0)
             .then_some(self.order)
@@ -203,7 +207,7 @@ impl SubscriberAccount {
         if self.share == Share::All {
             let short: u64 =
                 self.sequences.iter().zip(published).map(|(place, sent)| sent.saturating_sub(place.next)).sum();
-            // Messages in gaps and messages missing at the end must together equal the dropped messages.
+            // The messages in gaps and those missing at the end must together be as many as the dropped messages.
             lost = (self.gaps + short).abs_diff(self.dropped);
         }
         Faults {
@@ -223,8 +227,8 @@ impl SubscriberAccount {
 /// Number of messages that were not delivered correctly, by kind of fault; all zero without faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Number of messages that are missing without being reported as dropped, or that were reported as dropped although
-    /// they arrived.
+    /// Number of messages that are missing without being reported as dropped, or that arrived although they were
+    /// reported as dropped.
     pub lost: u64,
     /// Number of messages that arrived twice or out of order.
     pub backwards: u64,
@@ -232,8 +236,8 @@ pub struct Faults {
     pub wrong: u64,
     /// Number of messages with the number of a publisher that does not exist.
     pub unknown_publishers: u64,
-    /// Number of subscribers that received the messages of several publishers in another order than the first
-    /// subscriber.
+    /// Number of subscribers that received the messages of several publishers in an order that differs from that of the
+    /// first subscriber.
     pub disagreeing: u64,
 }
 
@@ -264,8 +268,8 @@ impl fmt::Display for Faults {
 }
 
 /// Adds up the faults of all subscribers. Each item of `groups` holds the members of a queue group, or a single
-/// subscriber; `published` is the number of messages that each publisher has sent. The members of a group are compared
-/// with the published messages together, since a single member cannot know which messages it should have received.
+/// subscriber. `published` has the number of messages of each publisher. The members of a group are compared together
+/// with the published messages, because a single member cannot know which messages it should receive.
 pub fn compare_accounts(groups: &[Vec<&SubscriberAccount>], published: &[u64]) -> Faults {
     let mut faults = Faults::default();
     let mut order = None;
@@ -306,7 +310,7 @@ mod tests {
 
     fn account(history: &[(u32, u64)], publishers: usize, share: Share) -> SubscriberAccount {
         let (mut account, mut runs) = (SubscriberAccount::new(share, publishers), Runs::default());
-        // In batches of three, as they might come.
+        // The messages come in batches of three, as they might from a server.
         for batch in history.chunks(3) {
             runs.clear();
             batch.iter().for_each(|&(publisher, sequence)| runs.push(publisher, sequence));

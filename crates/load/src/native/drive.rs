@@ -1,10 +1,10 @@
 //! The event loop of a channel of the native protocol, and a timer that is finer than the runtime's milliseconds.
 //!
-//! Owns: the order of composing, writing and reading frames, and waiting for the next event. Does not own the content
+//! Owns: the order of composing, writing and reading frames, and waiting for the next event. Does not own: the content
 //! of frames ([`Session`]).
 //!
-//! Everything that is due is composed before the channel is written, and everything that arrived with a read is handled
-//! before the channel is written again: many messages share a system call.
+//! The loop composes all frames that are due before it writes to the channel. It handles all frames that arrived with a
+//! read before it writes again. Therefore one system call can serve many messages.
 
 use std::{
     future::Future as _,
@@ -29,9 +29,9 @@ use crate::Clock;
 pub enum SessionWait {
     /// The session is over.
     Done,
-    /// The session waits for frames, or for room to write.
+    /// The session waits until frames arrive, or until the channel accepts bytes again.
     Channel,
-    /// The session waits for the channel or until a time of the clock, in nanoseconds, whichever comes first.
+    /// The session waits for the channel, or until this time of the clock in nanoseconds, whichever comes first.
     Due(u64),
     /// The session can continue, after the thread's other tasks have had a turn.
     Yield,
@@ -42,10 +42,10 @@ pub trait Session {
     /// Maximum number of reads, each of 64 KiB or more, before the thread's other tasks get a turn.
     const READS_PER_TURN: usize = usize::MAX;
 
-    /// Encodes all frames that are due, and appends them to the channel's outgoing bytes.
+    /// Encodes all frames that are due now, and appends them to the channel's outgoing bytes.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError>;
 
-    /// Handles all complete frames; the last read brought `bytes` bytes.
+    /// Handles all complete frames. The last read brought `bytes` bytes.
     fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError>;
 
     /// Returns the event to wait for. `is_blocked` is true if the peer accepts no more bytes for now.
@@ -89,17 +89,18 @@ fn poll<S: Session>(
             }
         }
     }
-    // Woken again after the runtime has looked at sockets and timers, which `wake_by_ref` would put off.
+    // `yield_now` wakes this task after the runtime has checked its sockets and timers. `wake_by_ref` would postpone
+    // that check.
     std::pin::pin!(tokio::task::yield_now()).poll(cx).map(Ok)
 }
 
 /// Timer that wakes its task at a time of the clock.
 #[derive(Debug)]
 struct Timer {
-    /// File descriptor of a Linux timer, which becomes readable at the set time, as a pipe does. (`AsyncFd` accepts
+    /// File descriptor of a Linux timer. Like a pipe, it becomes readable, at the set time. (`AsyncFd` accepts
     /// descriptors only in unsafe code.)
     timer: Receiver,
-    /// Time for which the timer is set, in nanoseconds of the clock, if it is set.
+    /// Time for which the timer is set, in nanoseconds of the clock; `None` if it is not set.
     set: Option<u64>,
 }
 
@@ -111,7 +112,7 @@ impl Timer {
         Ok(Self { timer: Receiver::from_file_unchecked(timer.into())?, set: None })
     }
 
-    /// Returns ready from the time `at` on, which may be in the past. Sets the timer only if `at` has changed since the
+    /// Returns ready from the time `at` on. `at` may be in the past. Sets the timer only if `at` has changed since the
     /// last call.
     fn poll(&mut self, cx: &mut Context<'_>, clock: &Clock, at: u64) -> Poll<io::Result<()>> {
         loop {
@@ -126,7 +127,7 @@ impl Timer {
             }
             let mut count = [0; 8];
             ready!(Pin::new(&mut self.timer).poll_read(cx, &mut ReadBuf::new(&mut count)))?;
-            // The timer rang, perhaps for an earlier time that it was set to: look at the clock again.
+            // The timer has fired, perhaps for an earlier time for which it was set. So the clock is read again.
             self.set = None;
         }
     }

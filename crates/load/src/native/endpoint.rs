@@ -39,8 +39,8 @@ pub struct NativeEndpoint {
 }
 
 impl NativeEndpoint {
-    /// Returns the endpoint at `host:port`; `None` if the transport needs trust in the server's certificate, and there
-    /// is none.
+    /// Returns the endpoint at `host:port`. Returns `None` if the transport needs trust in the server's certificate and
+    /// `trust` is `None`.
     pub fn new(carrier: TransportKind, address: impl Into<String>, trust: Option<Trust>) -> Option<Self> {
         let endpoint = match (carrier, trust) {
             (TransportKind::Tcp, _) => Endpoint::tcp(address),
@@ -51,9 +51,9 @@ impl NativeEndpoint {
         Some(Self { carrier, endpoint })
     }
 
-    /// Opens those of `connections` connections for which `mine` returns true, each with `streams` channels. Returns
-    /// the channels with their numbers. If the transport allows only one channel for each connection, every channel is
-    /// opened on a connection of its own.
+    /// Opens those of `connections` connections for whose numbers `mine` returns true, each with `streams` channels.
+    /// Returns the channels with their numbers. If the transport permits only one channel for each connection, opens a
+    /// connection for each channel.
     pub async fn open(
         &self,
         connections: usize,
@@ -64,7 +64,7 @@ impl NativeEndpoint {
         let fail =
             |error: ChannelError| BenchError::target(self.endpoint.address())(format!("opening a stream: {error}"));
         let mut lines = Vec::new();
-        // A connection belongs to one thread with all its streams.
+        // A connection with all its streams belongs to one thread.
         for connection in (0..connections).filter(|connection| mine(*connection)) {
             let first = ReadyChannel::dial(&dialer, &self.endpoint).await?;
             let mut others = Vec::new();
@@ -79,8 +79,8 @@ impl NativeEndpoint {
         Ok(lines)
     }
 
-    /// Sends one request during setup, on a channel of its own. `read` returns the result if the reply is the expected
-    /// one, else `None`.
+    /// Sends one request during setup, on a channel of its own. `read` returns the result from the expected reply, and
+    /// `None` for any other reply.
     pub fn ask<'a, F: Frame<'a>, T>(
         &self,
         doing: &'static str,

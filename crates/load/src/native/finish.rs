@@ -1,8 +1,8 @@
 //! End of a run: receivers wait until they have received everything that was sent, but no longer than the run's
 //! timeout.
 //!
-//! Owns: the number of messages that each publisher has sent, and waking sleeping tasks when the total becomes known or
-//! the run is aborted. A receiver reads one atomic in each turn.
+//! Owns: the number of messages that each publisher has sent. Wakes sleeping tasks when the total becomes known or the
+//! run is aborted. A receiver reads one atomic in each turn.
 
 use std::{
     sync::{
@@ -27,7 +27,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// Creates the state of a run with this number of senders and receivers; `groups` is the number of queue groups
+    /// Creates the state of a run with this number of senders and receivers. `groups` is the number of queue groups,
     /// whose members share messages.
     pub fn new(senders: usize, receivers: usize, groups: usize) -> Self {
         Self {
@@ -41,8 +41,8 @@ impl Finish {
         }
     }
 
-    /// Registers the current task to be woken when the total becomes known and when the run ends. One call for each
-    /// task suffices, since a task's waker stays the same.
+    /// Registers the current task. It is woken when the total becomes known and when the run ends. One call for each
+    /// task is enough, because a task's waker stays the same.
     pub async fn register_task(&self) {
         std::future::poll_fn(|cx| {
             self.register(cx.waker());
@@ -51,7 +51,7 @@ impl Finish {
         .await;
     }
 
-    /// Registers a waker, which is called when the total number of sent messages becomes known and when the run ends.
+    /// Registers a waker. It is called when the total number of sent messages becomes known and when the run ends.
     pub fn register(&self, waker: &Waker) {
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).push(waker.clone());
     }
@@ -76,7 +76,7 @@ impl Finish {
         self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
     }
 
-    /// Counts messages that a member of a queue group received. Only the members together can tell when the group has
+    /// Counts messages that a member of a queue group received. Only all members together can tell when the group has
     /// received all messages.
     pub fn group_received(&self, group: usize, messages: u64) {
         let have = self.groups[group].fetch_add(messages, Ordering::AcqRel) + messages;
@@ -116,8 +116,8 @@ impl Finish {
     }
 
     fn wake(&self) {
-        // The wakers stay registered: a task that was woken because the total is known may need another wake-up when
-        // the run is given up.
+        // The wakers stay registered. A task that was woken because the total became known may have to be woken again
+        // when the run is aborted.
         self.sleepers.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(Waker::wake_by_ref);
     }
 }

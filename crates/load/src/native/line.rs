@@ -1,9 +1,9 @@
-//! A client's channel of the native protocol after its handshake: sends frames, receives frames, and keeps the
+//! A client's channel of the native protocol after its handshake. It sends frames, receives frames, and keeps the
 //! connection alive.
 //!
-//! Owns: hello and welcome, pings, and the errors that end a channel. Does not own the meaning of frames. The load
-//! generator speaks the protocol itself instead of through the client crate: tasks, wakers and a reply channel for each
-//! message would cost CPU on the cores that the server uses too.
+//! Owns: hello and welcome, pings, and the errors that end a channel. Does not own: the meaning of frames. The load
+//! generator speaks the protocol itself and does not use the client crate. The tasks, wakers and reply channels of that
+//! crate would cost CPU time for each message, on the cores that the server uses too.
 
 use std::{
     fmt, io,
@@ -46,7 +46,7 @@ pub enum ChannelError {
 }
 
 impl ChannelError {
-    /// Makes the error for received bytes that violate the protocol, for `map_err`.
+    /// Makes the error for received bytes that violate the protocol. For use with `map_err`.
     pub fn protocol(error: impl fmt::Display) -> Self {
         Self::Protocol(error.to_string())
     }
@@ -58,17 +58,17 @@ impl From<DecodeError> for ChannelError {
     }
 }
 
-/// A channel whose handshake is complete, so that it is ready for requests.
+/// A channel whose handshake is complete. It is ready for requests.
 #[derive(Debug)]
 pub struct ReadyChannel {
     channel: Channel,
-    /// The connection of this channel, which other channels may share. It stays open until the last of these channels
-    /// is dropped.
+    /// The connection of this channel. Other channels may share it. It stays open until the last of these channels is
+    /// dropped.
     connection: Rc<Connection>,
     decoder: Decoder,
     /// Bytes that wait to be sent.
     pub out: Outbox,
-    /// Maximum number of requests that the server accepts concurrently on the channel.
+    /// Maximum number of requests in progress on the channel that the server accepts.
     pub max_requests: u32,
     keep_alive: Duration,
     ping: Interval,
@@ -116,7 +116,7 @@ impl ReadyChannel {
         Ok(line)
     }
 
-    /// Sends all waiting bytes. Returns pending if the peer accepts no more bytes for now.
+    /// Sends all waiting bytes. Returns pending while the peer accepts no more bytes.
     pub fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelError>> {
         while !self.out.is_empty() {
             ready!(self.channel.poll_write(cx, &mut self.out))?;
@@ -140,11 +140,11 @@ impl ReadyChannel {
         }
     }
 
-    /// Returns the next received frame that is not about the connection itself. Answers pings, and returns an error for
-    /// a goodbye.
+    /// Returns the next received frame; `None` if no complete frame has arrived. Handles frames about the connection
+    /// itself: answers pings, and returns an error for a goodbye.
     #[inline]
     pub fn frame(&mut self) -> Result<Option<RawFrame<'_>>, ChannelError> {
-        // Looked at by kind first: a borrow that is handed out can't be given up again.
+        // The header is checked first, because the borrow of a frame that is returned cannot be given back.
         while let Some(header) = self.decoder.peek() {
             if header.kind != Kind::Ping as u16
                 && header.kind != Kind::Pong as u16
@@ -164,8 +164,8 @@ impl ReadyChannel {
         self.decoder.next_borrowed().map_err(ChannelError::protocol)
     }
 
-    /// Sends the waiting bytes and passes the next received frame to `read`. Only for setup, which sends one request at
-    /// a time.
+    /// Sends the waiting bytes and passes the next received frame to `read`. Only for setup, in which one request is
+    /// sent at a time.
     pub async fn next<T>(
         &mut self,
         read: impl FnOnce(Envelope<'_, ServerFrame<'_>>) -> Result<T, ChannelError>,
@@ -199,7 +199,7 @@ impl ReadyChannel {
         }
     }
 
-    /// Sends a request with id 1 and reads its reply. Only for setup, which sends one request at a time.
+    /// Sends a request with id 1 and reads its reply. Only for setup, in which one request is sent at a time.
     pub async fn ask<'a, F: thalweg_wire::Frame<'a>, T>(
         &mut self,
         request: &F,
@@ -222,7 +222,7 @@ fn pings(keep_alive: Duration) -> Interval {
     pings
 }
 
-/// Returns a frame's body: the bytes after the optional fields, none of which the load generator uses.
+/// Returns a frame's body: the bytes after the optional fields. The load generator uses none of these fields.
 #[inline]
 pub fn body<'a>(raw: &RawFrame<'a>) -> &'a [u8] {
     raw.payload.get(usize::from(raw.header.fields)..).unwrap_or_default()

@@ -1,15 +1,14 @@
 //! Load generator of the native protocol.
 //!
-//! The generator shares the machine's cores with the server, so it does as little work as possible for each message: a
-//! payload is made with one copy and checked with one comparison, messages of a batch are counted as a run, and all
+//! The generator shares the machine's cores with the server, so it does as little work as possible for each message. A
+//! payload is made with one copy and checked with one comparison. Messages of a batch are counted as a run, and all
 //! messages that came with one read share one arrival time.
 //!
-//! Parts: [`ReadyChannel`] is a channel of the protocol and [`drive()`] its event loop, [`Payloads`] makes and checks
-//! the payloads of messages, [`check`] checks whether each subscriber got every message, once, in order, [`Finish`]
-//! ends a run, [`requests`] sends requests and counts replies, [`Server`] reaches or starts a server and
-//! [`NativeEndpoint`] holds its port and transport; [`NativePlace`] is a place for one request at a time, which
-//! [`NativeTunnel`] reaches over TLS or QUIC. [`bare`] and [`relay`] measure what the machine can carry without a
-//! server.
+//! Parts: [`ReadyChannel`] is a channel of the protocol and [`drive()`] its event loop. [`Payloads`] makes and checks
+//! the payloads of messages, and [`check`] checks that each subscriber got every message once and in order. [`Finish`]
+//! ends a run. [`requests`] sends requests and counts replies. [`Server`] reaches or starts a server, and
+//! [`NativeEndpoint`] holds its port and transport. [`NativePlace`] opens connections for one request at a time;
+//! [`NativeTunnel`] does so over TLS or QUIC. [`bare`] and [`relay`] measure the speed of the machine without a server.
 
 pub mod bare;
 pub mod check;

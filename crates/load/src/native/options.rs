@@ -7,10 +7,10 @@ use crate::{
     options::{check_window, parse_duration, require, within},
 };
 
-/// Default of the largest lateness of the generator's sends.
+/// Default of the maximum lateness of the generator's sends.
 pub const DEFAULT_MAX_LAG: &str = "1ms";
 
-/// Duration, number and threads of the runs.
+/// Duration and number of the runs, and the threads of the load generator.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LoadOptions {
     /// Duration of each run, without its warm-up.
@@ -68,7 +68,7 @@ impl LoadOptions {
         format!("runs of {duration} s after {warmup} s of warm-up")
     }
 
-    /// Describes the windows of a run, for the report.
+    /// Describes the length of a run's windows in words, for the report.
     pub fn describe_windows(&self) -> String {
         Timeline::describe(self.duration, self.window)
     }

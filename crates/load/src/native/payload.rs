@@ -3,13 +3,14 @@
 //! ```text
 //! payload := sequence u64 | due u64 | publisher u32 | check u32 | content        little-endian; 24 bytes and more
 //! ```
-//! Owns: making payloads and checking the payloads that subscribers receive. Does not own the check of their order
+//! Owns: making payloads and checking the payloads that subscribers receive. Does not own: the check of their order
 //! ([`super::check`]).
 //!
-//! `due` is the time at which the message was due, in nanoseconds since the run's start; its delivery time counts from
-//! then. Content is a window into one pool of random bytes that fits into the processor's nearest cache; publisher and
-//! sequence number determine the window's position. So making content is one copy, checking it is one comparison, and
-//! the content of another message is wrong content. The field `check` is a checksum of the three fields before it.
+//! `due` is the time at which the message was due, in nanoseconds since the run's start. The delivery time of a message
+//! counts from then. The content is a window into one pool of random bytes that fits into the processor's nearest
+//! cache. Publisher and sequence number determine the window's position. So making content is one copy, and checking it
+//! is one comparison that also finds the content of another message. The field `check` is a checksum of the three
+//! fields before it.
 
 use rand::Rng as _;
 
@@ -24,12 +25,12 @@ const PLACES: usize = 4096;
 /// Number of bytes that [`Depth::Spot`] compares at its moving position.
 const LINE: usize = 64;
 
-/// Amount of a received payload that is compared with the expected one.
+/// Part of a received payload that is compared with the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// All bytes of the payload are compared.
     Full,
-    /// The head, the last 16 bytes, and 64 bytes at a position that moves with the sequence number are compared: over
+    /// The head, the last 16 bytes, and 64 bytes at a position that moves with the sequence number are compared. Over
     /// many messages every byte is compared.
     Spot,
 }
@@ -66,7 +67,7 @@ impl Head {
 #[derive(Clone, Debug)]
 pub struct Payloads {
     pool: Vec<u8>,
-    /// Bytes of the content, which follows the head.
+    /// Number of bytes of the content after the head.
     content: usize,
     seed: u64,
     depth: Depth,
@@ -94,7 +95,7 @@ impl Payloads {
         out.extend_from_slice(self.content_of(head));
     }
 
-    /// Appends an encoded record, without key and headers, whose payload has this head.
+    /// Appends an encoded record without key and headers. Its payload has this head.
     #[inline]
     pub fn put_record(&self, head: Head, out: &mut Vec<u8>) {
         let mut record_head = [0; 5];

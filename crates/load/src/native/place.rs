@@ -1,8 +1,8 @@
 //! Connections of the native protocol for one request at a time: over TCP, TLS or QUIC, or as calls in this process.
 //!
 //! Owns: the handshake, the frames around requests and replies, and single requests during setup. Does not own: the
-//! contents of frames, and channels with many requests ([`super::ReadyChannel`]). The server may answer the requests of
-//! a connection in any order, so a connection here has one at a time, and its id is always 1.
+//! contents of frames, or channels with many requests ([`super::ReadyChannel`]). The server may answer the requests of
+//! a connection in any order. Therefore a connection here has one request at a time, whose id is always 1.
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,12 +14,12 @@ use thalweg_wire::{
 use super::{line::body, tunnel::NativeTunnel};
 use crate::{Address, BenchError, Calls, Connection};
 
-/// Id of each request.
+/// Id of every request.
 pub(crate) const ID: u32 = 1;
 /// Longest wait for the welcome, and for the reply to a request during setup.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Place that answers requests of the native protocol.
+/// Receiver of requests of the native protocol: a server, or calls in this process.
 #[derive(Clone)]
 pub enum NativePlace {
     /// A server, over TCP without encryption.
@@ -28,9 +28,9 @@ pub enum NativePlace {
     Tunnel(Arc<NativeTunnel>),
     /// Calls in this process.
     InProcess {
-        /// Name of the place in messages.
+        /// Name of the calls, for messages.
         name: String,
-        /// Makes the calls of one more connection.
+        /// Function that makes the calls of one more connection.
         calls: Arc<dyn Fn() -> Box<dyn Calls> + Send + Sync>,
     },
 }
@@ -76,8 +76,8 @@ impl NativePlace {
         Ok(connection)
     }
 
-    /// Sends one request during setup, on a connection of its own. `read` returns the result if the reply is the
-    /// expected one, else `None`.
+    /// Sends one request during setup, on a connection of its own. `read` returns the result from the expected reply,
+    /// and `None` for any other reply.
     pub fn ask<'a, F: Frame<'a>, T>(
         &self,
         doing: &'static str,
@@ -113,16 +113,16 @@ fn exchange<T>(
     Ok(found)
 }
 
-/// Decodes a request that the load generator has encoded; returns its id and its frame.
+/// Decodes a request that the load generator has encoded. Returns its id and its frame.
 ///
 /// # Panics
-/// Panics if the bytes are no request.
+/// Panics if the bytes are not a request.
 pub fn decode_request(bytes: &[u8]) -> (u32, ClientFrame<'_>) {
     let (raw, _) = frame(bytes).expect("the generator's requests are frames").expect("requests are whole");
     (raw.header.id, ClientFrame::decode(raw).expect("the generator's requests are right").frame)
 }
 
-/// Returns the frame at the start of `bytes` and its length, if it is complete.
+/// Returns the frame at the start of `bytes` and its length; `None` if the frame is incomplete.
 #[inline]
 pub(crate) fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, String> {
     let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -134,7 +134,7 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<Option<(RawFrame<'_>, usize)>, Strin
     Ok(rest.get(..header.len as usize).map(frame))
 }
 
-/// Appends the answer to a frame if it is a ping; returns true if it is.
+/// Appends the answer to `out` and returns true, if the frame is a ping.
 pub(crate) fn answer_ping(frame: RawFrame<'_>, out: &mut Vec<u8>) -> bool {
     let is_ping = frame.header.kind == Kind::Ping as u16;
     if is_ping {
@@ -144,7 +144,7 @@ pub(crate) fn answer_ping(frame: RawFrame<'_>, out: &mut Vec<u8>) -> bool {
     is_ping
 }
 
-/// Returns the message of a frame that refuses a request or ends the connection.
+/// Returns the message of a frame that refuses a request or ends the connection; `None` for other frames.
 pub(crate) fn refusal(frame: RawFrame<'_>) -> Option<String> {
     if frame.header.kind == Kind::Failed as u16 {
         let failed = Failed::decode_body(body(&frame));

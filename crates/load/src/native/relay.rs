@@ -1,9 +1,10 @@
-//! The machine's raw speed for relayed data: a sender, a relay that copies each byte to a number of receivers, and the
-//! receivers, all without a server. Figures of publish and subscribe are compared with it, because there, too, every
-//! byte is received twice: by the server and by each subscriber.
+//! The machine's raw speed for relayed data, without a server: a sender, a relay that copies each byte to a number of
+//! receivers, and the receivers. Figures of publish and subscribe are compared with it. There, too, every byte is
+//! received twice: by the server and by each subscriber.
 //!
-//! The relay does the least that a server must do: it reads, and writes to each receiver. Sender, relay and receivers
-//! are threads of this process (receivers over QUIC share one), on the cores that generator and server otherwise share.
+//! The relay does only what a server must do at least: it reads, and writes to each receiver. Sender, relay and
+//! receivers are threads of this process. (Receivers over QUIC share one thread.) They run on the cores that generator
+//! and server share otherwise.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -26,7 +27,7 @@ use crate::{BenchError, block_on_thread};
 
 const SUBJECT: &str = "a bare relay";
 
-/// Returns the bytes per second that this number of receivers together receive through a relay.
+/// Returns the bytes per second that this number of receivers get through a relay, all together.
 pub fn stream(carrier: TransportKind, receivers: usize, time: Duration) -> Result<f64, BenchError> {
     match carrier {
         TransportKind::Tcp | TransportKind::Tls => {
@@ -49,7 +50,7 @@ fn tcp(receivers: usize, time: Duration) -> io::Result<f64> {
         scope.spawn(move || send_tcp(sender));
         scope.spawn(move || {
             let mut block = vec![0; 4 * CHUNK];
-            // Ends when the first receiver is gone.
+            // The loop ends when the first receiver closes its connection.
             while let Ok(count @ 1..) = incoming.read(&mut block) {
                 if !outgoing.iter_mut().all(|receiver| receiver.write_all(&block[..count]).is_ok()) {
                     return;
@@ -77,7 +78,7 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let config = client_config.clone();
-        // Receivers connect first: that is how the relay distinguishes them from the sender.
+        // The relay takes the first connections for those of the receivers, and the last one for that of the sender.
         let (connected, all_connected) = std::sync::mpsc::channel();
         let receiving = scope.spawn(move || {
             block_on_thread(async move {
@@ -98,8 +99,8 @@ fn quic(receivers: usize, time: Duration) -> Quic<f64> {
             })
         });
         let brought = receiving.join().map_err(|_| "the receivers' thread panicked")?;
-        // The sender and the relay both end with an error when the first receiver has closed its connection. No other
-        // signal ends them.
+        // The sender and the relay both end with an error when the first receiver has closed its connection. They get
+        // no other signal.
         drop((sent, relay.join()));
         brought
     })
@@ -132,7 +133,7 @@ async fn receive_all(connections: Vec<Connection>, time: Duration) -> Quic<f64> 
     for connection in connections {
         tasks.spawn_local(async move {
             let rate = receive_quic(connection.clone(), time).await;
-            // Ends the relay, and with it the others' streams.
+            // Closing this connection ends the relay, and then the streams of the other receivers.
             connection.close(VarInt::from_u32(0), b"");
             rate
         });

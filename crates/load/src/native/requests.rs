@@ -1,11 +1,10 @@
-//! Sends requests of the native protocol, and counts their replies. Each channel has a number of requests in progress,
-//! which are sent as replies arrive or by a schedule.
+//! Sends requests of the native protocol, and counts their replies. Each channel has a number of requests in progress.
+//! The next requests are sent when replies arrive, or by a schedule.
 //!
-//! Owns: request ids, times, counts, and the threads of such a run. Does not own the content of requests and the check
-//! of replies (a [`ChannelRequests`] does), pacing ([`crate::Pace`]), and the event loop of a channel
-//! ([`super::drive()`]).
+//! Owns: request ids, times, counts, and the threads of such a run. Does not own: the content of requests and the check
+//! of replies ([`ChannelRequests`]), pacing ([`crate::Pace`]), or the event loop of a channel ([`super::drive()`]).
 //!
-//! Replies may arrive in any order: a request's id is its slot plus 1.
+//! Replies may arrive in any order. The id of a request is the number of its slot plus 1.
 
 use std::{
     cell::{Cell, RefCell},
@@ -31,25 +30,25 @@ use crate::{
 
 /// Makes the requests of one channel and checks their replies.
 pub trait ChannelRequests: Send + 'static {
-    /// Appends a request with this id, which occupies `slot` until its reply arrives. Returns false if there are no
-    /// more requests to send.
+    /// Appends a request with this id. The request occupies `slot` until its reply arrives. Returns false if there are
+    /// no more requests to send.
     fn ask(&mut self, slot: usize, id: u32, out: &mut Outbox) -> Result<bool, ChannelError>;
 
-    /// Checks the reply to the request in `slot`. Returns the number of items that the reply carries or acknowledges,
-    /// or a description of the fault.
+    /// Checks the reply to the request in `slot`. Returns the number of items that the reply carries or acknowledges.
+    /// If the reply is wrong, returns a description of the fault.
     fn judge(&mut self, slot: usize, reply: RawFrame<'_>) -> Result<u64, ChannelError>;
 }
 
 /// Parameters of a run of requests.
 #[derive(Clone, Debug)]
 pub struct CallPlan {
-    /// Address of the server, and the transport.
+    /// Address of the server, and the transport of connections to it.
     pub place: NativeEndpoint,
     /// Number of connections to the server.
     pub connections: usize,
     /// Number of streams on each connection.
     pub streams: usize,
-    /// Number of requests in progress at a time, over all channels.
+    /// Number of requests in progress, over all channels.
     pub in_flight: usize,
     /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
@@ -57,7 +56,7 @@ pub struct CallPlan {
     pub load: LoadOptions,
     /// Id of the server's process; `None` if it is not known.
     pub server: Option<u32>,
-    /// Number of the server's fsyncs, for the windows of the run; `None` if they are not read.
+    /// Source of the number of the server's fsyncs, for the windows of the run; `None` if it is not known.
     pub fsyncs: Option<FsyncCount>,
 }
 
@@ -73,19 +72,19 @@ impl CallPlan {
         Self { place, connections: 1, streams: 1, in_flight, pace, load, server: None, fsyncs: None }
     }
 
-    /// Returns the part of the run in which items are counted, in nanoseconds since the start.
+    /// Returns the part of the run in which items are counted, in nanoseconds since the start of the run.
     fn counted(&self) -> Range<u64> {
         self.pace.counted(self.load.warmup, self.load.duration)
     }
 
-    /// Returns counts without any, with the windows of the run.
+    /// Returns empty counts with the windows of the run.
     fn empty_tally(&self) -> Tally<()> {
         Tally::with_windows(1, &self.counted(), self.load.window)
     }
 }
 
-/// Runs a plan. `make` creates the work of each channel from the channel's number. Also returns the work of each
-/// channel as it was after the run, in the order of the channels.
+/// Runs a plan. `make` creates the work of a channel from the channel's number. Returns the figures, and the work of
+/// each channel as it was after the run, in the order of the channels.
 pub fn run<W: ChannelRequests>(
     plan: &CallPlan,
     make: impl Fn(usize) -> W + Sync,
@@ -121,7 +120,8 @@ fn judge(plan: &CallPlan, outcome: &Outcome) -> Validity {
         if let Some(validity) = saturated(&tally.lag, plan.load.max_lag, outcome.spent.busiest) {
             return validity;
         }
-        // A quarter of a second of backlog at the end shows in the times; more is not keeping up.
+        // A backlog of a quarter of a second at the end is accepted; it shows in the times. A longer one means that the
+        // server did not keep up.
         if (tally.replies as f64) < 0.97 * outcome.times.count() as f64 - rate / 4.0 {
             let answered = outcome.replies_rate();
             return Validity::Overloaded(format!("{answered:.0} of {rate:.0} requests/s answered"));
@@ -160,7 +160,7 @@ async fn call<W: ChannelRequests>(
 /// Data that the channels of one thread share.
 struct Shared {
     clock: Clock,
-    /// Time at which the wait for outstanding replies ends, in nanoseconds since the start.
+    /// Time at which the wait for outstanding replies ends, in nanoseconds since the start of the run.
     end: u64,
     tally: RefCell<Tally<()>>,
     /// True if a channel has failed, so that all channels must stop.
@@ -172,15 +172,15 @@ struct Caller<W> {
     work: W,
     pacer: Pacer,
     shared: Rc<Shared>,
-    /// Due time of the request in each slot, in nanoseconds since the start.
+    /// Due time of the request in each slot, in nanoseconds since the start of the run.
     due: Vec<u64>,
     free: Vec<usize>,
-    /// Time since which a request could always have been sent, in nanoseconds since the start: a slot was free, and the
-    /// server accepted bytes.
+    /// Time since which a request could have been sent at any moment, in nanoseconds since the start of the run: a slot
+    /// was free, and the server accepted bytes.
     free_since: u64,
-    /// True if the last write did not take all bytes.
+    /// True if the last write did not send all bytes.
     is_blocked: bool,
-    /// Time at which requests were last composed, in nanoseconds since the start.
+    /// Time at which requests were last composed, in nanoseconds since the start of the run.
     now: u64,
     /// True if the work has no more requests to send.
     has_no_requests: bool,
@@ -218,7 +218,8 @@ impl<W: ChannelRequests> Caller<W> {
         self.work
     }
 
-    /// Counts all requests that were due and have no reply at the end of the wait, with the time that they waited.
+    /// Counts all requests that were due and have no reply at the end of the wait. The time that each has waited counts
+    /// as its response time.
     fn count_unanswered(&mut self) {
         let (now, mut tally) = (self.shared.clock.now(), self.shared.tally.borrow_mut());
         let mut waits = vec![true; self.due.len()];
@@ -374,7 +375,7 @@ mod tests {
         let place =
             NativeEndpoint { carrier: TransportKind::Tcp, endpoint: Endpoint::tcp(silent_server().to_string()) };
         let open = Pace::Open { rate: 1000.0, arrivals: Arrivals::Constant };
-        // In an open loop all that were due count, also those that had to wait for a slot.
+        // In an open loop all requests that were due count, also those that had to wait for a slot.
         for (pace, unanswered) in [(Pace::Closed, 6), (open, 100)] {
             let (place, load) = (place.clone(), load.clone());
             let (server, fsyncs) = (None, None);
@@ -386,7 +387,7 @@ mod tests {
                 windows.iter().map(|window| window.times.as_ref().map_or(0, |times| times.count())).sum::<u64>();
             assert_eq!((windows.len(), waits), (5, unanswered), "each counts in the window in which it was due");
             assert!(outcome.times.percentile(0.0) > Duration::from_millis(190), "{:?}", outcome.times.quantiles());
-            // While all slots wait, nobody can send: the generator is not late.
+            // While all slots wait for replies, no request can be sent, so the generator is not late.
             assert!(outcome.tally.lag.count() <= 6, "{}", outcome.tally.lag.count());
         }
     }

@@ -44,7 +44,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Returns the profile's name as the server's command line has it.
+    /// Returns the profile's name on the server's command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Balanced => "balanced",
@@ -66,7 +66,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Connects to the server that the options name, or starts one with the additional arguments `more`.
+    /// Connects to the server that the options name. Without a target, starts one with the additional arguments `more`.
     pub fn connect_or_start(
         options: &ServerOptions,
         scratch: &Scratch,
@@ -104,7 +104,7 @@ impl Server {
         Ok(Self { address, process: own.process(), trust, own: Some(own) })
     }
 
-    /// Returns the address of the server's native port for one of the transports.
+    /// Returns the address of the server's native port, for a transport.
     pub fn place(&self, carrier: TransportKind) -> Result<NativeEndpoint, BenchError> {
         let unknown = "its certificate is not known, so nothing but TCP can be used";
         let endpoint = NativeEndpoint::new(carrier, self.address.to_string(), self.trust.clone());
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Describes the build of the server, as its status names it. The status is read over HTTP.
+    /// Describes the build of the server. It is read from the server's status over HTTP.
     pub fn build(&self) -> String {
         self.own.as_ref().map_or_else(|| "unknown: the server's HTTP port is not known".to_owned(), Target::build)
     }
@@ -130,7 +130,7 @@ impl Server {
         self.own.as_ref().and_then(|own| own.metric(name)).unwrap_or(f64::NAN)
     }
 
-    /// Returns the number of fsyncs of the server's log; `None` if the server's HTTP port is not known.
+    /// Returns the source of the number of fsyncs of the server's log; `None` if the server's HTTP port is not known.
     pub fn fsyncs(&self) -> Option<FsyncCount> {
         self.own.as_ref().map(Target::fsyncs)
     }
@@ -141,7 +141,8 @@ impl Server {
     }
 }
 
-/// Returns the trust in the certificate that a server has made for itself in its directory; `None` if it has made none.
+/// Returns the trust in the certificate that a server has made for itself in its data directory; `None` if it has made
+/// none.
 pub fn development_trust(data: &Path) -> Result<Option<Trust>, TrustError> {
     let certificate = Some(data.join(CERTIFICATE_FILE)).filter(|path| path.exists());
     certificate.map(|path| Trust::pem_file(&path)).transpose()

@@ -1,14 +1,15 @@
-//! Connections of the native protocol over TLS and QUIC for the load threads, which know no runtime.
+//! Connections of the native protocol over TLS and QUIC, for load threads that do not use a runtime.
 //!
-//! Owns: one task for each connection on the client threads, which passes bytes between the load thread's socket and
-//! the server. Does not own: the frames in these bytes ([`super::place`]). A byte in each direction passes one more
-//! socket than over plain TCP, and one more thread.
+//! Owns: one task for each connection on the client threads. The task passes bytes between the load thread's socket and
+//! the server. Does not own: the frames in these bytes ([`super::place`]). Each byte passes one more socket and one
+//! more thread than over plain TCP.
 //!
 //! ```text
 //! load thread <- socket pair -> task of a client thread <- TLS or QUIC -> server
 //! ```
 //!
-//! Memory: the bytes of one read in each direction. A task reads no more from one side before the other has taken them.
+//! Memory: the bytes of one read in each direction. A task reads no more bytes from one side until the other side has
+//! taken the last ones.
 
 use std::{
     io::{self, ErrorKind},
@@ -28,12 +29,12 @@ use tokio::{
 use super::endpoint::NativeEndpoint;
 use crate::{ClientThreads, Connection};
 
-/// Number of bytes that are read at a time, in each direction.
+/// Maximum number of bytes that are read at a time, in each direction.
 const BLOCK_BYTES: usize = 32 << 10;
-/// Longest wait until the server has received the last bytes of a connection that is closed.
+/// Longest time that closing a connection waits until the server has received the last bytes.
 const CLOSE: Duration = Duration::from_secs(2);
 
-/// Opens connections to one server over TLS or QUIC, whose tasks run on threads of their own.
+/// Opens connections to one server over TLS or QUIC. The tasks of the connections run on threads of their own.
 #[derive(Debug)]
 pub struct NativeTunnel {
     endpoint: NativeEndpoint,
@@ -42,7 +43,7 @@ pub struct NativeTunnel {
 }
 
 impl NativeTunnel {
-    /// Starts this number of threads for connections to a server.
+    /// Starts this number of threads for connections to the server.
     pub fn start(endpoint: NativeEndpoint, threads: usize) -> io::Result<Self> {
         Ok(Self { endpoint, dialer: Dialer::new(), threads: ClientThreads::start(threads)? })
     }
@@ -52,7 +53,7 @@ impl NativeTunnel {
         self.endpoint.endpoint.address()
     }
 
-    /// Opens a connection, without the hello; its socket is blocking. The error describes the problem.
+    /// Opens a connection, without sending the hello. Its socket is blocking. An error describes the problem.
     pub(super) fn open(&self) -> Result<Connection, String> {
         let (own, other) = Connection::to_thread().map_err(|error| error.to_string())?;
         let (dialer, endpoint) = (self.dialer.clone(), self.endpoint.endpoint.clone());
@@ -69,19 +70,19 @@ impl NativeTunnel {
     }
 }
 
-/// Passes bytes in both directions until one side has ended. Either side learns from the end of its own connection.
+/// Passes bytes in both directions until one side has ended. The other side then sees the end of its own connection.
 async fn pass(channel: Channel, local: UnixStream) {
     let block = vec![0; BLOCK_BYTES];
     let mut sides = Sides { channel, local, block, to_server: Outbox::new(), from_server: BytesMut::new() };
     let ended = std::future::poll_fn(|cx| sides.poll(cx)).await;
     if ended.is_ok() {
         let closing = std::future::poll_fn(|cx| sides.channel.poll_close(cx));
-        // Dropping the channel closes it too.
+        // If closing takes too long, dropping the channel closes it.
         let _ = timeout(CLOSE, closing).await;
     }
 }
 
-/// The two sides of a connection, and the bytes that one has sent and the other has not taken.
+/// The two sides of a connection, and the bytes that were read from one side and not yet written to the other.
 struct Sides {
     channel: Channel,
     local: UnixStream,

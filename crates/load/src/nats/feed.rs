@@ -1,7 +1,7 @@
-//! Streams, groups and subjects over NATS: the load threads' side.
+//! Streams, groups and subjects over NATS: the side of the load threads.
 //!
-//! Owns: the requests and replies of the operations, and the sockets to the tasks that perform them. Does not own:
-//! whether the records in a reply are right ([`crate::feeds::Feed`]).
+//! Owns: the requests and replies of the operations, and the sockets to the tasks that perform them. Does not own: the
+//! check of the records in a reply ([`crate::feeds::Feed`]).
 
 use std::{
     borrow::Cow,
@@ -34,8 +34,8 @@ use crate::{
 
 const NO_KEYS: &str = "the suite refuses operations on keys over NATS";
 
-/// Stream, group and subject of a run on a NATS server, and the connections to it. The group is a durable consumer of
-/// the stream.
+/// Stream, group and subject of a run on a NATS server, and the connections to that server. The group is a durable
+/// consumer of the stream.
 #[derive(Clone, Debug)]
 pub struct NatsFeed {
     shared: Arc<Shared>,
@@ -46,16 +46,16 @@ struct Shared {
     server: NatsServer,
     names: Names,
     parts: FeedParts,
-    /// Durability of the stream's records in words; empty without a stream.
+    /// Durability of the stream's records in words; empty if the run uses no stream.
     durability: String,
-    /// Publisher of each publish.
+    /// Number of the publisher of each publish.
     publishers: Arc<Numbers>,
-    /// Number of connections so far.
+    /// Number of connections that were opened so far.
     connections: AtomicU64,
 }
 
 impl NatsFeed {
-    /// Creates the stream and its consumer, as far as the run uses them, with names that begin with `name`.
+    /// Creates the stream and its consumer, if the run uses them. Their names begin with `name`.
     pub fn create(
         server: NatsServer,
         name: &str,
@@ -75,7 +75,7 @@ impl NatsFeed {
         Ok(Self { shared: Arc::new(Shared { server, names, parts, durability, publishers, connections }) })
     }
 
-    /// Opens a connection to a new task, which performs its requests.
+    /// Starts a task that performs requests, and opens a connection to it.
     fn open(&self) -> Result<Connection, String> {
         let (own, other) = to_thread()?;
         let Shared { server, names, parts, publishers, connections, .. } = &*self.shared;
@@ -91,7 +91,7 @@ impl NatsFeed {
         Ok(own)
     }
 
-    /// Opens a connection to a new task, which passes on the messages of the subject.
+    /// Starts a task that passes on the messages of the subject, and opens a connection to it.
     fn open_subscription(&self) -> Result<Connection, String> {
         let (own, other) = to_thread()?;
         let (url, names) = (self.shared.server.url(), self.shared.names.clone());
@@ -106,7 +106,8 @@ impl NatsFeed {
     }
 }
 
-/// Returns a connection whose socket is non-blocking, and the socket of its other end.
+/// Creates a connection over a pair of sockets. Returns it, and the socket of the other end. Both sockets are
+/// non-blocking.
 fn to_thread() -> Result<(Connection, std::os::unix::net::UnixStream), String> {
     let (own, other) = Connection::to_thread().map_err(|error| error.to_string())?;
     own.socket().set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -142,7 +143,7 @@ impl Codec for NatsFeed {
 }
 
 impl FeedProtocol for NatsFeed {
-    /// The sequence numbers of a stream have no gaps, but an append's records need not follow each other.
+    /// Returns ids. The stream's sequence numbers have no gaps, but the records of one append need not be adjacent.
     fn positions(&self) -> Positions {
         Positions::Ids
     }

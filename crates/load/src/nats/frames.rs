@@ -11,13 +11,13 @@
 
 use bytes::{Buf as _, Bytes};
 
-/// Length of the field before a frame's content.
+/// Length in bytes of the field before a frame's content.
 pub(super) const LENGTH_BYTES: usize = 4;
 /// First byte of the reply to a request that was performed.
 pub(super) const DONE: u8 = 0;
 /// First byte of the reply to a request that failed.
 pub(super) const REFUSED: u8 = 1;
-/// Content of the push that tells that the server has accepted the subscription.
+/// First byte of the push that tells that the server has accepted the subscription.
 pub(super) const ACCEPTED: u8 = 0;
 /// First byte of the push of a message.
 pub(super) const MESSAGE: u8 = 1;
@@ -25,15 +25,15 @@ pub(super) const MESSAGE: u8 = 1;
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Publishes the texts to the subject; the number is that of the publish.
+    /// Publishes the texts to the subject. `number` is the number of the publish.
     Publish,
     /// Appends the texts to the stream.
     Append,
-    /// Reads records of the stream behind the sequence number `number`, at most `limit`.
+    /// Reads at most `limit` records of the stream after the sequence number `number`.
     Read,
-    /// Fetches records as a client of the consumer, at most `limit`.
+    /// Fetches at most `limit` records of the consumer.
     Fetch,
-    /// Acknowledges the records of the fetch `number`.
+    /// Acknowledges the records of the fetch with this number.
     Ack,
 }
 
@@ -50,10 +50,10 @@ pub(super) struct Request {
     pub texts: Vec<Bytes>,
 }
 
-/// Result of a request.
+/// Reply to a request that was performed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// Number of messages that were published or acknowledged, or number of a fetch; a fetch without records has 0.
+    /// Number of published or acknowledged messages. For a fetch, its number, or 0 if it has no records.
     pub number: u64,
     pub records: Vec<Record>,
 }
@@ -61,14 +61,14 @@ pub(super) struct Reply {
 /// A record of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Sequence number.
+    /// Sequence number of the record in the stream.
     pub position: u64,
-    /// Number of deliveries, including this one; 1 unless a consumer delivered it.
+    /// Number of deliveries of the record, including this one; 1 unless a consumer delivered it.
     pub deliveries: u64,
     pub payload: Bytes,
 }
 
-/// Appends a frame, whose content `put` appends.
+/// Appends a frame. `put` appends its content.
 pub(super) fn put_frame(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -77,13 +77,13 @@ pub(super) fn put_frame(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
     out[at..at + LENGTH_BYTES].copy_from_slice(&len);
 }
 
-/// Returns the content of the frame at the start of `bytes`, if the frame is complete.
+/// Returns the content of the frame at the start of `bytes`; `None` if the frame is incomplete.
 pub(super) fn frame(bytes: &[u8]) -> Option<&[u8]> {
     let (len, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
     rest.get(..u32::from_le_bytes(*len) as usize)
 }
 
-/// Appends the content of a request without its texts.
+/// Appends the content of a request, except its texts.
 pub(super) fn put_request(out: &mut Vec<u8>, operation: Operation, number: u64, limit: u32) {
     out.push(operation as u8);
     out.extend_from_slice(&number.to_le_bytes());
@@ -133,7 +133,7 @@ impl Request {
 }
 
 impl Reply {
-    /// Decodes the content of a reply behind its first byte, [`DONE`]; `None` if it is malformed.
+    /// Decodes the content of a reply after its first byte, [`DONE`]; `None` if it is malformed.
     pub(super) fn decode(content: &[u8]) -> Option<Self> {
         let mut content = Bytes::copy_from_slice(content);
         let number = content.try_get_u64_le().ok()?;

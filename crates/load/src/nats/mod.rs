@@ -1,16 +1,17 @@
 //! NATS servers: subjects of core NATS, and streams with a consumer of JetStream, through NATS's own client.
 //!
-//! The client needs a runtime, so it runs on threads of its own ([`crate::ClientThreads`]). A load thread sends a
-//! request over a pair of sockets to the task of its connection, which performs it with a client of its own:
+//! The client needs a runtime, so it runs on threads of its own ([`crate::ClientThreads`]). Each connection of a load
+//! thread has a task there, with a client of its own. The load thread sends requests to the task over a pair of
+//! sockets, and the task performs them:
 //!
 //! ```text
 //! load thread <- socket pair, frames -> task of a client thread <- async-nats -> server
 //! ```
 //!
-//! Parts: `frames` are the requests and replies on the pair of sockets, [`NatsServer`] connects clients, `session`
-//! performs the requests of a connection, `stream` those on the stream and its consumer, `pushes` passes the messages
-//! of a subscription on, and [`NatsFeed`] is the load threads' side. Does not own: whether the records in a reply are
-//! right ([`crate::feeds::Feed`]).
+//! Parts: `frames` has the requests and replies on the pair of sockets, [`NatsServer`] connects clients, `session`
+//! performs the requests of a connection, `stream` performs those on the stream and its consumer, `pushes` passes the
+//! messages of a subscription on, and [`NatsFeed`] is the side of the load threads. Does not own: the check of the
+//! records in a reply ([`crate::feeds::Feed`]).
 //!
 //! | operation | over NATS |
 //! |---|---|

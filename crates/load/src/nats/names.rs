@@ -2,21 +2,22 @@
 
 use async_nats::Subject;
 
-/// Names of a run's stream and subjects, which no other run uses.
+/// Names of a run's stream and subjects. No other run uses them.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     /// Name of the stream and of its consumer.
     pub stream: String,
     /// Subject of the stream's records.
     pub records: Subject,
-    /// Subject of messages that are published.
+    /// Subject to which messages are published.
     pub messages: Subject,
-    /// Subject without subscribers.
+    /// Subject that never has subscribers.
     pub nobody: Subject,
 }
 
 impl Names {
-    /// Returns the names that begin with `name`. Characters that names of streams and subjects cannot have become `_`.
+    /// Returns names that begin with `name`. Characters that NATS does not permit in names of streams and subjects
+    /// become `_`.
     pub(super) fn new(name: &str) -> Self {
         let is_plain = |at: char| at.is_ascii_alphanumeric() || at == '-';
         let stream: String = name.chars().map(|at| if is_plain(at) { at } else { '_' }).collect();

@@ -1,4 +1,4 @@
-//! The task of one subscription: passes the messages of a subject on to the thread of the subscribers.
+//! The task of one subscription. It passes the messages of a subject on to the subscribers' thread.
 
 use std::{io, pin::pin, sync::Arc};
 
@@ -17,20 +17,20 @@ use super::{
     server::ConnectedClient,
 };
 
-/// Number of bytes from which messages are written, although more have arrived.
+/// Number of gathered bytes from which the task writes them, even if more messages have arrived.
 const ENOUGH_BYTES: usize = 64 << 10;
 
 /// A subscription, with a client of its own.
 pub(super) struct Pushes {
     pub client: ConnectedClient,
     pub subscriber: Subscriber,
-    /// Subject without subscribers.
+    /// Subject that never has subscribers.
     pub nobody: Subject,
 }
 
 impl Pushes {
-    /// Passes messages on until the thread of the subscribers closes its socket or the client loses its connection.
-    /// Either way, that thread's socket ends.
+    /// Passes messages on until the subscribers' thread closes its socket, or until the client loses its connection. In
+    /// both cases the socket of that thread ends.
     pub(super) async fn serve(mut self, mut local: UnixStream) {
         let lost = Arc::clone(&self.client.lost);
         let (read, write) = local.split();
@@ -42,7 +42,7 @@ impl Pushes {
 
     async fn push(&mut self, mut local: WriteHalf<'_>) -> io::Result<()> {
         let mut out = Vec::new();
-        // The server has the subscription now.
+        // After this confirmation the server has the subscription.
         self.client.confirm(&self.nobody).await.map_err(io::Error::other)?;
         put_frame(&mut out, |out| out.push(ACCEPTED));
         local.write_all(&out).await?;
@@ -63,7 +63,7 @@ impl Pushes {
     }
 }
 
-/// Waits until the other side has closed its socket. It sends nothing.
+/// Waits until the other side has closed its socket. The other side sends no bytes.
 async fn closed(mut local: ReadHalf<'_>) {
     let mut byte = [0];
     while local.read(&mut byte).await.is_ok_and(|count| count > 0) {}

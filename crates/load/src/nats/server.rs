@@ -1,4 +1,4 @@
-//! Address of a NATS server, and clients that are connected to it.
+//! Address of a NATS server, and clients that connect to it.
 
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -11,26 +11,26 @@ use crate::{
     server::{authority, resolve},
 };
 
-/// Longest wait for the reply to a request, after which the load thread has given the request up, too.
+/// Longest wait for the reply to a request. The load thread gives a request up after the same time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A NATS server, and the threads on which its clients run.
+/// Address of a NATS server, and the threads on which the clients run.
 #[derive(Debug)]
 pub struct NatsServer {
     /// Address of the server.
     pub address: SocketAddr,
-    /// Address as it was given, without the login.
+    /// Address as the user gave it, without user and password.
     pub name: String,
-    /// Address for the client, with the login.
+    /// Address for the client, with user and password.
     url: String,
     threads: ClientThreads,
 }
 
 impl NatsServer {
-    /// Returns the server at `SCHEME://host:port` or `SCHEME://user:password@host:port`, whose clients run on this
-    /// number of threads. Does not connect to it.
+    /// Returns the server at `SCHEME://host:port` or `SCHEME://user:password@host:port`. Starts this number of threads
+    /// for its clients. Does not connect to the server.
     pub fn at(text: &str, scheme: &str, threads: usize) -> Result<Self, BenchError> {
-        // Messages must not show a password.
+        // Error messages must not show a password.
         let has_login = text.contains('@');
         let shown = if has_login { format!("{scheme}://...") } else { text.to_owned() };
         let fail = BenchError::target(shown);
@@ -41,7 +41,7 @@ impl NatsServer {
         Ok(Self { address, name: format!("{scheme}://{host}"), url: format!("nats://{whole}"), threads })
     }
 
-    /// Returns the address for the client, with the login.
+    /// Returns the address for the client, with user and password.
     pub(super) fn url(&self) -> String {
         self.url.clone()
     }
@@ -59,7 +59,7 @@ impl NatsServer {
 #[derive(Clone, Debug)]
 pub(super) struct ConnectedClient {
     pub client: Client,
-    /// Notified when the connection is lost. The client would open another one, whose figures would be those of another
+    /// Signal that the connection is lost. The client would open another one, but its figures would belong to another
     /// run.
     pub lost: Arc<Notify>,
 }
@@ -79,8 +79,8 @@ impl ConnectedClient {
         Ok(Self { client, lost })
     }
 
-    /// Waits until the server has processed everything that the client has sent before. Core NATS confirms nothing, but
-    /// the server answers a request on a subject without subscribers itself.
+    /// Waits until the server has processed everything that the client has sent before. Core NATS confirms nothing. But
+    /// if a request goes to a subject without subscribers, the server itself answers it.
     pub(super) async fn confirm(&self, nobody: &Subject) -> Result<(), String> {
         match self.client.request(nobody.clone(), Bytes::new()).await {
             Ok(_) => Ok(()),

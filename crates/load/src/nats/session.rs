@@ -1,4 +1,4 @@
-//! The task of one connection: performs the requests of a load thread one after the other, with a client of its own.
+//! The task of one connection. It performs the requests of a load thread one after the other, with a client of its own.
 
 use std::{io, pin::pin, sync::Arc};
 
@@ -18,24 +18,24 @@ use super::{
 };
 use crate::feeds::Numbers;
 
-/// Number of bytes that are read at a time.
+/// Maximum number of bytes that are read at a time.
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// State of one connection.
 pub(super) struct Session {
     pub client: ConnectedClient,
     pub names: Names,
-    /// Number of this connection as a publisher, above 0.
+    /// Number of this connection as a publisher, from 1.
     pub publisher: u64,
-    /// Publisher of each publish of the run.
+    /// Number of the publisher of each publish of the run.
     pub publishers: Arc<Numbers>,
-    /// Stream and consumer, if the run uses the stream.
+    /// Stream and consumer; `None` if the run does not use the stream.
     pub stream: Option<StreamSession>,
 }
 
 impl Session {
-    /// Performs the load thread's requests until it closes its socket or the client loses its connection. Either way,
-    /// the load thread's socket ends.
+    /// Performs the load thread's requests until that thread closes its socket, or until the client loses its
+    /// connection. In both cases the socket of the load thread ends.
     pub(super) async fn serve(self, local: UnixStream) {
         let lost = Arc::clone(&self.client.lost);
         let serving = pin!(self.answer_all(local));
@@ -73,7 +73,7 @@ impl Session {
     }
 
     async fn publish(&mut self, request: Request) -> Result<Reply, String> {
-        // Before a subscriber can have the message.
+        // The publisher is stored before a subscriber can receive the message.
         self.publishers.set(request.number, self.publisher);
         let messages = request.texts.len() as u64;
         for text in request.texts {

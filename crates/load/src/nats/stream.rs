@@ -1,7 +1,8 @@
 //! A run's JetStream stream and its consumer, over one connection.
 //!
-//! Owns: their creation and the requests to them. Records are positioned by the stream's sequence numbers, which rise
-//! without gaps; but the records of an append lie between those of others, because each is published on its own.
+//! Owns: creating them, and the requests to them. The position of a record is its sequence number in the stream. These
+//! numbers rise without gaps. But each record is published on its own, so other records may lie between the records of
+//! an append.
 
 use std::collections::BTreeMap;
 
@@ -23,16 +24,16 @@ use super::{
 };
 use crate::feeds::FeedParts;
 
-/// Maximum number of records that may wait for acks, so that many connections can fetch at the same time.
+/// Maximum number of unacknowledged records, so that many connections can fetch at the same time.
 const MAX_ACK_PENDING: i64 = 100_000;
-/// Maximum number of fetches at the same time: the maximum number of connections of a scenario.
+/// Maximum number of fetches at the same time, equal to the maximum number of connections of a scenario.
 const MAX_WAITING: i64 = 20_000;
-/// Maximum number of records of one direct get. A read of more becomes several.
+/// Maximum number of records of one direct get. A larger read consists of several.
 const MAX_PAGE: u32 = 1000;
-/// Status of the message behind the last record of a direct get.
+/// Status of the message that ends the records of a direct get.
 const END_OF_PAGE: u16 = 204;
 
-/// Place of a stream's records on the server.
+/// Medium on which the server stores a stream's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamStorage {
     /// Files.
@@ -80,7 +81,7 @@ pub(super) async fn create(
     Ok(durability(&stream.cached_info().config))
 }
 
-/// Describes the durability of a stream's records when they are acknowledged, as far as clients can see it.
+/// Describes the durability of a stream's records at the time of their acknowledgement, as far as clients can see it.
 fn durability(config: &Config) -> String {
     match (config.storage, config.persist_mode) {
         (StorageType::Memory, _) => "none: JetStream in memory".to_owned(),
@@ -101,21 +102,22 @@ pub(super) async fn delete(client: Client, names: &Names) -> Result<(), String> 
 pub(super) struct StreamSession {
     client: Client,
     context: Context,
-    /// Subject of the records.
+    /// Subject to which records are published.
     records: Subject,
-    /// Subject of direct gets.
+    /// Subject to which direct gets are sent.
     direct: Subject,
-    /// Subject of the records that direct gets return, and the subscription to it.
+    /// Subject to which the server sends the records of direct gets.
     inbox: Subject,
+    /// Subscription to `inbox`.
     page: Subscriber,
     consumer: Option<PullConsumer>,
-    /// Subjects of the acks of each fetch that was not acknowledged yet.
+    /// Subjects to which the acks of each fetch are sent. Only fetches that are not acknowledged yet have some.
     fetched: BTreeMap<u64, Vec<Subject>>,
     fetches: u64,
 }
 
 impl StreamSession {
-    /// Prepares a connection for requests.
+    /// Prepares a connection for requests to the stream.
     pub(super) async fn open(connected: &ConnectedClient, names: &Names, parts: FeedParts) -> Result<Self, String> {
         let client = connected.client.clone();
         let (context, inbox) = (jetstream::new(client.clone()), Subject::from(client.new_inbox()));
@@ -132,7 +134,7 @@ impl StreamSession {
         Ok(Self { client, context, records, direct, inbox, page, consumer, fetched: BTreeMap::new(), fetches: 0 })
     }
 
-    /// Appends records, and waits for the acks of all of them. Returns their positions.
+    /// Appends records and waits for the acks of all of them. Returns their positions.
     pub(super) async fn append(&mut self, texts: Vec<Bytes>) -> Result<Reply, String> {
         let mut acks = Vec::with_capacity(texts.len());
         for text in texts {
@@ -147,7 +149,7 @@ impl StreamSession {
         Ok(Reply { number: records.len() as u64, records })
     }
 
-    /// Reads the records behind `from`, at most `limit`.
+    /// Reads at most `limit` records after the position `from`.
     pub(super) async fn read(&mut self, from: u64, limit: u32) -> Result<Reply, String> {
         let (mut records, mut from, mut left) = (Vec::new(), from, limit);
         while left > 0 {
@@ -162,8 +164,8 @@ impl StreamSession {
         Ok(Reply { number: records.len() as u64, records })
     }
 
-    /// Reads some records behind `from`. Also returns the position of the last one, if the server has more behind it:
-    /// it bounds the bytes of a page, too.
+    /// Reads some records after the position `from`. The server limits the bytes of a page, too. If it has more records
+    /// after the page, also returns the position of the page's last record.
     async fn read_page(&mut self, from: u64, limit: u32) -> Result<(Vec<Record>, Option<u64>), String> {
         let wanted = format!("{{\"seq\":{},\"batch\":{limit}}}", from.saturating_add(1));
         let sent = self.client.publish_with_reply(self.direct.clone(), self.inbox.clone(), wanted.into()).await;
@@ -182,7 +184,7 @@ impl StreamSession {
                     let has_more = number_of(&message, "Nats-Num-Pending").is_some_and(|pending| pending > 0);
                     return Ok((records, last.filter(|_| has_more)));
                 }
-                // No record lies there.
+                // The stream has no record after `from`.
                 Some(StatusCode::NOT_FOUND) => return Ok((records, None)),
                 Some(status) => {
                     return Err(format!("status {status}: {}", message.description.unwrap_or_default()));
@@ -191,7 +193,7 @@ impl StreamSession {
         }
     }
 
-    /// Fetches the records that are there for the consumer, at most `limit`.
+    /// Fetches at most `limit` records that the consumer can deliver now.
     pub(super) async fn fetch(&mut self, limit: u32) -> Result<Reply, String> {
         let consumer = self.consumer.as_ref().ok_or_else(|| "the run has no consumer".to_owned())?;
         let batch = consumer.fetch().max_messages(limit as usize).messages().await;
@@ -214,7 +216,7 @@ impl StreamSession {
     }
 
     /// Acknowledges the records of a fetch, and waits until the server has confirmed each ack. Returns the number of
-    /// confirmed ones.
+    /// confirmed acks.
     pub(super) async fn ack(&mut self, fetch: u64) -> Result<Reply, String> {
         let subjects = self.fetched.remove(&fetch).unwrap_or_default();
         let acks = subjects.into_iter().map(|subject| self.client.request(subject, Bytes::from_static(b"+ACK")));
@@ -223,7 +225,7 @@ impl StreamSession {
     }
 }
 
-/// Returns the number in a header of a message.
+/// Parses the number in a header of a message; `None` if there is no such number.
 fn number_of(message: &Message, header: &str) -> Option<u64> {
     message.headers.as_ref()?.get_last(header)?.as_str().parse().ok()
 }

@@ -1,7 +1,7 @@
-//! Protocols of operations on keys: how operations become requests, and replies become answers.
+//! Protocols of operations on keys: the encoding of operations as requests, and the decoding of replies.
 //!
-//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own those of the native protocol
-//! ([`super::native`]) and those of templates ([`super::templates`]), and the judgement of answers.
+//! Owns: the bytes of requests and replies over HTTP and RESP. Does not own: those of the native protocol
+//! ([`super::native`]) and of templates ([`super::templates`]), or the judgement of answers.
 
 use std::{borrow::Cow, io::Write as _, net::SocketAddr};
 
@@ -16,10 +16,10 @@ use crate::{
     server::{Body, Incomplete, parse},
 };
 
-/// Header of a reply that names the durability level that a write has reached.
+/// Header of a reply with the durability level that a write has reached.
 const LEVEL_HEADER: &[u8] = b"thalweg-durability:";
 
-/// Protocol of operations on keys. Replies arrive in the order of the requests of a connection.
+/// Protocol of operations on keys. Replies arrive in the order of a connection's requests.
 pub trait Codec: Clone + Sync {
     /// Maximum number of unanswered requests on a connection.
     const PIPELINE: usize = 16;
@@ -27,21 +27,21 @@ pub trait Codec: Clone + Sync {
     /// Opens a connection that is ready for requests; its socket is non-blocking.
     fn connect(&self) -> Result<Connection, BenchError>;
 
-    /// Appends the request that sets a key's value, which is given in two parts.
+    /// Appends the request that sets a key's value. The value is the concatenation of the two parts.
     fn put(&self, index: u64, value: [&[u8]; 2], out: &mut Vec<u8>);
 
     /// Appends the request that reads a key's value.
     fn get(&self, index: u64, out: &mut Vec<u8>);
 
-    /// Appends the request that removes a key from a cache. Only caches get such operations.
+    /// Appends the request that removes a key from a cache. Only caches get such requests.
     fn delete(&self, index: u64, out: &mut Vec<u8>);
 
-    /// Appends the request that reads the keys with the indices `first..end` in order, at most `rows` of them. Only
-    /// protocols with scans get such operations.
+    /// Appends the request that reads at most `rows` keys with the indices `first..end`, in order. Only protocols with
+    /// scans get such requests.
     fn scan(&self, first: u64, end: u64, rows: u32, out: &mut Vec<u8>);
 
-    /// Calls `check` with the key and the value of each row in the content of the reply to a scan, in order. Returns
-    /// the number of rows, or a description of what is wrong with them.
+    /// Calls `check` with the key and the value of each row in the reply to a scan, in order. Returns the number of
+    /// rows. If the rows are wrong, returns a description of the fault.
     fn rows(&self, content: &[u8], check: &mut RowCheck<'_>) -> Result<u64, String> {
         rows::check(content, check)
     }
@@ -52,20 +52,20 @@ pub trait Codec: Clone + Sync {
         *content == Content::Stored
     }
 
-    /// Returns the durability level that the bytes of a reply to a put name, if they do.
+    /// Returns the durability level that a reply to a put names; `None` if it names none.
     fn level(&self, _reply: &[u8]) -> Option<String> {
         None
     }
 
-    /// Consumes the bytes at the start of `bytes` that answer no request, and appends the answer to them to `out`;
-    /// returns their number, or `None` if they are incomplete.
+    /// Consumes bytes at the start of `bytes` that answer no request, and appends the answer to `out`. Returns the
+    /// number of consumed bytes, or `None` if the message is incomplete.
     #[inline]
     fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
         Some(0)
     }
 
     /// Decodes the reply at the start of `bytes`, which is not empty. Returns `None` if the reply is incomplete, and an
-    /// error if the bytes are no reply.
+    /// error if the bytes are not a reply.
     fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
 }
 
@@ -87,9 +87,9 @@ pub enum Content<'a> {
     Stored,
     /// The delete was acknowledged.
     Deleted,
-    /// The value, or the text of the rows.
+    /// The value of a key, or the text of a scan's rows.
     Value(Cow<'a, [u8]>),
-    /// A value that cannot be checked.
+    /// A value in a reply that has no place for it in the template, so it cannot be checked.
     Unchecked,
     /// The key has no value.
     Missing,
@@ -105,7 +105,7 @@ pub struct HttpCodec {
     path: String,
     /// End of the request line, and the headers of each request.
     headers: String,
-    /// Header with the durability level of the writes; empty for the server's default.
+    /// Header line with the durability level of the writes; empty to use the server's default.
     level: String,
 }
 
@@ -125,7 +125,7 @@ impl HttpCodec {
         Self { address, path, headers, level: String::new() }
     }
 
-    /// Makes each write request this durability level; `None` makes it request none.
+    /// Makes each write request this durability level. With `None` writes state no level.
     #[must_use]
     pub fn with_level(self, level: Option<Durability>) -> Self {
         Self { level: level.map_or_else(String::new, |level| format!("Thalweg-Durability: {level}\r\n")), ..self }
@@ -136,7 +136,7 @@ impl HttpCodec {
         out.extend_from_slice(self.path.as_bytes());
     }
 
-    /// Appends a request for a key without a body.
+    /// Appends a request without a body for a key.
     #[inline]
     fn without_body(&self, method: &[u8], index: u64, out: &mut Vec<u8>) {
         self.begin(method, out);
@@ -265,7 +265,7 @@ pub fn decode_http(bytes: &[u8]) -> Result<Option<Answer<'_>>, String> {
     Ok(Some(Answer { bytes: reply.total_bytes, closes: reply.closes, content }))
 }
 
-/// Returns the durability level that the header of a reply names.
+/// Returns the durability level in the header of a reply; `None` if there is no such header.
 pub fn http_level(reply: &[u8]) -> Option<String> {
     let mut lines = reply.split(|byte| *byte == b'\n').take_while(|line| line.len() > 1);
     let value = lines.find_map(|line| {

@@ -1,13 +1,13 @@
-//! Writes of a run, key by key: they determine the lowest and the highest version that a read may return.
+//! Writes of a run, key by key. They determine the lowest and the highest version that a read may return.
 //!
-//! Owns: the version of each write, the versions that were acknowledged, and the keys that were inserted. Does not own
-//! the values ([`super::Records`]).
+//! Owns: the version of each write, the acknowledged versions, and the inserted keys. Does not own: the values
+//! ([`super::Records`]).
 //!
-//! Invariant of a key: `floor <= issued`, and every version that a read returns lies between the floor when the read
-//! was sent and the issued version when its reply arrived. The floor rises to a version when its write is acknowledged
-//! and no other write of the key was in progress when it was sent: all earlier versions are then overwritten. If two
-//! writes overlap, either may be the last, so they raise nothing. A write without an acknowledgement stays in progress,
-//! and the floor of its key stays where it is.
+//! Invariant of a key: `floor <= issued`. Every version that a read returns lies between the floor when the read was
+//! sent and the issued version when its reply arrived. When a write is acknowledged, and no other write of the key was
+//! in progress when it was sent, the floor rises to its version: all earlier versions are then overwritten. If two
+//! writes overlap, either may be the last, so neither raises the floor. A write without an acknowledgement stays in
+//! progress, and the floor of its key stays where it is.
 
 use std::{
     collections::BTreeSet,
@@ -19,18 +19,18 @@ use std::{
 
 /// Number of keys whose histories are allocated together.
 const CHUNK: u64 = 1 << 16;
-/// Maximum number of keys, loaded and inserted ones.
+/// Maximum number of keys, both loaded and inserted.
 const MAX_KEYS: u64 = 1 << 30;
 
-/// Writes of all keys.
+/// Ledger of the writes of all keys.
 #[derive(Debug)]
 pub struct Ledger {
     chunks: Vec<OnceLock<Box<[Mutex<History>]>>>,
-    /// Index of the next key that is inserted.
+    /// Index of the next key to insert.
     next: AtomicU64,
     /// All keys below this index have a value. `stored <= next`.
     stored: AtomicU64,
-    /// Numbers of inserted keys above `stored`. An insert of a lower key is still in progress.
+    /// Indices of inserted keys above `stored`. The insert of a lower key is still in progress.
     ahead: Mutex<BTreeSet<u64>>,
 }
 
@@ -39,9 +39,9 @@ pub struct Ledger {
 struct History {
     /// Version of the last write that was sent; 0 before the first.
     issued: u32,
-    /// Number of writes that were sent and have no acknowledgement.
+    /// Number of writes that were sent and are not acknowledged.
     in_progress: u32,
-    /// Lowest version that a read that is sent now may return.
+    /// Lowest version that a read may return if it is sent now.
     floor: u32,
 }
 
@@ -50,18 +50,18 @@ struct History {
 pub struct Write {
     /// Version that the write stores.
     pub version: u32,
-    /// Floor of the key once the write is acknowledged; 0 if the write raises no floor.
+    /// Floor of the key once the write is acknowledged; 0 if the write does not raise the floor.
     floor: u32,
 }
 
 impl Ledger {
-    /// Creates the ledger of keys `0..keys`, which are loaded before anything reads.
+    /// Creates the ledger of the keys `0..keys`. They must be loaded before any read.
     pub fn new(keys: u64) -> Self {
         let chunks = (0..MAX_KEYS / CHUNK).map(|_| OnceLock::new()).collect();
         Self { chunks, next: keys.into(), stored: keys.into(), ahead: Mutex::default() }
     }
 
-    /// Records that a write of a key is sent; returns its version.
+    /// Registers that a write of a key is sent. Returns the write with its version.
     pub fn begin(&self, index: u64) -> Write {
         let mut history = self.history(index);
         history.issued += 1;
@@ -71,7 +71,7 @@ impl Ledger {
         Write { version, floor }
     }
 
-    /// Records that a write of a key was acknowledged.
+    /// Registers that a write of a key was acknowledged.
     pub fn end(&self, index: u64, write: Write) {
         let mut history = self.history(index);
         history.in_progress -= 1;
@@ -83,17 +83,17 @@ impl Ledger {
         self.history(index).floor
     }
 
-    /// Returns the highest version of this key that was sent.
+    /// Returns the highest version of this key for which a write was sent.
     pub fn issued(&self, index: u64) -> u32 {
         self.history(index).issued
     }
 
-    /// Returns the index of a key that was not used before, to be inserted.
+    /// Reserves a key that was not used before. Returns its index. The caller inserts it.
     pub fn reserve(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Records that the insert of a reserved key was acknowledged.
+    /// Registers that the insert of a reserved key was acknowledged.
     pub fn inserted(&self, index: u64) {
         let mut ahead = lock(&self.ahead);
         ahead.insert(index);
@@ -105,7 +105,7 @@ impl Ledger {
         self.stored.store(stored, Ordering::Release);
     }
 
-    /// Returns the number of keys that certainly have a value: those with a lower index than this number.
+    /// Returns the number of keys that certainly have a value. These are all keys with a lower index.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Acquire)
     }

@@ -1,9 +1,9 @@
-//! Operations on keys of keyspaces and caches over HTTP, RESP and the native protocol, whose values are checked
-//! whatever other connections write.
+//! Operations on keys of keyspaces and caches over HTTP, RESP and the native protocol. Each value that is read can be
+//! checked, even while other connections write.
 //!
-//! Owns: requests and replies of each protocol ([`Codec`]), values that name their key and version ([`Records`]), and
-//! the writes so far, which bound the version that a read may return ([`Ledger`]). Does not own: the mix of operations,
-//! and the pace of requests.
+//! Owns: requests and replies of each protocol ([`Codec`]), values that contain their key and version ([`Records`]),
+//! and the writes so far, which bound the version that a read may return ([`Ledger`]). Does not own: the mix of
+//! operations, or the pace of requests.
 
 mod codec;
 mod ledger;

@@ -26,7 +26,7 @@ use crate::{
 };
 
 const NO_KEYS: &str = "a mix with operations on keys opens a keyspace or a cache";
-/// Maximum length of a page of a scan in bytes.
+/// Maximum length in bytes of a page of a scan.
 const PAGE_BYTES: u32 = 4 << 20;
 
 /// Requests to one keyspace or one cache over the native protocol.
@@ -43,13 +43,13 @@ enum KeyStore {
     /// The run uses no keys.
     None,
     Keyspace(KeyspaceId),
-    /// A cache, by its id.
+    /// A cache, identified by its id.
     Cache(u32),
 }
 
 impl NativeCodec {
-    /// Opens a keyspace, which is created if it is missing. Its writes request this level; with `None` the server uses
-    /// its default.
+    /// Opens a keyspace, and creates it if it is missing. Its writes request this durability level; with `None` the
+    /// server uses its default.
     pub fn open(place: &NativePlace, keyspace: &str, level: Option<Durability>) -> Result<Self, BenchError> {
         let mut command = Vec::new();
         encode_create_keyspace(&mut command, keyspace, &KeyspaceConfig::default())
@@ -62,13 +62,13 @@ impl NativeCodec {
         Ok(Self { place: place.clone(), store: KeyStore::Keyspace(keyspace), level: Level(level) })
     }
 
-    /// Returns connections for a run without keys.
+    /// Returns a codec that only opens connections, for a run without keys.
     pub fn without_keys(place: &NativePlace) -> Self {
         Self { place: place.clone(), store: KeyStore::None, level: Level(None) }
     }
 
-    /// Opens a cache, which is created with this capacity if it is missing; `None` is the server's default. Returns the
-    /// requests to it, and its capacity in bytes.
+    /// Opens a cache, and creates it with this capacity in bytes if it is missing; `None` is the server's default.
+    /// Returns the codec of the cache, and its actual capacity in bytes.
     pub fn open_cache(place: &NativePlace, name: &str, max_bytes: Option<u64>) -> Result<(Self, u64), BenchError> {
         let open = OpenCache { create: CacheCreate::IfMissing, max_bytes: max_bytes.unwrap_or(0), name };
         let (cache, max_bytes) = place.ask("opening the cache", &open, |frame| match frame {
@@ -227,7 +227,7 @@ mod tests {
         out
     }
 
-    /// Decodes a reply and returns its content. Checks that no prefix of the reply decodes.
+    /// Decodes a reply and returns its content. Also checks that no part of the reply decodes before it is complete.
     fn content(bytes: &[u8]) -> Content<'_> {
         let codec = codec();
         assert!((0..bytes.len()).all(|len| codec.decode(&bytes[..len]).unwrap().is_none()), "a part is incomplete");

@@ -1,19 +1,19 @@
-//! Values of keys, each of which names its key and its version.
+//! Values of keys. Each value contains its key and its version.
 //!
 //! ```text
 //! value := index, ten digits | '.' | version, ten digits | '.' | letters and digits that follow from index and version
 //! ```
 //!
-//! A value that was read can therefore be checked as a whole without a copy of it, whatever other connections write.
+//! So a value can be checked as a whole without a copy of it, even while other connections write.
 
 use std::ops::RangeInclusive;
 
 use crate::{data::Values, random::mix_bits};
 
-/// Length of the part of a value that names key and version.
+/// Length in bytes of the head of a value, which contains the key and the version.
 pub const HEAD_BYTES: usize = 22;
 
-/// Makes values of keys, and recognises them.
+/// Makes values of keys, and recognises them in replies.
 #[derive(Clone, Debug)]
 pub struct Records {
     letters: Values,
@@ -22,12 +22,12 @@ pub struct Records {
 }
 
 impl Records {
-    /// Creates values with lengths from a range, whose start is at least [`HEAD_BYTES`].
+    /// Creates values whose lengths in bytes lie in a range. The start of the range is at least [`HEAD_BYTES`].
     pub fn new(bytes: RangeInclusive<usize>, seed: u64) -> Self {
         Self { letters: Values::text(*bytes.end(), seed), bytes, seed }
     }
 
-    /// Returns the value of a key in this version, in two parts.
+    /// Returns the value of a key in this version, as head and rest.
     #[inline]
     pub fn value(&self, index: u64, version: u32) -> ([u8; HEAD_BYTES], &[u8]) {
         let id = mix_bits(index) ^ u64::from(version);
@@ -36,7 +36,7 @@ impl Records {
         (head(index, version), &self.letters.of(id)[..len - HEAD_BYTES])
     }
 
-    /// Returns the version of a value, if the value is one of this key in any version.
+    /// Returns the version that a value contains; `None` if it is not a value of this key.
     #[inline]
     pub fn version_of(&self, index: u64, value: &[u8]) -> Option<u32> {
         let (found, rest) = value.split_at_checked(HEAD_BYTES)?;

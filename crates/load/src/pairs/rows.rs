@@ -1,17 +1,17 @@
-//! Rows that a scan over HTTP returns: one JSON object on each line, and a last line with their number.
+//! Rows that a scan over HTTP returns: one JSON object on each line, and a last line with the number of rows.
 
 use serde::{Deserialize, de::IgnoredAny};
 
-/// Check of the key and the value of a row.
+/// Function that checks the key and the value of a row.
 pub type RowCheck<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), String> + 'a;
 
-/// Returns the begin of a text for messages.
+/// Returns the start of a text, for messages.
 pub fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
 }
 
-/// A line of a scan's reply: a pair of key and value, or the last line, which has the count. The benchmark writes only
-/// text, so the fields for binary keys and values are not read.
+/// A line of a scan's reply: a pair of key and value, or the last line with the count. The benchmark writes only text,
+/// so the fields for binary keys and values are not read.
 #[derive(Debug, Deserialize)]
 struct Line {
     key: Option<String>,
@@ -21,8 +21,8 @@ struct Line {
     error: Option<IgnoredAny>,
 }
 
-/// Calls `check` with the key and the value of each row, in order. Returns the number of rows, or a description of what
-/// is wrong with them.
+/// Calls `check` with the key and the value of each row, in order. Returns the number of rows. If the rows are wrong,
+/// returns a description of the fault.
 pub(super) fn check(body: &[u8], check: &mut RowCheck<'_>) -> Result<u64, String> {
     let mut rows = 0;
     let mut lines = body.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());

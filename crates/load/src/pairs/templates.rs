@@ -1,10 +1,10 @@
-//! Operations on keys over HTTP, with requests that the user describes by templates.
+//! Operations on keys over HTTP. The user describes the requests by templates.
 //!
-//! Owns: the templates, and requests and replies that follow them. Does not own the parsing of files that contain
+//! Owns: the templates, and requests and replies that follow them. Does not own: the parsing of files that contain
 //! templates.
 //!
-//! A template is text in which `{key}` and `{value}` stand for the key and the value of an operation. All other text is
-//! sent as it is, also other braces.
+//! A template is text in which `{key}` and `{value}` stand for the key and the value of an operation. All other text,
+//! also other braces, is sent unchanged.
 
 use std::{borrow::Cow, net::SocketAddr};
 
@@ -21,7 +21,7 @@ use crate::{
 const KEY: &str = "{key}";
 const VALUE: &str = "{value}";
 
-/// Text with places for a key and a value.
+/// Text with placeholders for a key and a value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Template(Vec<Piece>);
 
@@ -33,7 +33,7 @@ enum Piece {
 }
 
 impl Template {
-    /// Splits a text at its places for keys and values.
+    /// Splits a text at its placeholders.
     pub fn new(text: &str) -> Self {
         let (mut pieces, mut rest) = (Vec::new(), text);
         let places = [(KEY, Piece::Key), (VALUE, Piece::Value)];
@@ -50,12 +50,12 @@ impl Template {
         }
     }
 
-    /// Returns true if the template has a place for the key.
+    /// Returns true if the template has a placeholder for the key.
     pub fn has_key(&self) -> bool {
         self.0.contains(&Piece::Key)
     }
 
-    /// Returns the number of the template's places for the value.
+    /// Returns the number of the template's placeholders for the value.
     pub fn values(&self) -> usize {
         self.0.iter().filter(|piece| **piece == Piece::Value).count()
     }
@@ -79,7 +79,7 @@ impl Template {
         self.0.iter().map(len).sum()
     }
 
-    /// Returns the texts before and after the place for the value.
+    /// Returns the texts before and after the placeholder for the value.
     fn around_value(&self) -> (&[u8], &[u8]) {
         fn text(piece: Option<&Piece>) -> &[u8] {
             match piece {
@@ -92,14 +92,14 @@ impl Template {
     }
 }
 
-/// A request with places for a key and a value.
+/// A request with placeholders for a key and a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTemplate {
     /// Method, such as `PUT`.
     pub method: String,
     /// Path and query.
     pub path: Template,
-    /// Body; an empty one is not sent.
+    /// Body of the request. An empty body is not sent.
     pub body: Template,
 }
 
@@ -110,14 +110,14 @@ pub struct HttpTemplates {
     pub read: RequestTemplate,
     /// Request that sets a key.
     pub write: RequestTemplate,
-    /// Body of the reply to a read, with one place for the value and none for the key. Without a place for the value
-    /// the values that are read are not checked.
+    /// Body of the reply to a read. It has no placeholder for the key, and at most one for the value. Without one, the
+    /// values that are read are not checked.
     pub reply: Template,
-    /// Lines of further headers, each with its end.
+    /// Lines of further headers, each with its line end.
     pub headers: String,
 }
 
-/// Requests to an HTTP server by templates.
+/// Encodes requests to an HTTP server by templates, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct TemplateCodec {
     address: SocketAddr,
@@ -144,7 +144,8 @@ impl TemplateCodec {
         request.body.put(&key, value, out);
     }
 
-    /// Returns the content of a reply with status 200: the value, if the body follows the template.
+    /// Returns the content of a reply with status 200. It is the value if the body follows the template, and the whole
+    /// body otherwise. It cannot be checked if the template has no placeholder for the value.
     fn content<'a>(&self, body: Cow<'a, [u8]>) -> Content<'a> {
         if self.templates.reply.values() == 0 {
             return Content::Unchecked;
@@ -160,8 +161,7 @@ impl TemplateCodec {
 }
 
 impl Codec for TemplateCodec {
-    /// One request at a time, because an unknown server may not accept a request before it has answered the previous
-    /// one.
+    /// One. An unknown server may not accept a request before it has answered the previous one.
     const PIPELINE: usize = 1;
 
     fn connect(&self) -> Result<Connection, BenchError> {

@@ -1,11 +1,11 @@
 //! A minimal RESP server that only makes requests durable. Its rate is the upper bound for any durable server on this
-//! machine; the durable figures are compared with its figures, which are measured alternately with those of the
-//! servers.
+//! machine. Runs against it alternate with runs against the other servers, and the durable figures are compared with
+//! its figures.
 //!
 //! Owns: a thread that polls its sockets, reads requests, writes all requests of one poll into a file that was fully
 //! written before, syncs the file once, and replies. It has no state, no checksums and no order to keep. It accepts
-//! `SET` alone, and no value can be read again. It makes only the system calls that every durable server with one
-//! thread needs: a read and a write for each socket, a write and an `fdatasync` for each poll.
+//! only `SET`, and no value can be read again. It makes only the system calls that every durable server with one thread
+//! needs: a read and a write for each socket, a write and an `fdatasync` for each poll.
 //!
 //! Bound: the server closes the connection of a client that does not read its replies.
 
@@ -26,14 +26,14 @@ use thalweg_redis::wire::{Input, READ_BYTES, Trust};
 
 use crate::{Event, Poller};
 
-/// Size of the file in bytes. At its end the server continues at position 0, as a log does that reuses segments.
+/// Size of the file in bytes. After its end the server continues at position 0, like a log that reuses segments.
 const FILE_BYTES: usize = 64 << 20;
-/// Longest wait for events, in nanoseconds, before the server checks whether it must stop.
+/// Longest wait for events in nanoseconds. After each wait, the server checks if it must stop.
 const LOOK_NANOS: u64 = 50_000_000;
 /// Event token of the listening socket. The tokens of client sockets are smaller.
 const LISTENER: u64 = u64::MAX;
 
-/// Handle of a minimal server, which is stopped when the handle is dropped.
+/// Handle of a minimal server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct BareServer {
     /// Address on which the server listens.
@@ -60,7 +60,7 @@ impl BareServer {
         let thread = std::thread::Builder::new().name("bare-resp".to_owned()).spawn(move || {
             let mut events = Vec::with_capacity(1024);
             while !stop.load(Ordering::Relaxed) {
-                // A disk that fails ends it: its clients see their connections closed.
+                // If the disk fails, the server ends, and its clients see their connections closed.
                 if server.look(&mut events).is_err() {
                     return;
                 }
@@ -74,7 +74,7 @@ impl Drop for BareServer {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // Its panic has been printed.
+            // A panic of the thread has already been printed.
             let _ = thread.join();
         }
     }
@@ -88,7 +88,7 @@ struct Loop {
     clients: Vec<Option<Client>>,
     /// Buffer for reads from sockets.
     bytes: Vec<u8>,
-    /// Bytes of the requests of the current poll, which are written to the file together.
+    /// Bytes of all `SET` requests of the current poll. They are written to the file together.
     wanted: Vec<u8>,
 }
 
@@ -168,7 +168,7 @@ impl Loop {
 }
 
 impl Client {
-    /// Appends the replies to all complete requests of the input, and the bytes of each `SET` to `wanted`. Returns
+    /// Appends the replies to all complete requests of the input. Appends the bytes of each `SET` to `wanted`. Returns
     /// false if the input is not RESP.
     fn take(&mut self, wanted: &mut Vec<u8>) -> bool {
         loop {
@@ -185,7 +185,7 @@ impl Client {
                 b"SELECT" => b"+OK\r\n",
                 b"PING" => b"+PONG\r\n",
                 b"HELLO" => b"%1\r\n$5\r\nproto\r\n:3\r\n",
-                // redis-benchmark asks for the configuration.
+                // redis-benchmark asks for the server's configuration.
                 b"CONFIG" => b"*0\r\n",
                 _ => b"-ERR the bare server takes SET alone\r\n",
             };
@@ -213,7 +213,7 @@ mod tests {
         let mut held = [0; 18];
         written.read_exact_at(&mut held, 0).unwrap();
         assert_eq!(&held, b"SETkvalueSETkvalue");
-        // Another client, and the end of one that is no client.
+        // Another client still gets replies. A client that does not speak RESP is disconnected.
         let mut other = TcpStream::connect(server.address).unwrap();
         other.write_all(b"*1\r\n$x\r\n").unwrap();
         assert_eq!(other.read(&mut [0; 9]).unwrap(), 0);

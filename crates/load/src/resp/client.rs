@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 8;
 /// Parameters of the first requests on a new connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Address of the RESP server.
+    /// Address of the server.
     pub address: Address,
     /// Password for `AUTH`, if the server requires one.
     pub password: Option<String>,
@@ -108,8 +108,8 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the connection for use by the load generator. No request is in progress, and the socket becomes
-    /// non-blocking.
+    /// Returns the connection, for use by the load generator. No request is in progress, and the socket is non-blocking
+    /// from now on.
     pub fn into_connection(self) -> Result<Connection, BenchError> {
         let set = self.connection.socket().set_nonblocking(true);
         set.map_err(BenchError::target(&self.target))?;

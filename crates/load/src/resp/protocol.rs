@@ -11,13 +11,13 @@ use crate::{BadReply, Batching, BenchError, Connection, Decoded, OnLoss, Protoco
 /// RESP requests to one server.
 #[derive(Clone, Debug)]
 pub struct Resp {
-    /// Address and login with which connections begin.
+    /// Server address, password and database with which each connection begins.
     pub greeting: Greeting,
     /// Builder of requests, which also checks replies.
     pub requests: Requests,
     /// Operations, with the weights of their random choice.
     pub mix: Mix,
-    /// Reaction to a wrong reply: end the run, or count the reply.
+    /// Reaction to a wrong reply: the run ends, or the reply is counted.
     pub on_wrong: OnWrong,
 }
 
@@ -43,7 +43,7 @@ impl Protocol for Resp {
     type Request = (usize, u64);
     type Reply = ();
     type Fault = ReplyFault;
-    /// State of a connection: the highest id of a stream entry that a reply has contained.
+    /// State of a connection: the highest id of a stream entry in its replies so far.
     type State = (u64, u64);
     type Counts = ();
 

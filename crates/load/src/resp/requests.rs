@@ -3,8 +3,8 @@
 //! Owns: the operations with the mix by which they are chosen, the bytes of requests, and the judgement of replies.
 //! Does not own: the connections and their pace (`worker`), or the parser of replies (`thalweg_redis`).
 //!
-//! Every value follows from its key's index ([`Values`]), no matter which connection wrote the value and how often. A
-//! reply can therefore be compared as a whole, whatever other connections do concurrently.
+//! Every value follows from the index of its key ([`Values`]). All connections write the same value to a key. So a
+//! reply can be compared as a whole, even while other connections write.
 
 use std::{fmt, str::FromStr};
 
@@ -25,7 +25,7 @@ pub const FIELDS: u64 = 100;
 /// Kind of a request: one RESP command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Operation {
-    /// Sends PING, for which the server does no work.
+    /// Sends PING. The server does almost no work for it.
     Ping,
     /// Reads a string that was set before the run.
     Get,
@@ -35,7 +35,7 @@ pub enum Operation {
     Incr,
     /// Reads a field that was set before the run.
     Hget,
-    /// Sets a field of one of the hashes, which have 100 each.
+    /// Sets a field of one of the hashes. Each hash has 100 fields.
     Hset,
     /// Reads ten strings.
     Mget,
@@ -65,7 +65,7 @@ impl Operation {
         }
     }
 
-    /// Returns the operation that must have filled the keys before this operation can be measured.
+    /// Returns the operation that must fill the keys before this operation can be measured; `None` if there is none.
     pub fn needs(self) -> Option<Self> {
         match self {
             Self::Get | Self::Mget => Some(Self::Set),
@@ -75,7 +75,7 @@ impl Operation {
     }
 }
 
-/// Operations with weights by which they are chosen at random, as in `get:9,set:1`.
+/// Operations with weights, as in `get:9,set:1`. The next operation is chosen at random by these weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mix(Vec<(Operation, u32)>);
 
@@ -170,7 +170,7 @@ pub enum ReplyFault {
         operation: &'static str,
         /// Index of the request's key.
         index: u64,
-        /// The received reply, and what is wrong with it.
+        /// The received reply, and a description of the fault.
         got: String,
     },
 }
@@ -234,8 +234,8 @@ impl Requests {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Checks the reply at the start of `bytes`. Returns its length in bytes if it is complete and right. `last_entry`
-    /// is the id of the last entry that this connection appended to the stream.
+    /// Checks the reply at the start of `bytes`. Returns its length in bytes if it is right, and `None` if it is
+    /// incomplete. `last_entry` is the id of the last entry that this connection appended to the stream.
     #[inline]
     pub fn judge(
         &self,

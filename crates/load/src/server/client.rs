@@ -1,4 +1,4 @@
-//! One connection for single requests: reading the state of a server, and load that waits for each reply.
+//! A connection for single requests. It serves to read the state of a server, and for load that waits for each reply.
 
 use std::{
     borrow::Cow,
@@ -11,8 +11,8 @@ use super::reply::{self, Body, Incomplete, Reply};
 
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// A connection to an HTTP server with at most one request in flight. After an error it must be dropped, because a late
-/// reply may still arrive.
+/// A connection to an HTTP server with at most one request in flight. The caller must drop it after an error, because a
+/// late reply may still arrive.
 #[derive(Debug)]
 pub struct Client {
     address: SocketAddr,
@@ -21,7 +21,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a server; connecting and each later wait for a reply take at most `timeout`.
+    /// Connects to a server. Connecting, and each later wait for a reply, takes at most `timeout`.
     pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -30,13 +30,13 @@ impl Client {
         Ok(client)
     }
 
-    /// Changes the longest wait for bytes of a reply.
+    /// Sets the longest wait for bytes of a reply.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.stream.set_read_timeout(Some(timeout))
     }
 
-    /// Sends a request and returns status and body of the reply. `headers` are complete lines; a request with a body is
-    /// a PUT or a POST.
+    /// Sends a request and returns status and body of the reply. `headers` are complete lines. A request with a body
+    /// must be a PUT or a POST.
     pub fn request(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> io::Result<(u16, Vec<u8>)> {
         let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
         let head = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n{headers}{length}\r\n", self.address);
@@ -44,7 +44,7 @@ impl Client {
         Ok((reply.status, self.body(&reply).into_owned()))
     }
 
-    /// Sends the bytes of one request, other than a HEAD request, and returns the reply.
+    /// Sends the bytes of one request and returns the reply. The request must not be a HEAD request.
     pub fn exchange(&mut self, request: &[u8]) -> io::Result<Reply> {
         self.stream.write_all(request)?;
         self.input.clear();

@@ -1,18 +1,18 @@
-//! The process that listens on a port of this machine, from the kernel's tables of sockets.
+//! Finds the process that listens on a port of this machine in the kernel's tables of sockets.
 
 use std::{fs, net::SocketAddr};
 
 /// State of a listening socket in the kernel's tables.
 const LISTEN: &str = "0A";
 
-/// Returns the id of the process that listens on an address of the loopback interface, unless it is this process, whose
-/// resources are those of the load generator too.
+/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` if it is this
+/// process, whose resources include those of the load generator.
 pub fn other_process(address: SocketAddr) -> Option<u32> {
     listening_process(address).filter(|process| *process != std::process::id())
 }
 
 /// Returns the id of the process that listens on an address of the loopback interface. Returns `None` for other
-/// addresses, which may belong to another machine, and for processes whose files this process may not see.
+/// addresses, which may belong to another machine, and if this process may not inspect the listening one.
 fn listening_process(address: SocketAddr) -> Option<u32> {
     if !address.ip().is_loopback() {
         return None;
@@ -29,7 +29,7 @@ fn listening_process(address: SocketAddr) -> Option<u32> {
     })
 }
 
-/// Returns the inode of the socket that listens on a port, from the text of a table of sockets.
+/// Extracts the inode of the socket that listens on a port from the text of a table of sockets.
 fn listening_inode(text: &str, port: u16) -> Option<u64> {
     text.lines().skip(1).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

@@ -1,11 +1,11 @@
-//! A server's metrics, read from the text of its `/metrics`, and their change between two readings.
+//! A server's metrics, parsed from the text of its `/metrics`, and their change between two readings.
 
 use std::collections::BTreeMap;
 
 /// Values of a server's metrics at one moment, or their increase between two moments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
-    /// Values by name and labels, as the text has them: `name{label="value"}`.
+    /// Values by name and labels, in the form `name{label="value"}`.
     values: BTreeMap<String, f64>,
 }
 
@@ -28,22 +28,22 @@ impl Metrics {
         }
     }
 
-    /// Returns the sum of a metric over all lines that have these labels; `None` if there is none.
+    /// Returns the sum of a metric over all lines that have these labels; `None` if no line has them.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let mut found = self.lines(name, labels).map(|(_, value)| value).peekable();
         found.peek()?;
         Some(found.sum())
     }
 
-    /// Returns the average of a histogram's values, over all lines with these labels, and their number; `None` without
+    /// Returns the average of a histogram's values and their number, over all lines with these labels; `None` without
     /// values.
     pub fn average(&self, name: &str, labels: &[(&str, &str)]) -> Option<(f64, f64)> {
         let count = self.sum(&format!("{name}_count"), labels).filter(|count| *count > 0.0)?;
         Some((self.sum(&format!("{name}_sum"), labels)? / count, count))
     }
 
-    /// Returns the upper bound of the bucket that holds a part of a histogram's values, such as 0.99; infinite for the
-    /// last bucket, and `None` without values.
+    /// Returns the upper bound of the histogram bucket in which a quantile lies. `part` is the quantile as a share,
+    /// such as 0.99. Infinite for the last bucket, and `None` without values.
     pub fn quantile(&self, name: &str, labels: &[(&str, &str)], part: f64) -> Option<f64> {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for (line, count) in self.lines(&format!("{name}_bucket"), labels) {
@@ -63,7 +63,7 @@ impl Metrics {
 
     /// Returns the lines of a metric that have these labels.
     fn lines(&self, name: &str, labels: &[(&str, &str)]) -> impl Iterator<Item = (&str, f64)> {
-        // Names that begin with the name are neighbours.
+        // Keys that begin with the metric's name are adjacent in the map.
         let begin = self.values.range(name.to_owned()..);
         begin.map(|(line, value)| (&**line, *value)).take_while(move |(line, _)| line.starts_with(name)).filter(
             move |(line, _)| {
@@ -74,7 +74,7 @@ impl Metrics {
     }
 }
 
-/// Returns the value of a label of a line. Values with escaped quotes are cut at the first quote.
+/// Returns the value of a label in a line. A value with an escaped quote ends at that quote.
 fn label<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let labels = line.split_once('{')?.1;
     let is_begin = |at: usize| at == 0 || labels.as_bytes()[at - 1] == b',';

@@ -1,5 +1,4 @@
-//! A server in a process of its own, so that its CPU time and memory can be distinguished from those of the load
-//! generator.
+//! A server in a process of its own. So its CPU time and memory can be distinguished from those of the load generator.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -11,10 +10,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
-/// Interval at which the benchmark checks the state of the server's process, which offers no event to wait for.
+/// Interval at which the benchmark checks the state of the server's process. The process offers no event to wait for.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Handle of a server process, which is stopped when the handle is dropped.
+/// Handle of a server process. Dropping it stops the process.
 #[derive(Debug)]
 pub struct ServerProcess(Child);
 
@@ -33,7 +32,7 @@ impl ServerProcess {
         child.map(Self).map_err(|error| format!("{error}; {remedy}"))
     }
 
-    /// Waits until `is_ready` returns true. Returns an error if the process ends before, or is not ready in time.
+    /// Waits until `is_ready` returns true. Returns an error if the process ends first, or if it is not ready in time.
     pub fn wait_until(&mut self, is_ready: impl Fn() -> bool) -> Result<(), String> {
         self.wait_at_most(START_TIMEOUT, is_ready)
     }
@@ -59,8 +58,8 @@ impl ServerProcess {
         let _ = self.0.wait();
     }
 
-    /// Ends the process with SIGTERM, and waits for its end. Returns the time that this took, or `None` if the process
-    /// did not end within `patience`; it is then killed.
+    /// Ends the process with SIGTERM, and waits for its end. Returns the time that this took. If the process does not
+    /// end within `patience`, kills it and returns `None`.
     pub fn stop(mut self, patience: Duration) -> Option<Duration> {
         let begun = Instant::now();
         self.terminate(patience).then(|| begun.elapsed())
@@ -71,7 +70,7 @@ impl ServerProcess {
         matches!(self.0.try_wait(), Ok(Some(_)))
     }
 
-    /// Sends SIGTERM, and SIGKILL if the process has not ended after `patience`. Returns true if the first was enough.
+    /// Sends SIGTERM. If the process has not ended after `patience`, sends SIGKILL. Returns true if SIGTERM was enough.
     fn terminate(&mut self, patience: Duration) -> bool {
         if self.has_ended() {
             return true;
@@ -103,8 +102,8 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Returns a TCP port of the loopback interface that is free now. If another program takes the port before the server
-/// binds it, the server fails to start and reports that.
+/// Returns a TCP port of the loopback interface that is free now. If another program takes the port first, the server
+/// fails to start and reports that.
 pub fn free_port() -> std::io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }

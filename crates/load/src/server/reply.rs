@@ -1,11 +1,11 @@
 //! Responses of HTTP/1.1: finds the end of a response in a connection's buffer, its status, and its body by length or
 //! in chunks.
 //!
-//! Owns: the bounds of a response, and the division of a chunked body. Does not own the parsing of heads and chunk
+//! Owns: the bounds of a response, and the division of a chunked body. Does not own: the parsing of heads and chunk
 //! sizes, which `httparse` does.
 //!
-//! Invariant: the bytes come from the network. If they are malformed, parsing returns `Malformed` and never panics, and
-//! a response above [`MAX_RESPONSE_BYTES`] is rejected.
+//! Invariant: the bytes come from the network. If they are malformed, parsing returns `Malformed` and never panics. A
+//! response above [`MAX_RESPONSE_BYTES`] is rejected.
 
 use std::{borrow::Cow, mem::MaybeUninit, ops::Range};
 
@@ -23,7 +23,7 @@ const MAX_HEADERS: usize = 100;
 pub struct Reply {
     /// Status code of the response.
     pub status: u16,
-    /// Position of the body in the buffer. It includes the chunk heads if the body is chunked.
+    /// Range of the body in the buffer. If the body is chunked, the range includes the chunk heads.
     pub body: Range<usize>,
     /// True if the body was sent in chunks.
     pub chunked: bool,
@@ -34,14 +34,14 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Returns the body's bytes without chunk heads; `buffer` is the buffer that the response was parsed from.
+    /// Returns the body's bytes without chunk heads. `buffer` is the buffer from which the response was parsed.
     pub fn body_bytes<'a>(&self, buffer: &'a [u8]) -> Cow<'a, [u8]> {
         let bytes = &buffer[self.body.clone()];
         if self.chunked { Cow::Owned(without_chunks(bytes)) } else { Cow::Borrowed(bytes) }
     }
 }
 
-/// Returns the contents of all chunks in one piece; [`parse`] must have found the chunks in `bytes` complete.
+/// Joins the contents of all chunks. `bytes` must be a chunked body that [`parse`] has found complete.
 fn without_chunks(bytes: &[u8]) -> Vec<u8> {
     let (mut out, mut at) = (Vec::new(), 0);
     while let Ok((start, len)) = chunk_at(bytes, at) {
@@ -61,10 +61,10 @@ pub enum Incomplete {
     Malformed(&'static str),
 }
 
-/// Choice between responses that can have a body and those that cannot.
+/// Choice between requests whose response can have a body and those whose response cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// The response's headers state whether there is a body.
+    /// The headers of the response determine if there is a body.
     Expected,
     /// The response has no body, because it answers a HEAD request.
     Never,
@@ -105,7 +105,7 @@ pub fn parse(buffer: &[u8], body: Body) -> Result<Reply, Incomplete> {
     Ok(Reply { status, chunked: chunked && end > head_len, body: head_len..end, total_bytes: end, closes })
 }
 
-/// Returns the end of the chunked body that begins at position `at`, trailers included.
+/// Returns the end of the chunked body that begins at position `at`, including trailers.
 fn chunked_end(buffer: &[u8], mut at: usize) -> Result<usize, Incomplete> {
     loop {
         let (start, len) = chunk_at(buffer, at)?;
@@ -126,7 +126,7 @@ fn chunked_end(buffer: &[u8], mut at: usize) -> Result<usize, Incomplete> {
     }
 }
 
-/// Returns the position and the length of the content of the chunk that begins at position `at`.
+/// Returns the position and the length of the content of the chunk at position `at`.
 fn chunk_at(buffer: &[u8], at: usize) -> Result<(usize, usize), Incomplete> {
     match httparse::parse_chunk_size(buffer.get(at..).ok_or(NeedMore)?) {
         Ok(Status::Complete((head, len))) if len <= MAX_RESPONSE_BYTES as u64 => Ok((at + head, len as usize)),

@@ -1,8 +1,8 @@
 //! Stages of the operations of a load, from the histograms of the server: of a durable write on a single node, of a
 //! replicated write, and of a publish.
 //!
-//! Owns: the names of the stages in the metrics and in reports, the times beside them, the table and the plot. Does not
-//! own: the metrics themselves ([`Metrics`]), which the server counts also without a benchmark.
+//! Owns: the names of the stages in the metrics and in reports, the times outside the stages, the table and the plot.
+//! Does not own: the metrics themselves ([`Metrics`]), which the server always counts.
 
 use thalweg_lab::Report;
 
@@ -12,7 +12,7 @@ use crate::report::{
     plots::{self, Axis, Part},
 };
 
-/// Stages of a write that waits for an fsync on a single node: the name of each stage at the server, and its name in
+/// Stages of a write on a single node that waits for an fsync. Each has its name in the metrics and its name in
 /// reports.
 const WRITE_STAGES: [(&str, &str); 6] = [
     ("queue", "queue: until a thread takes the command"),
@@ -22,7 +22,7 @@ const WRITE_STAGES: [(&str, &str); 6] = [
     ("apply", "apply: to the state"),
     ("answer", "answer: until the client's task is woken"),
 ];
-/// Stages of a replicated write on the leader, one after the other.
+/// Stages of a replicated write on the leader, one after the other. Each has its name in the metrics and in reports.
 const REPLICATION_STAGES: [(&str, &str); 6] = [
     ("queue", "queue: until consensus takes the command"),
     ("propose", "propose: until the write begins"),
@@ -31,7 +31,7 @@ const REPLICATION_STAGES: [(&str, &str); 6] = [
     ("apply", "apply: to the leader's state"),
     ("answer", "answer: until the client's task is woken"),
 ];
-/// Stages that happen during the commit of a replicated write, beside each other.
+/// Stages that overlap during the commit of a replicated write. Each has its name in the metrics and in reports.
 const COMMIT_PARTS: [(&str, &str); 5] = [
     ("sync", "in the commit, of an append: fsync of the leader"),
     ("send", "in the commit, of an append: until a follower's connection has it"),
@@ -39,7 +39,8 @@ const COMMIT_PARTS: [(&str, &str); 5] = [
     ("follower_write", "in the way to a follower and back: its write"),
     ("follower_sync", "in the way to a follower and back: its fsync"),
 ];
-/// Stages of a publish to subjects. The stage `queue` includes the distribution to subscribers.
+/// Stages of a publish to subjects, with their names in the metrics and in reports. The stage `queue` includes the
+/// distribution to subscribers.
 const PUBLISH_STAGES: [(&str, &str); 3] = [
     ("receive", "receive: decode and check"),
     ("queue", "queue: distribute, until the connection's task takes it"),
@@ -52,7 +53,7 @@ const WRITE_METRIC: &str = "thalweg_write_stage_duration_seconds";
 /// Histogram of the stages of a replicated write.
 const REPLICATION_METRIC: &str = "thalweg_replication_stage_duration_seconds";
 
-/// Requests whose time the server measures: the name of the histogram, and the labels to include.
+/// Requests whose time the server measures: the name of the histogram, and the labels of the lines to include.
 pub type TimedRequests<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
 /// Stages of the operations of one load, in order, with their average times.
@@ -66,17 +67,17 @@ pub struct Stages {
 struct Stage {
     name: &'static str,
     average_us: f64,
-    /// Upper bound of the bucket with the 99th percentile, which is at most twice too high; `None` for a stage that is
-    /// a difference of averages.
+    /// Upper bound of the histogram bucket with the 99th percentile, in microseconds; at most twice the true value.
+    /// `None` for a stage that is computed as a difference of averages.
     p99_us: Option<f64>,
-    /// True for a part of another stage, whose time is in that of the other one.
+    /// True if this stage is a part of another stage, whose time includes it.
     is_part: bool,
 }
 
 impl Stages {
-    /// Returns the stages of the writes that waited for an fsync, or that were replicated; `None` if there were none.
-    /// `requests` are the requests with such writes, and `response_us` is their average response time, if the load
-    /// generator has measured it.
+    /// Returns the stages of the writes that waited for an fsync or were replicated; `None` if there were none.
+    /// `requests` are the requests with such writes. `response_us` is their average response time in microseconds;
+    /// `None` if the load generator has not measured it.
     pub fn of_durable_writes(
         metrics: &Metrics,
         label: &str,
@@ -95,25 +96,25 @@ impl Stages {
     }
 
     /// Returns the stages of publishes to subjects over the native protocol; `None` if there were none. `end_to_end_us`
-    /// is the average time from the moment at which a message was due to its arrival at a subscriber.
+    /// is the average time in microseconds from the moment at which a message was due to its arrival at a subscriber.
     pub fn of_publishes(metrics: &Metrics, label: &str, end_to_end_us: f64) -> Option<Self> {
-        // Messages that the server gathers into batches have no stage of their own before they are in a batch.
+        // The time before the server puts a message into a batch is in no stage.
         let stages: Vec<Stage> = found(metrics, PUBLISH_METRIC, &PUBLISH_STAGES).collect();
         let outside = ["", "outside: publisher, network, sockets, subscriber"];
         let all = Self::new(label.to_owned(), stages, None, Some(end_to_end_us), outside);
         (all.stages.len() > 1).then_some(all)
     }
 
-    /// Returns the share of a durable write's time in the server that it spends in the queue; `None` without such
-    /// writes.
+    /// Returns the share of a durable write's time in the server that the write spends in the queue, from 0 to 1;
+    /// `None` without durable writes.
     pub fn queue_share(metrics: &Metrics) -> Option<f64> {
         let (stages, _) = write_stages(metrics)?;
         let all: f64 = stages.iter().filter(|stage| !stage.is_part).map(|stage| stage.average_us).sum();
         (all > 0.0).then(|| stages[0].average_us / all)
     }
 
-    /// Adds the times outside the stages: the rest of the server's time for a request, and the rest of the client's
-    /// time.
+    /// Adds two times outside the stages: the rest of the server's time for a request, and the rest of the client's
+    /// response time.
     fn new(
         label: String,
         mut stages: Vec<Stage>,
@@ -134,8 +135,8 @@ impl Stages {
         Self { label, stages }
     }
 
-    /// Returns the stages as a table. The share of a stage is that of the whole response time; a part of a stage has
-    /// none.
+    /// Returns the stages as a table. Each stage has its share of the whole response time. A part of a stage has no
+    /// share.
     pub fn table(&self, title: &str) -> Table {
         let all: f64 = self.in_sequence().map(|stage| stage.average_us).sum();
         let mut table = Table::new(format!("{title}: {}", self.label));
@@ -153,8 +154,8 @@ impl Stages {
     }
 }
 
-/// Returns the stages of durable writes on a single node, or else those of replicated writes with the parts of the
-/// commit after it, and true for the latter. `None` if neither has all its stages.
+/// Returns the stages of durable writes on a single node, with false. If there are none, returns those of replicated
+/// writes followed by the parts of the commit, with true. `None` if neither kind has all its stages.
 fn write_stages(metrics: &Metrics) -> Option<(Vec<Stage>, bool)> {
     let alone: Vec<Stage> = found(metrics, WRITE_METRIC, &WRITE_STAGES).collect();
     if alone.len() == WRITE_STAGES.len() {
@@ -170,7 +171,7 @@ fn write_stages(metrics: &Metrics) -> Option<(Vec<Stage>, bool)> {
     Some((stages, true))
 }
 
-/// Returns those of the named stages whose times a histogram has.
+/// Returns the named stages for which a histogram has times.
 fn found<'a>(
     metrics: &'a Metrics,
     metric: &'a str,
@@ -191,7 +192,7 @@ fn average_of(metrics: &Metrics, (name, labels): TimedRequests<'_>) -> Option<f6
     (count > 0.0).then(|| sum / count * 1e6)
 }
 
-/// Adds the stages of several loads to a report, as a table for each and one plot.
+/// Adds the stages of several loads to a report: a table for each load, and one plot.
 pub fn add_stages(report: &mut Report, title: &str, all: &[Stages]) {
     if all.is_empty() {
         return;
@@ -212,7 +213,7 @@ pub fn add_stages(report: &mut Report, title: &str, all: &[Stages]) {
 mod tests {
     use super::*;
 
-    /// Returns the lines of a histogram with four values of this many microseconds for a stage.
+    /// Returns the text of a histogram with four values of `micros` microseconds for a stage.
     fn histogram(metric: &str, stage: &str, micros: f64) -> String {
         let mut text = String::new();
         for (name, value) in [("sum", micros * 4e-6), ("count", 4.0)] {

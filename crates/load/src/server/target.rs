@@ -33,7 +33,7 @@ pub struct Target {
     pub native: Option<SocketAddr>,
     /// Process of the server, if the benchmark started it.
     process: Option<ServerProcess>,
-    /// Id of the process of a server that runs already, if it is on this machine.
+    /// Id of the process of a server that ran already; `None` if it is not on this machine.
     found: Option<u32>,
 }
 
@@ -42,7 +42,7 @@ pub struct Target {
 pub enum NativePort {
     /// The server gets no native port.
     Off,
-    /// The server gets a free port number, the same for TCP and UDP.
+    /// The server gets a free port number. TCP and UDP use the same number.
     Free,
 }
 
@@ -77,9 +77,9 @@ impl Target {
         Ok(Self { address, host, native: None, process: None, found: other_process(address) })
     }
 
-    /// Starts `binary serve`, or this program if `binary` is `None`, on a free port of the loopback interface, with its
-    /// data in the directory `data`. Waits until the server is ready. The server's log goes to `server.log` in `data`'s
-    /// parent.
+    /// Starts `binary serve` on a free port of the loopback interface, with its data in the directory `data`. If
+    /// `binary` is `None`, starts this program. Waits until the server is ready. The server's log goes to `server.log`
+    /// in the parent directory of `data`.
     pub fn start(
         binary: Option<&Path>,
         data: &Path,
@@ -112,12 +112,12 @@ impl Target {
         Ok(target)
     }
 
-    /// Returns the id of the server's process, if the process is on this machine.
+    /// Returns the id of the server's process; `None` if the process is not on this machine.
     pub fn process(&self) -> Option<u32> {
         self.process.as_ref().map(ServerProcess::id).or(self.found)
     }
 
-    /// Describes the build of the server, as its status names it.
+    /// Describes the build of the server, according to the server's status.
     pub fn build(&self) -> String {
         let status = self.get("/v1/status").filter(|(status, _)| *status == 200);
         status
@@ -125,13 +125,13 @@ impl Target {
             .unwrap_or_else(|| "unknown: the server does not name it".to_owned())
     }
 
-    /// Returns the server's use of the disk by kind of file; empty if the server does not say.
+    /// Returns the server's use of the disk for each kind of file; empty if the server does not report it.
     pub fn disk_use(&self) -> Vec<DiskUse> {
         let space = self.get("/v1/space").filter(|(status, _)| *status == 200);
         space.map_or_else(Vec::new, |(_, text)| kinds_of(&text))
     }
 
-    /// Returns the number of fsyncs of the server's log, for the live view.
+    /// Returns the source of the number of fsyncs of the server's log.
     pub fn fsyncs(&self) -> FsyncCount {
         let address = self.address;
         FsyncCount::new(move || {
@@ -140,7 +140,8 @@ impl Target {
         })
     }
 
-    /// Sends a GET request and returns status and body of the response. For the few requests that are not load.
+    /// Sends a GET request that is not part of the load. Returns status and body of the response; `None` if there is
+    /// none.
     pub fn get(&self, path: &str) -> Option<(u16, String)> {
         get(self.address, path)
     }
@@ -157,8 +158,8 @@ impl Target {
     }
 }
 
-/// Describes the build that a server's status names, if it names one. Builds from before this had a commit name only
-/// their version.
+/// Describes the build that a server's status names; `None` if the text is not a status. Older builds, whose status
+/// names no commit, are described by their version only.
 fn build_of(status: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Status {
@@ -178,18 +179,18 @@ fn build_of(status: &str) -> Option<String> {
     })
 }
 
-/// Files of one kind in a server's directory.
+/// Use of the disk by the files of one kind in a server's directory.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 pub struct DiskUse {
     /// Name of the kind, such as that of log segments.
     pub kind: String,
     /// Number of files.
     pub files: u64,
-    /// Bytes that they take on the disk.
+    /// Bytes that these files take on the disk.
     pub bytes: u64,
 }
 
-/// Returns the use of the disk that a server's report about its space has; empty if the text is none.
+/// Parses the use of the disk in a server's report about its space; empty if the text is not such a report.
 fn kinds_of(space: &str) -> Vec<DiskUse> {
     #[derive(serde::Deserialize)]
     struct Space {
@@ -205,8 +206,8 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
-/// Returns `host:port` of an address as a server prints it, with the protocol's scheme or without one. The error
-/// describes what is wrong with the text.
+/// Extracts `host:port` from an address with or without the protocol's scheme, as a server prints it. If the text is
+/// wrong, the error describes the fault.
 pub fn authority<'a>(text: &'a str, scheme: &str) -> Result<&'a str, String> {
     let text = text.trim_end_matches([',', '/']);
     match text.split_once("://") {
@@ -218,7 +219,7 @@ pub fn authority<'a>(text: &'a str, scheme: &str) -> Result<&'a str, String> {
     }
 }
 
-/// Returns the first address of `host:port`, or a description of what is wrong with the text.
+/// Returns the first address to which `host:port` resolves. If there is none, the error describes the fault.
 pub fn resolve(text: &str) -> Result<SocketAddr, String> {
     let mut addresses = text.to_socket_addrs().map_err(|error| format!("{error}; is it host:port?"))?;
     addresses.next().ok_or_else(|| "the name has no address".to_owned())

@@ -1,15 +1,16 @@
-//! Axes of plots: where a value lies, and which values have a label.
+//! Axes of plots: the position of a value on an axis, and the values that get a label.
 
 use crate::report::number;
 
-/// How values map to lengths.
+/// Mapping from values to lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Equal differences have equal lengths. The axis begins at zero.
     Linear,
     /// Equal ratios have equal lengths.
     Log,
-    /// A logarithmic axis of percentiles: the value is N in "one request in N is above", its label the percentile.
+    /// A logarithmic axis of percentiles. A value N means that one request in N is above; its label shows the
+    /// percentile.
     Percentile,
 }
 
@@ -28,30 +29,31 @@ impl Axis {
         Self { label: label.to_owned(), scale: Scale::Linear }
     }
 
-    /// Creates a logarithmic axis; its label says so.
+    /// Creates a logarithmic axis. Its label states that it is logarithmic.
     pub fn log(label: &str) -> Self {
         Self { label: format!("{label} (log scale)"), scale: Scale::Log }
     }
 
-    /// Creates an axis of percentiles, on which each further nine has the same length.
+    /// Creates an axis of percentiles, on which each further nine (99, 99.9, 99.99 %) takes the same length.
     pub fn percentiles() -> Self {
         Self { label: "percentile of the requests".to_owned(), scale: Scale::Percentile }
     }
 }
 
-/// An axis with its range, between two positions in the drawing.
+/// Range of an axis, and its two end positions in the drawing.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Positions of the ends; the first one may be the larger.
+    /// Position of the lower end. It may be larger than that of the upper end.
     from: f64,
+    /// Position of the upper end.
     to: f64,
 }
 
 impl Span {
-    /// Creates the span that contains all values that the axis can show, with some room beyond them.
+    /// Creates a span that contains all values that the axis can show, with a margin beyond them.
     pub(super) fn of(scale: Scale, values: impl Iterator<Item = f64>, (from, to): (f64, f64)) -> Self {
         let usable = values.filter(|value| value.is_finite() && (*value > 0.0 || scale == Scale::Linear));
         let (low, high) = usable.fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)));
@@ -81,7 +83,7 @@ impl Span {
         share.is_finite().then_some(self.from + share * (self.to - self.from))
     }
 
-    /// Returns positions and labels of the values that get one.
+    /// Returns the positions and labels of the values that get a label.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let values = match self.scale {
             Scale::Linear => linear_ticks(self.low, self.high),
@@ -94,7 +96,7 @@ impl Span {
         values.into_iter().filter_map(|value| Some((self.at(value)?, self.label(value)))).collect()
     }
 
-    /// Returns the text of a value.
+    /// Formats a value as a label of the axis.
     pub(super) fn label(&self, value: f64) -> String {
         match self.scale {
             Scale::Percentile => format!("{} %", trimmed(100.0 - 100.0 / value)),
@@ -103,7 +105,7 @@ impl Span {
     }
 }
 
-/// Returns about five round values.
+/// Returns about five round values from `low` to `high`.
 fn linear_ticks(low: f64, high: f64) -> Vec<f64> {
     let rough = (high - low) / 5.0;
     let power = 10_f64.powf(rough.log10().floor());
@@ -113,7 +115,7 @@ fn linear_ticks(low: f64, high: f64) -> Vec<f64> {
     (first..).map(|number| number as f64 * step).take_while(|value| *value <= high).take(20).collect()
 }
 
-/// Returns the powers of ten, and 2 and 5 times as much if the range is short.
+/// Returns the powers of ten from `low` to `high`. If the range is short, adds 2 and 5 times each power.
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (high / low).log10();
     let factors: &[f64] = if decades < 1.0 {
@@ -128,7 +130,7 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     values.filter(|value| (low..=high).contains(value)).take(40).collect()
 }
 
-/// Formats a number without zeros at its end: `0.5`, `20`, `1,500`, `20k`, `3M`.
+/// Formats a number without trailing zeros: `0.5`, `20`, `1,500`, `20k`, `3M`.
 fn trimmed(value: f64) -> String {
     let size = value.abs();
     if size >= 1e6 {

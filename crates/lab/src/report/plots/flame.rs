@@ -8,13 +8,13 @@ use super::{
 };
 use crate::profile::{Call, Stacks};
 
-/// Width of a wide flame graph. It is wider than other plots, because the names of functions are long.
+/// Width of a wide flame graph. It exceeds that of other plots, because names of functions are long.
 const WIDTH: f64 = 1080.0;
 /// Height of a box.
 const ROW: f64 = 16.0;
-/// Boxes that are narrower than this are left out, with all above them.
+/// Minimum width of a box. Narrower boxes and all boxes above them are left out.
 const MIN_WIDTH: f64 = 1.0;
-/// Largest number of rows; functions above them are left out.
+/// Maximum number of rows. Functions in higher rows are left out.
 const MAX_ROWS: usize = 90;
 /// Width of a character in the font of the boxes.
 const SMALL: f64 = CHARACTER * 11.0 / 13.0;
@@ -48,7 +48,7 @@ fn draw(form: Form, title: &str, stacks: &Stacks) -> String {
     svg
 }
 
-/// Returns the number of rows that a call's callees need.
+/// Returns the number of rows that the boxes above a call need.
 fn rows_of(call: &Call, scale: f64) -> usize {
     let wide = call.callees.values().filter(|callee| callee.weight * scale >= MIN_WIDTH);
     wide.map(|callee| 1 + rows_of(callee, scale)).max().unwrap_or(0).min(MAX_ROWS)
@@ -57,10 +57,10 @@ fn rows_of(call: &Call, scale: f64) -> usize {
 struct Graph<'a> {
     form: Form,
     svg: &'a mut String,
-    /// Width of a unit of weight.
+    /// Width in the drawing for each unit of weight.
     scale: f64,
     height: f64,
-    /// Weight of all stacks.
+    /// Total weight of all stacks.
     all: f64,
     unit: &'static str,
 }
@@ -107,7 +107,8 @@ impl Graph<'_> {
     }
 }
 
-/// Returns the number of the colour of a function: of Thalweg, of the kernel, of other Rust code, or of other code.
+/// Returns the number of a function's colour. Functions of Thalweg, of the kernel, of other Rust code, and of other
+/// code have different colours.
 fn colour_of(name: &str) -> usize {
     if name.ends_with("_[k]") {
         1
@@ -120,10 +121,10 @@ fn colour_of(name: &str) -> usize {
     }
 }
 
-/// Returns the end of a function's path without generic arguments: the function, and its type or module.
+/// Shortens the path of a function to the function and its type or module, without generic arguments.
 fn short(name: &str) -> String {
     let (mut plain, mut depth) = (String::with_capacity(name.len()), 0_u32);
-    // The name of an implementation, `<Type as Trait>::function`, begins with the type.
+    // A name of the form `<Type as Trait>::function` begins with the type.
     let name = name.strip_prefix('<').map_or_else(|| name.to_owned(), |rest| rest.replacen(" as ", "<", 1));
     for letter in name.chars() {
         match letter {

@@ -1,13 +1,13 @@
 //! Plots of figures as SVG: lines over a parameter, rows of bars or dots with their intervals, stacked bars, and flame
 //! graphs.
 //!
-//! Owns: what a plot shows, and its marks. Axes are in `axis`, colours and fonts in [`style`]. The SVG uses classes
-//! instead of colours, so a page can show it in light and in dark; a file of its own carries the light colours with it
-//! ([`Plot::file`]).
+//! Owns: the content of plots, and their marks. Axes are in `axis`, colours and fonts in [`style`]. The SVG uses
+//! classes instead of colours, so a page can show it in light and in dark. A plot in a file of its own contains the
+//! light colours ([`Plot::file`]).
 //!
-//! Rules: a bar begins at zero, so its length is its value; on a logarithmic axis there are dots. The title of a plot
-//! is not part of the drawing, because the page has it as a heading. Each plot has a narrow drawing too, because on a
-//! phone the words of the wide one would be too small to read.
+//! Rules: a bar begins at zero, so its length shows its value. On a logarithmic axis there are dots instead of bars.
+//! The title of a plot is not part of the drawing, because the page has it as a heading. Each plot also has a narrow
+//! drawing, because on a phone the words of the wide drawing would be too small to read.
 
 mod axis;
 mod flame;
@@ -33,7 +33,7 @@ pub type Line = (String, Vec<(f64, f64)>);
 pub struct Bar {
     /// Text above the mark.
     pub label: String,
-    /// Name of the measured store, which chooses the colour.
+    /// Name of the measured store. It determines the colour.
     pub store: String,
     /// True to draw the row in a lighter colour.
     pub is_pale: bool,
@@ -48,12 +48,12 @@ pub struct Bar {
 enum Form {
     /// Wide form, for screens, prints and files.
     Wide,
-    /// Narrow form, for phones. Its points have no names, because a phone has no pointer that would show them.
+    /// Narrow form, for phones. Its points show no names, because a phone has no pointer to hover with.
     Narrow,
 }
 
 impl Form {
-    /// Width in the units of the drawing, in which its font is 13 high.
+    /// Returns the width in units of the drawing. The font is 13 units high.
     const fn width(self) -> f64 {
         match self {
             Self::Wide => WIDTH,
@@ -61,7 +61,7 @@ impl Form {
         }
     }
 
-    /// Right end of the area of a plot with lines. The last label of the axis can reach beyond it.
+    /// Returns the right end of the plotting area of lines. The last label of the axis may reach beyond it.
     const fn right(self) -> f64 {
         match self {
             Self::Wide => WIDTH - 28.0,
@@ -69,7 +69,7 @@ impl Form {
         }
     }
 
-    /// Left end of the legend.
+    /// Returns the left end of the legend.
     const fn legend(self) -> f64 {
         match self {
             Self::Wide => LEFT,
@@ -90,15 +90,15 @@ const WIDTH: f64 = 640.0;
 const FONT: f64 = 13.0;
 /// Distance of two lines of a text.
 const LINE: f64 = 16.0;
-/// Height of the area of a plot with lines.
+/// Height of the plotting area of lines.
 const HEIGHT: f64 = 280.0;
 const LEFT: f64 = 66.0;
 const BOTTOM: f64 = 42.0;
-/// Height of a row with a label of one line.
+/// Height of a row whose label has one line.
 const ROW: f64 = 38.0;
-/// Estimated width of a character, from which the lengths of labels are computed.
+/// Estimated width of a character. The lengths of labels are computed from it.
 const CHARACTER: f64 = 6.9;
-/// Length of the lines of a caption in a file.
+/// Maximum number of characters in a line of a caption in a file.
 const CAPTION_CHARACTERS: usize = 100;
 
 /// Draws lines over a parameter. `caption` explains how to read the plot.
@@ -106,7 +106,7 @@ pub fn lines(name: &str, title: &str, caption: &str, axes: &[Axis; 2], lines: &[
     plot(name, title, caption, |form| draw_lines(form, title, axes, lines))
 }
 
-/// Draws one row for each value: bars from zero on a linear axis, dots on a logarithmic one.
+/// Draws one row for each value. On a linear axis the values are bars from zero, on a logarithmic axis they are dots.
 pub fn rows(name: &str, title: &str, caption: &str, axis: &Axis, rows: &[Bar]) -> Plot {
     plot(name, title, caption, |form| draw_rows(form, title, axis, rows))
 }
@@ -152,7 +152,7 @@ fn draw_lines(form: Form, title: &str, [x, y]: &[Axis; 2], lines: &[Line]) -> St
 
 fn draw_rows(form: Form, title: &str, axis: &Axis, rows: &[Bar]) -> String {
     let ends = rows.iter().flat_map(|row| [row.value, row.interval.0, row.interval.1]);
-    // Room for the numbers behind the marks.
+    // The margin at the right leaves space for the numbers after the marks.
     let across = Span::of(axis.scale, ends, (8.0, form.width() - 90.0));
     let labels: Vec<_> = rows.iter().map(|row| wrapped(&row.label, characters(form.width() - 16.0))).collect();
     let bottom = labels.iter().map(|label| ROW + further(label)).sum::<f64>() + 4.0;
@@ -199,7 +199,7 @@ impl Plot {
     }
 }
 
-/// Cuts a text between words into lines of at most this number of characters, unless a word is longer.
+/// Cuts a text between words into lines of at most this number of characters. Only a single longer word exceeds it.
 fn wrapped(text: &str, characters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -219,7 +219,7 @@ fn characters(width: f64) -> usize {
     (width / CHARACTER) as usize
 }
 
-/// Returns the height of the lines of a text after the first one.
+/// Returns the height of all lines of a text except the first.
 fn further(lines: &[String]) -> f64 {
     lines.len().saturating_sub(1) as f64 * LINE
 }
@@ -229,7 +229,7 @@ fn open(form: Form, height: f64, title: &str) -> String {
     format!(r#"<svg class="{class}" role="img" aria-label="{}" viewBox="0 0 {width:.0} {height:.0}">"#, escaped(title))
 }
 
-/// Writes the lines of a text, the first one at `y`.
+/// Writes the lines of a text. The first line is at `y`.
 fn paragraph(svg: &mut String, (x, y): (f64, f64), anchor: &str, lines: &[String]) {
     for (number, line) in lines.iter().enumerate() {
         text(svg, (x, y + number as f64 * LINE), anchor, line);
@@ -240,7 +240,8 @@ fn text(svg: &mut String, (x, y): (f64, f64), anchor: &str, text: &str) {
     let _ = write!(svg, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#, escaped(text));
 }
 
-/// Draws the grid and the values of an axis. The values at its ends are moved into the drawing if they reach beyond it.
+/// Draws the grid lines and the values of a horizontal axis. Values at its ends are moved inward if they would reach
+/// beyond the drawing.
 fn draw_grid_across(svg: &mut String, form: Form, across: &Span, (top, bottom): (f64, f64)) {
     let mut free_from = f64::MIN;
     for (at, label) in across.ticks() {
@@ -254,8 +255,8 @@ fn draw_grid_across(svg: &mut String, form: Form, across: &Span, (top, bottom): 
     }
 }
 
-/// Returns the legend in as many lines as it needs, and the height of these lines. One line of a plot needs no legend
-/// if it has no name.
+/// Returns the legend in as many lines of text as it needs, and the height of these lines. A plot with a single unnamed
+/// line gets no legend.
 fn legend(form: Form, lines: &[Line]) -> (String, f64) {
     let left = form.legend();
     let (mut svg, mut x, mut y) = (String::new(), left, FONT);
@@ -294,7 +295,7 @@ fn draw_line(
         is_drawing = true;
     }
     let _ = write!(svg, r#"<path class="line {colours}" d="{path}"/>"#);
-    // Many points are a curve of their own; marks would hide it.
+    // Many points form a curve by themselves, and large marks would hide it.
     let radius = if points.len() <= 40 { 3.0 } else { 1.2 };
     for (x, y) in points {
         if let (Some(left), Some(top)) = (across.at(*x), up.at(*y)) {
@@ -309,7 +310,7 @@ fn draw_line(
     }
 }
 
-/// Draws the mark of a row whose label has its last line at `top`.
+/// Draws the mark of a row. `top` is the position of the last line of the row's label.
 fn draw_row(svg: &mut String, top: f64, colour: usize, row: &Bar, across: &Span) {
     let Some(end) = across.at(row.value) else {
         return text(svg, (8.0, top + 31.0), "start", "not measured");
@@ -336,7 +337,7 @@ fn draw_row(svg: &mut String, top: f64, colour: usize, row: &Bar, across: &Span)
     text(svg, (behind + 8.0, middle + 4.5), "start", &number(row.value));
 }
 
-/// Returns the classes of a line's marks. Lines beyond the last colour repeat the colours with dashes.
+/// Returns the CSS classes of a line's marks. If there are more lines than colours, colours are repeated with dashes.
 fn colours(name: &str, number: usize) -> String {
     let dashed = if number >= style::COLOURS { " dashed" } else { "" };
     format!("s{}{dashed}", colour_of(name, number))
@@ -362,7 +363,7 @@ mod tests {
         }
     }
 
-    /// Returns the numbers of an attribute in all elements of a plot.
+    /// Returns the values of a numeric attribute in all elements of a plot.
     fn attribute(svg: &str, name: &str) -> Vec<f64> {
         let marker = format!(" {name}=\"");
         let values = svg.split(&*marker).skip(1).map(|rest| rest.split('"').next().unwrap());
@@ -403,8 +404,8 @@ mod tests {
         assert!(!rows("p", "t", "", &Axis::linear("x"), &[bar("x", f64::NAN)]).svg.contains("NaN"));
     }
 
-    /// Returns the left and right ends of the texts of a drawing, estimated from their lengths. The name of the axis on
-    /// the left, which is turned, is not among them.
+    /// Returns the left and right ends of the texts of a drawing, estimated from their lengths. The turned name of the
+    /// left axis is left out.
     fn ends_of_texts(svg: &str) -> Vec<(f64, f64)> {
         let texts = svg.split("<text x=\"").skip(1).map(|rest| rest.split("</text>").next().unwrap());
         let ends = |text: &str| {

@@ -77,7 +77,7 @@ fn draw_bar(svg: &mut String, form: Form, top: f64, parts: &[Part], names: &[&st
     }
 }
 
-/// Returns the classes of a part. Parts beyond the last colour repeat the colours in a lighter shade.
+/// Returns the CSS classes of a part. If there are more parts than colours, colours are repeated in a lighter shade.
 fn colour(place: usize) -> String {
     format!("s{}{}", place % style::COLOURS, if place >= style::COLOURS { " pale" } else { "" })
 }

@@ -1,4 +1,4 @@
-//! Colours and fonts of plots, for a page in light and dark and for a file of its own.
+//! Colours and fonts of plots, for a page in light and dark and for plots in files of their own.
 
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ pub fn variables(colours: &[(&str, &str)]) -> String {
     })
 }
 
-/// Returns the CSS rules of plots, which use the variables.
+/// Returns the CSS rules of plots. They use the variables.
 pub fn rules() -> String {
     let mut out = "svg.plot text{fill:var(--fg);font:13px system-ui,sans-serif}\
         .grid{stroke:var(--rule);fill:none}.line{fill:none;stroke-width:2;stroke-linejoin:round}\
@@ -67,7 +67,7 @@ pub fn rules() -> String {
     out
 }
 
-/// Returns the rules for a file of its own, with the light colours in place of the variables.
+/// Returns the CSS rules for a plot in a file of its own, with the light colours instead of variables.
 pub fn of_file() -> String {
     let mut rules = rules();
     rules.push_str(
