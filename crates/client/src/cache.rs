@@ -1,12 +1,12 @@
 //! Handles of caches, which hold entries in the server's memory only, up to a bound, and never log them.
 //!
-//! Owns: `Cache` with its requests, and the id that the server's present run has given to the cache. Does not own:
-//! caches spread over several nodes (`spread_cache`), connections and retries (`client`, `pool`), or the table of
-//! resolved names (`names`).
+//! Owns: `Cache` with its requests, and the cache's id in the present run of the server. Does not own: caches spread
+//! over several nodes (`spread_cache`), connections and retries (`client`, `pool`), or the table of resolved names
+//! (`names`).
 //!
-//! The id of a cache is valid for one run of the server, from its start to its stop. The client sends a
-//! request only to the run from which it got the id. If the server has restarted since, the client requests
-//! the id again, which also creates the cache again, empty.
+//! The id of a cache is valid for one run of the server, from its start to its stop. The client sends a request with an
+//! id only to the run that assigned the id. If the server has restarted since, the client asks for the cache's id again
+//! by name. This also creates the cache again, empty.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -108,8 +108,8 @@ impl Cache {
             let run = client.run();
             let open = wire::OpenCache { create: *create, max_bytes: *max_bytes, name };
             let read = |frame: &SharedFrame| reply_of::<wire::CacheOpened>(frame);
-            // The id is only useful if the answering run is known. Without a connection, the next connection's run
-            // will answer.
+            // The id is useful only with the number of the run that assigned it. Without a connection, the number is
+            // not known yet: the run of the next connection will answer.
             let how = RequestOptions {
                 run,
                 retry_safety: RetrySafety::Never,

@@ -57,7 +57,7 @@ pub struct Changes {
 }
 
 impl Keyspace {
-    /// Subscribes to every change of the keys from a revision on, past and future changes; 0 begins with the
+    /// Subscribes to every change of the keys from revision `from` on, both past and future changes. 0 begins with the
     /// next change.
     pub async fn watch(&self, keys: Watched, from: Revision) -> Result<Watch, Error> {
         let window = self.client().options().window;
@@ -82,8 +82,8 @@ struct WatchSource {
     /// Number of changes of the commit at revision `from` that were already returned. A large commit arrives
     /// in several frames.
     seen: u64,
-    /// Number of changes of the commit at revision `from` to skip after resuming, because they were returned
-    /// before.
+    /// Number of changes of the commit at revision `from` to skip after resuming, because the watch has already
+    /// returned them.
     skip: u64,
 }
 
