@@ -157,7 +157,8 @@ fn change(bytes: i64) -> String {
     }
 }
 
-/// Returns a row for each level of the LSM backend. The share is relative to the sizes of the files in the rows above.
+/// Returns a table row for each level of the LSM backend. Shares are relative to the sizes of the files in the rows
+/// above.
 fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     let levels = report.state.levels.iter().enumerate().filter(|(_, level)| level.tables > 0);
     levels.map(|(number, level)| {
@@ -165,7 +166,7 @@ fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-/// Returns the first line of the report: the size of the directory, compared with its payload.
+/// Returns the first line of the report: the size of the directory, and its ratio to the payload.
 fn summary(report: &Report) -> String {
     let place = report.directory.as_ref().map_or_else(|| "the node".to_owned(), |dir| render::name(dir));
     let size = format!("{place} takes {}", render::bytes(report.bytes));

@@ -1,7 +1,8 @@
-//! `plan`: the nodes, processors, memory, disk and network that a load needs, from measured runs of this machine.
+//! `plan`: computes the nodes, processors, memory, disk and network that a load needs, from measured runs on this
+//! machine.
 //!
-//! Owns: the arguments, the file of the profile, and the output. Does not own: the computation (`thalweg_planner`), and
-//! the measuring ([`measure`]).
+//! Owns: the arguments, the profile's file, and the output. Does not own: the computation (`thalweg_planner`), and the
+//! measuring ([`measure`]).
 
 mod measure;
 mod server;
@@ -44,7 +45,7 @@ Examples:
   thalweg plan --measure --data /var/lib/thalweg --replicas 1 --profile alone.json
   thalweg plan --profile alone.json --writes 500/s --size 100 --retention 30d --replicas 1 --objective 'p999<50ms' --json";
 
-/// Largest size of a profile's file in bytes. A profile of 18 runs has 6 KiB.
+/// Maximum size in bytes of a profile's file. The file of a profile with 18 runs has about 6 KiB.
 const MAX_PROFILE_BYTES: u64 = 1 << 20;
 
 #[derive(Args, Debug)]
