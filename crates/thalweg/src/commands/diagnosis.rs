@@ -6,7 +6,7 @@
 use serde_json::Value;
 use thalweg_server::cluster::REMOVED_REASON;
 
-/// Free disk space in bytes below which a node is reported as a problem.
+/// Free disk space in bytes below which a node is reported, as a weakness.
 const LOW_DISK_BYTES: u64 = 1 << 30;
 
 /// Largest difference between two wall clocks, in milliseconds, that is not reported.
