@@ -36,8 +36,8 @@ pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
                     seen += 1;
                 }
             }
-            // Messages are not stored. A slow subscriber, or one that lost its connection, is notified where messages
-            // are missing.
+            // Messages are not stored. A subscriber that was slow or lost its connection gets a notice at the point
+            // where messages are missing.
             Delivered::Dropped(messages) => return Err(format!("{messages} messages were dropped").into()),
             Delivered::Gap => return Err("the connection was lost".into()),
         }

@@ -67,8 +67,9 @@ impl Client {
         self.cache_with(name, CacheCreate::IfMissing, 0)
     }
 
-    /// Returns a handle of the cache with this name, like [`cache`](Self::cache). `create` states whether the
-    /// first use creates a missing cache, and with which capacity in bytes (0 for the server's default).
+    /// Returns a handle of the cache with this name, like [`cache`](Self::cache). `create` states if the first use
+    /// creates a missing cache. `max_bytes` is the capacity in bytes of a cache that is created; 0 selects the server's
+    /// default.
     #[must_use]
     pub fn cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> Cache {
         let (client, name) = (self.clone(), name.into());
@@ -100,7 +101,7 @@ impl Cache {
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Opens the cache now, instead of at its first use. Returns true if the call created the cache, and the
+    /// Opens the cache now instead of at its first use. Returns true if this call created the cache. Also returns the
     /// cache's capacity in bytes.
     pub async fn open(&self) -> Result<(bool, u64), Error> {
         let Inner { client, name, create, max_bytes, .. } = &*self.0;

@@ -82,7 +82,7 @@ struct Inner {
     telemetry: Telemetry,
 }
 
-/// Effect of sending a request twice, which decides whether the client retries it.
+/// Effect of sending a request twice. The client decides by it if it retries the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetrySafety {
     /// The request does no harm if it is sent twice.
@@ -480,8 +480,7 @@ impl Clock {
         self.remaining().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Returns the result of `work`, or a timeout error with this `effect` if the deadline passes before
-    /// `work` ends.
+    /// Returns the result of `work`. If the deadline passes first, returns a timeout error that states `effect`.
     pub(crate) async fn within<T>(
         &self,
         effect: Effect,

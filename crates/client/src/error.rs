@@ -34,8 +34,8 @@ pub enum Error {
         /// Effect of the request on the server: none, or unknown.
         effect: Effect,
     },
-    /// The server may or may not have carried out a write, and a repetition could carry it out twice. Read before you
-    /// repeat it.
+    /// The server may or may not have carried out a write, and a repetition could carry it out twice. Read the data
+    /// before you repeat the write.
     #[error("the write may or may not have happened, and was not repeated: {cause}")]
     OutcomeUnknown {
         /// The last error of the request.

@@ -136,7 +136,7 @@ impl Link {
         !matches!(state.ready(&any_server, &self.options), Err(StageError::Room | StageError::Connection(_)))
     }
 
-    /// Returns true if the link has a connection with as many requests in progress as it permits.
+    /// Returns true if the link has a connection, and the maximum number of requests is in progress on it.
     pub(crate) fn is_out_of_requests(&self) -> bool {
         self.lock().session.as_ref().is_some_and(|session| !session.may_request())
     }
@@ -204,7 +204,8 @@ impl Link {
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
     }
 
-    /// Stages the request that begins a subscription, whose items go to `mailbox`, if the connection passes `check`.
+    /// Stages the request that begins a subscription, if the connection passes `check`. The items of the subscription
+    /// go to `mailbox`.
     pub(crate) fn subscribe(
         &self,
         check: &Check<'_>,

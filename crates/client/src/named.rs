@@ -47,8 +47,8 @@ impl NamedObject {
         Self { client, name, name_data: None, id: AtomicU64::new(UNKNOWN) }
     }
 
-    /// Returns an object whose name contains the id of this object, such as a group, whose name contains the id of its
-    /// stream.
+    /// Returns an object with a name that contains the id of this object. For example, the name of a group contains the
+    /// id of its stream.
     pub(crate) async fn child(&self, name: impl FnOnce(u32) -> Name) -> Result<Self, Error> {
         let KnownId { id, data } = self.known_id().await?;
         Ok(Self { name_data: Some(data), ..Self::new(self.client.clone(), name(id)) })

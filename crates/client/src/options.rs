@@ -150,8 +150,8 @@ pub const MAX_POOL: usize = 1024;
 pub const MAX_CHANNELS: usize = 64;
 
 impl Options {
-    /// Returns the options with the numbers of connections and channels within their limits: at least one of
-    /// each, at most [`MAX_POOL`] and [`MAX_CHANNELS`].
+    /// Returns the options with the numbers of connections and channels within their limits. Each number is at least 1.
+    /// The maximums are [`MAX_POOL`] and [`MAX_CHANNELS`].
     pub(crate) fn bounded(mut self) -> Self {
         self.connections = self.connections.clamp(1, MAX_POOL);
         self.channels = self.channels.clamp(1, MAX_CHANNELS);

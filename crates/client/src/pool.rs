@@ -67,7 +67,7 @@ pub(crate) enum PoolRole {
     Member(u64),
 }
 
-/// All links (channels of connections) of a client, whether connected at present or not.
+/// All links (channels of connections) of a client, including links that have no connection now.
 pub(crate) struct Pool {
     links: Vec<Arc<Link>>,
     next: AtomicUsize,

@@ -29,8 +29,8 @@ use crate::{
 pub struct Published {
     /// Number of subscriptions whose queues accepted the message. A queue group counts as one subscription.
     pub delivered: u64,
-    /// Number of subscriptions that missed the message because their queues were full. The server reports the
-    /// loss to them.
+    /// Number of subscriptions that missed the message because their queues were full. The server reports the loss to
+    /// their subscribers.
     pub missed: u64,
 }
 
@@ -167,7 +167,7 @@ fn payload(payload: &[u8]) -> Record<'_> {
 }
 
 impl Client {
-    /// Publishes one message, and waits until it is in the queues of all subscribers.
+    /// Publishes one message, and waits until the message is in the queues of all subscribers.
     pub async fn publish(&self, subject: impl AsRef<[u8]>, message: &[u8]) -> Result<Published, Error> {
         self.publish_batch(&single(subject.as_ref(), b"", &payload(message))?).await
     }
@@ -182,7 +182,7 @@ impl Client {
         self.publish_batch(&single(subject.as_ref(), reply.as_ref(), message)?).await
     }
 
-    /// Publishes a batch, and waits until it is in the queues of all subscribers.
+    /// Publishes a batch, and waits until the batch is in the queues of all subscribers.
     pub async fn publish_batch(&self, batch: &SharedBatch) -> Result<Published, Error> {
         let how = RequestOptions { retry_safety: RetrySafety::IfNoEffect, ..RequestOptions::QUICK };
         self.request(how, wire::Publish { batches: List::Items(&[&batch.bytes[..]]) }, published).await

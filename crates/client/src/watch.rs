@@ -108,8 +108,8 @@ impl Source for WatchSource {
 }
 
 impl WatchSource {
-    /// Returns those changes of a frame that were not returned before, and advances the position at which the
-    /// watch would resume.
+    /// Returns the changes of a frame that the watch has not returned before. Advances the position at which the watch
+    /// would resume.
     fn take(&mut self, frame: &SharedFrame) -> Result<Changes, Error> {
         let wire::Changes { durability, next, changes } = reply_of(frame)?;
         let mut new = Vec::with_capacity(changes.len());
