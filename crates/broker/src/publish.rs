@@ -151,7 +151,7 @@ pub(crate) enum Reach<'a> {
     },
 }
 
-/// Treatment of subscriptions whose policy blocks publishers and whose queues are full.
+/// Treatment of subscriptions with a full queue and a policy that blocks publishers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocking {
     /// The publish fails: no subscription receives the batch, and the publisher tries again later.

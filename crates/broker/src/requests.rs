@@ -151,8 +151,8 @@ impl<T> Requests<T> {
         Some(waiting)
     }
 
-    /// Ends the requests with a passed deadline, the earliest deadline first. Calls `ended` with each requester, whose
-    /// error is [`RequestError::TimedOut`].
+    /// Ends the requests with a passed deadline, the earliest deadline first. Calls `ended` with each requester. The
+    /// error of these requests is [`RequestError::TimedOut`].
     pub fn expire(&mut self, now: Moment, mut ended: impl FnMut(T)) {
         while let Some((deadline, number)) = self.deadlines.first().copied() {
             if deadline > now {

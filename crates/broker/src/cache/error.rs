@@ -77,7 +77,7 @@ pub enum CreateCacheError {
         /// Length of the name in bytes.
         bytes: usize,
     },
-    /// The capacities of all caches together have a limit, which leaves too few bytes for this cache.
+    /// The capacities of all caches together have a limit. This limit leaves too few bytes for the new cache.
     #[error(
         "all caches together hold at most {max} bytes, of which {left} are free: drop one, or create a smaller one"
     )]
