@@ -224,8 +224,8 @@ impl Session {
     }
 
     /// Ends the client's blocked read with an error if its stream or its group no longer exists. Reads again if there
-    /// is an entry of which the client was not notified. Does nothing while reader threads look at the keys, because
-    /// their look shows both.
+    /// is an entry, even if the client was not notified of it. Does nothing while reader threads look at the keys,
+    /// because they check both.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = self.blocked.as_ref().filter(|wait| wait.look.is_none()) else { return };
         match self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read)) {

@@ -55,8 +55,7 @@ pub(crate) enum Slot {
         /// True if the client wants no reply.
         muted: bool,
     },
-    /// A command within a transaction that the session implements, not the database. The command runs when its
-    /// reply is due.
+    /// A command that is part of a transaction and that the session itself implements. It runs when its reply is due.
     Session {
         /// Arguments of the command, its name first.
         arguments: Box<[Box<[u8]>]>,
@@ -104,7 +103,7 @@ impl Burst {
                 && self.slots.len() + commands < MAX_SLOTS)
     }
 
-    /// Adds a reply of `bytes` bytes, whose encoding the caller has appended to `held`.
+    /// Adds a reply of `bytes` bytes. The caller has already appended the encoded reply to `held`.
     pub(crate) fn hold(&mut self, bytes: usize) {
         match self.slots.last_mut() {
             // The total stays below 4 GiB: replies are small, and their number is bounded.

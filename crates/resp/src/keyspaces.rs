@@ -1,4 +1,4 @@
-//! A keyspace as a database: reads of one view of the state, writes as commands of the log.
+//! A keyspace as a database. Each read uses one view of the state. Writes are commands of the log.
 //!
 //! Owns: the batches of a burst, the parts of a large delete, and the further batches for commands that did not run
 //! because a batch had used up its steps. Does not own: the execution of commands (`thalweg_redis`), the name of the

@@ -4,7 +4,7 @@
 //! session has not reported yet (`Tally`). Does not own: the counters of single commands and errors (`statistics`).
 //!
 //! Invariant: counting a command costs one comparison while the same command repeats. A different command, and the end
-//! of a round of commands, cost a few relaxed additions.
+//! of a round of commands, cost a few relaxed atomic additions.
 
 use std::{
     fmt,

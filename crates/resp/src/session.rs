@@ -82,7 +82,7 @@ pub(crate) struct Session {
     /// State shared by all sessions.
     pub resp: Arc<Resp>,
     pub(super) registered: Registered,
-    /// Account of the connection, which holds its shares of the server's resources.
+    /// Account of the connection. It holds the connection's shares of the server's resources.
     pub account: Arc<Account>,
     /// Number of connections on the session's thread.
     pub(super) load: ThreadLoad,

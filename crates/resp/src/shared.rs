@@ -60,7 +60,8 @@ impl Resp {
         })
     }
 
-    /// Returns the authentication state of a new client. The state depends on whether a password is configured.
+    /// Returns the authentication state of a new client. It is `Known` if no password is configured, and otherwise
+    /// `Unknown`.
     #[must_use]
     pub(crate) fn first_trust(&self) -> Trust {
         if self.app.config.resp_password.is_set() { Trust::Unknown } else { Trust::Known }

@@ -14,7 +14,7 @@ use super::{database::Appended, failure::Failure, waiting::Waiter};
 pub(crate) struct Wait {
     /// The blocked command. It can check if there is an entry for it.
     pub blocked: Blocked,
-    /// Handle that Redis clients ring when they change one of the keys.
+    /// Handle that other Redis clients of this node ring when they change one of the awaited keys.
     pub waiter: Waiter,
     /// Futures that complete when clients of other protocols append to one of the awaited streams.
     pub others: Vec<Appended>,

@@ -121,8 +121,8 @@ impl WaitingClients {
     }
 }
 
-/// Notifies the clients that wait for entries of keyspaces and native streams. The node calls it when it has applied an
-/// entry that adds to streams, whichever client of whichever node has proposed the entry.
+/// Notifies the clients that wait for entries of keyspaces and native streams. The node calls it when it has applied a
+/// log entry that adds to streams. Any client of any node may have proposed the log entry.
 #[derive(Debug)]
 pub(crate) struct AppliedGrowth {
     pub(crate) waiting: Weak<WaitingClients>,
