@@ -24,7 +24,7 @@ pub struct Leader {
     pub token: FencingToken,
 }
 
-/// An election: it has at most one leader at a time, and every client can see which.
+/// An election. It has at most one leader at a time. Every client can ask for the present leader.
 #[derive(Clone, Debug)]
 pub struct Election<C> {
     coordinator: C,

@@ -28,9 +28,8 @@ impl fmt::Display for FencingToken {
 
 /// A hold: a lock, slot of a semaphore, or leadership that the caller has acquired.
 ///
-/// It lasts while its lease lives. Call [`keep_alive`](Self::keep_alive) well before
-/// [`remaining`](Self::remaining) is over, or start a thread that calls it ([`keep`](Self::keep)). Dropping a
-/// hold releases it.
+/// A hold lasts while its lease lives. Call [`keep_alive`](Self::keep_alive) well before [`remaining`](Self::remaining)
+/// is over, or start a thread that calls it ([`keep`](Self::keep)). Dropping a hold releases it.
 #[derive(Debug)]
 pub struct Hold<C: Coordinator> {
     entry: QueueEntry<C>,
