@@ -19,8 +19,8 @@ const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub(crate) struct TargetArgs {
-    /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER]
-    /// [default: http://127.0.0.1:7070]
+    /// Address of the server; of several addresses separated by commas, the first that can be reached is used [env:
+    /// THALWEG_SERVER] [default: http://127.0.0.1:7070]
     #[arg(long, value_name = "URL,...", conflicts_with = "data")]
     pub server: Option<String>,
     /// Open this directory instead of using a server; no server may have it open
@@ -48,8 +48,8 @@ impl TargetArgs {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub(crate) struct ServerArgs {
-    /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER]
-    /// [default: http://127.0.0.1:7070]
+    /// Address of the server; of several addresses separated by commas, the first that can be reached is used [env:
+    /// THALWEG_SERVER] [default: http://127.0.0.1:7070]
     #[arg(long, value_name = "URL,...")]
     pub server: Option<String>,
     /// Maximum time to wait for an answer of the server

@@ -175,7 +175,7 @@ pub(crate) enum Bench {
                       thalweg bench report --all --quick\n  thalweg bench report --only http,resp"
     )]
     Report(Suite<RegenerateOptions>),
-    /// A stored measurement, and the check that a later one is not worse
+    /// Store a measurement, or check that a new one is not worse than a stored one
     #[command(subcommand)]
     Baseline(Baseline),
 }

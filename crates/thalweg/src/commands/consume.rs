@@ -1,4 +1,4 @@
-//! `consume`: a member of a consumer group that prints records, or runs a command for each.
+//! `consume`: acts as a member of a consumer group. Prints the delivered records, or runs a command for each.
 //!
 //! Owns: the fetches and pushes of one member, the user's command for each record, and the acks. Does not own: managing
 //! groups and acking by hand (`groups`), or the connection to the server (`session`).
@@ -85,7 +85,7 @@ pub(crate) struct Consume {
     /// Wait for records without a limit, and let the server push them; at most --batch of them are unacked at a time
     #[arg(long, conflicts_with_all = ["wait", "follow", "exec"])]
     pub push: bool,
-    /// Maximum bytes of unacked records; a push pauses above it
+    /// Maximum bytes of unacked records; at this number the server pauses the push
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "push")]
     pub credit_bytes: Option<u64>,
     /// Time at which records are acked

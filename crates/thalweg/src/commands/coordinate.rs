@@ -54,7 +54,7 @@ The exit code is the command's (128 + N if signal N ended it). Otherwise:
 /// Options of the commands that run another command.
 #[derive(Args, Debug)]
 pub(crate) struct HoldArgs {
-    /// Time for which others wait if this process dies
+    /// Time for which other clients have to wait if this process dies
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
     pub ttl: Duration,
     /// Maximum time to wait, also for a server that is down; 0s does not wait [default: no limit]

@@ -50,7 +50,7 @@ pub(crate) enum GroupOrder {
 /// Settings of a group. A setting that the user does not give keeps its value; in a new group it has its default.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeliveryArgs {
-    /// Time within which a member must ack; then others get the records [default: 30s]
+    /// Time within which a member must ack a record; after it the record is delivered again [default: 30s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub ack_deadline: Option<Duration>,
     /// Number of deliveries without an ack after which a record becomes a dead letter
@@ -59,8 +59,8 @@ pub(crate) struct DeliveryArgs {
     /// Deliver a record without a limit on the number of deliveries
     #[arg(long)]
     pub any_deliveries: bool,
-    /// Maximum number of unacked records, with dead letters that wait for their stream; at the limit, no new records
-    /// are delivered [default: 20000]
+    /// Maximum number of unacked records, including dead letters that are not yet appended to their stream; at the
+    /// limit, no new records are delivered [default: 20000]
     #[arg(long, value_name = "N")]
     pub max_pending: Option<u32>,
     /// Stream to which dead letters are appended; without one they are dropped and counted

@@ -1,4 +1,4 @@
-//! `space`: explains where the bytes of a data directory are, and what would make it smaller.
+//! `space`: explains where the bytes of a data directory are, and how to make the directory smaller.
 //!
 //! Owns: the arguments, the table, and the comparison with an earlier report. Does not own: the figures
 //! (`thalweg_engine::space`), and the advice ([`mod@findings`]).
@@ -51,10 +51,10 @@ pub(crate) struct Space {
     /// Read the settings of the stopped node from this file; they bound the history of its log
     #[arg(long, value_name = "FILE", requires = "data", help_heading = "Where")]
     config: Option<PathBuf>,
-    /// Count the payload however large the state is; a server may need a longer --timeout
+    /// Count the payload even if the state is large; a server may then need a longer --timeout
     #[arg(long)]
     count: bool,
-    /// Show the changes since an earlier report, which this command has printed with --json
+    /// Show the changes since an earlier report of this command, printed with --json
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
     #[command(flatten)]

@@ -43,7 +43,7 @@ pub(crate) struct Append {
     /// Append a tombstone, which marks the key as deleted; compaction removes the key's earlier records
     #[arg(long, requires = "key", conflicts_with_all = ["records", "file"])]
     pub tombstone: bool,
-    /// Append only if the next offset of the stream is this one; `none`: only if the stream never had a record
+    /// Append only if this is the next offset of the stream; `none`: only if the stream never had a record
     #[arg(long, value_name = "OFFSET|none|any", default_value = "any", hide_default_value = true, value_parser = parse_expected)]
     pub expect: ExpectedOffset,
     /// Append as this producer; a repeated append with the same sequence number has no further effect

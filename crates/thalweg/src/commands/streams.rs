@@ -79,19 +79,19 @@ pub(crate) struct Named {
 pub(crate) struct Configured {
     /// Name of the stream
     pub stream: String,
-    /// Remove records older than this span of time; none lifts the limit
+    /// Remove records older than this span of time; none means no limit
     #[arg(long, value_name = "SPAN", value_parser = |text: &str| parse_limit(text, parse_span))]
     pub max_age: Option<Limit<Duration>>,
-    /// Remove the oldest batches while the stream has more bytes than this; none lifts the limit
+    /// Remove the oldest batches while the stream has more bytes than this; none means no limit
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
     pub max_bytes: Option<Limit<u64>>,
-    /// Remove the oldest records while the stream has more records than this; none lifts the limit
+    /// Remove the oldest records while the stream has more records than this; none means no limit
     #[arg(long, value_name = "N", value_parser = |text: &str| parse_limit(text, parse_count))]
     pub max_records: Option<Limit<u64>>,
-    /// Reject records of more bytes than this; none lifts the limit
+    /// Reject records of more bytes than this; none means no limit
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
     pub max_record_bytes: Option<Limit<u64>>,
-    /// Reject appends of more bytes than this; none lifts the limit
+    /// Reject appends of more bytes than this; none means no limit
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
     pub max_batch_bytes: Option<Limit<u64>>,
     /// Keep only the newest record of each key; --compact=false keeps all of them from now on

@@ -47,7 +47,7 @@ pub(crate) struct Publish {
     /// Subject to which subscribers publish their answers
     #[arg(long, value_name = "SUBJECT")]
     pub reply: Option<String>,
-    /// Maximum time to wait for subscribers that make publishers wait [default: 5s]
+    /// Maximum time to wait for subscribers whose full queues block publishers [default: 5s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
     #[command(flatten)]
@@ -102,7 +102,7 @@ fn show_published(published: Published, json: bool) -> Result<(), Failure> {
 /// Action when the queue of a subscription is full.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Publishers wait
+    /// Publishers wait until the queue has room
     Block,
     /// New messages are dropped; the subscriber sees a gap
     DropNew,

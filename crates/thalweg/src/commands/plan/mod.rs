@@ -64,13 +64,13 @@ pub(crate) struct Plan {
     /// Objective for the time of a write: p50, p90, p99 or p999, and a span
     #[arg(long, value_name = "OBJECTIVE", value_parser = parse_objective, requires = "writes")]
     objective: Option<Objective>,
-    /// Members of each cluster; 1 is a node alone
+    /// Number of members of each cluster; 1 means a single node without a cluster
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=7))]
     replicas: u32,
     /// Time of a round trip between the nodes, which a replicated write waits for
     #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = parse_span)]
     round_trip: Duration,
-    /// Part of every resource that stays free, in percent
+    /// Share of each resource that must stay free, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=95))]
     headroom: u32,
     /// File of the profile
