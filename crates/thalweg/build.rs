@@ -1,6 +1,6 @@
-//! Stamps the commit of the source into the binary, and whether the source had changes that were not committed.
+//! Build script that stamps the commit of the source into the binary, and a mark if the source had uncommitted changes.
 //!
-//! `THALWEG_COMMIT` in the environment replaces the commit, for builds outside a git checkout.
+//! The environment variable `THALWEG_COMMIT` replaces the commit, for builds outside a git checkout.
 
 use std::{
     env, fs,
@@ -11,13 +11,14 @@ use std::{
 fn main() {
     println!("cargo:rerun-if-env-changed=THALWEG_COMMIT");
     let crates = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("..");
-    // A change of any source of the program rebuilds it anyway, and may make the checkout dirty. Tests do not.
+    // Only sources of the program are watched. A change of such a source rebuilds the program anyway, and may make the
+    // checkout dirty. A change of a test does neither.
     let mut sources = vec![crates.join("../Cargo.toml"), crates.join("../Cargo.lock")];
     for dir in fs::read_dir(&crates).into_iter().flatten().flatten() {
         sources.extend([dir.path().join("Cargo.toml"), dir.path().join("src")]);
     }
     sources.retain(|path| path.exists());
-    // The log of the head changes with each commit and each checkout.
+    // Git appends a line to the log of HEAD at each commit and each checkout.
     let head = git(&crates, &["rev-parse", "--git-path", "logs/HEAD"]).map(|path| crates.join(path.trim()));
     for path in sources.iter().chain(head.iter().filter(|path| path.exists())) {
         println!("cargo:rerun-if-changed={}", path.display());
@@ -35,7 +36,7 @@ fn main() {
     println!("cargo:rustc-env=THALWEG_BUILD_DIRTY={is_dirty}");
 }
 
-/// Runs git in a directory and returns its output; `None` if it fails, for example outside a checkout.
+/// Runs git in a directory and returns its output; `None` if git fails, for example outside a checkout.
 fn git(dir: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("-C").arg(dir).args(arguments).output().ok()?;
     String::from_utf8(output.stdout).ok().filter(|_| output.status.success())

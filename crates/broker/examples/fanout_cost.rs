@@ -48,12 +48,13 @@ fn count(out: &[Outbound]) -> u64 {
     deliveries.sum()
 }
 
-/// Allocates a new batch, as a connection does for the messages it reads.
+/// Allocates a new batch, as a connection does for each batch of messages that it reads.
 fn fresh(to: &Subject, encoded: &[u8], messages: u32) -> Batch {
     Batch::new(to.clone(), Bytes::copy_from_slice(encoded), messages).expect("a batch")
 }
 
-/// Runs publisher and drivers on one thread, to measure the total work of one core.
+/// Runs the publisher and the drivers (the code that takes batches from links) on one thread, to measure the total work
+/// of one core.
 fn one_thread(subscribers: usize, per_link: usize, messages: u32) {
     let broker = Broker::new(BrokerConfig { seed: 1, ..BrokerConfig::DEFAULTS });
     let quiet: Arc<dyn Notify> = Arc::new(|| {});
@@ -92,7 +93,8 @@ fn one_thread(subscribers: usize, per_link: usize, messages: u32) {
     );
 }
 
-/// Runs each publisher on its own thread, and one driver for all links, to measure contention on the mutexes.
+/// Runs each publisher on its own thread, and one driver for all links on another thread, to measure contention on the
+/// mutexes.
 fn threads(publishers: usize, subscribers: usize, messages: u32, subjects: usize) {
     let broker = Broker::new(BrokerConfig { seed: 1, ..BrokerConfig::DEFAULTS });
     let ready = Arc::new(AtomicBool::new(false));

@@ -19,7 +19,7 @@ const SUBSCRIPTIONS: u64 = 1_000_000;
 const LINKS: u64 = 1000;
 const PUBLISHES: usize = 1_000_000;
 
-/// Pattern of subscription `number`; `wild` of ten patterns have a wildcard.
+/// Returns the pattern of subscription `number`. In `wild` of every ten subscriptions the pattern has a wildcard.
 fn pattern(number: u64, wild: u64) -> Pattern {
     let (region, user, kind) = (number % 50, number / 10, number % 10);
     let text = if number % 10 < wild {
@@ -40,7 +40,8 @@ fn subject(number: u64) -> Subject {
 }
 
 fn options() -> SubscribeOptions {
-    // Nothing is sent and at most one message is queued, so the figures measure only the lookup.
+    // The subscriptions have no credit and a queue of one message. So almost nothing is queued or sent, and the figures
+    // measure only the lookup.
     SubscribeOptions { policy: Policy::DropNew, max_messages: 1, credit: Credit::NONE, ..SubscribeOptions::DEFAULTS }
 }
 
@@ -86,7 +87,7 @@ fn run(wild: u64, cached_subjects: usize) {
         links[(number % LINKS) as usize].subscribe(id, pattern, &options).expect("room");
     }
     println!("  subscribe            {:7.0} ns", start.each(SUBSCRIPTIONS as usize));
-    // The patterns' own bytes were allocated before, and the subscriptions keep them.
+    // Bytes of the patterns themselves. They were allocated before the measurement, and the subscriptions keep them.
     let own = SUBSCRIPTIONS as usize * 48;
     println!(
         "  memory               {:7.0} B each, 48 of them for the pattern",

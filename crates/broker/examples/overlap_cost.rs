@@ -1,5 +1,5 @@
-//! CPU time of a publish while one client has very many subscriptions that match every subject, and reads nothing. The
-//! client of another address pays for it.
+//! CPU time of a publish by one client while another client, at another address, has very many subscriptions. These
+//! match every subject, and their client reads nothing.
 //!
 //! `cargo run --release -p thalweg-broker --example overlap_cost`
 
@@ -14,8 +14,8 @@ use thalweg_broker::{Batch, Broker, BrokerConfig, Notify, Pattern, Subject, Subs
 const SUBSCRIPTIONS: usize = 90_000;
 const PUBLISHES: usize = 200;
 
-/// Subscribes as often as wanted over `links` connections, to the patterns in turn. Returns the number of
-/// subscriptions.
+/// Creates subscriptions over `links` connections, to the patterns in turn. Then measures publishes to several
+/// subjects, and prints the results.
 fn measure(name: &str, links: usize, patterns: &[&str]) {
     let config = BrokerConfig { seed: 1, max_subscriptions: 100_000, ..BrokerConfig::DEFAULTS };
     let broker = Broker::new(config);

@@ -1,7 +1,7 @@
-//! The filters that this node announces to the other nodes: the patterns of its clients' subscriptions, and the queue
-//! groups with their numbers of members.
+//! The filters that this node announces to the other nodes. A filter is a pattern of its clients' subscriptions, or a
+//! queue group with a pattern and its number of members.
 //!
-//! Owns: the set of filters, the version of each change, and the bounds of what is announced. Does not own:
+//! Owns: the set of filters, the version of each change, and the bounds on the announced filters. Does not own:
 //! connections, or the filters of other nodes (see [`node`](crate::node)).
 //!
 //! ```text
@@ -13,11 +13,11 @@
 //! forgotten from the oldest on when there are many, and a node whose version is older than the last forgotten one gets
 //! the whole set.
 //!
-//! A node with more filters than [`MAX_FILTERS`] announces the pattern `>` in their place, and receives all messages.
-//! Queue groups cannot be replaced so, because the publisher's node chooses the member; beyond their bound,
-//! subscriptions are rejected.
+//! A node with more patterns than [`MAX_FILTERS`] announces the pattern `>` in their place, and then receives all
+//! messages. `>` cannot replace queue groups, because the node of the publisher chooses the member that receives a
+//! message. When the bound on queue groups is reached, further subscriptions with a new queue group are rejected.
 //!
-//! Invariant: each announced filter whose version is above `floor` is in `changes` under its version.
+//! Invariant: each filter with a version above `floor` is in `changes` under this version.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,15 +28,16 @@ use foldhash::fast::FixedState;
 
 use crate::{Pattern, locked};
 
-/// Maximum number of patterns that a node announces to other nodes, and separately of queue groups, which count once
-/// for each pattern.
+/// Maximum number of patterns that a node announces to other nodes. The same maximum holds separately for queue groups.
+/// A group counts once for each pattern.
 pub const MAX_FILTERS: usize = 65_536;
-/// Maximum total bytes of the announced patterns, and separately of the announced queue groups with their patterns.
+/// Maximum total bytes of the announced patterns. The same maximum holds separately for the announced queue groups with
+/// their patterns.
 const MAX_FILTER_BYTES: usize = 8 * 1024 * 1024;
-/// Maximum number of ended filters that are remembered for nodes that do not know of their end.
+/// Maximum number of ended filters that are remembered, so that other nodes can still learn of their end.
 const MAX_ENDED: usize = 16_384;
-/// Largest number of members that a node announces for a queue group. It decides how many messages the node gets in
-/// comparison with the others.
+/// Largest number of members that a node announces for a queue group. A node receives messages of the group in
+/// proportion to its announced members.
 pub const MAX_ANNOUNCED_MEMBERS: u32 = 32;
 
 /// One filter of a node: a pattern, or a queue group with a pattern.
@@ -48,16 +49,17 @@ pub struct Filter {
     pub group: Option<Arc<[u8]>>,
 }
 
-/// Filters to announce to a node that has an older version of them.
+/// Filters to announce to a node that has none of them, or has an older version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcement {
-    /// True if these are all filters of the node, so that they replace the filters announced before.
+    /// True if `filters` has all filters of the node, and so replaces all filters announced before.
     pub is_whole: bool,
-    /// Version that the node has; 0 if it has none.
+    /// Version of the filters that the receiving node must have before it applies this announcement; 0 if it needs
+    /// none.
     pub from: u64,
-    /// Version that the node has afterwards.
+    /// Version of the filters that the receiving node has after it has applied this announcement.
     pub version: u64,
-    /// Filters with their numbers of members: 0 for a filter that has ended, 1 for a pattern.
+    /// Filters, each with its number of members. The number is 0 for a filter that has ended, and 1 for a pattern.
     pub filters: Vec<(Filter, u32)>,
 }
 
@@ -89,13 +91,15 @@ struct State {
     changes: BTreeMap<u64, Filter>,
     ended: BTreeSet<u64>,
     version: u64,
-    /// Version up to which single changes are no longer known. A node with an older version gets the whole set.
+    /// Version of the newest ended filter that was forgotten. A node with an older version gets all filters, because
+    /// the single changes are no longer known.
     floor: u64,
     patterns: Size,
     groups: Size,
-    /// True if the node announces `>` in place of its patterns.
+    /// True while the node announces `>` in place of its patterns.
     is_everything: bool,
-    /// True if the nodes were notified, and none has read the changes since.
+    /// True if the drivers of the links to other nodes were notified of changes, and none of them has read the changes
+    /// since.
     is_notified: bool,
 }
 
@@ -130,7 +134,7 @@ impl Announcements {
         locked(self.0.lock())
     }
 
-    /// Adds a subscription. Returns true if the other nodes must be notified.
+    /// Adds a subscription of a client to the filters. Returns true if the other nodes' drivers must be notified.
     pub(crate) fn added(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> Result<bool, TooManyGroups> {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -146,7 +150,7 @@ impl Announcements {
         Ok(state.set(filter, members, members + 1))
     }
 
-    /// Removes a subscription. Returns true if the other nodes must be notified.
+    /// Removes a subscription of a client from the filters. Returns true if the other nodes' drivers must be notified.
     pub(crate) fn removed(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> bool {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -163,7 +167,8 @@ impl Announcements {
         state.set(filter, members, members - 1)
     }
 
-    /// Returns the filters to announce to a node that has the version `sent`, or `None` if it has the newest.
+    /// Returns the filters to announce to a node that has the version `sent`; `sent` is `None` if the node has no
+    /// filters yet. Returns `None` if the node has the newest version.
     pub(crate) fn since(&self, sent: Option<u64>) -> Option<Announcement> {
         let mut state = self.lock();
         state.is_notified = false;
@@ -186,7 +191,8 @@ impl Announcements {
 }
 
 impl State {
-    /// Sets the number of subscriptions of a filter. Returns true if the nodes must be notified.
+    /// Changes the number of members of a filter from `before` to `members`. Returns true if the other nodes' drivers
+    /// must be notified.
     fn set(&mut self, filter: Filter, before: u32, members: u32) -> bool {
         let is_pattern = filter.group.is_none();
         if is_pattern && self.is_everything && members == 0 {
@@ -233,8 +239,8 @@ impl State {
         }
     }
 
-    /// Begins to announce `>` in place of the patterns if they are too many, or announces them again if they are at
-    /// most half as many. Returns true after a change: all nodes get the whole set.
+    /// Switches to announcing `>` in place of the patterns if there are too many patterns, and back if there are at
+    /// most half as many. Returns true after a switch; all nodes then get all filters.
     fn turn(&mut self) -> bool {
         let is_everything = if self.is_everything { !self.patterns.fits(2) } else { !self.patterns.fits(1) };
         if is_everything == self.is_everything {
@@ -276,7 +282,7 @@ mod tests {
         announcements.removed(&pattern(text), group.as_ref())
     }
 
-    /// Returns the filters as text, in order.
+    /// Returns the filters as sorted text.
     fn shown(announcement: &Announcement) -> Vec<String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let one = |(filter, members): &(Filter, u32)| {
@@ -298,7 +304,8 @@ mod tests {
         let changes = announcements.since(Some(first.version)).unwrap();
         assert_eq!((changes.is_whole, shown(&changes)), (false, vec!["a.* 1".to_owned(), "b g 1".to_owned()]));
         assert_eq!(announcements.since(Some(changes.version)), None);
-        // A second subscription to a pattern changes nothing for others, a second member does.
+        // A second subscription to a pattern changes nothing for other nodes. A second member of a queue group changes
+        // its number of members.
         assert!(!add(&announcements, "a.*", None));
         assert!(add(&announcements, "b", Some("g")));
         remove(&announcements, "a.*", None);

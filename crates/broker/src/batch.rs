@@ -1,7 +1,8 @@
 //! Batches: messages of one subject, encoded once for publishing and delivery.
 //!
-//! Owns: `Batch`, its limits, the encodings for other protocols that its holders share, and its cost in queues. Does
-//! not own: the codec, which is the publisher's, or the gathering of single messages (`batching`).
+//! Owns: `Batch`, its limits, its cost in queues, and its encodings for other protocols. All holders of a batch share
+//! these encodings. Does not own: the codec, which belongs to the publisher, or the gathering of single messages
+//! (`batching`).
 //!
 //! Invariant: a batch has at least one message, and its subject, bytes and number of messages never change.
 
@@ -44,12 +45,13 @@ classified!(BatchError {
     Self::TooLarge { .. } => "batch_too_large", Fix;
 });
 
-/// One or more messages of one subject, encoded by the caller's codec. Immutable: all queues that hold a
-/// batch share the same bytes, and a clone is only a reference. The broker does not parse the bytes, which
-/// also contain reply subjects and headers.
+/// One or more messages of one subject, encoded by the caller's codec. Immutable. All queues that hold a batch share
+/// its bytes, and a clone is only a reference. The broker does not parse the bytes, which also contain reply subjects
+/// and headers.
 ///
-/// Limits count the bytes of `encoded`. So `encoded` should own no more memory than its length: a slice of a
-/// connection's read buffer would keep the whole buffer until the slowest subscriber has received it.
+/// Limits count only the length of `encoded`. So `encoded` should own no more memory than its length. For example, a
+/// slice of a connection's read buffer would keep the whole buffer in memory until the slowest subscriber has received
+/// the batch.
 #[derive(Clone)]
 pub struct Batch(Arc<Inner>);
 
@@ -61,7 +63,7 @@ struct Inner {
     stamp: OnceLock<Moment>,
 }
 
-/// Number of encodings that a batch can cache in addition to its own: one for each further protocol version.
+/// Number of further encodings of its messages that a batch can cache, one for each further version of a protocol.
 pub const FORMS: usize = 2;
 
 impl Batch {
@@ -82,8 +84,8 @@ impl Batch {
         Ok(Self::coalesced(subject, encoded, messages))
     }
 
-    /// Creates a batch from messages that a [`Coalescer`](crate::Coalescer) gathered, without checking
-    /// limits: the coalescer's limits are tighter than those of [`new`](Self::new).
+    /// Creates a batch from messages that a [`Coalescer`](crate::Coalescer) gathered. Does not check the limits of
+    /// [`new`](Self::new), because the limits of the coalescer are tighter.
     pub(crate) fn coalesced(subject: Subject, encoded: Bytes, messages: u32) -> Self {
         debug_assert!(messages > 0);
         Self(Arc::new(Inner { subject, encoded, messages, forms: Default::default(), stamp: OnceLock::new() }))
@@ -107,11 +109,11 @@ impl Batch {
         self.0.messages
     }
 
-    /// Returns the messages in another encoding; `form` is below [`FORMS`]. The first caller creates this
-    /// encoding with `make`; all holders of the batch then share the encoding, so a message for many
-    /// subscribers is encoded once. Limits do not count these bytes. The encoding is created when a batch is
-    /// sent to a connection, after the batch has left that connection's queue. Other queues that still hold
-    /// the batch keep the bytes of each such encoding in memory too.
+    /// Returns the messages in another encoding. `form` is the number of the encoding, below [`FORMS`]. The first
+    /// caller creates the encoding with `make`, and all holders of the batch share it. So a message for many
+    /// subscribers is encoded only once. Limits do not count the bytes of the encoding. A connection asks for the
+    /// encoding when it sends the batch, after it has taken the batch out of its own queue. Other queues that still
+    /// hold the batch then keep the bytes of the encoding in memory too.
     ///
     /// # Panics
     /// Panics if `form` is not below [`FORMS`].
@@ -119,19 +121,19 @@ impl Batch {
         self.0.forms[form].get_or_init(make)
     }
 
-    /// Starts to time the batch's way to the subscribers, from this moment on. A batch that is published again after it
-    /// was blocked keeps its first mark.
+    /// Starts to measure, at `moment`, the time until subscribers receive the batch. If the batch is published again
+    /// after a publish was blocked, it keeps the first moment.
     pub fn stamp(&self, moment: Moment) {
         let _ = self.0.stamp.set(moment);
     }
 
-    /// Returns the moment from which the batch's way is timed; `None` if it is not timed.
+    /// Returns the moment at which the time measurement of the batch started; `None` if the time is not measured.
     #[must_use]
     pub fn stamped_at(&self) -> Option<Moment> {
         self.0.stamp.get().copied()
     }
 
-    /// Returns true if both values are references to the same batch; equal contents are not enough.
+    /// Returns true if both values refer to the same batch. Two batches with equal contents are not the same.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -152,7 +154,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// Number of messages and number of bytes that a batch counts towards limits and credits.
+/// Number of messages and number of bytes by which a batch counts towards limits and credits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) messages: u64,

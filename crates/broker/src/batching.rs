@@ -1,13 +1,13 @@
-//! Coalesces single messages of a publisher into batches, so that the broker queues and sends many messages
-//! at the cost of one.
+//! Coalesces single messages of a publisher into batches, so that the broker queues and sends many messages at about
+//! the cost of one.
 //!
-//! Owns: `Coalescer`, the batch that it has open, and the limits at which a batch is complete. Does not own: the
-//! encoding of messages (the caller's `BatchEncoder`), publishing, or a timer.
+//! Owns: `Coalescer`, the open batch, and the limits at which a batch is complete. Does not own: the encoding of
+//! messages (the caller's `BatchEncoder`), publishing, or a timer.
 //!
-//! Messages of a publisher keep their order, across subjects too: a batch has one subject, so a message to
-//! another subject completes the open batch. A batch is complete when it has enough messages or bytes, when
-//! its first message is old enough, and optionally when the publisher's input pauses. The coalescer reports
-//! its deadline in nanoseconds and never waits itself.
+//! Messages of a publisher keep their order, also across subjects: a batch has one subject, so a message to another
+//! subject completes the open batch. A batch is also complete when it has enough messages or bytes, when its first
+//! message is old enough, and optionally when the publisher's input pauses. The coalescer reports the time at which the
+//! open batch must be completed, and never waits itself.
 
 use std::time::Duration;
 
@@ -16,50 +16,48 @@ use thalweg_types::limits::{MAX_PUBLISH_BYTES, MAX_PUBLISH_MESSAGES};
 
 use crate::{Batch, BatchError, Moment, Subject};
 
-/// Rule for a batch that has not reached a limit when its publisher has no further input for now.
+/// Rule for an incomplete batch when its publisher has no further input for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenIdle {
     /// The batch is published as soon as the publisher has no further input, so a single message never waits. The
-    /// maximum age of a batch then matters only while input arrives without a pause.
+    /// maximum delay of a batch then matters only while input arrives without a pause.
     Flush,
-    /// The batch is kept until its deadline. This makes fewer and larger batches, but delays each single
-    /// message.
+    /// The batch is kept until its deadline. This makes fewer and larger batches, but delays every single message.
     Wait,
 }
 
-/// Limits on a batch of coalesced messages. At any of them the batch is complete and is published.
+/// Limits on a batch of coalesced messages. The batch is complete, and is published, when it reaches any of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
-    /// Maximum number of messages in a batch; 1 turns batching off. At most [`MAX_PUBLISH_MESSAGES`].
+    /// Maximum number of messages in a batch, at most [`MAX_PUBLISH_MESSAGES`]. 1 turns batching off.
     pub max_messages: u32,
-    /// Maximum bytes of a batch. A larger message becomes a batch of its own. Costs this much memory for each
-    /// publisher.
+    /// Maximum bytes of a batch. A larger message becomes a batch of its own. Each publisher needs this much memory.
     pub max_bytes: usize,
     /// Maximum time from a batch's first message until the batch is published.
     pub max_delay: Duration,
-    /// Rule for a batch that has not reached a limit when its publisher has no further input.
+    /// Rule for an incomplete batch when its publisher has no further input for now.
     pub when_idle: WhenIdle,
 }
 
 impl Batching {
-    /// Default limits: batches of 64 messages, 64 KiB or 250 µs; a pause of the publisher also completes a
-    /// batch.
+    /// Default limits: batches of 64 messages, 64 KiB or 250 µs, whichever comes first. A pause of the publisher's
+    /// input also completes a batch.
     pub const BALANCED: Self = Self {
         max_messages: 64,
         max_bytes: 64 * 1024,
         max_delay: Duration::from_micros(250),
         when_idle: WhenIdle::Flush,
     };
-    /// Limits for low latency: batches of 16 messages, 16 KiB or 50 µs, so that a message never waits long
-    /// for others.
+    /// Limits for low latency: batches of 16 messages, 16 KiB or 50 µs, whichever comes first. So a message never waits
+    /// long for others.
     pub const LATENCY: Self = Self {
         max_messages: 16,
         max_bytes: 16 * 1024,
         max_delay: Duration::from_micros(50),
         when_idle: WhenIdle::Flush,
     };
-    /// Limits for high throughput: batches of 512 messages or 256 KiB. Messages wait up to 1 ms for others to
-    /// share a batch.
+    /// Limits for high throughput: batches of 512 messages, 256 KiB or 1 ms, whichever comes first. A message can wait
+    /// up to 1 ms for others to share its batch.
     pub const THROUGHPUT: Self = Self {
         max_messages: 512,
         max_bytes: 256 * 1024,
@@ -74,16 +72,16 @@ impl Default for Batching {
     }
 }
 
-/// Encoder of a batch that is being gathered, provided by the caller's codec.
+/// Encoder of the batch that a [`Coalescer`] is gathering, provided by the caller's codec.
 pub trait BatchEncoder {
     /// Number of bytes encoded into the batch so far.
     fn byte_len(&self) -> usize;
-    /// Returns the encoded batch. The result should own little more memory than its length, because queues
-    /// count its length.
+    /// Returns the encoded batch. The result should own little more memory than its length, because queues count only
+    /// its length.
     fn finish(self) -> Bytes;
 }
 
-/// An encoder that concatenates messages without any framing.
+/// Encoder that concatenates messages without any framing.
 impl BatchEncoder for Vec<u8> {
     fn byte_len(&self) -> usize {
         self.len()
@@ -121,14 +119,14 @@ impl<E: BatchEncoder> Coalescer<E> {
         Self { batching, open: None, last_bytes: 0 }
     }
 
-    /// Adds one message of about `bytes` encoded bytes. `begin` creates the encoder of a new batch, and
-    /// receives an estimate of the batch's size in bytes; `add` appends the message to an encoder. Batches
-    /// that become complete are appended to `complete`; the caller must publish them in that order.
+    /// Adds one message of about `bytes` encoded bytes. `begin` creates the encoder of a new batch from an estimate of
+    /// the batch's size in bytes. `add` appends the message to an encoder. Batches that become complete are appended to
+    /// `complete`; the caller must publish them in this order.
     ///
     /// # Errors
-    /// Returns errors of `begin` and `add`, which must leave the encoder unchanged, and
-    /// [`BatchError::TooLarge`] for a message larger than a batch. After an error the message is not added,
-    /// but `complete` may have received the batch of earlier messages.
+    /// Returns the errors of `begin` and `add`, which must leave the encoder unchanged when they fail. Returns
+    /// [`BatchError::TooLarge`] for a message that is larger than a batch may be. After an error the message is not
+    /// added, but `complete` may have received the batch of earlier messages.
     pub fn push<X: From<BatchError>>(
         &mut self,
         now: Moment,
@@ -163,14 +161,14 @@ impl<E: BatchEncoder> Coalescer<E> {
         added
     }
 
-    /// Completes the open batch and appends `batch` unchanged. Used for batches that the publisher created
-    /// itself, and for messages that cannot share a batch, such as a message with its own reply subject.
+    /// Completes the open batch, and then appends `batch` unchanged to `complete`. Used for batches that the publisher
+    /// created itself, and for messages that cannot share a batch, such as a message with its own reply subject.
     pub fn push_complete(&mut self, batch: Batch, complete: &mut Vec<Batch>) {
         self.flush(complete);
         complete.push(batch);
     }
 
-    /// Time at which the open batch must be completed; `None` without an open batch.
+    /// Time at which the open batch must be completed; `None` if there is no open batch.
     #[must_use]
     pub fn due(&self) -> Option<Moment> {
         self.open.as_ref().map(|open| open.due)
@@ -183,15 +181,15 @@ impl<E: BatchEncoder> Coalescer<E> {
         }
     }
 
-    /// Reports that the publisher has no further input for now. If the rule for idle publishers
-    /// ([`WhenIdle`]) is to flush, completes the open batch.
+    /// Reports that the publisher has no further input for now. Completes the open batch if the rule for this case is
+    /// [`WhenIdle::Flush`].
     pub fn idle(&mut self, complete: &mut Vec<Batch>) {
         if self.batching.when_idle == WhenIdle::Flush {
             self.flush(complete);
         }
     }
 
-    /// Completes the batch that is being gathered, if there is one, and appends it to `complete`.
+    /// Completes the open batch, if there is one, and appends it to `complete`.
     pub fn flush(&mut self, complete: &mut Vec<Batch>) {
         let Some(Open { subject, encoder, messages, .. }) = self.open.take() else { return };
         let encoded = encoder.finish();

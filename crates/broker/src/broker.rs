@@ -27,8 +27,8 @@ impl Broker {
         Self { registry: Arc::new(Registry::new(config)) }
     }
 
-    /// Opens a link for a connection. The broker calls `notify` when the link has something to
-    /// [`take`](Link::take), if the last take returned [`TakeResult::All`](crate::TakeResult::All).
+    /// Opens a link for a connection. The broker calls `notify` when the link has something to [`take`](Link::take),
+    /// but only if the last take returned [`TakeResult::All`](crate::TakeResult::All).
     ///
     /// # Errors
     /// The broker has reached its limit of links.
@@ -36,8 +36,8 @@ impl Broker {
         self.open_link_of(notify, Arc::default())
     }
 
-    /// Opens a link like [`open_link`](Self::open_link), for a connection of the client `owner`. When the room for
-    /// queued messages is short, the owner whose links hold most gets no more of it.
+    /// Opens a link like [`open_link`](Self::open_link), for a connection of the client `owner`. When memory for queued
+    /// messages is short, the owner whose links hold the most bytes is the first that gets no more memory.
     ///
     /// # Errors
     /// The broker has reached its limit of links.
@@ -46,48 +46,50 @@ impl Broker {
         Ok(Link::new(shared, Arc::clone(&self.registry)))
     }
 
-    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After the error
-    /// [`WouldBlock`] the broker notifies `waiter` when a retry may succeed, and sometimes without need.
-    /// Without a waiter, the publisher decides when to retry.
+    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After the error [`WouldBlock`]
+    /// the broker notifies `waiter` when a retry may succeed. It sometimes notifies `waiter` although a retry fails
+    /// again. Without a waiter, the publisher decides when to retry.
     ///
-    /// To keep its messages in order, a publisher must not publish a later batch before this one has
-    /// succeeded.
+    /// To keep its messages in order, a publisher must not publish a later batch before it has published this one
+    /// successfully.
     ///
     /// # Errors
-    /// A subscription that blocks publishers has no room. The batch was not queued for any subscription.
+    /// [`WouldBlock`] if a subscription that blocks publishers has no room. The batch was not queued for any
+    /// subscription.
     pub fn publish(&self, batch: &Batch, waiter: Option<&Arc<dyn Notify>>) -> Result<Published, WouldBlock> {
         self.run(batch, waiter, Blocking::Respected)
     }
 
     /// Puts a batch into the queues of all matching subscriptions that have room. A subscription without room misses
-    /// the batch and gets a notice of the loss, even if its policy is to block publishers. Meant for publishers that a
-    /// subscriber must not stop.
+    /// the batch and gets a notice of the loss, even if its policy is to block publishers. Meant for publishers that no
+    /// subscriber may block.
     pub fn publish_now(&self, batch: &Batch) -> Published {
-        // Nothing can stop the publish if blocking is ignored.
+        // With `Blocking::Ignored` no subscription can block the publish, so there is no error.
         self.run(batch, None, Blocking::Ignored).unwrap_or_default()
     }
 
     /// Opens the link to another node of the cluster. The broker calls `notify` when the link has something to take,
-    /// and when the filters of this node have changed. At most `max_bytes` of messages, and at most 1/16 of
-    /// [`BrokerConfig::max_queued_bytes`], wait for the node; further messages for it are lost.
+    /// and when the filters of this node have changed. At most `max_bytes` of messages wait for the node, and at most
+    /// 1/16 of [`BrokerConfig::max_queued_bytes`]. When this limit is reached, further messages for the node are lost.
     pub fn open_node(&self, notify: Arc<dyn Notify>, max_bytes: u64) -> NodeLink {
         let traffic = Arc::new(Traffic::default());
-        // Nodes that do not read must leave room for clients.
+        // A node that does not read its messages must leave memory for clients.
         let max_bytes = max_bytes.min(self.registry.config.max_queued_bytes / 16);
         let shared = self.registry.open_node(notify, max_bytes, Arc::clone(&traffic));
         NodeLink::new(Link::new(shared, Arc::clone(&self.registry)), traffic, self.registry.config.seed)
     }
 
-    /// Returns the filters to announce to a node that has the version `sent` of them, or none. Returns `None` if the
-    /// node has the newest version, or if this node announces nothing ([`BrokerConfig::announces`]).
+    /// Returns the filters to announce to another node. `sent` is the version of the filters that the node has, or
+    /// `None` if it has none. Returns `None` if the node has the newest version, or if this node announces nothing
+    /// ([`BrokerConfig::announces`]).
     #[must_use]
     pub fn announcement(&self, sent: Option<u64>) -> Option<Announcement> {
         self.registry.announcements.as_ref()?.since(sent)
     }
 
-    /// Puts a batch that another node has published into the queues of this node's matching subscriptions: those
-    /// without a queue group, and one member of each of `groups`, which are in order. Never waits, like
-    /// [`publish_now`](Self::publish_now).
+    /// Puts a batch that another node has published into the queues of this node's matching subscriptions. Reaches all
+    /// matching subscriptions without a queue group, and one member of each queue group in `groups`, a sorted list of
+    /// names. Never waits, like [`publish_now`](Self::publish_now).
     pub fn publish_from_node(&self, batch: &Batch, groups: &[&[u8]]) -> Published {
         self.run_to(batch, None, Blocking::Ignored, Reach::Clients { groups }).unwrap_or_default()
     }
@@ -108,7 +110,7 @@ impl Broker {
         blocking: Blocking,
         reach: Reach<'_>,
     ) -> Result<Published, WouldBlock> {
-        // Notifies when it is dropped, after the shard is unlocked.
+        // `wakes` sends its notifications when it is dropped, which is after the shard is unlocked.
         let mut wakes = Wakes::default();
         let registry = &*self.registry;
         let (memory, joins, joined) = (&registry.memory, &registry.joins, registry.joins.count());
@@ -121,8 +123,8 @@ impl Broker {
         published
     }
 
-    /// Returns the figures of the broker. Takes each shard's lock in turn, so it is meant for metrics, not
-    /// for a call with every publish.
+    /// Returns the figures of the broker. Takes the lock of each shard in turn, so call it for metrics, and not with
+    /// every publish.
     #[must_use]
     pub fn stats(&self) -> BrokerStats {
         self.registry.stats()
@@ -133,7 +135,8 @@ fn count(counters: &mut Counters, batch: &Batch, reach: Reach<'_>, published: &R
     match published {
         Err(_) => counters.blocked += 1,
         Ok(published) => {
-            // The node that published the messages counts those of other nodes.
+            // The node where a message was published has already counted it. So messages from other nodes are not
+            // counted here.
             if matches!(reach, Reach::Everyone) {
                 counters.batches += 1;
                 counters.messages += u64::from(batch.messages());

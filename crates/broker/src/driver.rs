@@ -1,10 +1,11 @@
-//! The interface of a link for the driver of its connection.
+//! The interface of a link for a driver: the code that serves the link's connection.
 //!
 //! Owns: subscribing and unsubscribing, and their errors. Does not own: queues and policies (see
 //! [`link`](crate::link)), or the index of subjects (see [`registry`](crate::registry)).
 //!
-//! Invariant: a subscription is in its link before it is in the index, and leaves the link first. So a
-//! publisher finds every target of the index in its link, or finds that the subscription has ended.
+//! Invariant: a subscription is added to its link before it is added to the index, and removed from the link before it
+//! is removed from the index. So a publisher finds each subscription of the index in its link, or finds that the
+//! subscription has ended.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub enum SubscribeError {
         /// Maximum number of subscriptions of a link.
         max: usize,
     },
-    /// The broker has reached its maximum number of subscriptions.
+    /// The broker has reached its maximum number of subscriptions, or the client has reached its share of them.
     #[error(
         "the limit of {max} subscriptions is reached, or this client's share of it: end some, try again later, or raise the limit"
     )]
@@ -43,13 +44,13 @@ pub enum SubscribeError {
         /// Maximum number of subscriptions of the broker.
         max: usize,
     },
-    /// The clients of one address have as many subscriptions as they may have that match the same subjects.
+    /// The clients of one address have too many subscriptions with wildcards that match the same subjects.
     #[error(
         "the clients of this address have {max} subscriptions with wildcards that match the same subjects: unsubscribe, or \
          share one subscription"
     )]
     TooManyOverlapping {
-        /// Maximum number of such subscriptions of one address.
+        /// Maximum number of subscriptions of one address that match the same subjects.
         max: usize,
     },
     /// The name of the queue group is empty or longer than [`MAX_QUEUE_GROUP_BYTES`].
@@ -71,7 +72,7 @@ pub enum SubscribeError {
     /// A requested limit on the subscription's queue is 0, so no message could be queued.
     #[error("the limits of a queue must be at least one message and one byte")]
     NoQueue,
-    /// The policy [`Policy::Disconnect`](crate::Policy::Disconnect) has closed the link.
+    /// The link is closed, because a subscription with [`Policy::Disconnect`](crate::Policy::Disconnect) overflowed.
     #[error("the server closed this connection because it was too slow: connect again")]
     Disconnected,
 }
@@ -103,13 +104,13 @@ pub struct QueueStats {
     pub messages: u64,
     /// Number of queued bytes.
     pub bytes: u64,
-    /// Number of messages that the subscription has missed so far.
+    /// Number of messages that the subscription has missed since it was created.
     pub dropped: u64,
 }
 
-/// Subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). The driver of
-/// the connection can share the link between threads. Dropping a link closes it: its subscriptions end, their
-/// queued messages are lost, and publishers that wait for room in its queues continue.
+/// The subscriptions of one connection, created by [`Broker::open_link`](crate::Broker::open_link). The driver of the
+/// connection can share the link between threads. Dropping a link closes it. Its subscriptions then end, their queued
+/// messages are lost, and publishers that wait for room in its queues are notified.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -131,7 +132,7 @@ impl Link {
     /// returns.
     ///
     /// # Errors
-    /// A limit is reached, the id is in use, or the group's name is invalid: see [`SubscribeError`].
+    /// [`SubscribeError`] if a limit is reached, the id is in use, or the group's name is invalid.
     pub fn subscribe(
         &self,
         id: SubscriptionId,
@@ -156,12 +157,12 @@ impl Link {
         made
     }
 
-    /// Returns true if the link is one to another node, whose subscriptions are not counted and not announced.
+    /// Returns true if this is a link to another node. Subscriptions of such a link are neither counted nor announced.
     fn is_to_node(&self) -> bool {
         self.shared.node.is_some()
     }
 
-    /// Creates a subscription without counting it towards the limit of the broker.
+    /// Creates a subscription without counting it towards the broker's limit.
     pub(crate) fn insert(
         &self,
         id: SubscriptionId,
@@ -195,7 +196,7 @@ impl Link {
             return Err(SubscribeError::GroupFull);
         }
         if group.is_some() {
-            // Publishers that found the other members full try again.
+            // A publisher may be waiting because the other members of the group are full. Let it try the new member.
             Wakes::default().waiters(self.registry.joins.joined());
         }
         Ok(())
@@ -212,7 +213,7 @@ impl Link {
         Ok(())
     }
 
-    /// Announces the end of a subscription of a client.
+    /// Announces to the other nodes that a subscription of a client has ended.
     fn renounce(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) {
         let Some(announcements) = self.registry.announcements.as_ref().filter(|_| !self.is_to_node()) else { return };
         if announcements.removed(pattern, group) {
@@ -232,7 +233,8 @@ impl Link {
         Ok(())
     }
 
-    /// Ends a subscription without counting it. Returns false if it does not exist.
+    /// Ends a subscription without changing the broker's number of subscriptions. Returns false if the subscription
+    /// does not exist.
     pub(crate) fn remove(&self, id: SubscriptionId) -> bool {
         let mut wakes = Wakes::default();
         let removed = {
@@ -254,7 +256,7 @@ impl Link {
         self.renounce(&subscription.pattern, subscription.group.as_ref());
     }
 
-    /// Permits the link to send further messages and bytes to a subscription.
+    /// Grants credit: permits the link to send further messages and bytes to a subscription.
     ///
     /// # Errors
     /// The link has no subscription with this id.
@@ -271,9 +273,9 @@ impl Link {
         Ok(())
     }
 
-    /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within
-    /// the budget. A moved batch has left its queue: its room is free and its credit is spent. If the driver
-    /// does not send the batch, it is lost.
+    /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within the budget.
+    /// A moved batch has left its queue: its room is free and its credit is spent. The driver must send it, otherwise
+    /// it is lost.
     pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> TakeResult {
         let mut wakes = Wakes::default();
         let before = out.len();
@@ -288,14 +290,14 @@ impl Link {
         taken
     }
 
-    /// Number of bytes of the first batch in a subscription's queue; 0 if no batch waits. The policy of the
-    /// subscription may replace the batch before the next [`take`](Self::take).
+    /// Number of bytes of the first batch in a subscription's queue; 0 if the queue is empty. The subscription's policy
+    /// may drop this batch before the next [`take`](Self::take).
     #[must_use]
     pub fn next_bytes(&self, id: SubscriptionId) -> u64 {
         self.shared.lock().get(id).map_or(0, Subscription::next_bytes)
     }
 
-    /// Returns the figures of a subscription's queue.
+    /// Returns the figures of a subscription's queue; `None` if the subscription does not exist.
     #[must_use]
     pub fn queue_stats(&self, id: SubscriptionId) -> Option<QueueStats> {
         let state = self.shared.lock();
@@ -304,7 +306,8 @@ impl Link {
         Some(QueueStats { messages: held.messages, bytes: held.bytes, dropped: found.dropped() })
     }
 
-    /// Returns the queue figures of all subscriptions together; `dropped` counts since the link was opened.
+    /// Returns the sums of the queue figures of all subscriptions. `dropped` counts from the opening of the link, and
+    /// includes ended subscriptions.
     #[must_use]
     pub fn stats(&self) -> QueueStats {
         let state = self.shared.lock();

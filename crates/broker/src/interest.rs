@@ -1,10 +1,10 @@
 //! Interest in a subject or pattern: the set of its subscriptions and queue groups.
 //!
-//! Owns: `Interest` with the members of its queue groups, and its merging. Does not own: the search for the patterns
-//! that match a subject (`wildcards`), or the choice of a group's member (`publish`).
+//! Owns: `Interest` with the members of its queue groups, and the merging of several interests. Does not own: the
+//! search for the patterns that match a subject (`wildcards`), or the choice of a group's member (`publish`).
 //!
-//! Invariant: subscriptions are ordered by link, so those of one link are neighbours, and a publish delivers to all of
-//! them under one lock of the link.
+//! Invariant: subscriptions are ordered by link, so subscriptions of one link are neighbours. A publish delivers to all
+//! of them while it holds the link's lock once.
 
 use std::{
     cmp::Ordering,
@@ -16,12 +16,11 @@ use thalweg_types::limits::MAX_QUEUE_GROUP_MEMBERS;
 
 use crate::link::{Shared, SlotId};
 
-/// Maximum number of subscriptions in a set that is stored as a sorted list. Larger sets are stored as a
-/// tree, so that inserts and removals take logarithmic time.
+/// Maximum number of subscriptions in a set that is stored as a sorted list. A larger set is stored as a tree, in which
+/// inserts and removals take logarithmic time.
 const MAX_FEW: usize = 64;
 
-/// A subscription and the link that it belongs to. Ordered by link, so that subscriptions of one link are
-/// neighbours.
+/// A subscription and its link. Ordered by link, so that subscriptions of one link are neighbours.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) link: Arc<Shared>,
@@ -143,8 +142,7 @@ pub(crate) struct GroupFull;
 /// Sorted members of each queue group, by the group's name.
 type Groups = BTreeMap<Arc<[u8]>, Vec<Target>>;
 
-/// Set of subscriptions and queue groups: those of one pattern, or those of all patterns that match one
-/// subject.
+/// Set of subscriptions and queue groups. They belong to one pattern, or to all patterns that match one subject.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     targets: Targets,
@@ -175,7 +173,7 @@ impl Interest {
         self.groups.iter().flat_map(|groups| groups.values().map(Vec::as_slice))
     }
 
-    /// Returns the members of the queue group with this name; none if there is no such group.
+    /// Returns the members of the queue group with this name; an empty list if there is no such group.
     pub(crate) fn group(&self, name: &[u8]) -> &[Target] {
         self.groups.as_ref().and_then(|groups| groups.get(name)).map_or(&[], Vec::as_slice)
     }
@@ -209,8 +207,7 @@ impl Interest {
         }
     }
 
-    /// Merges several sets of subscriptions and queue groups into one. Groups of the same name become one
-    /// group.
+    /// Merges several interests into one. Queue groups with the same name become one group.
     pub(crate) fn merged<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut targets: Vec<Target> = all.clone().flat_map(|one| one.targets.iter().cloned()).collect();
         targets.sort_unstable();

@@ -15,29 +15,28 @@ pub(crate) struct LossCounters {
     links: AtomicU64,
 }
 
-/// Numbers of messages that subscriptions missed because of full queues, by the subscription's policy, and
-/// the number of slow subscriptions.
+/// Numbers of messages that subscriptions missed because their queues were full, by the subscription's policy. Also the
+/// numbers of slow subscriptions and of closed links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Messages missed by subscriptions with [`Policy::DropNew`].
     pub drop_new: u64,
     /// Messages missed by subscriptions with [`Policy::DropOld`].
     pub drop_old: u64,
-    /// Messages lost when [`Policy::Disconnect`] closed a link: the messages that did not fit into the queue,
-    /// and those queued for the same subscription.
+    /// Messages lost when [`Policy::Disconnect`] closed a link. These are the messages that did not fit into the queue
+    /// of the overflowed subscription, and the messages that were queued for this subscription.
     pub disconnect: u64,
-    /// Number of subscriptions that missed at least one message; each counts once.
+    /// Number of subscriptions that missed at least one message. Each subscription counts once.
     pub slow_subscriptions: u64,
     /// Number of links closed by [`Policy::Disconnect`].
     pub disconnected_links: u64,
 }
 
 impl LossCounters {
-    /// Counts messages that a subscription missed. `first` is true if the subscription had missed none
-    /// before.
+    /// Counts messages that a subscription missed. `first` is true if the subscription had missed no messages before.
     pub(crate) fn count(&self, policy: Policy, messages: u64, first: bool) {
         let counter = match policy {
-            // A subscription with the policy to block misses messages only of publishers that it must not stop.
+            // A subscription with `Policy::Block` misses messages only from publishers that it cannot block.
             Policy::Block | Policy::DropNew => &self.new,
             Policy::DropOld => &self.old,
             Policy::Disconnect => &self.disconnected,

@@ -1,7 +1,7 @@
 //! The bound on the bytes queued in all links together.
 //!
-//! Owns: the sum, the reserve, and the rule by which a link may take from it. Does not own: the queues, or what happens
-//! to a message without room (`link`).
+//! Owns: the sum of the queued bytes, the reserve, and the rule by which a link may use the reserve. Does not own: the
+//! queues, or the treatment of a message without room (`link`).
 //!
 //! Links reserve memory in steps of [`STEP`] bytes, so they rarely touch the shared counter.
 //!
@@ -10,13 +10,15 @@
 //! ├──────────── any link ──────────────┼─ links ─┼─ owners ─┤
 //!                                      └────── reserve ─────┘
 //! ```
-//! Below `open`, a link takes what is free. The rest is a reserve for those that hold least. A link takes from it only
-//! while all links of its owner together hold no more than is still free, so the owner that holds most is refused
-//! first. The lower half of the reserve is also open to a link that holds no more than is free there, so that a client
-//! loses no messages because another connection from its own address does not read.
+//! Below `open`, a link may use any free memory. The memory above `open` is a reserve for those that hold least. A link
+//! may use the reserve only while all links of its owner together hold no more than is still free. So the owner that
+//! holds most is the first to be refused. A link may also use the lower half of the reserve while the link itself holds
+//! no more than is still free in this half. So a client loses no messages if only another connection from its address
+//! does not read.
 //!
-//! Invariants: `used` is the sum of the links' reservations in bytes, and each [`LinkOwner`] has the sum of its links.
-//! `used` exceeds the limit `max` only through [`Reservation::grow_to`], by at most one batch for each link.
+//! Invariants: `used` is the sum of the links' reservations in bytes. Each [`LinkOwner`] has the sum of its own links'
+//! reservations. `used` exceeds the limit `max` only through [`Reservation::grow_to`], by at most one batch for each
+//! link.
 
 use std::sync::{
     Arc, Mutex,
@@ -35,22 +37,24 @@ const STEP: u64 = 64 * 1024;
 pub(crate) struct Memory {
     used: AtomicU64,
     max: u64,
-    /// `open <= shared <= max`: the end of the part that any link may use.
+    /// End of the part that any link may use, in bytes. `open <= shared <= max`.
     open: u64,
-    /// End of the lower half of the reserve.
+    /// End of the lower half of the reserve, in bytes.
     shared: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
-    /// True if a publisher that waits may have missed memory that was released, because publishes in progress held it.
+    /// True if waiting publishers were not notified of released memory, because publishes in progress still held the
+    /// rest.
     missed: AtomicBool,
-    /// Stamp of the next publisher that begins to wait, for memory or for a queue.
+    /// Stamp for the next publisher that begins to wait for memory or for room in a queue.
     stamps: AtomicU64,
     /// Counters of messages lost because memory or queues were full.
     pub(crate) losses: LossCounters,
 }
 
 impl Memory {
-    /// Creates a bound of `max` bytes, of which `reserve_percent` are kept for the owners and links that hold least.
+    /// Creates a bound of `max` bytes. `reserve_percent` of them are a reserve for the owners and links that hold
+    /// least.
     pub(crate) fn new(max: u64, reserve_percent: u32) -> Self {
         let reserve = (u128::from(max) * u128::from(reserve_percent.min(100)) / 100) as u64;
         Self {
@@ -70,16 +74,17 @@ impl Memory {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a link may reserve memory of which a part belongs to the reserve, while `used` bytes are in use.
-    /// The arguments are the bytes of the link, and of all links of its owner, after it has reserved them.
+    /// Returns true if a link may reserve memory that lies partly in the reserve, while `used` bytes are in use.
+    /// `link_bytes` and `owner_bytes` are the bytes that the link, and all links of its owner, hold after this
+    /// reservation.
     #[cold]
     fn may_use_reserve(&self, used: u64, link_bytes: u64, owner_bytes: u64) -> bool {
         owner_bytes <= self.max.saturating_sub(used) || link_bytes <= self.shared.saturating_sub(used)
     }
 
-    /// Adds a publisher that waits for other links to release memory. The caller must then try to publish
-    /// once more. This retry sees the memory released before this call; a link that releases memory later
-    /// sees the flag and notifies the publisher (all accesses are sequentially consistent).
+    /// Adds a publisher that waits until other links release memory. The caller must then try to publish once more. If
+    /// memory was released before this call, the retry finds it. If a link releases memory after this call, the link
+    /// sees the flag `any_waiting` and notifies the publisher. All accesses are sequentially consistent.
     pub(crate) fn wait(&self, waiter: &Arc<dyn Notify>) {
         let mut waiting = locked(self.waiting.lock());
         waiting.add(waiter, self.stamp());
@@ -91,7 +96,7 @@ impl Memory {
         WaitStamp(self.stamps.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// Returns the stamp of the next publisher that begins to wait.
+    /// Returns the stamp that the next publisher to wait will get.
     pub(crate) fn now(&self) -> WaitStamp {
         WaitStamp(self.stamps.load(Ordering::SeqCst))
     }
@@ -107,9 +112,10 @@ impl Memory {
         waiting.take()
     }
 
-    /// Removes and returns the publishers to notify after the publisher `own` has failed and has released its
-    /// reservations, made since the stamp `since`. These are the publishers that began to wait since then. The others
-    /// began to wait earlier, without the reservations, so the release gives them no new room.
+    /// Removes and returns the publishers to notify after the publish of `own` has failed and released its
+    /// reservations. These are the publishers that began to wait at stamp `since` or later, while the reservations were
+    /// held. Publishers that began to wait earlier did so without the reservations, so the release gives them no new
+    /// room.
     pub(crate) fn take_since(&self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         if self.missed.load(Ordering::SeqCst) {
             return self.take_waiting();
@@ -123,23 +129,23 @@ impl Memory {
         taken
     }
 
-    /// Returns true if publishers wait and memory is free. If no memory is free, the caller notifies them later, when
-    /// publishes in progress release their reservations.
+    /// Returns true if publishers wait and memory is free. If publishers wait and no memory is free, sets `missed`; the
+    /// publishers are then notified when publishes in progress release their reservations.
     fn may_notify(&self) -> bool {
         if !self.any_waiting.load(Ordering::SeqCst) {
             return false;
         }
         if self.used.load(Ordering::SeqCst) >= self.max {
             self.missed.store(true, Ordering::SeqCst);
-            // A release after the first look did not see the flag.
+            // A release between the two reads of `used` did not see the flag `missed`. So `used` is read again.
             return self.used.load(Ordering::SeqCst) < self.max;
         }
         true
     }
 }
 
-/// Client to which links belong, such as the connections from one address. Among owners, the one whose links hold most
-/// bytes of messages is the first that gets no more room.
+/// Client to which links belong, such as all connections from one address. When memory is short, the owner whose links
+/// hold the most bytes of messages is the first that gets no more memory.
 #[derive(Debug, Default)]
 pub struct LinkOwner {
     /// Number of bytes that the owner's links have reserved.
@@ -158,15 +164,15 @@ impl Reservation {
         Self { bytes: 0, owner }
     }
 
-    /// Grows the reservation to at least `bytes` if the limit permits. Returns true on success.
+    /// Grows the reservation to at least `bytes` if the limit permits this. Returns true on success.
     pub(crate) fn try_grow_to(&mut self, bytes: u64, memory: &Memory) -> bool {
         if bytes <= self.bytes {
             return true;
         }
         let more = (bytes - self.bytes).next_multiple_of(STEP);
         let of_owner = self.owner.bytes.load(Ordering::Relaxed).saturating_add(more);
-        // An add followed by an undo would be wrong: a waiter could look in between, and no notification
-        // would follow.
+        // The check and the change must be one atomic step. If the bytes were added first and subtracted after a failed
+        // check, a waiting publisher could see full memory in between, and nothing would notify it later.
         let take = |used: u64| {
             let after = used.checked_add(more)?;
             (after <= memory.open || memory.may_use_reserve(used, self.bytes + more, of_owner)).then_some(after)
@@ -178,7 +184,7 @@ impl Reservation {
         true
     }
 
-    /// Grows the reservation to at least `bytes`, even if all links together then exceed the limit.
+    /// Grows the reservation to at least `bytes`, even if the reservations of all links then exceed the limit.
     pub(crate) fn grow_to(&mut self, bytes: u64, memory: &Memory) {
         if bytes > self.bytes {
             let more = (bytes - self.bytes).next_multiple_of(STEP);
@@ -192,7 +198,8 @@ impl Reservation {
         self.bytes += more;
     }
 
-    /// Releases the reserved bytes that exceed `bytes` by far; releases all of them if `bytes` is 0.
+    /// Releases reserved bytes if the reservation exceeds `bytes` by more than [`STEP`]. Releases all of them if
+    /// `bytes` is 0.
     pub(crate) fn shrink(&mut self, bytes: u64, memory: &Memory) {
         let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP) + STEP };
         if self.bytes > keep {
@@ -228,7 +235,8 @@ mod tests {
         Reservation::new(Arc::clone(owner))
     }
 
-    /// Reserves ever more for a link, as far as it may. Returns the number of steps that the link holds then.
+    /// Grows the reservation of a link step by step until it is refused. Returns the number of steps that the link then
+    /// holds.
     fn fill(link: &mut Reservation, memory: &Memory) -> u64 {
         while link.try_grow_to(link.bytes + STEP, memory) {}
         link.bytes / STEP
@@ -238,7 +246,7 @@ mod tests {
     fn the_owner_that_holds_most_is_refused_first() {
         let memory = Memory::new(100 * STEP, 10);
         let (greedy, good) = (Arc::<LinkOwner>::default(), Arc::<LinkOwner>::default());
-        // Four links of one client, none of which holds much more than a quarter of the memory.
+        // Four links of one client. Each of them holds not much more than a quarter of the memory.
         let mut links = [(); 4].map(|()| of(&greedy));
         for _ in 0..100 {
             for link in &mut links {

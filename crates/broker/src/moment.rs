@@ -1,15 +1,15 @@
-//! Time, which callers pass to this crate.
+//! Points in time, which callers pass to this crate.
 
 use std::{fmt, time::Duration};
 
-/// Nanoseconds of a monotonic clock since its start, as in
+/// Point in time, in nanoseconds since the start of a monotonic clock, as in
 /// [`Clock::monotonic`](thalweg_types::Clock::monotonic). Moments of different clocks are not comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Moment(u64);
 
 impl Moment {
-    /// A moment later than any other, for deadlines that never come.
+    /// Moment later than any other. Stands for "no deadline".
     pub const NEVER: Self = Self(u64::MAX);
 
     /// Creates a moment from the nanoseconds since the start of the clock.
@@ -30,7 +30,7 @@ impl Moment {
         Self(self.0.saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// Time from `now` to this moment; zero if it has passed.
+    /// Time from `now` until this moment; zero if this moment has passed.
     #[must_use]
     pub const fn after(self, now: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(now.0))

@@ -1,16 +1,16 @@
-//! Another node of the cluster, as this node's broker sees it: a link whose subscriptions are the filters that the
-//! other node has announced.
+//! Another node of the cluster, as this node's broker sees it. The other node is a link, and the filters that it has
+//! announced are the subscriptions of this link.
 //!
 //! Owns: the filters of the other node, and the queue of messages for it. Does not own: connections, the encoding of
 //! announcements, or this node's own filters (see [`announcements`](crate::announcements)).
 //!
 //! A publish finds the subscriptions of other nodes in the same index as those of clients. So each node gets a batch
-//! once, and messages of one publisher in order, and a member of a queue group is chosen among the members on all
-//! nodes. A queue group of another node has a subscription for each of its announced members, so that all members get
-//! about as many messages.
+//! once, and gets the messages of one publisher in order. A member of a queue group is chosen among the members on all
+//! nodes. A queue group of another node has one subscription for each of its announced members, so that all members get
+//! about equally many messages.
 //!
-//! Invariant: messages from another node are delivered to this node's clients only
-//! ([`Broker::publish_from_node`](crate::Broker::publish_from_node)), so no message goes in circles.
+//! Invariant: messages from another node are delivered only to this node's clients
+//! ([`Broker::publish_from_node`](crate::Broker::publish_from_node)). So no message is forwarded in a circle.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -32,21 +32,21 @@ use crate::{
     traffic::Traffic,
 };
 
-/// Error returned for filters of another node that break the rules.
+/// Error returned when another node announces filters that break the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// The changes refer to another version than the one that this node has.
+    /// The changes do not apply to the version of the filters that this node has.
     #[error("filter changes from version {from} do not follow version {have:?}")]
     Version {
         /// Version to which the changes apply.
         from: u64,
-        /// Version that this node has, if it has any.
+        /// Version that this node has; `None` if it has no filters of the other node.
         have: Option<u64>,
     },
     /// A pattern is not valid.
     #[error(transparent)]
     Pattern(#[from] SubjectError),
-    /// The name of a queue group is too long.
+    /// The name of a queue group is too long; contains its length in bytes.
     #[error("a queue group's name has {0} bytes")]
     GroupName(usize),
     /// The node has announced too many filters.
@@ -54,12 +54,12 @@ pub enum FilterError {
     TooMany,
 }
 
-/// A batch of messages that is sent to another node.
+/// A batch of messages to send to another node.
 #[derive(Clone, Debug)]
 pub struct NodeBatch {
     /// The messages, with their subject.
     pub batch: Batch,
-    /// Queue groups for which a member of that node was chosen.
+    /// Queue groups for which the broker chose a member on that node.
     pub groups: SmallVec<[Arc<[u8]>; 1]>,
 }
 
@@ -68,11 +68,11 @@ pub struct NodeBatch {
 pub struct NodeStats {
     /// Number of filters that the node has announced.
     pub filters: usize,
-    /// Bytes of the messages that wait to be sent to the node. A message counts once for each filter that it matches.
+    /// Bytes of the messages that wait to be sent to the node. A message counts once for each matching filter.
     pub queued_bytes: u64,
     /// Number of messages sent to the node.
     pub sent: u64,
-    /// Number of messages for the node that were lost: its queue was full, or the connection ended.
+    /// Number of messages for the node that were lost, because its queue was full or the connection ended.
     pub lost: u64,
     /// Number of messages received from the node.
     pub received: u64,
@@ -89,7 +89,7 @@ struct Filters {
 }
 
 /// Another node of the cluster: its filters, and the queue of messages for it. Created by
-/// [`Broker::open_node`](crate::Broker::open_node). Dropping it ends the node's subscriptions.
+/// [`Broker::open_node`](crate::Broker::open_node). Dropping this value ends the node's subscriptions.
 pub struct NodeLink {
     link: Link,
     traffic: Arc<Traffic>,
@@ -119,18 +119,19 @@ impl NodeLink {
         locked(self.filters.lock())
     }
 
-    /// Begins a connection on which the node announces its filters. The first announcement must have all of them; until
-    /// then, the filters of the connection before stay in force.
+    /// Begins a new connection on which the node announces its filters. The first announcement must contain all
+    /// filters. Until then, the filters from the previous connection remain valid.
     pub fn begin(&self) {
         self.lock().version = None;
     }
 
-    /// Applies an announcement of the node: all of its filters, or those that have changed since the version `from`.
-    /// Filters are a pattern, the name of a queue group or nothing, and a number of members, which is 0 for a filter
+    /// Applies an announcement of the node: all of its filters, or only the changes since the version `from`. Each
+    /// filter is a pattern, an optional name of a queue group, and a number of members. The number is 0 for a filter
     /// that has ended.
     ///
     /// # Errors
-    /// The announcement breaks a rule. A part of it may have been applied, so the connection must end.
+    /// [`FilterError`] if the announcement breaks a rule. A part of the announcement may have been applied, so the
+    /// connection must end.
     pub fn announced<'a>(
         &self,
         is_whole: bool,
@@ -187,8 +188,8 @@ impl NodeLink {
         while ids.len() < wanted {
             let id = SubscriptionId(*next);
             *next += 1;
-            // If the group has too many members on all nodes together, the members of this node get only the messages
-            // that are published on this node.
+            // The group has too many members on all nodes together. The members on the other node then get only
+            // messages that are published on that node.
             if self.link.insert(id, pattern.clone(), &options).is_err() {
                 break;
             }
@@ -207,8 +208,8 @@ impl NodeLink {
         }
     }
 
-    /// Forgets all filters of the node, because its connection has ended or the node is down. Messages that wait for it
-    /// are lost.
+    /// Forgets all filters of the node, because its connection has ended or the node has failed. Messages that wait for
+    /// the node are lost.
     pub fn clear(&self) {
         self.discard();
         let mut state = self.lock();
@@ -217,14 +218,14 @@ impl NodeLink {
         state.version = None;
     }
 
-    /// Moves batches for the node to the end of `out`, within the budget. The caller counts them with
-    /// [`count_sent`](Self::count_sent) or [`count_lost`](Self::count_lost).
+    /// Moves batches for the node to the end of `out`, within the budget. The caller must report the moved messages
+    /// with [`count_sent`](Self::count_sent) or [`count_lost`](Self::count_lost).
     pub fn take(&self, out: &mut Vec<NodeBatch>, budget: Budget) -> TakeResult {
         let mut state = self.lock();
         let Filters { groups, taken, .. } = &mut *state;
         let more = self.link.take(taken, budget);
         for item in taken.drain(..) {
-            // Losses are counted when they happen.
+            // Other items are notices of lost messages, which were counted when they were lost.
             let Outbound::Batch { batch, subscriptions } = item else { continue };
             let groups = subscriptions.iter().filter_map(|id| groups.get(id).cloned()).collect();
             out.push(NodeBatch { batch, groups });
@@ -235,7 +236,7 @@ impl NodeLink {
     /// Drops the messages that wait for the node, and counts them as lost.
     pub fn discard(&self) {
         let mut out = Vec::new();
-        // Publishers may add more in the meantime.
+        // Publishers may queue more messages in the meantime; these are not discarded.
         let _ = self.take(&mut out, Budget::UNLIMITED);
         self.traffic.lost(out.iter().map(|item| u64::from(item.batch.messages())).sum());
     }
@@ -245,7 +246,7 @@ impl NodeLink {
         self.traffic.sent(messages);
     }
 
-    /// Counts messages that were taken and not sent.
+    /// Counts messages that were taken from the queue and not sent.
     pub fn count_lost(&self, messages: u64) {
         self.traffic.lost(messages);
     }

@@ -2,12 +2,12 @@
 
 use std::{sync::Arc, task::Waker};
 
-/// Wakes the driver of a link or a publisher. Implemented by the driver: a task's waker, a condition
-/// variable, or a flag that an event loop polls.
+/// Wakes the driver of a link or a publisher. A driver implements this trait, for example with a task's waker, a
+/// condition variable, or a flag that an event loop polls.
 ///
-/// The thread that made the change calls it, outside this crate's locks. An implementation must not block,
-/// and may call back into the broker. A call only asks the driver to check the link or to retry the publish.
-/// It can come late, once for several reasons, or for a reason that does not exist any more.
+/// The thread that made the change calls `notify`, outside this crate's locks. An implementation must not block, and
+/// may call back into the broker. A notification only asks the driver to check the link or to retry the publish. It can
+/// come late, come once for several reasons, or come for a reason that no longer exists.
 pub trait Notify: Send + Sync {
     /// Asks the driver to check its link, or to retry its publish.
     fn notify(&self);
@@ -25,12 +25,13 @@ impl<F: Fn() + Send + Sync> Notify for F {
     }
 }
 
-/// Number that grows with each publisher that begins to wait; see [`Memory::now`](crate::memory::Memory::now).
+/// Number of a publisher's wait. Each later wait has a higher number; see [`Memory::now`](crate::memory::Memory::now).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaitStamp(pub(crate) u64);
 
-/// Publishers that wait for room in queues; each is in the list once, with the stamp of its last attempt. Before the
-/// list grows, it drops entries whose owners no longer exist. So its length is at most twice the number of publishers.
+/// Publishers that wait for room in queues. Each publisher is in the list once, with the stamp of its last attempt.
+/// Before the list grows, it drops the publishers that no longer exist. So its length is at most twice the number of
+/// existing publishers.
 #[derive(Default)]
 pub(crate) struct Waiters(Vec<(WaitStamp, Arc<dyn Notify>)>);
 
@@ -50,7 +51,7 @@ impl Waiters {
         std::mem::take(&mut self.0).into_iter().map(|(_, waiter)| waiter).collect()
     }
 
-    /// Removes and returns the publishers whose last attempt was at `since` or later, except for `own`.
+    /// Removes and returns the publishers with a last attempt at stamp `since` or later, except for `own`.
     pub(crate) fn take_since(&mut self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         let is_own = |waiter: &Arc<dyn Notify>| own.is_some_and(|own| Arc::ptr_eq(own, waiter));
         let taken = self.0.extract_if(.., |(stamp, waiter)| *stamp >= since && !is_own(waiter));

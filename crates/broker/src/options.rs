@@ -6,25 +6,23 @@ use thalweg_types::limits::{DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MES
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriptionId(pub u64);
 
-/// Rule for a message when the queue of its subscription is full.
+/// Rule for a message when the queue of the subscription is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The publish is rejected for all subscribers until this subscription has room; the publisher must
-    /// retry.
+    /// The broker rejects the publish for all subscribers until this subscription has room. The publisher must retry.
     Block,
-    /// The message is not queued for this subscription, which gets a notice of the number of messages that it
+    /// The message is not queued for this subscription. The subscriber gets a notice of the number of messages that it
     /// missed.
     DropNew,
-    /// The oldest queued messages are dropped until the message has room. The subscriber gets a notice of the
+    /// The broker drops the oldest queued messages until the message has room. The subscriber gets a notice of the
     /// number of dropped messages.
     DropOld,
-    /// The link is closed: its queues are emptied, and its driver is told to disconnect the client.
+    /// The broker closes the link: it empties the queues of the link, and tells the driver to disconnect the client.
     Disconnect,
 }
 
-/// Messages and bytes that a receiver permits to be sent to it. While both are above zero, a whole batch can
-/// be sent. So the balance can become negative by one batch; the next grant of credit first makes up for
-/// that.
+/// Numbers of messages and bytes that a receiver permits the broker to send. While both are above zero, a whole batch
+/// can be sent. So one batch can make the balance negative. The next grant of credit first makes up for this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
     /// Number of messages that may be sent.
@@ -49,10 +47,10 @@ pub struct SubscribeOptions {
     pub max_messages: u64,
     /// Maximum bytes of messages in the subscription's queue. An empty queue also accepts a larger batch.
     pub max_bytes: u64,
-    /// Credit that the subscription has before the client grants more.
+    /// Credit of the subscription before the client grants more.
     pub credit: Credit,
-    /// Queue group of the subscription, or `None`. Each message is delivered to exactly one of the matching
-    /// subscriptions that name the same group, whatever their patterns.
+    /// Name of the queue group, or `None`. Each message is delivered to at most one of the matching subscriptions that
+    /// name the same group, even if their patterns differ.
     pub group: Option<Vec<u8>>,
 }
 

@@ -1,41 +1,41 @@
-//! One publish: reserves room in the queues of subscriptions that block publishers, then fills the queues of
-//! all matching subscriptions.
+//! One publish. It reserves room in the queues of subscriptions that block publishers, and then fills the queues of all
+//! matching subscriptions.
 //!
 //! Owns: the reservations, the choice of a queue group's member, and the result. Does not own: the set of matching
-//! subscriptions (`subject_table`, `wildcards`), the queues (`link`), or the wake-ups, which the caller sends after it
-//! has released all locks (`wake`).
+//! subscriptions (`subject_table`, `wildcards`), the queues (`link`), or the notifications (`wake`). The caller sends
+//! the notifications after it has released all locks.
 //!
 //! # Order
-//! The caller holds the mutex of the subject's shard from before the first queue is touched until after the
-//! last. Two publishes to one subject have the same shard. So all queues that receive both receive them in
-//! the order in which the mutex was taken: those of literal subscribers, wildcard subscribers and group
-//! members alike. A queue is first-in-first-out under its link's mutex. So each subscriber sees, across all
-//! subjects, a publish that returned before another began first. Publishes to subjects of different shards
-//! share only the locks of links that receive both, each for the time of a push.
+//! The caller holds the mutex of the subject's shard from before the first queue is touched until after the last. Two
+//! publishes to one subject have the same shard. So all queues that receive both batches receive them in the order in
+//! which the publishes took the mutex. This holds for literal subscribers, wildcard subscribers and group members. A
+//! queue is first-in-first-out under its link's mutex. So if one publish returns before another begins, each subscriber
+//! sees the first one first, also across subjects. Publishes to subjects of different shards share only the locks of
+//! links that receive both batches. They hold each such lock only while they put a batch into a queue.
 //!
 //! # Room
-//! If some matching subscriptions have the policy to block, room is reserved in all of their queues before
-//! any queue changes. If one of these queues has no room, the reservations are released, and no subscription
-//! receives the batch. The publisher is added to that link's list of waiters, under the same lock that showed
-//! there was no room. (If the broker's memory is full, the publisher is added to the broker's list as well,
-//! and tries once more.) So a publish happens completely or not at all, and can be repeated unchanged. No
-//! thread waits for room here, and none waits for a lock while it holds another for longer than a push: locks
-//! are taken in the order shard, trie, link, and never two links at the same time.
+//! If some matching subscriptions have the policy to block, room is reserved in all of their queues before any queue
+//! changes. If one of these queues has no room, the reservations are released, and no subscription receives the batch.
+//! The publisher is added to the waiters of that link, under the lock under which the missing room was found. (If the
+//! broker's memory is full, the publisher is also added to the broker's waiters, and tries once more.) So a publish
+//! happens completely or not at all, and can be repeated unchanged. No thread waits for room here. A thread that waits
+//! for a lock and holds another waits no longer than it takes to put a batch into a queue. Locks are taken in the order
+//! shard, trie, link, and never two links at the same time.
 //!
-//! A publisher that must not be stopped ignores the policy to block ([`Blocking::Ignored`]). Nothing is reserved then,
-//! and a subscription without room misses the batch and gets a notice of the loss.
+//! A publisher that no subscriber may block ignores the policy to block ([`Blocking::Ignored`]). In this case no room
+//! is reserved, and a subscription without room misses the batch and gets a notice of the loss.
 //!
 //! # Other nodes
-//! The filters of other nodes are subscriptions of links of their own (see [`node`](crate::node)), which never block
-//! publishers. A batch that another node has published reaches the clients of this node only ([`Reach::Clients`]):
-//! those without a queue group, and one member of each group for which that node has chosen this one.
+//! The filters of each other node are subscriptions of a separate link (see [`node`](crate::node)), which never block
+//! publishers. A batch from another node reaches only the clients of this node ([`Reach::Clients`]): all matching
+//! subscriptions without a queue group, and one member of each group for which the other node has chosen this node.
 //!
 //! # Groups
-//! Two members are picked at random. The member whose link has fewer queued messages is tried first, then the
-//! other picked member, then all remaining members; the first member with room receives the batch. A policy
-//! applies only if no member has room: the policy of the first member that does not block. If all members
-//! block, the publish waits until any of them has room, or another member joins (`joins`). When a member
-//! leaves, the messages in its queue are lost, as with any subscription, because no message is stored.
+//! Two members are picked at random. The picked member whose link has fewer queued messages is tried first, then the
+//! other picked member, then all remaining members. The first member with room receives the batch. If no member has
+//! room, the policy of the first tried member that does not block is applied. If all members block, the publish waits
+//! until any of them has room, or another member joins (`joins`). When a member leaves, the messages in its queue are
+//! lost, as with any subscription, because no message is stored.
 
 use std::sync::Arc;
 
@@ -54,36 +54,38 @@ use crate::{
     wake::Wakes,
 };
 
-/// Result of a publish: how many subscriptions received the batch.
+/// Result of a publish: the numbers of subscriptions and nodes that received or missed the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Number of subscriptions of this node whose queue received the batch. A queue group counts as one.
+    /// Number of subscriptions of this node with queues that received the batch. A queue group counts as one.
     pub delivered: u64,
-    /// Number of subscriptions of this node that missed the batch because their queues were full. They will get
-    /// a notice of the loss.
+    /// Number of subscriptions of this node that missed the batch because their queues were full. Their subscribers
+    /// will get a notice of the loss.
     pub missed: u64,
-    /// Number of other nodes whose queue received the batch, because they have announced a matching subscription.
+    /// Number of other nodes whose queue on this node received the batch. Each of them has announced a matching
+    /// subscription.
     pub nodes: u32,
-    /// Number of other nodes with a matching subscription that missed the batch because their queues were full.
+    /// Number of other nodes that have announced a matching subscription and missed the batch, because their queue on
+    /// this node was full.
     pub nodes_missed: u32,
 }
 
 impl Published {
-    /// Returns true if the batch matched a subscription of this node or of another one. If it matched none, a
-    /// request can fail immediately, because there are no responders.
+    /// Returns true if the batch matched a subscription of this node or of another node. If it matched none, a request
+    /// can fail immediately, because there are no responders.
     #[must_use]
     pub fn matched(&self) -> bool {
         self.is_queued() || self.missed > 0 || self.nodes_missed > 0
     }
 
-    /// Returns true if the queue of a subscription or of another node received the batch.
+    /// Returns true if the batch is in the queue of a subscription or of another node.
     #[must_use]
     pub fn is_queued(&self) -> bool {
         self.delivered > 0 || self.nodes > 0
     }
 
-    /// Adds the result of a publish to the subscriptions of one link. All subscriptions of another node count as one,
-    /// because the node either gets the whole batch or misses it.
+    /// Adds the result of queueing the batch for the subscriptions of one link. All subscriptions of another node count
+    /// as one, because the node gets the batch once or misses it.
     fn note(&mut self, link: &Shared, batch: &Batch, queued: u64, missed: u64) {
         match &link.node {
             None => {
@@ -113,9 +115,9 @@ impl Published {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the queue of subscription {} of link {} is full and blocks publishers: publish again when it has room", subscription.0, link.0)]
 pub struct WouldBlock {
-    /// Link (connection) whose queue is full.
+    /// Link (connection) with the full queue.
     pub link: LinkId,
-    /// Subscription whose queue is full. If all members of a queue group are full: one of them.
+    /// Subscription with the full queue. If all members of a queue group are full, this is one of them.
     pub subscription: SubscriptionId,
 }
 
@@ -128,7 +130,7 @@ pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
     pub(crate) joins: &'a Joins,
-    /// Number of members that had joined queue groups before the publish looked at the index.
+    /// Number of members that had joined queue groups, as read before the publish looked at the index.
     pub(crate) joined: u64,
     pub(crate) waiter: Option<&'a Arc<dyn Notify>>,
     pub(crate) blocking: Blocking,
@@ -136,42 +138,42 @@ pub(crate) struct Publish<'a> {
     pub(crate) wakes: &'a mut Wakes,
 }
 
-/// Subscriptions that a publish reaches.
+/// Subscriptions that a publish can reach.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reach<'a> {
     /// Subscriptions of this node's clients and of other nodes.
     Everyone,
-    /// Subscriptions of this node's clients only, and one member of each queue group in `groups`, because another node
-    /// has published the batch.
+    /// Subscriptions of this node's clients without a queue group, and one member of each queue group in `groups`. Used
+    /// for a batch from another node.
     Clients {
-        /// Queue groups for which that node has chosen a member on this node, in order.
+        /// Sorted names of the queue groups for which the other node has chosen a member on this node.
         groups: &'a [&'a [u8]],
     },
 }
 
-/// Treatment of subscriptions whose policy blocks publishers and whose queues are full.
+/// Treatment of subscriptions with a full queue and a policy that blocks publishers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Blocking {
-    /// No subscription receives the batch, and the publisher tries again.
+    /// The publish fails: no subscription receives the batch, and the publisher tries again later.
     Respected,
-    /// The subscription misses the batch, as with the policy to drop new messages.
+    /// Only this subscription misses the batch, as with the policy to drop new messages.
     Ignored,
 }
 
 impl Blocking {
-    /// Returns true if a subscription with a full queue stops the publish.
+    /// Returns true if the publish fails when the queue of this subscription is full.
     fn stops(self, target: &Target) -> bool {
         self == Self::Respected && target.slot.tag.blocks()
     }
 }
 
-/// A subscription that receives the batch, and a flag that is true if room in its queue is reserved.
+/// A subscription that receives the batch. The flag is true if room for the batch is reserved in its queue.
 type Recipient<'t> = (&'t Target, bool);
 
 enum MemberChoice<'t> {
-    /// This member of the queue group has room for the batch, which is now reserved.
+    /// This member of the queue group has room for the batch, and the room is now reserved.
     Room(&'t Target),
-    /// No member of the queue group has room; this member's policy is not to block.
+    /// No member of the queue group has room. This member has a policy other than blocking, which is now applied.
     Overflows(&'t Target),
     /// No member of the queue group has room, and the policy of all members is to block.
     AllBlock(WouldBlock),
@@ -218,7 +220,7 @@ impl Publish<'_> {
         Ok(self.deliver(chosen.into_iter()))
     }
 
-    /// Delivers a batch of another node.
+    /// Delivers a batch from another node to this node's clients.
     fn run_for_clients(&mut self, interest: &Interest, groups: &[&[u8]], dice: &mut MemberRng) -> Published {
         let is_client = |target: &&Target| !target.slot.tag.is_of_node();
         let mut chosen: SmallVec<[Recipient<'_>; 16]> =
@@ -231,7 +233,7 @@ impl Publish<'_> {
             match self.choose_member(members.len(), |at| members[at], dice) {
                 MemberChoice::Room(member) => chosen.push((member, true)),
                 MemberChoice::Overflows(member) => chosen.push((member, false)),
-                // Members never block a batch of another node.
+                // Members never block a batch from another node.
                 MemberChoice::EmptyGroup | MemberChoice::AllBlock(_) => {}
             }
         }
@@ -239,8 +241,8 @@ impl Publish<'_> {
         self.deliver(chosen.into_iter())
     }
 
-    /// Reserves room for the batch in the queue of a subscription that blocks publishers. If its queue is
-    /// full, returns the error that blocks the publish.
+    /// Reserves room for the batch in the queue of a subscription that blocks publishers. Returns the error that ends
+    /// the publish if the queue is full.
     fn reserve(&mut self, target: &Target) -> Result<ReserveResult, WouldBlock> {
         let mut link = target.link.lock();
         let mut reserved = link.reserve(target.slot, self.batch.cost(), self.memory);
@@ -260,7 +262,8 @@ impl Publish<'_> {
         Err(WouldBlock { link: target.link.id, subscription })
     }
 
-    /// Lets the publisher be notified when a member joins a queue group, because all members of one are full.
+    /// Registers the publisher to be notified when a member joins a queue group, because all members of a group are
+    /// full.
     fn wait_for_member(&mut self) {
         if let Some(waiter) = self.waiter
             && !self.joins.wait(waiter, self.memory.stamp(), self.joined)
@@ -269,10 +272,10 @@ impl Publish<'_> {
         }
     }
 
-    /// Releases the reservations of a blocked publish. Notifies the publishers that began to wait after this publish
-    /// began, at `since`: they may have found a queue full because of the reservations. Does not notify this publisher,
-    /// or those that already waited. The released room was free when they tried, so blocked publishers would wake each
-    /// other forever.
+    /// Releases the reservations of a blocked publish, which began at stamp `since`. Notifies other publishers that
+    /// began to wait since then, because they may have found a queue full only because of the reservations. Does not
+    /// notify publishers that began to wait earlier: the released room was already free when they tried. Otherwise
+    /// blocked publishers would wake each other forever.
     fn release_reservations(&mut self, reserved: &[&Target], since: WaitStamp, blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();
@@ -285,7 +288,7 @@ impl Publish<'_> {
         blocked
     }
 
-    /// Chooses one of `count` members of a queue group; `member(i)` returns the i-th.
+    /// Chooses one of `count` members of a queue group. `member(i)` returns the i-th member.
     fn choose_member<'t>(
         &mut self,
         count: usize,
@@ -317,8 +320,7 @@ impl Publish<'_> {
         }
     }
 
-    /// Reserves room for the batch like [`reserve`](Self::reserve), in the queue of a group's member with any
-    /// policy.
+    /// Reserves room for the batch in the queue of a member with any policy, like [`reserve`](Self::reserve).
     fn reserve_in_group(&mut self, member: &Target) -> Result<ReserveResult, WouldBlock> {
         if self.blocking.stops(member) {
             return self.reserve(member);
@@ -326,8 +328,8 @@ impl Publish<'_> {
         Ok(member.link.lock().reserve(member.slot, self.batch.cost(), self.memory))
     }
 
-    /// Queues the batch for all chosen subscriptions. Subscriptions of one link are neighbours, so each
-    /// link's mutex is taken once.
+    /// Queues the batch for all chosen subscriptions. The subscriptions of one link are neighbours, so the mutex of
+    /// each link is locked only once.
     fn deliver<'t>(&mut self, targets: impl Iterator<Item = Recipient<'t>>) -> Published {
         let mut published = Published::default();
         let mut targets = targets.peekable();

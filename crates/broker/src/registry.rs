@@ -1,7 +1,7 @@
 //! State that the links and handles of a broker share.
 //!
-//! Owns: the index of all subscriptions (shards of subjects, and the trie of patterns), the open links, the
-//! limits of both, the memory for queues, and the figures. Does not own: queues, or publishing.
+//! Owns: the index of all subscriptions (shards of subjects, and the trie of patterns), the open links, the limits on
+//! links and subscriptions, the memory for queues, and the figures. Does not own: queues, or publishing.
 
 use std::{
     collections::HashMap,
@@ -34,45 +34,43 @@ use crate::{
     wildcards::WildcardIndex,
 };
 
-/// Number of shards into which subjects are divided by hash. Each shard has a mutex that a publish to one of
-/// its subjects takes. With this many, threads rarely contend.
+/// Number of shards into which subjects are divided by hash. Each shard has a mutex. A publish holds the mutex of its
+/// subject's shard. With this number of shards, threads rarely contend.
 const SHARDS: usize = 64;
 
 /// Limits of a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
-    /// Maximum number of open links; a link holds the queues of one connection. Opening more returns an
-    /// error.
+    /// Maximum number of open links. A link holds the queues of one connection. Opening another link returns an error.
     pub max_links: usize,
     /// Maximum number of subscriptions; each costs about 400 bytes. Further subscriptions return an error.
     pub max_subscriptions: usize,
     /// Maximum number of subscriptions of one link. Further subscriptions return an error.
     pub max_link_subscriptions: usize,
-    /// Maximum bytes of messages queued for one link. At the limit, the broker applies the policy of the
-    /// subscription that would receive another message.
+    /// Maximum bytes of messages queued for one link. A further message is treated like one for a full queue: the
+    /// broker applies the policy of its subscription.
     pub max_link_bytes: u64,
-    /// Maximum bytes of messages queued for all links together; a batch counts once for each link. At the
-    /// limit, and for a link that may not use the reserve below it, the broker applies the policy of the
-    /// subscription that would receive another message. A link with an empty queue can exceed the limit by one
-    /// batch.
+    /// Maximum bytes of messages queued for all links together. A batch counts once for each link. When the limit is
+    /// reached, or when the link may not use the [reserve](Self::reserve_percent), the broker applies the policy of the
+    /// subscription that would receive a further message. A link with an empty queue can exceed the limit by one batch.
     pub max_queued_bytes: u64,
-    /// Part of `max_queued_bytes`, in percent, that is kept for the links and the [owners](LinkOwner) that hold least.
-    /// With 0, one client that does not read can use up all of it, and others lose messages.
+    /// Part of `max_queued_bytes`, in percent, that is kept for the links and the [owners](LinkOwner) that hold the
+    /// fewest bytes. With 0, one client that does not read can use up all memory, and other clients lose messages.
     pub reserve_percent: u32,
-    /// Maximum number of cached subjects. The cache stores the matching patterns of subjects that have no
-    /// subscriptions of their own, at about 250 bytes each. With 0, every publish to such a subject looks up
-    /// its patterns again.
+    /// Maximum number of cached subjects. The cache stores which patterns match a subject that has no subscriptions of
+    /// its own, at about 250 bytes for each subject. With 0, every publish to such a subject searches the patterns
+    /// again.
     pub cached_subjects: usize,
-    /// True if other nodes are to know the patterns of the subscriptions, so that they pass matching messages on. Each
-    /// pattern then costs about 150 bytes more.
+    /// True if this node announces the patterns of its subscriptions to other nodes, so that they forward matching
+    /// messages. Each pattern then costs about 150 bytes more.
     pub announces: bool,
-    /// Seed for hashing subjects, and for choosing the members of queue groups that receive a message. Use
-    /// the system's randomness, so that clients cannot choose colliding subjects.
+    /// Seed for hashing subjects, and for choosing the members of queue groups that receive a message. Use a random
+    /// number of the operating system, so that clients cannot choose subjects with equal hashes.
     pub seed: u64,
 }
 
 impl BrokerConfig {
-    /// Default limits of a broker. Their seed is for tests only.
+    /// Default limits of a broker. The default seed is only for tests.
     pub const DEFAULTS: Self = Self {
         max_links: MAX_LINKS,
         max_subscriptions: MAX_SUBSCRIPTIONS,
@@ -111,10 +109,10 @@ pub struct BrokerStats {
     pub links: usize,
     /// Number of subscriptions.
     pub subscriptions: usize,
-    /// Bytes of memory reserved for the queues of all links, in steps of 64 KiB for each link.
+    /// Bytes of memory that are reserved for the queues of all links, in steps of 64 KiB for each link.
     pub queued_bytes: u64,
-    /// Number of queued messages, counted once for each subscription. Each link contributes its number as of its last
-    /// change.
+    /// Number of queued messages. A message counts once for each subscription. Each link reports the number after its
+    /// last change.
     pub queued_messages: u64,
     /// Number of subjects in memory: those with subscriptions and cached ones.
     pub subjects: usize,
@@ -126,15 +124,14 @@ pub struct BrokerStats {
     pub messages: u64,
     /// Number of batches published to subjects without any subscriber.
     pub unmatched: u64,
-    /// Number of batches queued, counted once for each subscription.
+    /// Number of queued batches. A batch counts once for each subscription.
     pub deliveries: u64,
-    /// Number of batches not queued for a matching subscription because its queue was full, counted once for
-    /// each subscription.
+    /// Number of batches that a matching subscription missed because its queue was full. A batch counts once for each
+    /// subscription.
     pub missed: u64,
     /// Number of publishes that were blocked by a full queue.
     pub blocked: u64,
-    /// Number of publishes to a subject that was not in memory, so that its matching patterns had to be
-    /// looked up.
+    /// Number of publishes to a subject that was not in memory. Its matching patterns had to be searched.
     pub resolved: u64,
     /// Numbers of messages that subscriptions missed, by the policy of the subscription.
     pub losses: Losses,
@@ -155,9 +152,9 @@ pub(crate) struct Registry {
     links: AtomicUsize,
     subscriptions: AtomicUsize,
     next_link: AtomicU64,
-    /// Open links, for figures only; a publish does not use this table.
+    /// Open links, used only for figures. A publish does not use this table.
     open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
-    /// Patterns of the clients' subscriptions, if other nodes are to know them, and the links to these nodes.
+    /// Filters that this node announces to other nodes, if it announces any.
     pub(crate) announcements: Option<Announcements>,
     nodes: Mutex<Vec<Weak<Shared>>>,
 }
@@ -199,8 +196,8 @@ impl Registry {
         Ok(shared)
     }
 
-    /// Adds a link to another node, which does not count towards the limit of links. Its driver is also notified when
-    /// the filters of this node have changed.
+    /// Adds a link to another node, which does not count towards the limit of links. The broker also notifies the
+    /// driver of this link when the filters of this node have changed.
     pub(crate) fn open_node(&self, notify: Arc<dyn Notify>, max_bytes: u64, traffic: Arc<Traffic>) -> Arc<Shared> {
         let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         let shared = Arc::new(Shared::new(id, max_bytes, self.config.seed, Arc::default(), notify, Some(traffic)));
@@ -216,7 +213,7 @@ impl Registry {
         nodes.iter().for_each(|node| node.notify());
     }
 
-    /// Removes a link, whose subscriptions were removed before.
+    /// Removes a link. Its subscriptions were removed before.
     pub(crate) fn close_link(&self, id: LinkId) {
         locked(self.open.lock()).remove(&id);
         self.links.fetch_sub(1, Ordering::Relaxed);
@@ -225,7 +222,7 @@ impl Registry {
     /// Locks the shard of a subject. Also returns the subject's hash.
     pub(crate) fn shard(&self, subject: &[u8]) -> (u64, MutexGuard<'_, Shard>) {
         let hash = subject_table::hash(&self.hasher, subject);
-        // Uses the middle bits, because the shard's hash table uses the others.
+        // The shard is selected by the middle bits of the hash, because the shard's hash table uses the other bits.
         let shard = &self.shards[(hash >> 24) as usize % self.shards.len()];
         (hash, locked(shard.0.lock()))
     }
@@ -246,8 +243,8 @@ impl Registry {
         shard.remove(hash, pattern, group, target);
     }
 
-    /// Counts a new subscription. Returns false if the broker has the maximum number of subscriptions
-    /// already.
+    /// Counts a new subscription. Returns false, and counts nothing, if the broker already has the maximum number of
+    /// subscriptions.
     pub(crate) fn count_subscription(&self) -> bool {
         let has_room = self.subscriptions.fetch_add(1, Ordering::Relaxed) < self.config.max_subscriptions;
         if !has_room {
@@ -264,7 +261,7 @@ impl Registry {
         locked(self.open.lock()).values().filter_map(Weak::upgrade).map(|link| link.load()).sum()
     }
 
-    /// Returns the figures of the broker. Takes each shard's lock in turn.
+    /// Returns the figures of the broker. Takes the lock of each shard in turn.
     pub(crate) fn stats(&self) -> BrokerStats {
         let mut stats = BrokerStats {
             links: self.links.load(Ordering::Relaxed),

@@ -1,12 +1,11 @@
 //! Pending requests that wait for a reply.
 //!
 //! Owns: `Requests`, the numbers in its reply subjects, and the deadlines. Does not own: publishing, the subscription
-//! to the inbox, or a timer.
+//! to the reply subjects, or a timer.
 //!
-//! A request is a message that carries a reply subject. A component that sends requests on behalf of others
-//! (an HTTP handler, a client library) subscribes once, to [`Requests::inbox`]. Such a component keeps this
-//! table of reply subjects, their requesters and deadlines. A component with a table of its own does not need
-//! this module.
+//! A request is a message that carries a reply subject. A component that sends requests on behalf of others, such as an
+//! HTTP handler or a client library, subscribes once to [`Requests::inbox`]. It uses this table to find the requester
+//! and the deadline for a reply subject. A component with its own table does not need this module.
 //!
 //! ```text
 //!   begin ──► reply subject ──► publish ──► published ──► NoResponders, immediately
@@ -29,7 +28,7 @@ use thalweg_types::{
 
 use crate::{Moment, Pattern, Published, Subject, SubjectError};
 
-/// Error of a request to a subject that got no reply.
+/// Reason why a request got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     /// The request's subject has no subscriber.
@@ -57,7 +56,8 @@ classified!(RequestError {
 });
 
 impl RequestError {
-    /// Returns the error of a request that no subscriber has received, on this node or another one.
+    /// Returns the error of a request that no subscriber on any node has received; `None` if a subscriber has received
+    /// it.
     #[must_use]
     pub fn of(published: Published) -> Option<Self> {
         match (published.is_queued(), published.matched()) {
@@ -81,14 +81,14 @@ pub struct Requests<T> {
     next: u64,
     max: usize,
     pending: HashMap<u64, Pending<T>, FixedState>,
-    /// Deadline and number of each pending request, ordered by deadline.
+    /// Deadline and number of each pending request, sorted by deadline.
     deadlines: BTreeSet<(Moment, u64)>,
 }
 
 impl<T> Requests<T> {
-    /// Creates an empty table. Reply subjects are `prefix`, a dot and a number. A client that knew the prefix
-    /// could send forged replies, so the prefix must be impossible to guess. At most `max` requests can be
-    /// pending, and never more than [`MAX_PENDING_REQUESTS`].
+    /// Creates an empty table. A reply subject consists of `prefix`, a dot and a number. The prefix must be impossible
+    /// to guess, because a client that knows it could send forged replies. At most `max` requests can be pending, and
+    /// never more than [`MAX_PENDING_REQUESTS`].
     ///
     /// # Errors
     /// Returns an error if the prefix with one further token is not a valid subject.
@@ -100,7 +100,7 @@ impl<T> Requests<T> {
         Ok(Self { prefix, next: 0, max, pending, deadlines: BTreeSet::new() })
     }
 
-    /// Pattern to which the owner of the table must subscribe to receive the replies.
+    /// Pattern that matches all reply subjects. The owner of the table must subscribe to it to receive the replies.
     #[must_use]
     pub fn inbox(&self) -> Pattern {
         Pattern::parse(&[&*self.prefix, b"*"].concat()).expect("the pattern is shorter than the longest reply subject")
@@ -118,11 +118,11 @@ impl<T> Requests<T> {
         self.pending.is_empty()
     }
 
-    /// Begins a request of the requester `waiting`, and returns the subject for its reply. The timeout is
-    /// limited to [`MAX_REQUEST_TIMEOUT`].
+    /// Begins a request for the requester `waiting`, and returns the subject for the reply. The timeout is limited to
+    /// [`MAX_REQUEST_TIMEOUT`].
     ///
     /// # Errors
-    /// Returns [`RequestError::TooMany`] if the table is full, together with `waiting`.
+    /// Returns `waiting` and [`RequestError::TooMany`] if the table is full.
     pub fn begin(&mut self, now: Moment, timeout: Duration, waiting: T) -> Result<Subject, (T, RequestError)> {
         if self.pending.len() >= self.max {
             return Err((waiting, RequestError::TooMany { max: self.max }));
@@ -135,14 +135,14 @@ impl<T> Requests<T> {
         Ok(Subject::parse(&reply_subject(&self.prefix, number)).expect("checked when the table was made"))
     }
 
-    /// Reports the result of publishing the request. Ends the request immediately if no subscriber received
-    /// it.
+    /// Reports the result of publishing the request. If no subscriber received the request, ends it, and returns the
+    /// requester and the error.
     pub fn published(&mut self, reply_to: &Subject, published: Published) -> Option<(T, RequestError)> {
         let error = RequestError::of(published)?;
         self.complete(reply_to).map(|waiting| (waiting, error))
     }
 
-    /// Ends the request with this reply subject, after its reply or when its requester has left. Returns the
+    /// Ends the request with this reply subject, because its reply has arrived or its requester has left. Returns the
     /// requester if the request was still pending.
     pub fn complete(&mut self, reply_to: &Subject) -> Option<T> {
         let number = number_of(reply_to.as_bytes().strip_prefix(&*self.prefix)?)?;
@@ -151,8 +151,8 @@ impl<T> Requests<T> {
         Some(waiting)
     }
 
-    /// Ends the requests whose deadline has passed with [`RequestError::TimedOut`], the earliest deadline
-    /// first.
+    /// Ends the requests with a passed deadline, the earliest deadline first. Calls `ended` with each requester. The
+    /// error of these requests is [`RequestError::TimedOut`].
     pub fn expire(&mut self, now: Moment, mut ended: impl FnMut(T)) {
         while let Some((deadline, number)) = self.deadlines.first().copied() {
             if deadline > now {
@@ -175,7 +175,7 @@ fn reply_subject(prefix: &[u8], number: u64) -> Vec<u8> {
     [prefix, format!("{number:x}").as_bytes()].concat()
 }
 
-/// Parses the number at the end of a reply subject, if it has the form that [`reply_subject`] writes.
+/// Parses the number at the end of a reply subject; `None` if it does not have the form that [`reply_subject`] writes.
 fn number_of(token: &[u8]) -> Option<u64> {
     let number = u64::from_str_radix(std::str::from_utf8(token).ok()?, 16).ok()?;
     (format!("{number:x}").as_bytes() == token).then_some(number)

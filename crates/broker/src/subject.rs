@@ -8,11 +8,11 @@
 //!   pattern   orders.*.created         `*` matches exactly one token
 //!             orders.>                 `>`, only at the end, matches one or more
 //! ```
-//! Binary-safe: a token is any run of bytes without a dot, compared byte by byte. The bytes are not decoded,
-//! case-folded or normalised, so NUL, spaces and invalid UTF-8 are ordinary bytes. Only a token that is
-//! exactly `*` or `>` has a meaning, and a subject must not contain one; inside a longer token (`a*b`) they
-//! are ordinary bytes. Limits: [`MAX_SUBJECT_BYTES`], [`MAX_SUBJECT_TOKENS`]. Code that prints a subject must
-//! escape it, as `Display` does.
+//! Subjects are binary-safe. A token is any sequence of bytes without a dot, and is compared byte by byte. The bytes
+//! are not decoded, case-folded or normalised, so NUL, spaces and invalid UTF-8 are ordinary bytes. Only a token that
+//! is exactly `*` or `>` has a meaning. A subject must not contain such a token. Inside a longer token (`a*b`) the two
+//! characters are ordinary bytes. Limits: [`MAX_SUBJECT_BYTES`], [`MAX_SUBJECT_TOKENS`]. Code that prints a subject
+//! must escape it, as `Display` does.
 
 use std::{fmt, sync::Arc};
 
@@ -24,7 +24,7 @@ use thalweg_types::{
 /// Error returned for an invalid subject or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubjectError {
-    /// The text is empty; a subject needs at least one token.
+    /// The text is empty. A subject needs at least one token.
     #[error("a subject has at least one token")]
     Empty,
     /// The subject or pattern has more than [`MAX_SUBJECT_BYTES`] bytes.
@@ -42,7 +42,7 @@ pub enum SubjectError {
         /// Number of the empty token, counted from 0.
         token: usize,
     },
-    /// A subject for publishing has a token `*` or `>`, which only patterns may have.
+    /// A subject has a token `*` or `>`. Only patterns may have these tokens.
     #[error("token {token} is a wildcard: publish to a subject without `*` and `>`, they are for subscriptions")]
     Wildcard {
         /// Number of the wildcard token, counted from 0.
@@ -51,7 +51,7 @@ pub enum SubjectError {
     /// A token `>` is not the last token of the pattern.
     #[error("token {token} is `>`, which matches all remaining tokens: it must be the last token")]
     TailNotLast {
-        /// Number of the token `>`, counted from 0.
+        /// Number of the misplaced token `>`, counted from 0.
         token: usize,
     },
 }
@@ -139,7 +139,7 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// The subject, or set of subjects, to which a subscription subscribes. Cheap to clone.
+/// The set of subjects that a subscription receives: one subject, or all subjects that match wildcards. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
     bytes: Arc<[u8]>,
@@ -177,8 +177,8 @@ impl Pattern {
         self.literal
     }
 
-    /// Returns true if the pattern matches `subject`. Compares token by token, so it suits a single pattern;
-    /// to find the matches among many patterns the broker has an index.
+    /// Returns true if the pattern matches `subject`. Compares token by token, which suits a single pattern. To find
+    /// the matches among many patterns, the broker has an index.
     #[must_use]
     pub fn matches(&self, subject: &Subject) -> bool {
         let mut wanted = self.tokens();

@@ -1,17 +1,17 @@
-//! A shard (part) of the subjects: the subscriptions to exactly these subjects, and the patterns that match
-//! them.
+//! A shard (part) of the subjects, with the subscriptions to exactly these subjects and the cached matches of patterns.
 //!
 //! Owns: `Shard`, the cache of merged subscriptions, the counters of publishes, and the random numbers for queue
 //! groups. Does not own: the shard's mutex, the patterns (`wildcards`), or the delivery (`publish`).
 //!
 //! A shard's mutex also ensures that all subscribers see concurrent publishes to a subject in one order: see
-//! [`publish`](crate::publish). A subject stays in memory while it has subscriptions of its own. Other
-//! subjects are cached, up to a limit, from their second publish on, and the oldest is evicted first. (A
-//! reply subject is published to only once, so it is not cached and evicts no other subject.)
+//! [`publish`](crate::publish). A subject stays in memory while it has subscriptions of its own. Other subjects are
+//! cached from their second publish on, up to a limit; the oldest is evicted first. (A reply subject usually gets only
+//! one publish, so it is not cached and evicts no other subject.)
 //!
-//! The matching subscriptions of a subject are kept with it, but not more than [`CACHED_TARGETS_PER_SUBJECT`] on
-//! average: otherwise a client with very many subscriptions to `>` would fill the memory with lists of them, one for
-//! each subject. Invariant: `kept` of a shard is the sum of `kept` of its subjects, and at most `max_kept`.
+//! For each subject the shard keeps the merged list of its matching subscriptions, but at most
+//! [`CACHED_TARGETS_PER_SUBJECT`] entries per subject on average. Otherwise a client with very many subscriptions to
+//! `>` would fill the memory with such lists, one for each subject. Invariant: `kept` of a shard is the sum of `kept`
+//! of its subjects, and at most `max_kept`.
 
 use std::{collections::VecDeque, hash::BuildHasher, sync::Arc};
 
@@ -25,7 +25,7 @@ use crate::{
     wildcards::{First, Generation, WildcardIndex},
 };
 
-/// Smallest number of subjects for which a shard keeps matching subscriptions, on average.
+/// Smallest number of subjects that is used to compute a shard's limit on kept subscriptions.
 const MIN_COUNTED_SUBJECTS: usize = 16;
 /// Number of slots in the table that remembers the hashes of subjects after their first publish. A subject is cached
 /// from its second publish on.
@@ -36,14 +36,15 @@ struct SubjectEntry {
     hash: u64,
     name: Arc<[u8]>,
     own: Interest,
-    /// The subscriptions `own` merged with those of all matching patterns; `None` if no pattern matches.
+    /// The subscriptions `own` merged with those of all matching patterns; `None` if no pattern matches or they were
+    /// not computed.
     merged: Option<Box<Interest>>,
     /// Generation (version) of the patterns for which `merged` was computed.
     since: Generation,
     first: First,
     /// Number of subscriptions in `merged`.
     kept: usize,
-    /// True while the subject is in the queue of cached subjects to evict.
+    /// True while the subject is in the queue of cached subjects that may be evicted.
     is_queued: bool,
 }
 
@@ -53,7 +54,7 @@ impl SubjectEntry {
         Self { hash, name, own, merged: None, since, first, kept: 0, is_queued: false }
     }
 
-    /// Returns all subscriptions that match the subject now.
+    /// Returns all subscriptions that match the subject now. Computes `merged` again if the patterns have changed.
     fn interest(&mut self, wild: &WildcardIndex) -> &Interest {
         if self.since != wild.generation(self.first) {
             let (since, merged) = wild.resolve(&self.name, self.first, &self.own);
@@ -63,8 +64,9 @@ impl SubjectEntry {
         self.merged.as_deref().unwrap_or(&self.own)
     }
 
-    /// Counts `merged` if it has changed since `before`, or drops it if there is no room for as many subscriptions.
-    /// `kept` is the number of those that all subjects of the shard keep.
+    /// Keeps `merged` and counts its subscriptions, if it was computed anew since the generation `before`. Drops
+    /// `merged` if there is no room for them. `kept` is the number of subscriptions that all subjects of the shard
+    /// keep.
     fn keep_merged(&mut self, before: Generation, kept: &mut usize, max_kept: usize) {
         if self.since == before {
             return;
@@ -108,8 +110,8 @@ impl MemberRng {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// Returns a number below `count`, which must not be zero. (xorshift64; the high bits of a product
-    /// replace a division.)
+    /// Returns a random number below `count`, which must not be zero. (Algorithm: xorshift64. The high bits of a
+    /// product replace a division.)
     pub(crate) fn below(&mut self, count: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -121,7 +123,7 @@ impl MemberRng {
 #[derive(Debug)]
 pub(crate) struct Shard {
     subjects: HashTable<SubjectEntry>,
-    /// Hashes of cached subjects, the oldest first, which is evicted first.
+    /// Hashes of the cached subjects, oldest first. The oldest subject is evicted first.
     eviction_queue: VecDeque<u64>,
     max_remembered: usize,
     kept: usize,
@@ -145,7 +147,8 @@ impl Shard {
         }
     }
 
-    /// Number of subjects in memory, and how many of them are in the cache of subjects without subscriptions.
+    /// Returns the number of subjects in memory, and the number of those that are cached without subscriptions of their
+    /// own.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.subjects.len(), self.eviction_queue.len())
     }
@@ -203,8 +206,7 @@ impl Shard {
         result
     }
 
-    /// Returns true if a subject that is not in memory was published to recently, and remembers it as
-    /// published to.
+    /// Returns true if a subject that is not in memory had a recent publish. Records a publish to the subject.
     fn was_seen(&mut self, hash: u64) -> bool {
         let mark = (hash >> 32) as u32 | 1;
         let slot = &mut self.seen[(hash >> 8) as usize % SEEN];

@@ -1,5 +1,5 @@
-//! Counters of the messages that this node exchanges with one other node. They last as long as the node is known, over
-//! any number of connections.
+//! Counters of the messages that this node exchanges with one other node. They continue across connections, as long as
+//! this node knows the other one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

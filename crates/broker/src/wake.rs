@@ -6,8 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{link::Shared, notify::Notify};
 
-/// Collects notifications while locks are held, and sends them when this value is dropped, so that no
-/// notification is lost.
+/// Collects notifications while locks are held. Sends them when this value is dropped, so that no notification is lost.
 #[derive(Default)]
 pub(crate) struct Wakes {
     links: SmallVec<[Arc<Shared>; 8]>,

@@ -1,22 +1,21 @@
 //! Subscriptions whose patterns have wildcards: a trie of tokens.
 //!
-//! Owns: the trie with its lock, and the generations. Does not own: the cached matches (`subject_table`), or the set of
-//! subscriptions at a node (`interest`).
+//! Owns: the trie with its lock, and the generations (versions) of the patterns. Does not own: the cached matches
+//! (`subject_table`), or the set of subscriptions at a trie node (`interest`).
 //!
 //! ```text
 //!   root ─ orders ─┬─ eu ── tail{a}          orders.eu.>      {a}
 //!                  └─ *  ── created{b}       orders.*.created {b}
 //! ```
-//! All edges to children other than `*` are in one hash table, keyed by parent node and token. So a node
-//! costs the same memory for any number of children. Adding and removing a subscription takes time
-//! proportional to its tokens.
+//! One hash table, keyed by parent node and token, has all edges except those for `*`. So a node takes the same memory
+//! for any number of children. Adding and removing a subscription takes time proportional to the number of its tokens.
 //!
-//! Generations, which are version counters of the patterns, invalidate cached matches. A change to a pattern
-//! increments the generation of its first token's hash; if that token is a wildcard, it increments the global
-//! generation. A cached match is valid while the sum of the two generations of its subject is unchanged (both
-//! only increase). A change increments its counter under the trie's write lock. A lookup reads the sum and
-//! the matches under the same read lock. So a match is never cached with a newer generation than the trie it
-//! came from.
+//! Generations are version counters of the patterns; they invalidate cached matches. There are counters selected by the
+//! hash of a first token, and a global counter. A change to a pattern increments the counter for its first token, or
+//! the global counter if that token is a wildcard. A cached match is valid while the sum of the two counters for its
+//! subject is unchanged; counters only increase. A change increments its counter under the trie's write lock. A lookup
+//! reads the sum and the matches under one read lock. So a match is never cached with a newer generation than the trie
+//! from which it was read.
 
 use std::{
     hash::BuildHasher,
@@ -48,8 +47,8 @@ struct Node {
     /// Number of trie nodes whose parent is this node.
     children: u32,
     token: Box<[u8]>,
-    /// Subscriptions of patterns that end at this node; `tail` has those of patterns with a `>` after this
-    /// node.
+    /// Subscriptions with patterns that end at this node. `tail` has the subscriptions with patterns that have a `>`
+    /// after this node.
     here: Option<Box<Interest>>,
     tail: Option<Box<Interest>>,
 }
@@ -62,7 +61,7 @@ struct PatternTrie {
     hasher: FixedState,
 }
 
-/// The trie of wildcard patterns with its lock, and the generations (version counters) of its patterns.
+/// The trie of wildcard patterns with its lock, and the generations (version counters) of the patterns.
 #[derive(Debug)]
 pub(crate) struct WildcardIndex {
     trie: RwLock<PatternTrie>,
@@ -71,7 +70,7 @@ pub(crate) struct WildcardIndex {
     hasher: FixedState,
 }
 
-/// Index of the generation counter for the first token of a subject.
+/// Index of the generation counter that belongs to the first token of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct First(u16);
 
@@ -80,7 +79,7 @@ pub(crate) struct First(u16);
 pub(crate) struct Generation(u64);
 
 impl Generation {
-    /// A generation that differs from every real one, for matches that were never computed.
+    /// A generation that no patterns have. Marks matches that were never computed.
     pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 }
 
@@ -100,8 +99,8 @@ impl WildcardIndex {
         First((self.hasher.hash_one(token) % GENERATIONS as u64) as u16)
     }
 
-    /// Returns the present generation for subjects with this first token. Uses acquire ordering, so that a
-    /// reader that sees a new count also sees the change of the trie that it belongs to.
+    /// Returns the present generation for subjects with this first token. Uses acquire ordering, so that a reader of a
+    /// new count also sees the change to the trie that caused it.
     pub(crate) fn generation(&self, first: First) -> Generation {
         let by_first = self.by_first[usize::from(first.0)].load(Ordering::Acquire);
         Generation(self.all.load(Ordering::Acquire).wrapping_add(by_first))
@@ -128,8 +127,8 @@ impl WildcardIndex {
         self.changed(pattern);
     }
 
-    /// Merges the subscriptions `own` with those of all patterns that match the subject; `None` if no pattern
-    /// matches. Also returns the generation of the patterns for which the result is valid.
+    /// Merges the subscriptions `own` with those of all patterns that match the subject; `None` if no pattern matches.
+    /// Also returns the generation of the patterns from which the result was computed.
     pub(crate) fn resolve(&self, subject: &[u8], first: First, own: &Interest) -> (Generation, Option<Interest>) {
         let trie = locked(self.trie.read());
         let generation = self.generation(first);
@@ -183,8 +182,8 @@ impl PatternTrie {
         }
     }
 
-    /// Finds the trie node of a pattern, without a `>` at its end. The second result is true if the pattern
-    /// ends in `>`.
+    /// Finds the trie node of a pattern, not counting a `>` at its end. The second result is true if the pattern ends
+    /// in `>`.
     fn find(&self, pattern: &Pattern) -> Option<(u32, bool)> {
         let mut at = ROOT;
         for token in pattern.tokens() {
@@ -263,7 +262,7 @@ impl PatternTrie {
         }
     }
 
-    /// Removes a trie node that has neither subscriptions nor children.
+    /// Removes a trie node if it has neither subscriptions nor children.
     fn remove_empty_node(&mut self, number: u32) {
         let parent = self.nodes[number as usize].parent;
         let token = std::mem::take(&mut self.nodes[number as usize].token);
@@ -287,7 +286,7 @@ mod tests {
         link::{LinkId, Shared, Subscription},
     };
 
-    /// A subscription on a separate link.
+    /// Returns a subscription on a separate link.
     fn target() -> Target {
         let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::default(), Arc::new(|| {}), None);
         let id = SubscriptionId(1);

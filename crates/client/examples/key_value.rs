@@ -44,7 +44,7 @@ pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     a?;
     b?;
 
-    // A scan reads a range page by page, all of one view.
+    // A scan reads a range page by page. All pages show the keyspace at the same revision.
     let mut scan = users.scan(ScanRange { page: 2, ..ScanRange::default() });
     let mut names = Vec::new();
     while let Some(page) = scan.next_page().await? {

@@ -17,8 +17,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     let mut prices = client.subscribe("prices.*").await?;
 
-    // A publisher gathers messages into batches: full ones go out immediately, others within 250 µs. It waits only for
-    // backpressure.
+    // A publisher gathers messages into batches. It sends full batches immediately, and others within 250 µs. A publish
+    // waits only for backpressure.
     let publisher = client.publisher("prices.gold", PublisherOptions::default())?;
     for price in 0..1000_u32 {
         publisher.publish(&price.to_le_bytes()).await?;
@@ -36,14 +36,14 @@ pub async fn run(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
                     seen += 1;
                 }
             }
-            // Messages are not stored. A slow subscriber, or one that lost its connection, is notified where messages
-            // are missing.
+            // Messages are not stored. A subscriber that was slow or lost its connection gets a notice at the point
+            // where messages are missing.
             Delivered::Dropped(messages) => return Err(format!("{messages} messages were dropped").into()),
             Delivered::Gap => return Err("the connection was lost".into()),
         }
     }
 
-    // Request and reply: members of a queue group share the requests.
+    // Request and reply: each request goes to one member of the queue group.
     let mut requests = client.subscribe("time.now").await?;
     let server = client.clone();
     let answering = tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Cost of a client's telemetry: gets from a cache with and without it, in turns.
-//! `cargo run --release -p thalweg-client --example telemetry_cost -- 127.0.0.1:7071`
+//! Cost of a client's telemetry: rounds of gets from a cache, with telemetry and without it in turns. `cargo run
+//! --release -p thalweg-client --example telemetry_cost -- 127.0.0.1:7071`
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use thalweg_client::{Client, Endpoint, Options};
 
-/// Pairs of rounds, one with telemetry and one without.
+/// Number of pairs of rounds. Each pair has one round with telemetry and one without.
 const PAIRS: usize = 20;
-/// Gets of a round, one after the other.
+/// Number of gets of a round, sent one after the other.
 const GETS: u32 = 20_000;
 
 #[tokio::main(flavor = "current_thread")]
@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut differences = Vec::new();
     for pair in 0..PAIRS {
         let mut times = [0.0; 2];
-        // The order changes, so that a drift of the machine affects both equally.
+        // The order of the two rounds alternates, so that a drift of the machine's speed affects both equally.
         for turn in 0..2 {
             let is_on = (pair + turn) % 2 == 0;
             client.set_telemetry(is_on);

@@ -30,7 +30,8 @@ impl Backoff {
     pub(crate) fn next(&mut self) -> Duration {
         let full = self.retries.base.saturating_mul(1 << self.tried.min(20)).min(self.retries.max);
         self.tried = self.tried.saturating_add(1);
-        // A xorshift generator suffices to spread clients that lost their connection at the same time.
+        // A xorshift generator is good enough here: it only has to give different pauses to clients that lost their
+        // connections at the same time.
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
         self.seed ^= self.seed << 17;

@@ -1,12 +1,12 @@
 //! Handles of caches, which hold entries in the server's memory only, up to a bound, and never log them.
 //!
-//! Owns: `Cache` with its requests, and the id that the server's present run has given to the cache. Does not own:
-//! caches spread over several nodes (`spread_cache`), connections and retries (`client`, `pool`), or the table of
-//! resolved names (`names`).
+//! Owns: `Cache` with its requests, and the cache's id in the present run of the server. Does not own: caches spread
+//! over several nodes (`spread_cache`), connections and retries (`client`, `pool`), or the table of resolved names
+//! (`names`).
 //!
-//! The id of a cache is valid for one run of the server, from its start to its stop. The client sends a
-//! request only to the run from which it got the id. If the server has restarted since, the client requests
-//! the id again, which also creates the cache again, empty.
+//! The id of a cache is valid for one run of the server, from its start to its stop. The client sends a request with an
+//! id only to the run that assigned the id. If the server has restarted since, the client asks for the cache's id again
+//! by name. This also creates the cache again, empty.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -67,8 +67,9 @@ impl Client {
         self.cache_with(name, CacheCreate::IfMissing, 0)
     }
 
-    /// Returns a handle of the cache with this name, like [`cache`](Self::cache). `create` states whether the
-    /// first use creates a missing cache, and with which capacity in bytes (0 for the server's default).
+    /// Returns a handle of the cache with this name, like [`cache`](Self::cache). `create` states if the first use
+    /// creates a missing cache. `max_bytes` is the capacity in bytes of a cache that is created; 0 selects the server's
+    /// default.
     #[must_use]
     pub fn cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> Cache {
         let (client, name) = (self.clone(), name.into());
@@ -100,7 +101,7 @@ impl Cache {
         *self.0.id.lock().unwrap_or_else(PoisonError::into_inner) = id;
     }
 
-    /// Opens the cache now, instead of at its first use. Returns true if the call created the cache, and the
+    /// Opens the cache now instead of at its first use. Returns true if this call created the cache. Also returns the
     /// cache's capacity in bytes.
     pub async fn open(&self) -> Result<(bool, u64), Error> {
         let Inner { client, name, create, max_bytes, .. } = &*self.0;
@@ -108,8 +109,8 @@ impl Cache {
             let run = client.run();
             let open = wire::OpenCache { create: *create, max_bytes: *max_bytes, name };
             let read = |frame: &SharedFrame| reply_of::<wire::CacheOpened>(frame);
-            // The id is only useful if the answering run is known. Without a connection, the next connection's run
-            // will answer.
+            // The id is useful only with the number of the run that assigned it. Without a connection, the number is
+            // not known yet: the run of the next connection will answer.
             let how = RequestOptions {
                 run,
                 retry_safety: RetrySafety::Never,

@@ -1,13 +1,13 @@
-//! Task of one channel: it reads frames and passes them to their receivers, writes the frames of callers, and
-//! keeps the connection alive. A channel is one ordered stream of frames between client and server.
+//! Task of one channel. It reads frames and passes them to their receivers, writes the frames of callers, and keeps the
+//! connection alive. A channel is one ordered stream of frames between client and server.
 //!
 //! Owns: the order of these steps, and the receiver of each frame. Does not own the tables of requests and
 //! subscriptions (`link`), nor the steps after the connection is lost (`pool`).
 //!
-//! In each turn the task reads all available bytes and passes the frames on, then writes the frames that callers have
-//! staged in the meantime. If other callers are likely to stage more (several requests are in progress, and this turn
-//! was not delayed already), the task first yields to all tasks that are ready to run, so that their requests share
-//! one write.
+//! In each turn the task reads all available bytes and passes the frames on. Then it writes the frames that callers
+//! have staged in the meantime. If other callers are likely to stage more frames, the task first yields to all tasks
+//! that are ready to run, so that their requests share one write. This is likely if several requests are in progress
+//! and the turn was not delayed already.
 
 use std::{
     future::{Future, poll_fn},
@@ -126,7 +126,7 @@ impl Task {
             let wait = match self.alive.due_action(now) {
                 KeepAliveAction::PeerLost => return Err(Lost::Silent),
                 KeepAliveAction::Ping => {
-                    // The link numbers its pings from 1, so the answer to this one wakes no waiter.
+                    // The link numbers its own pings from 1, so the answer to this ping, number 0, wakes no caller.
                     self.link.stage_control(&Ping { token: 0 });
                     self.alive.sent(now);
                     continue;
@@ -161,7 +161,7 @@ impl Task {
                 Poll::Pending => Poll::Pending,
             }
         });
-        // If the time is not sufficient, the server finds the connection closed without a goodbye.
+        // If the time is not sufficient, the connection ends without a goodbye.
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, written).await;
     }
 }
@@ -209,7 +209,8 @@ fn route_to_receiver(link: &Link, frame: SharedFrame) -> Result<(), Lost> {
             },
             Route::Channel => return Ok(Some(frame)),
             Route::FailureWithoutId => return Ok(Some(frame)),
-            // `route` never answers a request with the start of a subscription, nor sends pushes to it.
+            // `route` never returns these two for a request: a request gets no start of a subscription and no pushed
+            // frames.
             Route::Begun(Waiter::Reply(_)) | Route::Ended(Waiter::Reply(_)) => {
                 return Err(RouteError::Unexpected { kind, id }.into());
             }
@@ -241,7 +242,8 @@ fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> 
     Ok(())
 }
 
-/// Passes a received batch of messages to several subscriptions of the channel, which share the same bytes.
+/// Passes a received batch of messages to the subscriptions of this channel that it is for. They share the bytes of the
+/// batch.
 fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     let Deliver { subscriptions, batch } = body_of(frame)?;
     let count = u64::from(Batch::decode(batch.0)?.count());
@@ -258,8 +260,8 @@ fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     handed.unwrap_or(Ok(()))
 }
 
-/// Returns the messages and bytes that a pushed frame counts against the credit of its subscription; `None`
-/// for kinds of frames that do not count.
+/// Returns the numbers of messages and bytes by which a pushed frame uses the credit of its subscription; `None` for
+/// kinds of frames that use none.
 fn counted(kind: Kind, frame: &SharedFrame) -> Result<Option<Permit>, Lost> {
     Ok(Some(match kind {
         Kind::Tailed => count_runs(&body_of::<Tailed<'_>>(frame)?.runs),

@@ -3,15 +3,16 @@
 //! Owns: [`Client`], timeouts, and the decision to retry a request. Does not own the requests: each area has its
 //! module.
 //!
-//! The client retries a request if the server or the connection failed in a way that may pass (class
-//! *retry*), and either the request had no effect or sending it twice does no harm. Reads do no harm. Puts
-//! and deletes without conditions do none if no other client writes their keys, which the option `repeat_puts`
-//! states. A commit with conditions may already have been carried out, and would then fail because of its own
-//! first execution. In these cases the caller gets an error with unknown effect.
+//! The client retries a request if the server or the connection failed in a way that may pass (class *retry*), and one
+//! of two conditions holds: the request had no effect, or sending it twice does no harm. Sending reads twice does no
+//! harm. For puts and deletes without conditions this is true if no other client writes their keys; the application
+//! states this with the option `repeat_puts`. The server may already have carried out a commit with conditions. A
+//! repetition would then fail because of the first execution, so the client does not repeat the commit, and returns an
+//! error with unknown effect.
 //!
-//! In a cluster, writes ask for a redirect to the leader. While a new leader is found, requests without an effect are
-//! retried until their timeout, whatever the maximum number of retries. Requests that only one member can answer wait
-//! for a connection no longer than an attempt to connect takes.
+//! In a cluster, the client asks for a redirect to the leader with each write. While it searches for a new leader, it
+//! retries requests without an effect until their timeout, without a maximum number of retries. A request that only one
+//! member can answer waits for a connection only until the current attempt to connect has failed.
 
 use std::{
     pin::pin,
@@ -42,8 +43,8 @@ use crate::{
 /// Longest pause before a request is retried while the client searches for the leader.
 const LEADER_PAUSE: Duration = Duration::from_millis(50);
 
-/// A client of a server, or of a cluster. Cheap to clone. Its connections end when the last clone, and the last handle
-/// made from a clone, are dropped.
+/// A client of a server, or of a cluster. Cheap to clone. Its connections end when all clones, and all handles made
+/// from them, are dropped.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,9 +64,9 @@ pub struct Client {
     timeout: Option<Duration>,
     level: Level,
     read_level: Option<ReadLevel>,
-    /// Name of the requests in the server's logs.
+    /// Name that the server writes to its log lines about this client's requests.
     trace: Option<Arc<str>>,
-    /// Connections to the only member of the cluster that can answer the requests of this client.
+    /// Connections to one member of the cluster, if only this member can answer the requests of this client.
     member: Option<Arc<MemberPool>>,
 }
 
@@ -81,14 +82,14 @@ struct Inner {
     telemetry: Telemetry,
 }
 
-/// Effect of sending a request twice, which decides whether the client retries it.
+/// Effect of sending a request twice. The client decides by it if it retries the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetrySafety {
     /// The request does no harm if it is sent twice.
     Harmless,
-    /// The request may do harm: the client retries it only if it had no effect.
+    /// A repetition may do harm, so the client retries the request only if it had no effect.
     IfNoEffect,
-    /// The client never retries the request; its caller may.
+    /// The client never retries the request. The caller of the client may retry it.
     Never,
 }
 
@@ -99,13 +100,14 @@ pub(crate) struct RequestOptions {
     /// True if the request tells the server how long the client waits. This is useful if the server may have
     /// to wait.
     pub send_timeout: bool,
-    /// Time added to the client's timeout, for requests for which the server waits by design.
+    /// Time that is added to the client's timeout because the server waits by design before it answers, such as for new
+    /// records.
     pub extra_time: Duration,
     /// Number of the server run (from start to stop) for which the request is valid; `None` for any run.
     pub run: Run,
-    /// Number of the server's data for which the request is valid (`Directory::data`); `None` for any data.
+    /// Client's number for the server's data for which the request is valid (`Directory::data`); `None` for any data.
     pub data: Option<u32>,
-    /// Node of a cluster that should get the request.
+    /// Node of a cluster to which the client sends the request.
     pub target: Target,
 }
 
@@ -130,13 +132,13 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Connects to a server, or to a cluster of which the seeds are members. The client restores connections that are
-    /// lost later in the background; if the first attempt fails with all seeds, this call returns the error.
+    /// Connects to a server, or to a cluster that has the seeds as members. If the first attempt fails with all seeds,
+    /// returns the error. If a connection is lost later, the client restores it in the background.
     ///
-    /// In a cluster, the client learns the other members and the leader from any of them. Its connections lead to the
-    /// leader, and move when another node leads. The transport and the trust of the first seed hold for all members,
-    /// and so does the server name, if it is set. If the client cannot reach the leader, it works through another
-    /// member.
+    /// In a cluster, the client learns the other members and the leader from any seed. It connects to the leader, and
+    /// moves its connections when another node becomes the leader. If the client cannot reach the leader, it sends its
+    /// requests through another member. The client uses the transport, the trust and, if set, the server name of the
+    /// first seed for all members.
     pub async fn connect(seeds: impl Into<Seeds>, options: Options) -> Result<Self, ConnectError> {
         let options = Arc::new(options.bounded());
         let directory = Arc::new(Directory::new(seeds.into()));
@@ -151,9 +153,9 @@ impl Client {
         Ok(Self { inner, timeout, level: Level(None), read_level, trace: None, member: None })
     }
 
-    /// Returns the same client with another timeout for each request, retries included; `None` waits forever.
-    /// The client sends the timeout to the server for requests that may wait there, so that the server does
-    /// not begin requests that the client has given up.
+    /// Returns the same client with another timeout for each request, retries included; `None` waits forever. With
+    /// requests for which the server may have to wait, the client also sends the timeout. The server then does not
+    /// begin requests that the client has already given up.
     #[must_use]
     pub fn timeout(&self, timeout: Option<Duration>) -> Self {
         Self { timeout, ..self.clone() }
@@ -166,19 +168,20 @@ impl Client {
         Self { level: Level(Some(level)), ..self.clone() }
     }
 
-    /// Returns the same client with another level for its reads: the age of the data that a node of a cluster may show.
-    /// The default is the server's default level, which is [`ReadLevel::Linearizable`] unless it is configured. At
-    /// [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`] any node can answer: see [`Options::reads`]. Subscriptions begin
-    /// at this level; when they resume on another node, they first wait until it has all that the former one had.
+    /// Returns the same client with another level for its reads. The level limits the age of the data that a node of a
+    /// cluster may return. The default is the server's default level, which is [`ReadLevel::Linearizable`] unless the
+    /// server is configured otherwise. At [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`] any node can answer: see
+    /// [`Options::reads`]. Subscriptions begin at this level. A subscription that resumes on another node first waits
+    /// until that node has all data that the former node had.
     #[must_use]
     pub fn read_level(&self, level: ReadLevel) -> Self {
         Self { read_level: Some(level), ..self.clone() }
     }
 
     /// Returns the same client whose requests carry a name, such as the id of the job or the web request that causes
-    /// them. The server writes the name to its log lines about them, and their failures state it. Names longer than 64
-    /// bytes are truncated; an empty name is none. Subscriptions and publishers send no names. The name makes each
-    /// request longer by the length of the name and 4 bytes.
+    /// them. The server writes the name to its log lines about these requests, and their failures state the name. Names
+    /// longer than 64 bytes are truncated; an empty name means no name. Subscriptions and publishers send no names. The
+    /// name makes each request longer by the length of the name and 4 bytes.
     #[must_use]
     pub fn trace(&self, name: &str) -> Self {
         Self { trace: (!name.is_empty()).then(|| name.into()), ..self.clone() }
@@ -199,14 +202,14 @@ impl Client {
         self.inner.pool.failures_without_id() + nearest
     }
 
-    /// Returns the counts and times of the requests that ended while [telemetry](Options::telemetry) was on, of this
-    /// client and its clones together.
+    /// Returns the counts and times of the requests of this client and all its clones. Counts only requests that ended
+    /// while [telemetry](Options::telemetry) was on.
     #[must_use]
     pub fn telemetry(&self) -> ClientTelemetry {
         self.inner.telemetry.read()
     }
 
-    /// Switches the telemetry of this client and its clones on or off. The counts stay.
+    /// Switches the telemetry of this client and its clones on or off. Switching does not reset the counts.
     pub fn set_telemetry(&self, is_on: bool) {
         self.inner.telemetry.switch(is_on);
     }
@@ -221,7 +224,7 @@ impl Client {
         Ok(began.elapsed())
     }
 
-    /// Closes all connections of this client: writes the staged frames, then sends the server a goodbye.
+    /// Closes all connections of this client and its clones: writes the staged frames, then sends the server a goodbye.
     /// Requests in progress fail with [`Lost`](crate::Error::Lost).
     pub async fn close(self) {
         let members = self.inner.members.close();
@@ -253,12 +256,12 @@ impl Client {
         self.inner.pool.pin()
     }
 
-    /// Returns the connections of requests that any node answers.
+    /// Returns the pool for requests that any node can answer.
     pub(crate) fn pool(&self) -> &Pool {
         &self.inner.pool
     }
 
-    /// Number of the server run that the next request will probably reach.
+    /// Number of the server run (from start to stop) that the next request will probably reach.
     pub(crate) fn run(&self) -> Run {
         self.pool_for(Target::Connected).next_link().run()
     }
@@ -267,14 +270,14 @@ impl Client {
         &self.inner.directory
     }
 
-    /// Returns the same client, whose requests for the [connected](Target::Connected) node go to this member instead.
+    /// Returns a client whose requests to the [connected](Target::Connected) node go to the given member instead.
     pub(crate) fn at_member(&self, node: u64) -> Result<Self, Error> {
         let Inner { members, directory, options, .. } = &*self.inner;
         let member = members.get(node, directory, options).ok_or(Error::Closed)?;
         Ok(Self { member: Some(member), ..self.clone() })
     }
 
-    /// Drops the connections to single nodes that are not among these members.
+    /// Drops the connections to single nodes, except those to these members.
     pub(crate) fn keep_members(&self, members: &[u64]) {
         self.inner.members.retain(members);
     }
@@ -330,7 +333,8 @@ impl Client {
             if !may || !passes || is_final_retry_error(&error) {
                 return Err(final_error(how, error));
             }
-            // From here on the connection may move, and the request should not miss it.
+            // Registers for `moved` before the pause: if the connections move to another node from here on, the pause
+            // ends early.
             let mut moved = pin!(self.inner.pool.moved().notified());
             moved.as_mut().enable();
             let looks = self.looks_for_leader(&error);
@@ -347,8 +351,8 @@ impl Client {
         }
     }
 
-    /// Updates the client's knowledge of the leader from an error. Returns true if the client must retry the request
-    /// until its timeout, because the cluster elects, or has elected, another leader.
+    /// Updates the client's knowledge of the leader from an error. Returns true if the error says that the cluster has
+    /// no leader or another one. The client then retries the request until its timeout.
     fn looks_for_leader(&self, error: &Error) -> bool {
         let directory = &self.inner.directory;
         let Some(failure) = error.failure() else { return false };
@@ -357,7 +361,8 @@ impl Client {
                 let term = failure.detail("term").unwrap_or(0);
                 match (&failure.leader, failure.detail("leader")) {
                     (Some(address), Some(node)) => directory.learn_leader(node, address, term),
-                    // The server does not know where the leader serves clients. Until it does, it passes writes on.
+                    // The answering server does not know the leader's address for clients. Until it does, it forwards
+                    // writes to the leader itself.
                     _ => directory.forget_leader(term),
                 }
                 true
@@ -382,7 +387,7 @@ impl Client {
         self.call(how, |out, id, fields| Ok(frame.encode_with(out, id, fields)?), read).await
     }
 
-    /// Returns the connections for a request.
+    /// Returns the pool whose connections a request with this target uses.
     fn pool_for(&self, target: Target) -> &Pool {
         if let Some(member) = self.member.as_ref().filter(|_| target == Target::Connected) {
             return &member.pool;
@@ -405,7 +410,8 @@ impl Client {
         let read = self.read_level.filter(|_| how.target != Target::Connected);
         let check = |parameters: &SessionParameters| match how.run {
             Some(run) if run != parameters.run => Err(StageError::OtherRun),
-            // A connection to a server with other data raises the number before a request can be staged on it.
+            // When the client connects to a server with other data, it raises the number before any request can be
+            // staged on that connection.
             _ if directory.has_other_data(how.data) => Err(StageError::OtherData),
             _ => Ok(()),
         };
@@ -426,8 +432,8 @@ impl Client {
         clock.within(Effect::Unknown, Pending::new(link, staged).reply()).await
     }
 
-    /// Returns the error of a request that only one member can answer, if an attempt to connect to it has failed with
-    /// `why`.
+    /// Returns [`Error::NodeAway`] if only one member can answer the request, and an attempt to connect to this member
+    /// has failed with `why`. Otherwise `None`.
     fn away(&self, target: Target, why: &Arc<ConnectError>) -> Option<Error> {
         let member = self.member.as_ref().filter(|_| target == Target::Connected)?;
         let is_first_attempt = matches!(**why, ConnectError::NotYet);
@@ -435,7 +441,8 @@ impl Client {
     }
 }
 
-/// Returns the error of a request that is not retried: a write that may have happened has an error of its own.
+/// Returns the error for a request that the client does not retry. If the request is a write that the server may have
+/// carried out, this is [`Error::OutcomeUnknown`] with the error as its cause.
 fn final_error(how: RequestOptions, error: Error) -> Error {
     let is_unknown = error.effect() == Effect::Unknown && !matches!(error, Error::Protocol(_));
     match how.retry_safety {
@@ -446,8 +453,8 @@ fn final_error(how: RequestOptions, error: Error) -> Error {
     }
 }
 
-/// Returns true for errors that the server classifies as *retry* although they are the actual answer to the
-/// request, such as a condition that failed. The client does not retry the request then.
+/// Returns true for errors that are the answer to the request, such as a condition that failed, although the server
+/// classifies them as *retry*. The client does not retry the request then.
 fn is_final_retry_error(error: &Error) -> bool {
     let answers = ["timeout", "request_timed_out", "no_responders", "responders_overloaded", "condition_failed"];
     answers.contains(&error.code_text())
@@ -473,8 +480,7 @@ impl Clock {
         self.remaining().map(|left| u64::try_from(left.as_micros()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Returns the result of `work`, or a timeout error with this `effect` if the deadline passes before
-    /// `work` ends.
+    /// Returns the result of `work`. If the deadline passes first, returns a timeout error that states `effect`.
     pub(crate) async fn within<T>(
         &self,
         effect: Effect,

@@ -1,11 +1,11 @@
-//! Watches of the cluster: the client receives the events of the cluster as the connected node sees them.
+//! Watches of the cluster. A watch returns the events of the cluster as the connected node sees them.
 //!
 //! Owns: the position in the node's events, also after lost connections, and the types of the events. Does not own: the
-//! detection of events and the bound on those that are kept, which are the node's.
+//! detection of events, and the number of past events that are kept. The node decides both.
 //!
-//! Events have numbers that belong to one run of one node. If the client is connected to another node, or the node has
-//! restarted, the watch cannot continue after its last event. It then reports a gap, and continues with all events that
-//! the node keeps.
+//! Each event has a number, which is meaningful only within one run of one node. If the client connects to another
+//! node, or the node restarts, the watch cannot continue after its last event. It then reports a gap, and continues
+//! with all events that the node keeps.
 
 use std::collections::VecDeque;
 
@@ -28,27 +28,27 @@ pub enum EventsFrom {
     Next,
     /// The watch begins with all events that the node keeps: its last 1,024.
     Kept,
-    /// The watch continues at the position of an earlier one.
+    /// The watch continues at the position of an earlier watch.
     Position(EventPosition),
 }
 
-/// Position in the events of one run of a node.
+/// Position in the events of one run (from start to stop) of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventPosition {
     /// Number of the run to which the sequence number belongs. A node chooses another number at each start.
     pub run: u64,
-    /// Sequence number of the last event; 0 for none.
+    /// Sequence number of the last event that the application received; 0 if it received none.
     pub after: u64,
 }
 
-/// Change in a cluster. Nodes are given by their ids.
+/// A change in a cluster. Each number in a variant is the id of a node, unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClusterChange {
-    /// Another node leads than before, or none.
+    /// The cluster has another leader than before, or has lost its leader.
     Leader {
-        /// The new leader.
+        /// Id of the new leader; `None` if the cluster has lost its leader.
         leader: Option<u64>,
-        /// Term of the leader.
+        /// Consensus term to which this change belongs.
         term: u64,
     },
     /// A node became a member, as a learner.
@@ -57,20 +57,20 @@ pub enum ClusterChange {
     Promoted(u64),
     /// A member was removed.
     Removed(u64),
-    /// A member is heard again.
+    /// The reporting node receives frames again from a member that was silent.
     Alive(u64),
     /// A member has been silent for longer than usual.
     Suspect(u64),
-    /// A member counts as failed.
+    /// The reporting node treats a member as failed.
     Down(u64),
-    /// A replica lacks many entries or bytes.
+    /// A member's replica lacks many log entries or bytes.
     Lagging(u64),
-    /// A replica has been behind for a long time.
+    /// A member's replica has been behind for a long time.
     Stale(u64),
-    /// A replica keeps up again: it is neither lagging nor stale.
+    /// A member's replica keeps up again: it is neither lagging nor stale.
     CaughtUp(u64),
-    /// The node that reports the change has stopped serving, because its state differs from those of half of the
-    /// members or more, and no majority has equal states.
+    /// The node that reports the change has stopped serving, because its state differs from those of at least half of
+    /// the members and no majority has equal states.
     Undecided(u64),
     /// A change that this version of the client does not know.
     Other {
@@ -144,8 +144,9 @@ pub enum ClusterUpdate {
     Event(ClusterEvent),
     /// This number of events is missing here, because the node did not keep them until the client was ready for them.
     Missed(u64),
-    /// The events that follow are those of another node, or of the same node after a restart: all that it keeps. Events
-    /// may be missing here, and changes that were returned before may follow again, with other numbers.
+    /// The following events are those of another node, or of the same node after a restart: all that this node keeps.
+    /// Some events may be missing here. Other changes that the watch has already returned may appear again, with other
+    /// numbers.
     Gap,
 }
 
@@ -172,12 +173,13 @@ impl Client {
 
 #[derive(Debug)]
 struct EventSource {
-    /// Run to which `after` belongs; `None` before the first reply, unless the caller has stated one.
+    /// Run to which the sequence number `after` belongs; `None` before the first reply, unless the caller of the watch
+    /// has stated a run.
     run: Option<u64>,
-    /// Sequence number of the last event that was returned; `None` before the first reply to a watch that begins with
-    /// the next event.
+    /// Sequence number of the last event that the watch returned. `None` before the first reply, if the watch begins
+    /// with the next event.
     after: Option<u64>,
-    /// Items that have arrived and were not returned yet: those of one frame.
+    /// Events of one frame that have arrived and that the watch has not returned yet.
     ready: VecDeque<ClusterUpdate>,
 }
 
@@ -197,7 +199,7 @@ impl Source for EventSource {
 }
 
 impl EventSource {
-    /// Takes over the events of a frame.
+    /// Stores the events of a frame, to return them one by one.
     fn take(&mut self, frame: &SharedFrame) -> Result<(), Error> {
         let wire::ClusterEvents { missed, events } = reply_of(frame)?;
         self.ready.extend((missed > 0).then_some(ClusterUpdate::Missed(missed)));
@@ -222,19 +224,20 @@ impl EventSource {
     }
 }
 
-/// Receives the events of the cluster as they happen. The watch resumes after a lost connection, and reports where
-/// events may be missing.
+/// Receives the events of the cluster as they happen. The watch resumes after a lost connection, and returns an item at
+/// each point where events may be missing.
 #[derive(Debug)]
 pub struct ClusterWatch {
     feed: Feed<EventSource>,
 }
 
 impl ClusterWatch {
-    /// Waits for the next event, or for the report that events may be missing; `None` if the watch has ended. Cancel
+    /// Waits for the next event, or for an item that reports missing events; `None` if the watch has ended. Cancel
     /// safe.
     pub async fn next(&mut self) -> Result<Option<ClusterUpdate>, Error> {
         loop {
-            // The connection is only asked for more once these are taken, so the watch resumes after the last of them.
+            // The connection is asked for more only after these items are returned. If it is lost, the watch therefore
+            // resumes after the last of them.
             if let Some(update) = self.feed.source.next_ready() {
                 return Ok(Some(update));
             }

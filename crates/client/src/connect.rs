@@ -1,7 +1,7 @@
 //! Setup of a connection: dialling, the handshake (the client's hello and the server's welcome), and opening
 //! further channels.
 //!
-//! Owns: the start of a connection. Does not own the times of the attempts to connect (`pool`).
+//! Owns: the start of a connection. Does not own the schedule of the attempts to connect (`pool`).
 
 use std::{
     future::poll_fn,
@@ -30,16 +30,16 @@ pub(crate) struct Connected {
     pub limits: SessionParameters,
     pub keep_alive: Duration,
     pub server: ServerInfo,
-    /// Members of the server's cluster; `None` if it runs alone.
+    /// Members of the server's cluster; `None` if the server runs alone or was not asked.
     pub members: Option<ClusterMembers>,
-    /// Shortest round trip of the requests for the members.
+    /// Shortest round trip of the requests that asked the server for the members.
     pub round_trip: Duration,
 }
 
 /// Facts that a server states about itself in its welcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
-    /// Version of the server, for people.
+    /// Version of the server, for display.
     pub version: String,
     /// Id of the node.
     pub node: u64,
@@ -54,7 +54,8 @@ pub struct ServerInfo {
 }
 
 /// Dials and performs the handshake within the options' connect timeout. Then opens further channels if the transport
-/// supports several. Asks a member of a cluster `asks` times for the list of members, and measures the round trip.
+/// supports several. If the server is a member of a cluster, asks it `asks` times for the list of members, and measures
+/// the round trips.
 pub(crate) async fn connect(
     dialer: &Dialer,
     endpoint: &Endpoint,
@@ -167,7 +168,8 @@ fn welcome(frame: &SharedFrame, options: &Options) -> Result<(SessionParameters,
         Some(Kind::Welcome) => {}
         Some(Kind::Goodbye) => return Err(ConnectError::Lost(goodbye(frame)?)),
         _ => {
-            // Decoding reports what is wrong if the bytes are not a frame of a server at all.
+            // Decodes the frame as one of a server. If the other side is no Thalweg server, the decoder's error says
+            // what is wrong with the bytes.
             ServerFrame::decode(frame.raw()).map_err(malformed)?;
             return Err(ConnectError::Handshake(HandshakeError::NotHello { kind: frame.header.kind }));
         }

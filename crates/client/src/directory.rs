@@ -1,13 +1,12 @@
 //! The client's knowledge of the servers: the seeds that the application named, and the members of their cluster.
 //!
 //! Owns: the addresses to which the client may connect, and the leader as far as the client knows it. Does not own:
-//! connections (`pool`), nor the requests by which the client learns (`connect`, `client`).
+//! connections (`pool`), nor the requests that ask servers for the members and the leader (`connect`, `client`).
 //!
-//! Invariants: knowledge of a lower term never replaces that of a higher one in the same cluster. A node that
-//! belongs to another cluster than the one that the client knew, such as a restored one, makes the client forget
-//! all of that one. Writes ask for a redirect only while the leader is known and the client has not failed to
-//! connect to it: otherwise the server passes them on, so a client that cannot reach the leader works through
-//! another member.
+//! Invariants: within one cluster, knowledge from a lower term never replaces knowledge from a higher term. If the
+//! client connects to a node of another cluster, such as a restored one, it forgets all that it knew about the former
+//! cluster. Writes ask for a redirect only while the client knows the leader and has not failed to connect to it.
+//! Otherwise the server forwards the writes, so a client that cannot reach the leader works through another member.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -20,8 +19,8 @@ use tokio::sync::watch;
 
 use crate::membership::{ClusterMember, ClusterMembers};
 
-/// Servers to which a client may connect at first. Several are members of one cluster: the client learns the other
-/// members from any of them.
+/// Servers to which a client may connect at first. All seeds must be members of one cluster. The client learns the
+/// other members from any of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seeds(Vec<Endpoint>);
 
@@ -49,29 +48,30 @@ pub(crate) struct Directory {
     seeds: Vec<Endpoint>,
     known: Mutex<DirectoryState>,
     redirects: AtomicBool,
-    /// Counts the servers with other data than the one before.
+    /// Number of times that the client connected to a server with other data than the previous server.
     data: AtomicU32,
-    /// Counts the changes after which a connection may have to move.
+    /// Number of changes after which a connection may have to move to another node.
     version: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct DirectoryState {
     members: Vec<ClusterMember>,
-    /// Ids of the members in order. The list is replaced only when the members change.
+    /// Ids of the members in ascending order. The list is replaced only when the set of members changes.
     ids: Arc<[u64]>,
     /// Id and address of the leader.
     leader: Option<(u64, String)>,
     term: u64,
-    /// Owner of the data; `None` if no node has stated it.
+    /// Owner of the server's data; `None` if no node has stated it yet.
     owner: Option<DataOwner>,
     /// Leader to which this client failed to connect.
     unreachable: Option<u64>,
-    /// Node that gave no answer, or that knows no leader, so the client asks another one about the leader.
+    /// Node that gave no answer, or that knows no leader. The client asks another node for the leader then.
     doubted: Option<u64>,
 }
 
-/// Cluster or single node that has the data. Its ids never stand for other objects later.
+/// Cluster or single node to which the server's data belongs. Within one owner's data, an id always stands for the same
+/// keyspace, stream or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DataOwner {
     Cluster(ClusterId),
@@ -104,7 +104,7 @@ impl Directory {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a receiver that reports changes after which a connection may have to move.
+    /// Returns a receiver that is notified of each change after which a connection may have to move to another node.
     pub(crate) fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
     }
@@ -120,19 +120,19 @@ impl Directory {
         self.redirects.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of the server's data, to which the ids of keyspaces, streams and groups belong. It rises when
-    /// the client connects to a server with other data, such as one that was restored: there the ids may be those of
-    /// other objects.
+    /// Returns the client's number for the server's present data. Ids of keyspaces, streams and groups belong to the
+    /// data with this number. The number rises when the client connects to a server with other data, such as a restored
+    /// one, because an id may stand for another object there.
     pub(crate) fn data(&self) -> u32 {
         self.data.load(Ordering::Acquire)
     }
 
-    /// Returns true if the server's data has another number than `data`; `None` stands for any data.
+    /// Returns true if the number of the server's present data differs from `data`; `None` stands for any data.
     pub(crate) fn has_other_data(&self, data: Option<u32>) -> bool {
         data.is_some_and(|data| data != self.data())
     }
 
-    /// Notes a connection to a server without a cluster.
+    /// Records a connection to a server that has no cluster.
     pub(crate) fn note_single(&self, node: u64) {
         self.note_owner(&mut self.lock(), DataOwner::Node(node));
     }
@@ -143,8 +143,8 @@ impl Directory {
         }
     }
 
-    /// Takes over the knowledge of a node, unless it is older than the client's. The terms of two clusters cannot be
-    /// compared, so that of another cluster always replaces the client's.
+    /// Takes over what a node knows about its cluster, unless the client's knowledge is newer (has a higher term).
+    /// Terms of two clusters cannot be compared, so knowledge about another cluster always replaces the client's.
     pub(crate) fn learn(&self, members: &ClusterMembers) {
         self.change(|known| {
             if let Some(cluster) = members.cluster {
@@ -159,14 +159,14 @@ impl Directory {
                 let address = &members.find(leader)?.address;
                 (!address.is_empty()).then(|| (leader, address.clone()))
             });
-            // A node that has not heard of the leader of its term knows less than the client.
+            // A node may not have heard of the leader of its term. If the client knows that leader, it keeps it.
             let leader = if members.term == known.term { leader.or_else(|| known.leader.clone()) } else { leader };
             known.set_members(&members.members);
             known.set_leader(leader, members.term)
         });
     }
 
-    /// Takes over the leader that a redirect names.
+    /// Takes over the leader that a redirect states, unless the client knows a higher term.
     pub(crate) fn learn_leader(&self, leader: u64, address: &str, term: u64) {
         self.change(|known| match term >= known.term {
             true => known.set_leader(Some((leader, address.to_owned())), term),
@@ -174,12 +174,13 @@ impl Directory {
         });
     }
 
-    /// Forgets the leader, because a node knows of another one without its address.
+    /// Forgets the leader. Called when a server refuses a write because another node leads, and does not know that
+    /// node's address.
     pub(crate) fn forget_leader(&self, term: u64) {
         self.change(|known| known.set_leader(None, term.max(known.term)));
     }
 
-    /// Notes that the client could not connect to the leader.
+    /// Records that the client could not connect to this node as the leader.
     pub(crate) fn cannot_reach(&self, node: u64) {
         self.change(|known| {
             known.unreachable = Some(node);
@@ -187,7 +188,7 @@ impl Directory {
         });
     }
 
-    /// Notes that the client has a connection to a node.
+    /// Records that the client has a connection to this node.
     pub(crate) fn reached(&self, node: u64) {
         self.change(|known| {
             known.unreachable = known.unreachable.filter(|unreachable| *unreachable != node);
@@ -195,7 +196,7 @@ impl Directory {
         });
     }
 
-    /// Notes that a node gave no answer, or that it knows no leader.
+    /// Records that this node gave no answer, or that it knows no leader.
     pub(crate) fn doubt(&self, node: u64) {
         self.change(|known| {
             let is_new = known.doubted != Some(node);
@@ -204,7 +205,7 @@ impl Directory {
         });
     }
 
-    /// Returns true if a node is in doubt, and ends the doubt.
+    /// Returns true if [`doubt`](Self::doubt) recorded this node, and removes the record.
     pub(crate) fn take_doubt(&self, node: u64) -> bool {
         let mut known = self.lock();
         let doubted = known.doubted == Some(node);
@@ -214,8 +215,8 @@ impl Directory {
         doubted
     }
 
-    /// Returns the ids of all members in order, whatever their health; none if the server runs alone, or if the client
-    /// does not know the members yet.
+    /// Returns the ids of all members in ascending order, also of failed members. Returns no ids if the server runs
+    /// alone, or if the client does not know the members yet.
     pub(crate) fn member_ids(&self) -> Arc<[u64]> {
         self.lock().ids.clone()
     }
@@ -236,12 +237,12 @@ impl Directory {
     }
 
     /// Returns all endpoints to which the client may connect, the most promising first: the leader, the members that
-    /// were alive, the others, and the seeds.
+    /// were last reported alive, the other members, and the seeds.
     pub(crate) fn candidates(&self) -> Vec<Endpoint> {
         self.candidates_but(None)
     }
 
-    /// Returns the [candidates](Self::candidates) without a member.
+    /// Returns the [candidates](Self::candidates) except the member `node`.
     pub(crate) fn candidates_but(&self, node: Option<u64>) -> Vec<Endpoint> {
         let known = self.lock();
         let is_other = |member: &&ClusterMember| Some(member.node.0) != node;
@@ -269,13 +270,14 @@ impl Directory {
 enum Change {
     /// Connections stay where they are.
     None,
-    /// A connection may have to move.
+    /// A connection may have to move to another node.
     Relevant,
 }
 
 impl DirectoryState {
-    /// Names the cluster as the owner of the data if the former owner is a node that was alone and is a member of the
-    /// cluster now. The node has founded the cluster and has kept its data, because a directory with data joins none.
+    /// Names the cluster as the owner of the data, if the former owner is a node that was alone and is now a member of
+    /// this cluster. Such a node has founded the cluster and has kept its data, because a node that has data cannot
+    /// join a cluster.
     fn note_founder(&mut self, cluster: ClusterId, members: &ClusterMembers) {
         if let Some(DataOwner::Node(node)) = self.owner
             && members.members.iter().any(|member| member.node.0 == node)
@@ -284,7 +286,7 @@ impl DirectoryState {
         }
     }
 
-    /// Forgets everything if the answering node belongs to another cluster than the one that is known.
+    /// Forgets everything about the known cluster if the answering node belongs to another cluster.
     fn enter(&mut self, cluster: ClusterId) {
         if self.owner.is_some_and(|owner| owner != DataOwner::Cluster(cluster)) {
             *self = Self { owner: self.owner, ..Self::default() };
@@ -402,7 +404,7 @@ mod tests {
         assert!(changes.has_changed().unwrap());
     }
 
-    /// The members of a restored cluster begin with low terms, and may be other nodes.
+    /// The members of a restored cluster begin with low terms, and may be other nodes than before.
     #[test]
     fn a_restored_cluster_replaces_the_former_one_whatever_its_term() {
         let directory = directory();
@@ -440,7 +442,7 @@ mod tests {
         assert_eq!(directory.data(), 3);
     }
 
-    /// `--cluster-init` keeps the data of a node that was alone. It is one of the members 1, 2 and 3 then.
+    /// `--cluster-init` keeps the data of a node that was alone. The node is then one of the members 1, 2 and 3.
     #[test]
     fn a_node_that_founds_a_cluster_keeps_its_ids() {
         for (alone, data) in [(2, 0), (9, 1)] {

@@ -1,7 +1,7 @@
 //! Errors of the client. Each error states its cause and the caller's next step.
 //!
 //! Owns: [`Error`] of requests and subscriptions, [`ConnectError`] of new clients, [`Lost`] of connections. Each
-//! implements [`Classified`]: retry, fix, or stop.
+//! implements [`Classified`], so a caller can learn its next step: retry, fix the request, or stop.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -34,21 +34,21 @@ pub enum Error {
         /// Effect of the request on the server: none, or unknown.
         effect: Effect,
     },
-    /// The server may or may not have carried out a write, and a repetition could carry it out twice. Read before you
-    /// repeat it.
+    /// The server may or may not have carried out a write, and a repetition could carry it out twice. Read the data
+    /// before you repeat the write.
     #[error("the write may or may not have happened, and was not repeated: {cause}")]
     OutcomeUnknown {
         /// The last error of the request.
         cause: Box<Self>,
     },
-    /// There was no connection during the whole time that the request could wait.
+    /// The client had no connection during the whole time that the request could wait.
     #[error("not connected: {why}")]
     NotConnected {
         /// Error of the last attempt to connect.
         why: Arc<ConnectError>,
     },
-    /// The member of the cluster that has the key of a [spread cache](crate::SpreadCache) cannot be reached. The keys
-    /// of the other members are available.
+    /// The client cannot reach the member of the cluster that has this key of a [spread cache](crate::SpreadCache).
+    /// Keys on other members are still available.
     #[error("node {node:016x} cannot be reached, and no other node has its part of the cache: {why}")]
     NodeAway {
         /// Id of the member.
@@ -56,18 +56,18 @@ pub enum Error {
         /// Error of the last attempt to connect to the member.
         why: Arc<ConnectError>,
     },
-    /// The server's frames violate the protocol.
+    /// The frames that the server sent violate the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(ProtocolError),
     /// The request cannot be sent.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The server has restarted since the client looked up an id that is valid only for one run of the
-    /// server, or it keeps restarting.
+    /// The server has restarted since the client looked up an id that is valid only for one run of the server. The
+    /// client looks the id up again, and returns this error only if the server keeps restarting.
     #[error("the server has restarted: try again")]
     OtherRun,
-    /// The server has other data than when the handle or subscription began: it was restored from a backup, or replaced
-    /// by another one. The ids that it had looked up may be those of other keyspaces or streams.
+    /// The server has other data than when the handle or subscription began, because it was restored from a backup or
+    /// replaced by another server. The ids that the client had looked up may stand for other keyspaces or streams now.
     #[error("the server has other data than before, because it was restored or replaced: begin again")]
     OtherData,
     /// The client has been closed.
@@ -99,11 +99,11 @@ pub struct Failure {
     pub message: String,
     /// Named figures that help the caller to recover, such as `next` or `revision`.
     pub details: Vec<(String, u64)>,
-    /// Name of the request in the server's logs, if the server states one: the name that
-    /// [`Client::trace`](crate::Client::trace) set, or the server's own if the server failed.
+    /// Name of the request in the server's logs; `None` if the server states none. It is the name that
+    /// [`Client::trace`](crate::Client::trace) set, or a name that the server chose because the server itself failed.
     pub trace: Option<String>,
-    /// Address at which the leader of the cluster serves the native protocol; only in `not_leader`, if the server knows
-    /// it.
+    /// Address at which the leader of the cluster serves the native protocol. Present only with the code `not_leader`,
+    /// and only if the server knows the address.
     pub leader: Option<String>,
 }
 
@@ -194,13 +194,13 @@ pub enum ProtocolError {
     /// A batch of messages is malformed, or its checksum does not match.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A reply has a kind that does not belong to the request.
+    /// A reply has a kind of frame that cannot answer the request.
     #[error("a request was answered with a frame of kind {kind:#06x}")]
     WrongReply {
         /// Kind of the frame, as its number in the protocol.
         kind: u16,
     },
-    /// The number of records in a frame is not the stated number, or a record does not decode.
+    /// A frame has another number of records than it states, or a record does not decode.
     #[error("the records from offset {first} on are malformed, or their number is not the stated one")]
     Records {
         /// Offset of the first record in the frame.
@@ -227,7 +227,7 @@ pub enum Lost {
     Goodbye {
         /// Reason that the server stated.
         reason: Reason,
-        /// Advice of the server: connect again, fix the cause, or stop.
+        /// Advice of the server to the client: connect again, fix the cause, or stop.
         class: Action,
         /// Message of the server for people.
         message: String,
@@ -300,7 +300,7 @@ pub enum ConnectError {
     /// No node has told the client the address at which this member serves the native protocol.
     #[error("the client does not know the address of the node")]
     NoAddress,
-    /// Another node than the wanted one answers at the address.
+    /// The node that answers at the address is not the wanted one.
     #[error("node {found:016x} answers at the address of the node")]
     OtherNode {
         /// Id of the node that answers.
@@ -322,7 +322,7 @@ classified!(ConnectError {
 });
 
 impl Error {
-    /// Effect of the request on the server: [`Effect::Unknown`] if it may have been carried out.
+    /// Effect of the request on the server: [`Effect::Unknown`] if the server may have carried out the request.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {
@@ -362,7 +362,7 @@ impl Error {
 
 classified!(
     /// The [`code`](Classified::code) of a [`Failure`] is always `failed`. [`Error::code_text`] returns the server's
-    /// code.
+    /// code instead.
     Error {
     Self::Failed(failure) => "failed", failure.action;
     Self::TimedOut { .. } => "timeout", Retry;

@@ -1,7 +1,7 @@
 //! Subscriptions as streams of the `futures` crates, for `select!`, combinators, and code that takes any stream.
 //!
-//! Owns: only the conversion to a stream. Each subscription owns its behaviour, including resuming after a
-//! lost connection.
+//! Owns: only the conversion to a stream. Each subscription owns its behaviour, for example how it resumes after a lost
+//! connection.
 
 use futures_util::stream::{Stream, unfold};
 

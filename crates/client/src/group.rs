@@ -40,13 +40,13 @@ pub struct Group(Arc<NamedObject>);
 pub struct PushOptions {
     /// Name of the member that receives.
     pub member: String,
-    /// Maximum number of records that the member may hold delivered and not yet acked or nacked; 0 selects
-    /// the server's default.
+    /// Maximum number of records that the member may hold, delivered but not yet acked or nacked; 0 selects the
+    /// server's default.
     pub held_records: u32,
-    /// Maximum number of bytes of records that the member may hold delivered and not yet acked or nacked; 0
-    /// selects the server's default.
+    /// Maximum number of bytes of records that the member may hold, delivered but not yet acked or nacked; 0 selects
+    /// the server's default.
     pub held_bytes: u64,
-    /// Choice of when records that the member has not acked or nacked are redelivered after the push ends.
+    /// Time at which the group redelivers records that the member has not acked or nacked when the push ends.
     pub release: Release,
     /// Numbers of records and bytes that the server may send before the application has taken them; `None`
     /// selects the client's [`Window`].
@@ -67,18 +67,19 @@ impl PushOptions {
 #[derive(Clone, Debug)]
 pub struct Delivery {
     group: Group,
-    /// Number of this attempt to deliver the records. Acks and nacks state it, also those in a commit with
-    /// other writes.
+    /// Number of this attempt to deliver the records. Every ack and nack of these records states this number, also
+    /// within a commit.
     pub attempt: Attempt,
-    /// Space time at which the attempt ends: records not acked or nacked until then are redelivered.
+    /// Space time at which the attempt ends. The group redelivers records that are not acked or nacked by then.
     pub deadline: SpaceTime,
     /// Delivered records.
     pub records: Records,
 }
 
 impl Stream {
-    /// Returns a handle of the group with this name, which need not exist. At a server with other data, such as one
-    /// that was restored, its requests fail with [`Error::OtherData`]: get another handle there.
+    /// Returns a handle of the group with this name. The group need not exist. The handle belongs to the server's
+    /// present data: if the client later connects to a server with other data, such as a restored one, its requests
+    /// fail with [`Error::OtherData`]. Get another handle there.
     pub async fn group(&self, name: impl Into<String>) -> Result<Group, Error> {
         let group = self.object().child(|stream| Name::Group(stream, name.into())).await?;
         Ok(Group(Arc::new(group)))
@@ -149,8 +150,8 @@ impl Group {
         self.0.remove(encode, done).await.map(drop)
     }
 
-    /// Moves the group's cursor (the offset to deliver next) to another offset, or to the end of the stream
-    /// for `None`. Drops all pending records. Returns the new cursor.
+    /// Moves the group's cursor (the offset to deliver next) to another offset, or to the end of the stream for `None`.
+    /// The group forgets all pending records (delivered and not yet acked). Returns the new cursor.
     pub async fn seek(&self, offset: Option<Offset>) -> Result<Offset, Error> {
         let encode = |out: &mut Vec<u8>, id| {
             encode_seek(out, GroupId(id), offset);
@@ -170,7 +171,8 @@ impl Group {
         wait: Duration,
     ) -> Result<Option<Delivery>, Error> {
         let (level, micros) = (self.client().level(), u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
-        // The group redelivers records whose delivery was lost on the way, so a second fetch does no harm.
+        // A fetch does no harm if it is sent twice: if the reply to the first is lost, the group redelivers its
+        // records.
         let how = RequestOptions { extra_time: wait, target: Target::Leader, ..RequestOptions::READ };
         let fetch = |id| wire::Fetch { group: GroupId(id), max_records, max_bytes, wait: micros, level, member };
         let read = |frame: &SharedFrame| {
@@ -205,15 +207,15 @@ impl Group {
         Ok(Pushes { group: self.clone(), feed })
     }
 
-    /// Acks the records that the settlements name; records that are already acked or nacked stay as they are.
+    /// Acks the records that the settlements name. Records that are already acked or nacked stay as they are.
     pub async fn ack(&self, settlements: &[Settlement]) -> Result<SettlementResult, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_ack(out, GroupId(id), settlements);
-        // A settlement that arrives twice does no harm: the second time its records count as lapsed.
+        // A settlement that arrives twice does no harm: the second time, the group reports its records as lapsed.
         self.0.write(RetrySafety::Harmless, encode, settled).await
     }
 
-    /// Returns the records that the settlements name to the group for redelivery, except those already acked
-    /// or nacked. `again` states when the group redelivers them.
+    /// Returns the records that the settlements name to the group for redelivery. Records that are already acked or
+    /// nacked stay as they are. `again` states when the group redelivers the records.
     pub async fn nack(
         &self,
         again: Redelivery,
@@ -224,8 +226,8 @@ impl Group {
         self.0.write(RetrySafety::Harmless, encode, settled).await
     }
 
-    /// Extends the deadlines of attempts: the new deadline is the current time plus `by`. Returns the new deadline, and
-    /// the numbers of the attempts that hold no records any more.
+    /// Extends the deadlines of delivery attempts: the new deadline is the current time plus `by`. Returns the new
+    /// deadline, and the numbers of those attempts that no longer hold any records.
     pub async fn extend(&self, by: Duration, attempts: &[Attempt]) -> Result<(SpaceTime, Vec<Attempt>), Error> {
         let encode = |out: &mut Vec<u8>, id| encode_extend(out, GroupId(id), by, attempts);
         let read = |frame: &SharedFrame| {
@@ -295,8 +297,8 @@ impl Source for PushSource {
     }
 }
 
-/// Receives the deliveries that the server pushes to a member of a group. Dropping this value ends the push;
-/// the options determine when records that are not acked or nacked are redelivered.
+/// Receives the deliveries that the server pushes to a member of a group. Dropping this value ends the push. The push's
+/// options determine when the group then redelivers records that are not acked or nacked.
 #[derive(Debug)]
 pub struct Pushes {
     group: Group,

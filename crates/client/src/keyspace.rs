@@ -33,8 +33,8 @@ pub struct Keyspace(pub(crate) Arc<NamedObject>);
 /// A key's value, as a read returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Value of the key. The value is not copied and keeps the whole read buffer of the reply alive, so copy
-    /// small values that live long.
+    /// Value of the key. The value is not copied: it keeps the whole read buffer of the reply in memory. Copy small
+    /// values that live long.
     pub value: Bytes,
     /// Revision at which the value was written.
     pub revision: Revision,
@@ -71,7 +71,7 @@ pub struct ScanRange {
     pub end: Option<Vec<u8>>,
     /// Direction of the scan.
     pub order: Order,
-    /// Choice whether the scan returns the keys' values.
+    /// Choice to return the values of the keys, or only the keys.
     pub values: Values,
     /// Revision at which to read the keyspace; 0 reads the present state.
     pub revision: Revision,
@@ -117,7 +117,7 @@ pub struct Scan {
 /// A version of a key: the value that the key had for some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// State of the version: whether the key had a value.
+    /// State of the version: the key had a value, or had none.
     pub state: VersionState,
     /// Revision at which the version was written.
     pub revision: Revision,
@@ -133,7 +133,7 @@ pub struct Version {
 /// A page of the versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// Revision since which all versions of the key are kept; older ones may be missing.
+    /// Oldest revision from which on all versions of the key are kept. Versions before this revision may be missing.
     pub oldest: Revision,
     /// Revision to pass as `before` to get the next page; `None` if there are no older versions.
     pub next: Option<Revision>,
@@ -142,7 +142,7 @@ pub struct Versions {
 }
 
 impl Client {
-    /// Returns a handle of the keyspace with this name, which need not exist.
+    /// Returns a handle of the keyspace with this name. The keyspace need not exist.
     #[must_use]
     pub fn keyspace(&self, name: impl Into<String>) -> Keyspace {
         Keyspace(Arc::new(NamedObject::new(self.clone(), Name::Keyspace(name.into()))))
@@ -217,7 +217,8 @@ impl Keyspace {
         self.get_at(key, Revision(0), Values::Include).await
     }
 
-    /// Reads a key as it was at a revision (0 for the present state), with or without its value.
+    /// Reads a key as it was at a revision; 0 reads the present state. `values` selects a read with or without the
+    /// value.
     pub async fn get_at(&self, key: &[u8], revision: Revision, values: Values) -> Result<Option<Value>, Error> {
         let get = |id| wire::Get { keyspace: KeyspaceId(id), revision, values, key: RemainingBytes(key) };
         self.0.request(RequestOptions::READ, get, read_value).await
@@ -253,7 +254,8 @@ impl Keyspace {
         self.commit(put).await
     }
 
-    /// Sends a command that leaves the same state if it is carried out twice, unless another client writes in between.
+    /// Sends a command that sets or removes a key. Carrying out the command twice leaves the same state, unless another
+    /// client writes in between.
     async fn set(
         &self,
         encode: impl Fn(&mut Vec<u8>, KeyspaceId) -> Result<(), CommandError>,
@@ -301,7 +303,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds to a counter, which is a value in decimal digits, and returns the counter's new value. A missing
+    /// Adds `delta` to a counter, which is a value in decimal digits, and returns the counter's new value. A missing
     /// key counts as 0.
     pub async fn add(&self, key: &[u8], delta: i64) -> Result<i64, Error> {
         let result = self.operate(|keyspace, transaction| transaction.then().add(keyspace, key, delta).map(|_| ()));

@@ -51,7 +51,7 @@ impl Client {
 }
 
 impl Lease {
-    /// Id of the lease, which puts use.
+    /// Id of the lease. Puts attach keys to the lease by this id.
     #[must_use]
     pub fn id(&self) -> LeaseId {
         self.id

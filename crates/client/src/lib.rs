@@ -22,15 +22,16 @@
 //! # Behaviour
 //!
 //! * **Connections**: the client restores lost connections, after growing pauses. Requests wait for the connection, at
-//!   most for their [`timeout`](Client::timeout). Tails, watches and groups resume where they were; subscriptions to
-//!   subjects, which have no history, report a gap. So do watches of the cluster that continue on another node.
-//! * **Clusters**: the client takes several seeds, learns the members and the leader, follows the leader, and finds a
-//!   new one within the timeout of a request. Reads state a level ([`Client::read_level`]). Caches are those of one
-//!   node, or spread over all ([`SpreadCache`]).
-//! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state whether the request may
-//!   have had an effect ([`Error::effect`]). The client itself retries requests that do no harm if they are sent
-//!   twice; another write that may have happened ends with [`Error::OutcomeUnknown`]. Puts and deletes are among the
-//!   former only with [`Options::repeat_puts`].
+//!   most for their [`timeout`](Client::timeout). Tails, watches and groups resume where they were. Subscriptions to
+//!   subjects have no history, so they report a gap. A watch of the cluster that continues on another node also reports
+//!   a gap.
+//! * **Clusters**: the client takes several seeds, learns the members and the leader from them, follows the leader, and
+//!   finds a new one within the timeout of a request. Each read states a level ([`Client::read_level`]). A cache is on
+//!   one node, or spread over all nodes ([`SpreadCache`]).
+//! * **Errors** state the next step ([`Classified`]): retry, fix, or stop. They also state if the request may have had
+//!   an effect ([`Error::effect`]). The client itself retries requests that do no harm if they are sent twice, such as
+//!   reads; with [`Options::repeat_puts`] also puts and deletes. Any other write that may have been carried out ends
+//!   with [`Error::OutcomeUnknown`].
 //! * **Bounds**: every queue has a bound, see [`Options`]. At the bound callers wait.
 //! * **Cancelling**: dropping a request's future cancels it on the server; dropping a subscription ends it.
 

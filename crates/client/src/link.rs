@@ -1,8 +1,8 @@
-//! A channel as its callers see it. Callers stage requests (hand over their encoded frames for sending) on a
-//! link, which survives reconnections of the channel.
+//! A link: a channel to the server as callers see it. Callers stage requests on a link: they hand over encoded frames
+//! for sending. The link survives reconnections of its channel.
 //!
-//! Owns: the table of requests and subscriptions in progress, the frames that wait to be written, and the choice of
-//! the thread that writes them. Does not own reading (`channel`), dialling (`pool`), or retries (`client`).
+//! Owns: the table of requests and subscriptions in progress, the frames that wait to be written, and the choice of the
+//! task that writes them. Does not own reading (`channel`), dialling (`pool`), or retries (`client`).
 //!
 //! ```text
 //! callers --(state)--> staged --(io)--> outbox --> socket --> decoder --(state)--> waiters
@@ -13,10 +13,10 @@
 //! another task. Otherwise the channel's task writes: it first lets all ready callers stage their requests
 //! and then writes all of them together.
 //!
-//! Invariants: a thread that holds the lock of `io` may take that of `state`, never the other way round.
-//! Frames go out in the order in which they were staged. Ids of requests belong to a *generation*, which is
-//! the time from one connect to the loss of that connection; ids of another generation are ignored. A reply
-//! is passed to its caller under the lock of `state`, which also releases its id.
+//! Invariants: a thread that holds the lock of `io` may take the lock of `state`, but never the reverse. Frames go out
+//! in the order in which they were staged. Ids of requests belong to a *generation*, which lasts from a connect to the
+//! loss of that connection; ids of another generation are ignored. A reply is passed to its caller, and its id is
+//! released, under the lock of `state`.
 
 mod reply;
 mod state;
@@ -53,13 +53,13 @@ const READY: &str = "ready() has checked that there is a session";
 /// Maximum number of pings in progress on a channel.
 const MAX_PINGS: usize = 1024;
 
-/// The part of a link that reads and writes the socket. It belongs to the channel's task, which locks it for
-/// a turn. Between turns a caller may lock it to write.
+/// The part of a link that reads and writes the socket. The channel's task locks this part for each turn. Between turns
+/// a caller may lock it to write.
 pub(crate) struct Io {
     pub channel: Channel,
     pub decoder: Decoder,
     outbox: Outbox,
-    /// Error of a write by a caller; the channel's task has to process it.
+    /// Error of a write by a caller. The channel's task takes this error and ends the connection.
     failed: Option<io::Error>,
 }
 
@@ -68,19 +68,19 @@ pub(crate) struct Link {
     pub options: Arc<Options>,
     state: Mutex<State>,
     io: Mutex<Option<Io>>,
-    /// Notifies waiting callers when the link has a connection, when it can never have one again, or when it
-    /// has room again.
+    /// Notifies waiting callers of three changes: the link has a connection, it can never have one again, or it has
+    /// room for frames again.
     pub changed: Notify,
-    /// Notifies one of the callers that wait for a request to finish. All of them also wait for `changed`.
+    /// Notifies one of the callers that wait until another request finishes. These callers also wait for `changed`.
     pub finished: Notify,
-    /// Number of requests in progress, by which the client spreads requests over links.
+    /// Number of requests in progress on this link. The pool uses it to choose the less busy of two links.
     load: AtomicUsize,
 }
 
-/// Choice of the thread that writes staged frames to the socket.
+/// Choice of the task that writes staged frames to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WritingThread {
-    /// The caller writes, unless the channel's task is about to.
+    /// The caller writes, unless the channel's task is about to write.
     Caller,
     /// The channel's task writes, together with frames that other callers stage in the meantime.
     Task,
@@ -92,7 +92,7 @@ pub(crate) type Encode<'a> = dyn FnMut(&mut Vec<u8>, u32) -> Result<(), Invalid>
 /// Function that appends the frame that begins a subscription, with the given id and initial credit.
 pub(crate) type Begin<'a> = dyn FnMut(&mut Vec<u8>, u32, Permit) -> Result<(), Invalid> + Send + 'a;
 
-/// Function that appends a frame and returns bytes that are sent after it without a copy.
+/// Function that appends a frame. It may return bytes, which the link sends after the frame without a copy.
 pub(crate) type Append<'a> = dyn FnMut(&mut Vec<u8>) -> Result<Option<Bytes>, Invalid> + 'a;
 
 impl Link {
@@ -129,20 +129,20 @@ impl Link {
         self.lock().generation
     }
 
-    /// Returns false if a caller has to wait for a connection or for room to stage a frame. In that case
-    /// `changed` notifies the caller later.
+    /// Returns true if a caller can stage a frame now. Otherwise the caller has to wait for a connection or for room,
+    /// and `changed` notifies it later.
     pub(crate) fn has_room(&self) -> bool {
         let mut state = self.lock();
         !matches!(state.ready(&any_server, &self.options), Err(StageError::Room | StageError::Connection(_)))
     }
 
-    /// Returns true if the link has a connection with as many requests in progress as it permits.
+    /// Returns true if the link has a connection, and the maximum number of requests is in progress on it.
     pub(crate) fn is_out_of_requests(&self) -> bool {
         self.lock().session.as_ref().is_some_and(|session| !session.may_request())
     }
 
-    /// Wakes another caller that waits for a request to finish, if the link permits another request. A caller that was
-    /// woken but may send no request must call this.
+    /// Wakes another caller that waits for a request to finish, if the link permits another request. A woken caller
+    /// that sends no request must call this, so that the wake-up is not lost.
     pub(crate) fn pass_turn(&self) {
         self.wake_waiting(&self.lock());
     }
@@ -169,15 +169,15 @@ impl Link {
         }
     }
 
-    /// Number of failed requests so far whose callers wanted no reply.
+    /// Number of failed requests so far for which the callers had requested no reply.
     pub(crate) fn failures_without_id(&self) -> u64 {
         self.lock().failures_without_id
     }
 
     // ---- operations of callers
 
-    /// Stages a request for sending, if the connection passes `check`. `encode` appends one frame with the given id.
-    /// Without a `writer`, the caller writes the frame if no other request is in progress; otherwise the channel's task
+    /// Stages a request for sending, if the connection passes `check`. `encode` appends one frame with the given id. If
+    /// `writer` is `None`, the caller writes the frame if no other request is in progress; otherwise the channel's task
     /// writes it.
     pub(crate) fn request(
         &self,
@@ -196,7 +196,7 @@ impl Link {
         };
         let alone = session.in_progress().0 == 1;
         let staged = state.stage(id, max, |out| encode(out, id));
-        // Several requests may have finished before the first woken caller ran.
+        // Several requests may have finished before this caller was woken, so it wakes the next waiting caller.
         self.wake_waiting(state);
         staged?;
         self.load.store(state.in_progress(), Ordering::Relaxed);
@@ -204,7 +204,8 @@ impl Link {
         Ok(Reply { ticket: Ticket { generation, id }, receiver })
     }
 
-    /// Stages the request that begins a subscription, whose items go to `mailbox`, if the connection passes `check`.
+    /// Stages the request that begins a subscription, if the connection passes `check`. The items of the subscription
+    /// go to `mailbox`.
     pub(crate) fn subscribe(
         &self,
         check: &Check<'_>,
@@ -228,8 +229,8 @@ impl Link {
         Ok(Ticket { generation, id })
     }
 
-    /// Stages a frame that gets no reply. `put` appends the frame and may return bytes that are sent after it
-    /// without a copy. Returns the generation (number of the connection) on which the frame is sent.
+    /// Stages a frame that gets no reply. `put` appends the frame and may return bytes that are sent after it without a
+    /// copy. Returns the generation (number of the connection) on which the link sends the frame.
     pub(crate) fn send(&self, put: &mut Append<'_>, writer: WritingThread) -> Result<u64, StageError> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -270,7 +271,7 @@ impl Link {
         Ok(receive)
     }
 
-    /// Cancels a request or subscription for which its caller does not wait any more.
+    /// Cancels a request or subscription that its caller no longer waits for.
     pub(crate) fn cancel(&self, ticket: Ticket) {
         let mut state = self.lock();
         state.cancel(ticket, CancelMode::Now);
@@ -286,8 +287,8 @@ impl Link {
         }
     }
 
-    /// Counts items of a subscription that the application has finished with, and stages a frame that gives
-    /// the server new credit if one is due.
+    /// Records that the application has finished with items of a subscription. Stages a frame that gives the server new
+    /// credit, if one is due.
     pub(crate) fn consumed(&self, ticket: Ticket, permit: Permit) {
         let mut state = self.lock();
         if state.generation != ticket.generation {
@@ -301,7 +302,7 @@ impl Link {
         }
     }
 
-    /// Makes sure that a staged frame is written: the caller writes it, or the channel's task is woken.
+    /// Ensures that a frame that was just staged is written: the caller writes it, or wakes the channel's task.
     fn staged(&self, mut state: MutexGuard<'_, State>, writer: WritingThread) {
         if writer == WritingThread::Caller && !state.woken {
             drop(state);

@@ -1,8 +1,8 @@
 //! Queue of received items that wait for the application.
 //!
-//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has
-//! given the server, which the session checks. Items that do not count against the credit are merged with a
-//! waiting item of their kind, so they need no room of their own.
+//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has given the
+//! server; the session checks it. Items that do not count against the credit are merged with a waiting item of their
+//! kind, so their number needs no bound.
 
 use std::{
     collections::VecDeque,

@@ -1,6 +1,6 @@
 //! Connections to single members of the cluster, for requests that only one of them can answer.
 //!
-//! Owns: one pool for each member for which there was such a request. Does not own: connections (`pool`), nor the
+//! Owns: one pool for each member that requests were addressed to. Does not own: connections (`pool`), nor the
 //! knowledge of the members (`directory`). Bound: the number of members. The pools of nodes that are no longer members
 //! are dropped.
 
@@ -36,8 +36,8 @@ impl MemberPools {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the pool of a member, and begins to open its connections if it is new. Returns `None` after
-    /// [`close`](Self::close).
+    /// Returns the pool of a member. If the member has no pool yet, creates one, which opens its connections in the
+    /// background. Returns `None` after [`close`](Self::close).
     pub(crate) fn get(&self, node: u64, directory: &Arc<Directory>, options: &Arc<Options>) -> Option<Arc<MemberPool>> {
         let mut kept = self.lock();
         if kept.is_closed {
@@ -50,12 +50,12 @@ impl MemberPools {
         Some(kept.pools.entry(node).or_insert_with(begin).clone())
     }
 
-    /// Drops the pools of all nodes but these.
+    /// Drops the pools of all nodes that are not in `members`.
     pub(crate) fn retain(&self, members: &[u64]) {
         self.lock().pools.retain(|node, _| members.contains(node));
     }
 
-    /// Begins to close all connections, and returns the pools. No further pool is begun.
+    /// Begins to close all connections, and returns their pools. After this call no new pool is created.
     pub(crate) fn close(&self) -> Vec<Arc<MemberPool>> {
         let mut kept = self.lock();
         kept.is_closed = true;

@@ -1,11 +1,11 @@
 //! Objects that handles identify by name and requests by id: keyspaces, streams and groups.
 //!
-//! Owns: the lookup of an id at the first use, the requests that carry it, and a second lookup if the server no longer
-//! has that id, or has other data. Does not own caches, whose ids end with a run of the server.
+//! Owns: the lookup of an id at the first use, the requests that carry the id, and a second lookup if the server no
+//! longer has this id or has other data. Does not own caches, because their ids are valid only until the server stops.
 //!
 //! Invariant: a request with an id is sent only to a server with the data to which the id belongs. The name of a group
-//! begins with the id of its stream, so at a server with other data a handle of a group asks for nothing, not even for
-//! the group's id.
+//! contains the id of its stream. A handle of a group therefore sends no request at all to a server with other data,
+//! not even a lookup of the group's id.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +22,7 @@ use crate::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// An id, and the number of the data to which it belongs (`Directory::data`).
+/// An id, and the client's number for the data to which the id belongs (`Directory::data`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownId {
     pub id: u32,
@@ -35,9 +35,10 @@ pub(crate) struct KnownId {
 pub(crate) struct NamedObject {
     pub client: Client,
     pub name: Name,
-    /// Number of the data to which the name belongs, if it begins with the id of another object.
+    /// Client's number for the data to which the name belongs, if the name contains the id of another object; otherwise
+    /// `None`.
     name_data: Option<u32>,
-    /// Number of the data in the upper half, and the id in the lower one.
+    /// Client's number for the data in the upper 32 bits, and the id in the lower 32 bits.
     id: AtomicU64,
 }
 
@@ -46,13 +47,14 @@ impl NamedObject {
         Self { client, name, name_data: None, id: AtomicU64::new(UNKNOWN) }
     }
 
-    /// Returns an object whose name begins with the id of this one, as that of a group with the id of its stream.
+    /// Returns an object with a name that contains the id of this object. For example, the name of a group contains the
+    /// id of its stream.
     pub(crate) async fn child(&self, name: impl FnOnce(u32) -> Name) -> Result<Self, Error> {
         let KnownId { id, data } = self.known_id().await?;
         Ok(Self { name_data: Some(data), ..Self::new(self.client.clone(), name(id)) })
     }
 
-    /// Returns the options of a request that states the object's name.
+    /// Returns the options of a request that identifies the object by its name.
     pub(crate) fn by_name(&self, how: RequestOptions) -> RequestOptions {
         RequestOptions { data: self.name_data, ..how }
     }
@@ -63,7 +65,8 @@ impl NamedObject {
     }
 
     async fn known_id(&self) -> Result<KnownId, Error> {
-        // If another server answers the lookup, its id has the number of the former data, and is not used.
+        // The number is read before the lookup. If a server with other data answers, the id is stored with the old
+        // number, and is never used.
         let data = self.client.directory().data();
         if self.name_data.is_some_and(|named| named != data) {
             return Err(Error::OtherData);
@@ -79,7 +82,7 @@ impl NamedObject {
         Ok(KnownId { id, data })
     }
 
-    /// Returns the id if it has been looked up in the data with this number.
+    /// Returns the id if the client looked it up in the data with this number.
     fn cached_id(&self, data: u32) -> Option<u32> {
         let stored = self.id.load(Ordering::Relaxed);
         if stored != UNKNOWN && (stored >> 32) as u32 == data {
@@ -139,7 +142,8 @@ impl NamedObject {
         }
     }
 
-    /// Sends the request that `frame` makes from the object's id; `read` decodes the reply.
+    /// Sends a request that carries the object's id. `frame` makes the request from the id, and `read` decodes the
+    /// reply.
     pub(crate) async fn request<'f, F: Frame<'f>, R>(
         &self,
         how: RequestOptions,
@@ -153,7 +157,7 @@ impl NamedObject {
         .await
     }
 
-    /// Sends the command that `encode` writes from the object's id; `read` decodes the reply.
+    /// Sends a write command that carries the object's id. `encode` writes the command, and `read` decodes the reply.
     pub(crate) async fn write<R>(
         &self,
         repeat: RetrySafety,
@@ -168,8 +172,8 @@ impl NamedObject {
         .await
     }
 
-    /// Sends the command that `encode` writes from the object's id and that removes the object, and forgets the id. The
-    /// command is not repeated with another id, because it would remove another object.
+    /// Sends a command that removes the object, and forgets the object's id. `encode` writes the command from the id.
+    /// The client does not repeat the command with another id, because this would remove another object.
     pub(crate) async fn remove<R>(
         &self,
         encode: impl Fn(&mut Vec<u8>, u32) -> Result<(), CommandError>,

@@ -1,9 +1,9 @@
 //! Table of names that have been resolved to ids.
 //!
-//! Owns: the table, which all handles of a client share. Bound: [`MAX_NAMES`]; above it the table is cleared,
-//! and names are looked up again. Ids are never reused for other objects of their kind, so the server rejects
-//! an outdated id and the client looks the name up again. That holds for the data of one server only: at a server with
-//! other data, the table is cleared (`Directory::data`). Ids of caches are valid for one run of the server,
+//! Owns: the table, which all handles of a client share. Bound: [`MAX_NAMES`]; above it the table is cleared, and names
+//! are looked up again. A server never reuses an id for another object of the same kind, so it rejects an outdated id,
+//! and the client looks the name up again. This holds only within one server's data: when the client connects to a
+//! server with other data, it clears the table (`Directory::data`). Ids of caches are valid for one run of the server,
 //! so the number of the run is part of a cache's name in the table.
 
 use std::{
@@ -49,19 +49,20 @@ pub(crate) struct Names(Mutex<NameTable>);
 
 #[derive(Debug, Default)]
 struct NameTable {
-    /// Number of the data to which the ids belong.
+    /// Client's number for the data to which the ids belong (`Directory::data`).
     data: u32,
     ids: HashMap<Name, u32>,
 }
 
 impl Names {
-    /// Returns the id of a name in the data with this number, if the table has it.
+    /// Returns the id of a name, if the table has an id from the data with this number.
     pub(crate) fn get(&self, name: &Name, data: u32) -> Option<u32> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.ids.get(name).copied().filter(|_| names.data == data)
     }
 
-    /// Adds the id of a name in the data with this number. Ids in former data are ignored.
+    /// Adds the id of a name, which was looked up in the data with this number. Does nothing if the number belongs to
+    /// former data.
     pub(crate) fn put(&self, name: Name, id: u32, data: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if data < names.data {
@@ -74,7 +75,7 @@ impl Names {
         names.ids.insert(name, id);
     }
 
-    /// Removes a name from the table if its id in the table is `id`.
+    /// Removes a name from the table if the table has the id `id` for it.
     pub(crate) fn forget(&self, name: &Name, id: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if names.ids.get(name) == Some(&id) {

@@ -11,10 +11,10 @@ use thalweg_wire::Permit;
 
 /// Options for connecting, and bounds on the memory of a client.
 ///
-/// Memory: on each channel at most [`max_unsent_bytes`](Self::max_unsent_bytes) bytes and one frame wait to
-/// be written. Received bytes that are not yet a whole frame take 64 KiB, or as much as the incoming frame
-/// (at most [`max_frame_bytes`](Self::max_frame_bytes)). Each subscription holds at most the items of its
-/// [`Window`] and one frame.
+/// Memory: on each channel, at most [`max_unsent_bytes`](Self::max_unsent_bytes) bytes and one frame wait to be
+/// written. The read buffer of a channel takes 64 KiB, or the size of the incoming frame if that is larger (at most
+/// [`max_frame_bytes`](Self::max_frame_bytes)). Each subscription holds at most the items of its [`Window`] and one
+/// frame.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Name of the client, shown to operators of the server.
@@ -35,17 +35,17 @@ pub struct Options {
     /// Maximum number of retries of a failed request, and the pauses between retries and between attempts to
     /// reconnect.
     pub retries: Retries,
-    /// True if the client repeats puts and deletes without conditions whose effect is unknown, such as after a lost
-    /// connection. The first one may still be carried out after the repetition, so it can undo a write of another
-    /// client that was acknowledged in between. Use it for keys that one client writes, or if the last of several
-    /// writes may lose. If false, such a put or delete ends with
+    /// True if the client repeats puts and deletes without conditions when their effect is unknown, such as after a
+    /// lost connection. The server may carry out the first one after the repetition. It can then undo a write that
+    /// another client made in between and that was acknowledged. Use this option for keys that only one client writes,
+    /// or if a lost write is acceptable when several clients write a key. If false, such a put or delete ends with
     /// [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown).
     pub repeat_puts: bool,
-    /// Maximum number of requests in progress on one channel. The server may set a lower maximum. At the
-    /// maximum further callers wait.
+    /// Maximum number of requests in progress on one channel. The server may set a lower maximum. While the maximum is
+    /// reached, further callers wait.
     pub max_requests: usize,
-    /// Maximum number of bytes of requests that wait to be written on one channel. At the maximum further
-    /// callers wait.
+    /// Maximum number of bytes of requests that wait to be written on one channel. While the maximum is reached,
+    /// further callers wait.
     pub max_unsent_bytes: usize,
     /// Largest frame that the client accepts from the server, in bytes without the frame's header.
     pub max_frame_bytes: u32,
@@ -59,25 +59,25 @@ pub struct Options {
     /// Level of reads on a node of a cluster; `None` selects the server's default. See
     /// [`Client::read_level`](crate::Client::read_level).
     pub read_level: Option<ReadLevel>,
-    /// Node that answers reads which need no leader.
+    /// Node that answers reads at levels that need no leader.
     pub reads: ReadFrom,
     /// True if the client counts its requests and measures their times, see
     /// [`Client::telemetry`](crate::Client::telemetry). Cost: two readings of the clock and two additions for each
     /// request, about 0.1 µs.
     pub telemetry: bool,
-    /// Time between two requests for the members of the cluster, on each connection. A leader that gives no answer for
-    /// this time is doubted: the client asks the other members who leads.
+    /// Time after which each connection asks again for the members of the cluster. If a leader does not answer within
+    /// this time, the client asks the other members for the leader.
     pub refresh: Duration,
 }
 
 /// Node that answers reads at the levels [`ReadLevel::Stale`] and [`ReadLevel::AtLeast`], which need no leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// The node that answers all other requests: the leader.
+    /// The leader, as for all other requests.
     #[default]
     Leader,
-    /// The member with the shortest round trip. The client measures it when it connects and twice a minute, with a
-    /// connection to each member, and keeps a second pool of connections, to the nearest one.
+    /// The member with the shortest round trip. The client measures the round trips to all members when it connects,
+    /// and then twice a minute. It keeps a second pool of connections to the nearest member.
     Nearest,
 }
 
@@ -86,8 +86,7 @@ pub enum ReadFrom {
 /// The pause before the n-th retry is random in the upper half of `base * 2^n` and at most `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Maximum number of retries of a request; 0 for none. The number of attempts to reconnect has no such
-    /// maximum.
+    /// Maximum number of retries of a request; 0 for none. Attempts to reconnect are not limited.
     pub max_attempts: u32,
     /// Base of the pauses, which double with each retry.
     pub base: Duration,
@@ -95,8 +94,8 @@ pub struct Retries {
     pub max: Duration,
 }
 
-/// Numbers of messages and bytes that the server may send in a subscription before the application has taken
-/// them. The client holds at most these and one frame.
+/// Numbers of messages and bytes that the server may send in a subscription before the application has taken them. The
+/// client holds at most this many messages and bytes, and one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Number of messages, records, changes or events, depending on the kind of subscription.
@@ -146,13 +145,13 @@ impl Default for Options {
 pub const MIN_REFRESH: Duration = Duration::from_millis(10);
 /// Maximum number of connections of a client.
 pub const MAX_POOL: usize = 1024;
-/// Maximum number of channels of a connection. The server permits no more: opening another channel would wait
-/// for one to end.
+/// Maximum number of channels of a connection. The server permits no more: opening one more channel would wait until
+/// another channel ends.
 pub const MAX_CHANNELS: usize = 64;
 
 impl Options {
-    /// Returns the options with the numbers of connections and channels within their limits: at least one of
-    /// each, at most [`MAX_POOL`] and [`MAX_CHANNELS`].
+    /// Returns the options with the numbers of connections and channels within their limits. Each number is at least 1.
+    /// The maximums are [`MAX_POOL`] and [`MAX_CHANNELS`].
     pub(crate) fn bounded(mut self) -> Self {
         self.connections = self.connections.clamp(1, MAX_POOL);
         self.channels = self.channels.clamp(1, MAX_CHANNELS);

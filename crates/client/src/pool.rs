@@ -1,19 +1,19 @@
-//! Connections of a client: the pool connects, reconnects, and chooses a link (one channel of a connection)
-//! for each request.
+//! Connections of a client. The pool connects, reconnects, and chooses a link (one channel of a connection) for each
+//! request.
 //!
-//! Owns: one supervisor task per connection, which connects, runs the connection's channels, reconnects when they are
-//! lost, and moves to another node of a cluster; and the choice of the link for a request. Does not own requests, nor
-//! the knowledge of the nodes (`directory`).
+//! Owns: one supervisor task per connection, and the choice of the link for a request. A supervisor connects, runs the
+//! connection's channels, reconnects when they are lost, and moves the connection to another node of a cluster. Does
+//! not own requests, nor the knowledge of the nodes (`directory`).
 //!
-//! A supervisor reconnects without limit, after growing pauses, to any node that the client knows. It gives up if the
-//! server has stated that connecting again does not help (a goodbye of class *fix* or *stop*, or no common version);
-//! then requests fail immediately with that error.
+//! A supervisor reconnects without limit, after growing pauses, to any node that the client knows. It gives up if
+//! connecting again cannot help: the server sent a goodbye of class *fix* or *stop*, or shares no protocol version with
+//! the client. Requests then fail immediately with that error.
 //!
-//! In a cluster, a pool has a [`PoolRole`]: its connections lead to the leader, to the nearest member, or to one member
-//! only. A supervisor of the first two connects to the better node first, lets the requests in progress finish for
-//! [`DRAIN`], and then puts the new connection into its links. Publishers stay on their link; subscriptions resume, as
-//! after a lost connection. The connections to one member never move, and are attempted again whatever the member has
-//! stated.
+//! In a cluster, a pool has a [`PoolRole`]: its connections lead to the leader, to the nearest member, or to one given
+//! member. When another node becomes the leader, or is clearly nearer, a supervisor connects to that node first. It
+//! then lets the requests in progress finish for up to [`DRAIN`], and puts the new connection into its links.
+//! Publishers stay on their link. Subscriptions resume, as after a lost connection. Connections to one given member
+//! never move. Their supervisors try to reconnect even after a goodbye of class *fix* or *stop*.
 
 use std::{
     sync::{
@@ -43,19 +43,19 @@ use crate::{
     options::Options,
 };
 
-/// Longest time for which a connection that moves to another node waits for the replies of its requests.
+/// Longest time for which a connection that moves to another node waits for the replies to its requests.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Longest time for connecting to one of several nodes. Another one may answer sooner.
+/// Longest time for connecting to one of several nodes. After this time the client tries the next node.
 const TRY_LIMIT: Duration = Duration::from_secs(1);
 
-/// Pause after all other nodes were asked for the leader and did not know it.
+/// Pause after the client has asked all other nodes for the leader and none of them knew it.
 const ASK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Time between two measurements of the round trips to all members.
 const MEASURE_EVERY: Duration = Duration::from_secs(30);
 
-/// Number of round trips of a measurement, of which the shortest counts.
+/// Number of round trips of one measurement. The shortest of them counts.
 const ROUND_TRIPS: u32 = 3;
 
 /// Node of a cluster to which the connections of a pool lead.
@@ -67,13 +67,14 @@ pub(crate) enum PoolRole {
     Member(u64),
 }
 
-/// All links (channels of connections) of a client, whether connected at present or not.
+/// All links (channels of connections) of a client, including links that have no connection now.
 pub(crate) struct Pool {
     links: Vec<Arc<Link>>,
     next: AtomicUsize,
     supervisors: Mutex<JoinSet<()>>,
     server: Arc<Mutex<Option<ServerInfo>>>,
-    /// Notifies requests that wait for a connection, or were sent to the wrong node, that the pool has a new one.
+    /// Notifies waiting requests that the pool has a new connection. They wait for a connection, or were sent to the
+    /// wrong node.
     moved: Arc<Notify>,
 }
 
@@ -82,7 +83,7 @@ impl Pool {
     pub(crate) async fn connect(directory: &Arc<Directory>, options: Arc<Options>) -> Result<Self, ConnectError> {
         let (pool, first) = Self::begin(directory, PoolRole::Leader, options);
         for attempt in first {
-            // A supervisor that ends without an answer belonged to a runtime that is stopping.
+            // A supervisor that ends without an answer ran on a runtime that is stopping.
             if let Err(error) = attempt.await.unwrap_or(Err(ConnectError::NotYet)) {
                 pool.close();
                 return Err(error);
@@ -91,8 +92,9 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Begins to open all connections of the pool, in the background. If they lead to the leader, each receiver gets
-    /// the outcome of a connection's first attempt, and after an error there is no further one.
+    /// Begins to open all connections of the pool, in the background. If the connections lead to the leader, each
+    /// receiver gets the outcome of one connection's first attempt. If such a first attempt fails, the supervisor makes
+    /// no further one. For other pools the receivers get no outcome, and the attempts continue.
     pub(crate) fn begin(
         directory: &Arc<Directory>,
         place: PoolRole,
@@ -124,13 +126,13 @@ impl Pool {
         (Self { links, next: AtomicUsize::new(0), supervisors, server, moved }, first)
     }
 
-    /// Notifies waiting requests when the pool has a new connection, such as one that has moved to another node.
+    /// Notifies waiting requests when the pool has a new connection, for example to another node.
     pub(crate) fn moved(&self) -> &Notify {
         &self.moved
     }
 
-    /// Returns the link for the next request: links take turns, and a link without a connection is chosen only if all
-    /// are down.
+    /// Returns the link for the next request. Links take turns, and the less busy of two neighbours is chosen. A link
+    /// without a connection is returned only if no link has one.
     pub(crate) fn next_link(&self) -> &Arc<Link> {
         let [only] = &self.links[..] else { return self.next_connected_link() };
         only
@@ -169,12 +171,12 @@ impl Pool {
         self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Number of failed requests for which the callers wanted no reply, over all links.
+    /// Number of failed requests for which the callers had requested no reply, over all links of the pool.
     pub(crate) fn failures_without_id(&self) -> u64 {
         self.links.iter().map(|link| link.failures_without_id()).sum()
     }
 
-    /// Closes all connections of the client and notifies all callers that wait for replies.
+    /// Closes all connections of the pool and notifies all callers that wait for replies.
     pub(crate) fn close(&self) {
         self.links.iter().for_each(|link| link.close());
     }
@@ -189,7 +191,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.close();
-        // The supervisors end after they have written their goodbyes.
+        // The supervisors run on until they have written their goodbyes, and then end.
         self.supervisors.get_mut().unwrap_or_else(PoisonError::into_inner).detach_all();
     }
 }
@@ -204,19 +206,20 @@ struct Supervisor {
     moved: Arc<Notify>,
 }
 
-/// End of a connection.
+/// Reason why a supervisor stops running a connection.
 enum End {
-    /// The supervisor makes no further attempt to connect.
+    /// The client is closed, or connecting again cannot help. The supervisor makes no further attempt to connect.
     Final,
     /// The connection was lost.
     Lost,
-    /// The links move to this connection.
+    /// Another node is better for this pool. The links move to this connection.
     Moved(Box<Connected>),
 }
 
 impl Supervisor {
     async fn run(self, first_attempt: oneshot::Sender<Result<(), ConnectError>>) {
-        // Reads go to the leader's connections while there is none to the nearest member.
+        // Only the pool of the leader reports its first attempt and gives up after it. While the nearest member has no
+        // connection, reads use the connections to the leader.
         let mut first_attempt = Some(first_attempt).filter(|_| self.place == PoolRole::Leader);
         let mut backoff = Backoff::new(self.options.retries);
         let mut next = None;
@@ -260,7 +263,7 @@ impl Supervisor {
         let asks = match self.place {
             PoolRole::Leader => 1,
             PoolRole::Nearest => ROUND_TRIPS,
-            // A member may know less of the others than the leader.
+            // A single member may know less about the cluster than the leader, so it is not asked.
             PoolRole::Member(_) => 0,
         };
         let connected = connect(&self.dialer, endpoint, &self.options, asks, limit).await?;
@@ -273,7 +276,7 @@ impl Supervisor {
         Ok(connected)
     }
 
-    /// Connects to the best node for the place of this pool that can be reached.
+    /// Connects to the best reachable node for the role of this pool.
     async fn connect_best(&self) -> Result<Connected, ConnectError> {
         if let PoolRole::Member(node) = self.place {
             return self.connect_to_member(node).await;
@@ -288,7 +291,7 @@ impl Supervisor {
                     connected = Some(first);
                     break;
                 }
-                // An error that a retry may mend says that some node may be reached later.
+                // Prefer an error of class retry: it says that some node may be reachable later.
                 Err(error) if matches!(last, ConnectError::NotYet) || error.action() == Action::Retry => last = error,
                 Err(_) => {}
             }
@@ -314,8 +317,7 @@ impl Supervisor {
         Err(ConnectError::OtherNode { found: connected.server.node })
     }
 
-    /// Returns true if a connection that has ended, or could not begin, is attempted again after an error of this
-    /// class.
+    /// Returns true if the supervisor connects again after an error of this class.
     fn tries_again(&self, action: Action) -> bool {
         action == Action::Retry || matches!(self.place, PoolRole::Member(_))
     }
@@ -338,7 +340,8 @@ impl Supervisor {
         let (leader, endpoint) = self.directory.leader().filter(|(leader, _)| *leader != node)?;
         match self.connect_to(&endpoint, self.try_limit()).await {
             Ok(connected) if connected.server.node == leader => Some(connected),
-            // The address belongs to another node by now, or is not meant for this client.
+            // The address belongs to another node by now, or the leader states an address that leads elsewhere from
+            // this client's network.
             Ok(connected) => {
                 connected.connection.close();
                 self.directory.cannot_reach(leader);
@@ -351,7 +354,8 @@ impl Supervisor {
         }
     }
 
-    /// Connects to the member with the shortest round trip, if it is clearly shorter than that to `node`.
+    /// Connects to the member with the shortest round trip; `None` unless that is below 0.7 of the round trip to
+    /// `node`.
     async fn nearer_than(&self, node: u64, round_trip: Duration) -> Option<Connected> {
         let mut nearest: Option<Connected> = None;
         for endpoint in self.directory.candidates_but(Some(node)) {
@@ -371,8 +375,8 @@ impl Supervisor {
 
     // ---- a connection
 
-    /// Puts a connection into the links, and runs its channels until one of them is lost, which ends all of them, or
-    /// until the links move.
+    /// Puts a connection into the links and runs its channels. Ends when one of the channels is lost, which ends the
+    /// others too, or when the links move to another node.
     async fn begin_and_run(
         &self,
         connected: Connected,
@@ -432,7 +436,7 @@ impl Supervisor {
         End::Lost
     }
 
-    /// Lets the requests in progress finish, and ends the channels.
+    /// Lets the requests in progress finish, for at most [`DRAIN`], and ends the channels.
     async fn drain(&self, tasks: &mut JoinSet<Lost>) {
         let pongs: Vec<_> = self.links.iter().map(|link| link.begin_move()).collect();
         let idle = async {
@@ -455,7 +459,8 @@ impl Supervisor {
         }
     }
 
-    /// Waits until another node is better for the place of this pool, and returns a connection to it.
+    /// Waits until another node is better for the role of this pool, and returns a connection to it. Never returns if
+    /// no other node can be better.
     async fn better_node(&self, server: &ServerInfo) -> Connected {
         if !server.is_clustered {
             return std::future::pending().await;
@@ -473,13 +478,13 @@ impl Supervisor {
         }
     }
 
-    /// Waits until another node than `node` leads, and returns a connection to it.
+    /// Waits until a node other than `node` leads, and returns a connection to the new leader.
     async fn new_leader(&self, node: u64) -> Connected {
         let mut changes = self.directory.changes();
         let mut is_due = true;
         loop {
             changes.mark_unchanged();
-            // A leader that could not be reached is tried again with each refresh only.
+            // After a failure to reach the leader, the client tries again only once per refresh.
             if (is_due || self.directory.redirects())
                 && let Some(leader) = self.leader_other_than(node).await
             {
@@ -491,7 +496,7 @@ impl Supervisor {
                 }
                 tokio::time::sleep(ASK_PAUSE).await;
             }
-            // Without a receiver the changes would end; this task holds the sender.
+            // The sender of these changes lives as long as this task, so an error here is always the timeout.
             is_due = timeout(self.options.refresh, changes.changed()).await.is_err();
             if is_due {
                 self.refresh(node).await;
@@ -499,7 +504,8 @@ impl Supervisor {
         }
     }
 
-    /// Asks the other nodes who leads. Returns a connection to the leader if it is not `node`.
+    /// Asks the nodes other than `node` for the leader. Returns a connection to the leader, unless the leader is
+    /// `node`.
     async fn leader_by_others(&self, node: u64) -> Option<Connected> {
         for endpoint in self.directory.candidates_but(Some(node)) {
             let Ok(connected) = self.connect_to(&endpoint, self.try_limit()).await else { continue };
@@ -520,7 +526,8 @@ impl Supervisor {
         None
     }
 
-    /// Asks the node of this connection for the members. A node that does not answer, or knows no leader, is doubted.
+    /// Asks the node of this connection for the members. If the node does not answer, or knows no leader, records a
+    /// doubt about the node in the directory.
     async fn refresh(&self, node: u64) {
         let Some(link) = self.links.first() else { return };
         let Ok(mut reply) = link.request(&any_server, &mut |out, id| Ok(ReadMembers {}.encode(out, id)?), None) else {
@@ -543,7 +550,8 @@ impl Supervisor {
         }
     }
 
-    /// Measures the round trip to the node of this connection. Without an answer, returns the longest possible time.
+    /// Measures the round trip to the node of this connection. If the node does not answer, returns the connect
+    /// timeout.
     async fn round_trip(&self) -> Duration {
         let Some(link) = self.links.first() else { return Duration::MAX };
         let mut shortest = self.options.connect_timeout;

@@ -8,11 +8,11 @@
 //! not wait. Otherwise the batch is sent when `delay` has passed since the last one. At most one batch that
 //! is not full is sent in each `delay`, and no message waits longer than `delay`.
 //!
-//! Order: a publisher uses one channel, on which its messages keep their order.
+//! Order: a publisher sends all its messages on one channel, which keeps their order.
 //!
 //! Backpressure: if the channel has no room for a full batch (see
-//! [`max_unsent_bytes`](crate::Options::max_unsent_bytes)), the batch stays in the publisher and callers
-//! wait. A publisher therefore holds one batch, in addition to the batches that wait on the channel.
+//! [`max_unsent_bytes`](crate::Options::max_unsent_bytes)), the batch stays in the publisher and callers wait. A
+//! publisher therefore holds at most one batch. Further batches wait on the channel.
 
 use std::{
     collections::VecDeque,
@@ -34,7 +34,8 @@ use crate::{
     subject::{Published, published},
 };
 
-/// Minimum size in bytes of a batch that is sent without a copy; copying smaller ones costs less.
+/// Minimum size in bytes of a batch that is sent without a copy. Copying a smaller batch costs less than sending it
+/// separately.
 const SHARE_FROM_BYTES: usize = thalweg_transport::SHARED_FROM_BYTES;
 
 /// Bounds of a publisher's batches, and the acknowledgement that it requests.
@@ -47,7 +48,7 @@ pub struct PublisherOptions {
     /// Longest time that a message waits for others to share its batch. With 0 each message is sent
     /// immediately, which costs a system call for each.
     pub delay: Duration,
-    /// Checksum of the batches, which receivers verify.
+    /// Choice of a checksum in each batch, which receivers verify.
     pub checksum: Checksum,
     /// Acknowledgements that the publisher requests from the server.
     pub acks: Acks,
@@ -78,9 +79,9 @@ impl Default for PublisherOptions {
     }
 }
 
-/// Gathers the messages for a subject into batches and publishes them. Cheap to clone: clones share the
-/// batch. Dropping the last clone sends the gathered messages but cannot wait for their outcome; to wait for
-/// the outcome, call [`flush`](Self::flush) before the drop.
+/// Gathers the messages for a subject into batches and publishes them. Cheap to clone: clones share the batch. Dropping
+/// the last clone sends the gathered messages, but cannot report their outcome. To learn the outcome, call
+/// [`flush`](Self::flush) before the drop.
 #[derive(Clone)]
 pub struct Publisher {
     inner: Arc<Inner>,
@@ -92,10 +93,9 @@ struct Inner {
     options: PublisherOptions,
     subject: Vec<u8>,
     gathered: Mutex<GatheredMessages>,
-    /// Notifies the background task that a batch has to be sent when its delay has passed.
+    /// Notifies the background task that a batch has begun. The task sends the batch when its delay has passed.
     begun: Arc<Notify>,
-    /// Notifies tasks that wait for the server's answer to a batch while another task is receiving that
-    /// answer.
+    /// Notifies tasks that wait for an answer of the server while another task receives this answer.
     settled: Notify,
 }
 
@@ -105,15 +105,15 @@ struct GatheredMessages {
     last_sent: Option<Instant>,
     sender_waits: bool,
     /// Number of the connection on which the publisher has sent since the last flush. If the link has another
-    /// connection now, messages may have been lost.
+    /// connection by now, messages may have been lost.
     generation: Option<u64>,
     /// Number of batches that the publisher has sent.
     sent: u64,
     in_flight: VecDeque<Reply>,
-    /// Number of unacknowledged batches whose answer a task is waiting for.
+    /// Number of unacknowledged batches whose answers tasks have taken out of the queue and wait for.
     awaited: usize,
     acked: Published,
-    /// First error that no call to the publisher has returned yet.
+    /// First error that no call to the publisher has returned to its caller yet.
     failed: Option<Error>,
 }
 
@@ -150,8 +150,8 @@ impl Client {
 }
 
 impl Publisher {
-    /// Publishes a message. The call waits only for backpressure. The call returns the error of an earlier
-    /// message if no call has returned that error yet.
+    /// Publishes a message. The call waits only for backpressure. If an earlier message failed and no call has returned
+    /// its error yet, this call returns that error.
     pub async fn publish(&self, payload: &[u8]) -> Result<(), Error> {
         self.put(&self.inner.subject, &mut |writer| writer.push_payload(payload)).await
     }
@@ -161,8 +161,8 @@ impl Publisher {
         self.put(&self.inner.subject, &mut |writer| writer.push(record)).await
     }
 
-    /// Publishes a message to another subject than the publisher's. The messages keep their order: the
-    /// gathered messages are sent first.
+    /// Publishes a message to another subject than the publisher's. The order of messages is kept: the messages
+    /// gathered so far are sent first.
     pub async fn publish_to(&self, subject: &[u8], payload: &[u8]) -> Result<(), Error> {
         self.put(subject, &mut |writer| writer.push_payload(payload)).await
     }
@@ -249,7 +249,7 @@ impl Inner {
         if self.is_full(&gathered) {
             match self.send(&mut gathered, WritingThread::Task) {
                 Ok(()) => {}
-                // A full batch without room on the link stays here. The background task sends it, because there may be
+                // A full batch stays here if the link has no room. The background task sends it, because there may be
                 // no later call that could.
                 Err(Ok(_)) => self.leave_to_sender(&mut gathered),
                 Err(Err(error)) => return Err(error),
@@ -265,7 +265,7 @@ impl Inner {
             || (gathered.writer.byte_len() >= self.options.max_bytes && gathered.writer.count() > 0)
     }
 
-    /// Handles the first message of a batch: sends the batch immediately, or leaves it to the background task
+    /// Handles the first message of a batch: sends the batch immediately, or leaves the batch to the background task
     /// until its delay has passed.
     fn begin(&self, gathered: &mut GatheredMessages) -> Result<(), Error> {
         let due = gathered.last_sent.map(|sent| sent + self.options.delay);
@@ -287,8 +287,8 @@ impl Inner {
         }
     }
 
-    /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait for an event first. After another
-    /// error the messages are dropped, because they can never be sent, and later ones must not wait behind them.
+    /// Sends the gathered messages. `Err(Ok(wait))` means that the caller has to wait for an event first. After
+    /// `Err(Err(error))` the messages are dropped: they can never be sent, and would block later ones.
     fn send(&self, gathered: &mut GatheredMessages, writer: WritingThread) -> Result<(), Result<WaitReason, Error>> {
         if gathered.writer.count() == 0 {
             return Ok(());
@@ -309,7 +309,8 @@ impl Inner {
         match sent {
             Ok(generation) => {
                 gathered.last_sent = Some(Instant::now());
-                // If an earlier generation may have lost messages, remember it until a flush has reported that.
+                // Keep the oldest generation since the last flush, so that the flush can report a loss on any
+                // connection since then.
                 gathered.generation.get_or_insert(generation);
                 gathered.sent += 1;
                 Ok(())
@@ -407,7 +408,7 @@ impl Inner {
                             () = changed => {}
                             () = self.link.finished.notified() => {}
                         }
-                        // Another caller may send the messages, or an error may end this one.
+                        // Another caller may have sent the messages, or this wait may have failed. Pass the wake-up on.
                         self.link.pass_turn();
                     }
                     Ok(())
@@ -417,7 +418,7 @@ impl Inner {
         }
     }
 
-    /// Returns the time at which the gathered batch must be sent; `None` if no batch waits.
+    /// Returns the time at which the gathered batch must be sent; `None` if there is no batch to send.
     fn due(&self) -> Option<Instant> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.map_or_else(Instant::now, |sent| sent + self.options.delay);
@@ -425,7 +426,8 @@ impl Inner {
         gathered.sender_waits.then_some(due)
     }
 
-    /// Sends the batch whose delay has passed. Returns the event to wait for if the batch cannot be sent now.
+    /// Sends the batch when its delay has passed. Returns the event to wait for if the batch cannot be sent now; `None`
+    /// otherwise.
     fn send_due(&self) -> Option<WaitReason> {
         let mut gathered = self.lock();
         let due = gathered.last_sent.is_none_or(|sent| sent + self.options.delay <= Instant::now());
@@ -464,8 +466,8 @@ impl GatheredMessages {
     }
 }
 
-/// The server's answer to a batch, while a task waits for it. If the task stops waiting, the answer returns
-/// to the queue of expected answers.
+/// The server's expected answer to a batch, while a task waits for the answer. If the task stops waiting, this value
+/// puts the answer back into the queue of expected answers.
 struct PendingAck<'p> {
     inner: &'p Inner,
     reply: Option<Reply>,
@@ -530,7 +532,8 @@ async fn send_due_batches(publisher: Weak<Inner>, begun: Arc<Notify>) {
             Err(_) => Err(std::io::ErrorKind::Unsupported.into()),
         };
         if waited.is_err() {
-            // The process cannot open more files: fall back to a coarser timer.
+            // Without the precise timer, because the process cannot open more files, wait with the runtime's coarser
+            // timer.
             tokio::time::sleep_until(due.into()).await;
         }
         let Some(publisher) = publisher.upgrade() else { return };

@@ -1,7 +1,7 @@
 //! Records of streams without copies: runs of consecutive records that refer to the bytes of one frame.
 //!
-//! Owns: [`Records`] and the iterators over it. The contents are checked on arrival: each record decodes, and their
-//! number is the stated number.
+//! Owns: [`Records`] and the iterators over it. The records of a frame are checked when the frame arrives: each record
+//! must decode, and their number must be the stated one.
 
 use bytes::Bytes;
 use thalweg_types::{Durability, Offset, SpaceTime};
@@ -18,7 +18,7 @@ pub struct Records {
     count: u64,
     /// Offset at which to continue reading the stream after these records.
     pub next: Offset,
-    /// Offset that the stream's next record would have got at the time of reading.
+    /// Offset that the next appended record would have received at the time of the read.
     pub high_watermark: Offset,
     /// Durability level that all these records have reached.
     pub durability: Durability,
@@ -64,7 +64,7 @@ pub struct OwnedRecord {
     pub headers: Vec<(String, Bytes)>,
     /// Payload of the record.
     pub payload: Bytes,
-    /// True if the record is a tombstone: it marks its key as deleted.
+    /// True if the record is a tombstone, which marks its key as deleted.
     pub is_tombstone: bool,
 }
 
@@ -148,12 +148,12 @@ impl RecordAt<'_> {
     }
 }
 
-/// Position of an iteration over the records of a frame that spans several calls.
+/// Position of an iteration over the records of a frame. The iteration can span several calls.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     records: Option<Records>,
     run: usize,
-    /// Number of bytes of the current run of records that were returned already.
+    /// Number of bytes of the current run of records that the iteration has returned.
     at: usize,
     given: u64,
 }

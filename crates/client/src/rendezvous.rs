@@ -1,17 +1,17 @@
 //! Rendezvous hashing: chooses a node for each key. If a node joins or leaves, only its own keys move.
 //!
-//! Owns: the weights of nodes for a key. Does not own: the list of nodes (`directory`), nor their connections.
-//! Source: Thaler and Ravishankar, "Using name-based mappings to increase hit rates" (1998): the node with the highest
-//! weight has the key.
+//! Owns: the weights of nodes for a key: the node with the highest weight has the key. Does not own: the list of nodes
+//! (`directory`), nor their connections. Source: Thaler and Ravishankar, "Using name-based mappings to increase hit
+//! rates" (1998).
 //!
-//! Invariants: the choice depends on the key and on the set of ids only, not on their order. All clients of a cache
-//! must make the same choice, so the function must not change; `docs/guides/rust-client.md` describes it for other
-//! clients.
+//! Invariants: the choice depends only on the key and on the set of node ids, not on the order of the ids. All clients
+//! of a cache must make the same choice, so the function must never change. `docs/guides/rust-client.md` describes it
+//! for clients in other languages.
 
 use thalweg_types::command::groups::key_hash;
 
-/// Returns the node that has a key: the one with the highest weight, or the one with the highest id among nodes of
-/// equal weight. Returns `None` if there are no nodes. The cost is that of one hash of the key and of two short mixes a
+/// Returns the node that has a key: the node with the highest weight, or among nodes of equal weight the one with the
+/// highest id. Returns `None` if there are no nodes. The cost is one hash of the key, and two short mixes for each
 /// node.
 pub(crate) fn node_for(key: &[u8], nodes: &[u64]) -> Option<u64> {
     let key = key_hash(key);
@@ -23,8 +23,8 @@ const fn weight(key: u64, node: u64) -> u64 {
     mix(key ^ mix(node))
 }
 
-/// Distributes the differences between two numbers over all bits. Source: the finalizer of SplitMix64 (Steele, Lea and
-/// Flood 2014).
+/// Mixes the bits of a number: inputs that differ in one bit give outputs that differ in about half of all bits.
+/// Source: the finalizer of SplitMix64 (Steele, Lea and Flood 2014).
 const fn mix(bits: u64) -> u64 {
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -43,7 +43,7 @@ mod tests {
         (0..KEYS).map(|number| format!("session:{number}").into_bytes())
     }
 
-    /// Ids as nodes have them: any 64 bits.
+    /// Node ids, which can be any 64-bit numbers.
     fn ids(count: u64) -> Vec<u64> {
         (1..=count).map(|number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
     }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn each_node_gets_its_share_of_the_keys() {
         for count in 2..=7 {
-            // Small numbers differ in a few bits only.
+            // Random ids, and small numbers, which differ only in a few bits.
             for nodes in [ids(count), (1..=count).collect()] {
                 let mut shares = BTreeMap::<u64, u64>::new();
                 keys().for_each(|key| *shares.entry(node_for(&key, &nodes).unwrap()).or_default() += 1);
@@ -86,7 +86,7 @@ mod tests {
                     *moved.entry(before).or_default() += 1;
                 }
             }
-            // The new node takes an equal part of the keys of each other node.
+            // A new node takes an equal number of keys from each other node.
             let part = KEYS / count / (count + 1);
             assert_eq!(moved.len() as u64, count);
             assert!(moved.values().all(|moved| moved.abs_diff(part) < part / 5), "{part}: {moved:?}");

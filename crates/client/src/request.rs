@@ -43,7 +43,7 @@ pub(crate) fn answer_of(came: Result<SharedFrame, Lost>) -> Result<SharedFrame, 
 fn failure_of(frame: &SharedFrame) -> Error {
     match body_of::<Failed<'_>>(frame) {
         Ok(failed) => {
-            // The body was decoded, so the fields are there and well-formed.
+            // The body was decoded before, so the header fields are known to be present and well-formed.
             let fields = frame.payload.get(..usize::from(frame.header.fields)).unwrap_or_default();
             let fields = Fields::decode(fields).unwrap_or_default();
             Error::Failed(Box::new(Failure::of_reply(&failed, &fields)))

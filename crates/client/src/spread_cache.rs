@@ -4,8 +4,9 @@
 //! (`rendezvous`), the list of members (`directory`), the requests to a member (`cache`) and the connections to it
 //! (`member_pools`).
 //!
-//! Invariant: the place of a key depends on the members only, not on their health. If the keys of a node that is away
-//! went to other nodes, the node would return with entries that were replaced or deleted in the meantime.
+//! Invariant: the member that has a key depends only on the set of members, not on their health. If the keys of a
+//! failed member moved to other members, that member could later return with entries that have been replaced or deleted
+//! in the meantime.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,27 +23,28 @@ use crate::{
     rendezvous::node_for,
 };
 
-/// A handle of a cache whose keys are spread over the members of the cluster, so that the cache is as large as the
-/// memory of all of them. Cheap to clone. Each member has a [`Cache`] with this name, and the entry of a key is in the
-/// cache of one member: rendezvous hashing chooses it by the ids of the members. Only the keys of a member that joins
-/// or leaves move.
+/// A handle of a cache whose keys are spread over the members of the cluster, so that the cache can use the memory of
+/// all of them. Cheap to clone. Each member has a [`Cache`] with this name. The entry of a key is in the cache of one
+/// member, which rendezvous hashing chooses by the ids of the members. When a member joins or leaves, only its own keys
+/// move.
 ///
 /// # Behaviour
 ///
-/// * **A member is away**: requests for its keys fail with [`Error::NodeAway`] (class *retry*), at the latest after the
-///   retries of [`Options::retries`](crate::Options::retries), which take a quarter of a second by default. The first
-///   request to a member waits up to a second for the connection. The keys do not move to other members, because the
-///   member could return with entries that are out of date. An application may treat the error of a read as a missing
-///   entry, and must not take a failed `put` or `delete` as done.
-/// * **A member joins or leaves**: its share of the keys moves, which means that these entries are missing at their new
-///   places. Clients learn the members every [`Options::refresh`](crate::Options::refresh), and may use different
-///   places until then. A member that joins and leaves again gives its keys back to members with former entries: give
-///   entries a time to live that bounds their age.
+/// * **A member is away**: requests for its keys fail with [`Error::NodeAway`] (class *retry*). They fail at the latest
+///   after the retries of [`Options::retries`](crate::Options::retries), which take a quarter of a second by default.
+///   The first request to a member waits up to a second for the connection. The keys do not move to other members,
+///   because the member could return with entries that are out of date. An application may treat the error of a read as
+///   a missing entry. It must not treat a failed `put` or `delete` as done.
+/// * **A member joins or leaves**: the keys of this member move, so their entries are missing on their new members.
+///   Clients learn the members every [`Options::refresh`](crate::Options::refresh). Until then, two clients may choose
+///   different members for a key. When a member joins and leaves again, its keys return to members that may still have
+///   old entries. Give entries a time to live that bounds their age.
 /// * **One server**: a server without a cluster has all keys.
 ///
-/// All clients of a cache must spread it. Another handle, HTTP and Redis clients see the part of the node to which they
-/// are connected. All members must serve the native protocol. Each costs as many connections as
-/// [`Options::connections`](crate::Options::connections) says, from the first request for one of its keys on.
+/// All clients of the cache must use a spread handle. A plain handle, HTTP and Redis clients see only the part of the
+/// cache on the node to which they are connected. All members must serve the native protocol. After the first request
+/// for a key of a member, the client keeps [`Options::connections`](crate::Options::connections) connections to this
+/// member.
 #[derive(Clone, Debug)]
 pub struct SpreadCache(Arc<Inner>);
 
@@ -57,25 +59,26 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Parts {
-    /// Members at the last request.
+    /// Members of the cluster when the last request was sent.
     members: Arc<[u64]>,
-    /// Caches of the members by the members' ids. The id 0 stands for a server without a cluster.
+    /// Cache handle for each member's id. The id 0 stands for a server without a cluster.
     caches: HashMap<u64, Cache>,
 }
 
-/// Id in place of a member's, for a server without a cluster.
+/// Id that stands for a server without a cluster.
 const ALONE: u64 = 0;
 
 impl Client {
     /// Returns a handle of the cache with this name whose keys are spread over the members of the cluster. The first
-    /// use of a member creates a missing cache there, with the server's default capacity.
+    /// request to a member creates the cache there if it is missing, with the server's default capacity.
     #[must_use]
     pub fn spread_cache(&self, name: impl Into<String>) -> SpreadCache {
         self.spread_cache_with(name, CacheCreate::IfMissing, 0)
     }
 
-    /// Returns a handle of a spread cache, like [`spread_cache`](Self::spread_cache). `create` states whether the first
-    /// use of a member creates a missing cache there, and with which capacity in bytes (0 for the server's default).
+    /// Returns a handle of a spread cache, like [`spread_cache`](Self::spread_cache). `create` states if the first
+    /// request to a member creates a missing cache there. `max_bytes` is the capacity in bytes of the cache on each
+    /// member; 0 selects the server's default.
     #[must_use]
     pub fn spread_cache_with(&self, name: impl Into<String>, create: CacheCreate, max_bytes: u64) -> SpreadCache {
         let (client, name) = (self.clone(), name.into());
@@ -95,8 +98,8 @@ impl SpreadCache {
         Ok(node_for(key, &self.members().await?))
     }
 
-    /// Returns the part of the cache on each member, by the member's id, for operations on a whole part, such as
-    /// listing its keys or its statistics. Without a cluster, the server has the only part, with the id 0.
+    /// Returns the part of the cache on each member, with the member's id. Use the parts for operations such as listing
+    /// keys or reading statistics. Without a cluster, there is one part, with the id 0.
     pub async fn parts(&self) -> Result<Vec<(u64, Cache)>, Error> {
         let members = self.members().await?;
         let nodes = if members.is_empty() { &[ALONE][..] } else { &members[..] };
@@ -108,8 +111,8 @@ impl SpreadCache {
         self.part_of(key).await?.get(key).await
     }
 
-    /// Reads the entries of several keys, from all members at the same time. The result has the order of the keys. A
-    /// member that is away fails its own keys only.
+    /// Reads the entries of several keys, from all members at the same time. The result has the order of the keys. If a
+    /// member is away, only the reads of its own keys fail.
     pub async fn get_many(&self, keys: &[&[u8]]) -> Result<Vec<Result<Option<CacheValue>, Error>>, Error> {
         let members = &self.members().await?;
         let reads = divided(keys.iter().copied(), members).into_iter().map(|(node, places)| async move {
@@ -147,8 +150,8 @@ impl SpreadCache {
         self.part_of(key).await?.put_with(key, value, ttl, expect).await
     }
 
-    /// Sets several entries, on all members at the same time. If a member fails, those of the others are set, and the
-    /// call returns the error.
+    /// Sets several entries, on all members at the same time. If a member fails, the call returns its error; the
+    /// entries on the other members are set.
     pub async fn put_many(&self, pairs: &[(&[u8], &[u8])], ttl: CacheTtl) -> Result<(), Error> {
         let (members, ttl) = (&self.members().await?, &ttl);
         let keys = pairs.iter().map(|(key, _)| *key);
@@ -181,15 +184,15 @@ impl SpreadCache {
         self.part_of(key).await?.add(key, delta, ttl).await
     }
 
-    /// Removes all entries of the cache. If a member fails, the entries of the others are removed, and the call returns
-    /// the error.
+    /// Removes all entries of the cache on all members. If a member fails, the call returns its error; the entries on
+    /// the other members are removed.
     pub async fn clear(&self) -> Result<(), Error> {
         let parts = self.parts().await?;
         join_all(parts.iter().map(|(_, part)| part.clear())).await.into_iter().collect()
     }
 
-    /// Drops the cache on all members. If a member fails, those of the others are dropped, and the call returns the
-    /// error. The next use creates the cache again if this handle may create it.
+    /// Drops the cache on all members. If a member fails, the call returns its error; the parts on the other members
+    /// are dropped. The next use creates the cache again if this handle may create it.
     pub async fn drop_cache(&self) -> Result<(), Error> {
         let parts = self.parts().await?;
         join_all(parts.iter().map(|(_, part)| part.drop_cache())).await.into_iter().try_for_each(|part| part.map(drop))
@@ -200,14 +203,14 @@ impl SpreadCache {
         self.part(&members, node_for(key, &members).unwrap_or(ALONE))
     }
 
-    /// Returns the ids of the members; none if the server has no cluster.
+    /// Returns the ids of the members; an empty list if the server has no cluster.
     async fn members(&self) -> Result<Arc<[u64]>, Error> {
         let client = &self.0.client;
         let members = client.directory().member_ids();
         if !members.is_empty() || !client.server().is_some_and(|server| server.is_clustered) {
             return Ok(members);
         }
-        // The node did not name them when the client connected, because it was stopping.
+        // The node did not send its members when the client connected, because it was stopping. Ask now.
         client.directory().learn(&client.members().await?);
         Ok(client.directory().member_ids())
     }
@@ -231,7 +234,7 @@ impl SpreadCache {
     }
 }
 
-/// Returns the members that have some of these keys, each with the places of its keys in the list.
+/// Groups keys by the member that has them. Returns for each such member the indexes of its keys in `keys`.
 fn divided<'k>(keys: impl Iterator<Item = &'k [u8]>, members: &[u64]) -> BTreeMap<u64, Vec<usize>> {
     let mut places = BTreeMap::<u64, Vec<usize>>::new();
     for (place, key) in keys.enumerate() {

@@ -1,7 +1,7 @@
 //! The frames that callers have staged on a [link](crate::link), until they move to the queue of the socket.
 //!
-//! Owns: their bytes in order, those that are sent without a copy included. Does not own: the queue of the socket, or
-//! the time at which they move (`link`).
+//! Owns: the bytes of these frames in order, including bytes that are sent without a copy. Does not own: the queue of
+//! the socket, or the time at which the bytes move there (`link`).
 
 use bytes::Bytes;
 use thalweg_transport::Outbox;
@@ -9,8 +9,7 @@ use thalweg_wire::EncodeError;
 
 use crate::error::Invalid;
 
-/// Minimum size in bytes of the staged frames at which they are moved to the queue of the socket instead of being
-/// copied.
+/// Minimum number of staged bytes that move to the queue of the socket without a copy. Fewer bytes are copied into it.
 pub(crate) const HAND_OVER_BYTES: usize = 32 * 1024;
 
 /// Frames that wait to be moved to the queue of the socket.
@@ -54,7 +53,8 @@ impl Staged {
         self.shared.push((self.frames.len(), bytes));
     }
 
-    /// Checks that the server accepts the size of the frame that was appended at position `begin`.
+    /// Checks that the frame that was appended at position `begin` is at most `max` bytes long, the largest size that
+    /// the server accepts.
     pub(crate) fn check(&self, begin: usize, max: usize) -> Result<(), Invalid> {
         let got = (self.frames.len() - begin).saturating_sub(thalweg_wire::HEADER_BYTES);
         if got <= max { Ok(()) } else { Err(EncodeError::FrameTooLarge { got, max }.into()) }

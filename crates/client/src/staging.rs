@@ -1,7 +1,7 @@
-//! Waiting until a frame can be staged: for a connection, for room, or for a request to finish.
+//! Waiting until a frame can be staged. A frame waits for a connection, for room, or until another request finishes.
 //!
-//! Owns: these waits, and the choice of another link while the first one has no connection. Does not own the bounds of a
-//! link (`link`), connecting (`pool`), or timeouts (`client`).
+//! Owns: these waits, and the choice of another link while the first one has no connection. Does not own the bounds of
+//! a link (`link`), connecting (`pool`), or timeouts (`client`).
 
 use std::{pin::pin, sync::Arc};
 
@@ -30,9 +30,9 @@ pub(crate) async fn until_staged<T>(link: &Link, mut stage: impl FnMut() -> Resu
     }
 }
 
-/// Stages a frame on this link of the pool as soon as the link has room for the frame, or, if the link has no
-/// connection, on the first link of the pool that has one. While there is none, waits only until `gives_up` returns an
-/// error for the reason. Returns the link too.
+/// Stages a frame on this link of the pool as soon as the link has room for the frame. If this link has no connection,
+/// uses the first link of the pool that has one. While no link has a connection, `gives_up` decides from the reason: if
+/// it returns an error, the wait ends with this error. Returns the used link too.
 pub(crate) async fn staged_in<'p, T>(
     pool: &'p Pool,
     mut link: &'p Arc<Link>,
@@ -51,7 +51,8 @@ pub(crate) async fn staged_in<'p, T>(
                     if let Some(error) = gives_up(&why) {
                         return Err(error);
                     }
-                    // The link also notifies its callers when the client gives it up or is closed.
+                    // The link also notifies waiting callers when the client makes no further attempt to connect, or is
+                    // closed.
                     tokio::select! {
                         () = connected => {}
                         () = changed => {}
@@ -71,7 +72,8 @@ pub(crate) async fn staged_in<'p, T>(
     }
 }
 
-/// Replaces a timeout error by the reason why there is no connection, if the request timed out while it waited for one.
+/// Returns [`Error::NotConnected`] with the reason instead of a timeout error, if the request timed out while it waited
+/// for a connection. Returns other errors unchanged.
 pub(crate) fn not_connected(pool: &Pool, error: Error) -> Error {
     match (&error, pool.connect_error()) {
         (Error::TimedOut { effect: Effect::Nothing, .. }, Some(why)) => Error::NotConnected { why },

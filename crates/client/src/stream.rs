@@ -33,7 +33,7 @@ use crate::{
 pub struct Stream(Arc<NamedObject>);
 
 impl Client {
-    /// Returns a handle of the stream with this name, which need not exist.
+    /// Returns a handle of the stream with this name. The stream need not exist.
     #[must_use]
     pub fn stream(&self, name: impl Into<String>) -> Stream {
         Stream(Arc::new(NamedObject::new(self.clone(), Name::Stream(name.into()))))
@@ -115,9 +115,9 @@ impl Stream {
         self.append_batch(&batch, ExpectedOffset::Any).await
     }
 
-    /// Appends records, all or none. Fails with `offset_conflict` unless the stream's next offset is the
-    /// expected one. The client does not retry an append whose effect is unknown, because the records could
-    /// be appended twice; appends of a producer can be retried.
+    /// Appends all records, or none. Fails with `offset_conflict` unless the stream's next offset is the expected one.
+    /// The client does not retry an append whose effect is unknown, because the records could be appended twice. To
+    /// have appends retried, use a producer ([`append_with`](Self::append_with)).
     pub async fn append_batch(&self, batch: &RecordBatch, expected: ExpectedOffset) -> Result<Appended, Error> {
         self.append_with(batch, &expected.into()).await
     }
@@ -135,8 +135,8 @@ impl Stream {
         Ok(Appended { count, ..appended })
     }
 
-    /// Opens a producer and returns its new epoch, which is higher than all its earlier ones. The server
-    /// rejects appends of clients that use an earlier epoch.
+    /// Opens a producer and returns its new epoch, which is higher than all its earlier ones. From then on, the server
+    /// rejects appends with an earlier epoch of this producer.
     pub async fn open_producer(&self, producer: &str) -> Result<u32, Error> {
         let encode = |out: &mut Vec<u8>, id| encode_open_producer(out, StreamId(id), producer);
         let read = |frame: &SharedFrame| Ok(reply_of::<wire::ProducerOpened>(frame)?.epoch);
@@ -150,8 +150,8 @@ impl Stream {
         self.0.request(RequestOptions::READ, list, read).await
     }
 
-    /// Reads at most `max_records` records and about `max_bytes` bytes, beginning at a position; 0 selects
-    /// the server's default for either maximum. At the end of the stream the result is empty.
+    /// Reads at most `max_records` records and about `max_bytes` bytes, beginning at a position. For either maximum, 0
+    /// selects the server's default. At the end of the stream the result is empty.
     pub async fn read(&self, from: Position, max_records: u32, max_bytes: u32) -> Result<Records, Error> {
         let read = |id| wire::Read { stream: StreamId(id), from: from.clone(), max_records, max_bytes };
         let records = |frame: &SharedFrame| {
@@ -201,7 +201,7 @@ impl Source for TailSource {
     }
 }
 
-/// Records of a stream as they arrive. The tail resumes after a lost connection. The tail returns only errors
+/// Receives the records of a stream as they arrive. The tail resumes after a lost connection. It returns only errors
 /// for which a retry does not help, such as `trimmed`.
 #[derive(Debug)]
 pub struct Tail {

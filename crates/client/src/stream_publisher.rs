@@ -1,13 +1,13 @@
-//! Appending to a stream in the background: in batches, several of which may be unanswered at a time, and
-//! each of which is appended exactly once.
+//! Appending to a stream in the background, in batches. Several batches may be unanswered at a time. Each batch is
+//! appended exactly once.
 //!
-//! Owns: [`StreamPublisher`]. Each of its batches carries the id of a producer, its epoch and a sequence
-//! number. When the publisher resends a batch because its answer was lost, the server detects the repetition
-//! and returns the first result, so a lost connection neither loses nor repeats records.
+//! Owns: [`StreamPublisher`]. Each of its batches carries the id of a producer, the producer's epoch and a sequence
+//! number. When the publisher resends a batch because the answer was lost, the server detects the repetition and
+//! returns the first result. So a lost connection neither loses nor repeats records.
 //!
-//! A batch is sent immediately while fewer than [`max_in_flight`](StreamPublisherOptions::max_in_flight)
-//! batches are in flight. Otherwise records are gathered until a batch is answered. A lone record therefore
-//! does not wait. Under load batches grow automatically up to their maximum size, at which callers wait.
+//! A batch is sent immediately while fewer than [`max_in_flight`](StreamPublisherOptions::max_in_flight) batches are in
+//! flight. A lone record therefore does not wait. Otherwise records are gathered until a batch is answered. Under load
+//! batches therefore grow up to their maximum size; then callers wait.
 //!
 //! ```text
 //!  publish --> gathered --> in flight: [s, s+1, .. s+n) --> answered in order
@@ -42,8 +42,8 @@ use crate::{
     write::{Appended, appended, put_write},
 };
 
-/// Number of times after which the publisher gives up a batch that the server rejects because an earlier
-/// batch is missing.
+/// Maximum number of times that the server may reject a batch because an earlier batch is missing. The publisher then
+/// gives up.
 const MAX_GAPS: u32 = 8;
 
 /// Bounds on the batches of a stream publisher.
@@ -53,8 +53,8 @@ pub struct StreamPublisherOptions {
     pub max_records: u32,
     /// Size in bytes at which a batch is full. A larger record is sent in a batch of its own.
     pub max_bytes: usize,
-    /// Maximum number of batches that were sent and have no answer yet, at most 64: the server remembers that
-    /// many results of a producer.
+    /// Maximum number of batches that were sent and have no answer yet. At most 64, because the server remembers only
+    /// that many results of a producer.
     pub max_in_flight: usize,
 }
 
@@ -64,15 +64,16 @@ impl Default for StreamPublisherOptions {
     }
 }
 
-/// Appends records to a stream in the background. Cheap to clone: clones share the batch. After the last
-/// clone is dropped, the published records are still sent, but no caller learns their outcome. Call
-/// [`flush`](Self::flush) before that to get errors.
+/// Appends records to a stream in the background. Cheap to clone: clones share the batch. After the last clone is
+/// dropped, the background task still sends the published records, but no caller learns their outcome. To learn of
+/// errors, call [`flush`](Self::flush) before the drop.
 #[derive(Clone)]
 pub struct StreamPublisher {
     inner: Arc<Handle>,
 }
 
-/// Shared by the clones of a publisher. Dropped with the last clone, which notifies the background task.
+/// Handle that the clones of a publisher share. When the last clone is dropped, the handle's drop notifies the
+/// background task.
 struct Handle(Arc<Inner>);
 
 struct Inner {
@@ -81,7 +82,7 @@ struct Inner {
     /// Notifies the background task that there are records to send, or that the last clone of the publisher
     /// was dropped.
     begun: Notify,
-    /// Notifies waiting callers that the background task has taken the gathered batch, so that there is room
+    /// Notifies waiting callers that the background task has taken the gathered batch, so that they can add records
     /// again.
     taken: Notify,
 }
@@ -89,7 +90,7 @@ struct Inner {
 struct GatheredRecords {
     batch: RecordBatch,
     outcome: Arc<Outcome>,
-    /// Outcome of the last batch that was not empty.
+    /// Outcome of the most recent batch with records; it may not be known yet.
     last: Option<Arc<Outcome>>,
     abandoned: bool,
     failed: Option<Error>,
@@ -191,8 +192,8 @@ impl Stream {
 }
 
 impl StreamPublisher {
-    /// Publishes a record. The call waits only for backpressure. After an error for which a retry does not
-    /// help, every call returns that error, and the caller must create a new publisher.
+    /// Publishes a record. The call waits only for backpressure. After an error for which a retry does not help, all
+    /// further calls return this error, and the application must create a new publisher.
     pub async fn publish(&self, record: &Record<'_>) -> Result<Ack, Error> {
         self.put(&mut |batch| batch.push(record)).await
     }
@@ -289,12 +290,13 @@ struct Worker {
     in_flight: VecDeque<Batch>,
     backoff: Backoff,
     gaps: u32,
-    /// Number of the server's data when the stream and the producer were looked up, see `Directory::data`.
+    /// Client's number for the server's data at the time when the stream and the producer were looked up
+    /// (`Directory::data`).
     data: u32,
 }
 
 impl Drop for Worker {
-    /// Ends the waits of the callers if the task ends early: its runtime stops, or it has panicked.
+    /// Ends the waits of the callers if the task ends early, because its runtime stops or the task has panicked.
     fn drop(&mut self) {
         self.fail(&Error::Closed);
     }
@@ -390,7 +392,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reports the error to all callers that wait for an outcome, and to all later calls. Later errors change nothing.
+    /// Reports the error to all callers that wait for an outcome, and to all later calls. Only the first error is kept.
     fn fail(&self, error: &Error) {
         let mut gathered = self.inner.lock();
         gathered.failed.get_or_insert_with(|| error.clone());

@@ -27,18 +27,18 @@ use crate::{
 /// Result of a publish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// Number of subscriptions whose queues took the message. A queue group counts as one subscription.
+    /// Number of subscriptions whose queues accepted the message. A queue group counts as one subscription.
     pub delivered: u64,
-    /// Number of subscriptions that missed the message because their queues were full. The server reports the
-    /// loss to them.
+    /// Number of subscriptions that missed the message because their queues were full. The server reports the loss to
+    /// their subscribers.
     pub missed: u64,
 }
 
 /// Options of a subscription.
 #[derive(Clone, Debug)]
 pub struct SubscribeOptions {
-    /// Name of the queue group that the subscription joins. One subscription of a queue group gets each
-    /// message. If the name is empty, this subscription gets every message.
+    /// Name of the queue group that the subscription joins. Each message goes to one subscription of the group. If the
+    /// name is empty, the subscription joins no group and gets every message.
     pub queue: Vec<u8>,
     /// Policy of the server when the subscription's queue on the server is full.
     pub policy: Policy,
@@ -67,7 +67,7 @@ pub struct MessageBatch {
 }
 
 impl MessageBatch {
-    /// Checks the encoding of the whole batch, including its checksum if it has one.
+    /// Checks the encoding of the whole batch, and the checksum if the batch has one.
     fn new(bytes: Bytes) -> Result<Self, Error> {
         let batch = Batch::decode(&bytes)?;
         batch.check()?;
@@ -85,8 +85,8 @@ impl MessageBatch {
         self.batch().count() as usize
     }
 
-    /// Returns false, since a batch has at least one message. Exists because [`len`](Self::len)
-    /// conventionally comes with it.
+    /// Returns false, because a batch has at least one message. Exists because a type with [`len`](Self::len) should
+    /// also have `is_empty`.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -147,8 +147,8 @@ pub struct OwnedMessage {
 pub enum Delivered {
     /// A batch of messages of one subject.
     Messages(MessageBatch),
-    /// A gap in the messages: the subscription's queue on the server was full, and the server dropped this
-    /// number of messages.
+    /// A gap in the messages: the server dropped this number of messages, because the subscription's queue on the
+    /// server was full.
     Dropped(u64),
     /// A gap in the messages: the connection was lost and restored, and messages published in the meantime
     /// were not received.
@@ -167,7 +167,7 @@ fn payload(payload: &[u8]) -> Record<'_> {
 }
 
 impl Client {
-    /// Publishes one message, and waits until it is in the queues of all subscribers.
+    /// Publishes one message, and waits until the message is in the queues of all subscribers.
     pub async fn publish(&self, subject: impl AsRef<[u8]>, message: &[u8]) -> Result<Published, Error> {
         self.publish_batch(&single(subject.as_ref(), b"", &payload(message))?).await
     }
@@ -182,14 +182,14 @@ impl Client {
         self.publish_batch(&single(subject.as_ref(), reply.as_ref(), message)?).await
     }
 
-    /// Publishes a batch, and waits until it is in the queues of all subscribers.
+    /// Publishes a batch, and waits until the batch is in the queues of all subscribers.
     pub async fn publish_batch(&self, batch: &SharedBatch) -> Result<Published, Error> {
         let how = RequestOptions { retry_safety: RetrySafety::IfNoEffect, ..RequestOptions::QUICK };
         self.request(how, wire::Publish { batches: List::Items(&[&batch.bytes[..]]) }, published).await
     }
 
-    /// Publishes a batch without waiting for the server. Waits if too many bytes wait to be written on the
-    /// connection. The client counts failures, see [`failed_without_reply`](Self::failed_without_reply).
+    /// Publishes a batch without waiting for the server's answer. Waits only while too many bytes wait to be written on
+    /// the connection. The client counts failures, see [`failed_without_reply`](Self::failed_without_reply).
     pub async fn send_batch(&self, batch: &SharedBatch) -> Result<(), Error> {
         let (pool, clock) = (self.pool(), Clock::new(self.call_timeout()));
         let len = batch.bytes.len();
@@ -226,7 +226,7 @@ impl Client {
             let batch = MessageBatch::new(frame.share(batch.0))?;
             batch.iter().next().map(|message| batch.owned(&message)).ok_or_else(wrong)
         };
-        // The server and the client end the wait after the same time: usually the client does, without a reply.
+        // Server and client end the wait at about the same time. Usually the client is first, and gets no reply.
         let client = self.timeout(Some(patience));
         let how =
             RequestOptions { retry_safety: RetrySafety::IfNoEffect, target: Target::Connected, ..RequestOptions::READ };
@@ -238,8 +238,8 @@ impl Client {
         self.publish(&asked.reply, message).await
     }
 
-    /// Subscribes to all subjects that match a pattern: names joined by dots, `*` for any one name, `>` at the end for
-    /// one or more names.
+    /// Subscribes to all subjects that match a pattern. A pattern consists of names joined by dots; `*` stands for any
+    /// one name, and `>` at the end for one or more names.
     pub async fn subscribe(&self, pattern: impl AsRef<[u8]>) -> Result<Subscriber, Error> {
         self.subscribe_with(pattern, SubscribeOptions::default()).await
     }
@@ -272,8 +272,7 @@ fn wrong() -> Error {
 struct SubjectSource {
     pattern: Vec<u8>,
     options: SubscribeOptions,
-    /// Maximum numbers of messages and bytes that wait on the server for this subscription, as the server
-    /// reported them.
+    /// Bounds of the subscription's queue on the server, as the server reported them: numbers of messages and of bytes.
     bounds: (u64, u64),
 }
 
@@ -355,7 +354,7 @@ impl Subscriber {
         self.dropped
     }
 
-    /// Number of lost connections during which published messages may have been missed.
+    /// Number of times that the connection was lost. Messages published in the meantime may have been missed.
     #[must_use]
     pub fn gaps(&self) -> u64 {
         self.gaps

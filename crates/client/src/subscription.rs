@@ -1,11 +1,11 @@
 //! Common parts of tails, pushes, watches (of keys and of the cluster) and subscriptions to subjects: starting,
 //! receiving and resuming.
 //!
-//! Owns: returning credit, cancelling, and resuming after a lost connection. Does not own the position to
-//! resume at: each kind of subscription stores its own position ([`Source`]).
+//! Owns: returning credit, cancelling, and resuming after a lost connection. Does not own the position at which a
+//! subscription resumes: each kind of subscription stores its own position ([`Source`]).
 //!
-//! Credit: an item counts as consumed when the application requests the next one. The window therefore bounds
-//! the items that wait in the client, in addition to the item that the application has.
+//! Credit: an item counts as consumed when the application requests the next one. The window therefore bounds the items
+//! that wait in the client and the one item that the application is working on.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
 
 const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
 
-/// A subscription on one channel. It ends at the latest with the connection. Dropping this value cancels the
+/// A subscription on one channel. It ends when the connection is lost, or earlier. Dropping this value cancels the
 /// subscription.
 struct Subscription {
     link: Arc<Link>,
@@ -37,7 +37,8 @@ struct Subscription {
 }
 
 impl Subscription {
-    /// Begins the subscription at a server with the data of this number; `None` stands for any data.
+    /// Begins the subscription on a server that has the data with this number (`Directory::data`); `None` stands for
+    /// any data.
     async fn begin(
         client: &Client,
         window: Window,
@@ -46,7 +47,8 @@ impl Subscription {
     ) -> Result<(Self, SharedFrame), Error> {
         let (clock, pool) = (Clock::new(client.call_timeout()), client.pool());
         let (mailbox, permit) = (Arc::new(Mailbox::default()), window.permit());
-        // A push leases records, so the server must not even see the id of a group in other data.
+        // A push delivers records to a member of a group. A server with other data may use the group's id for another
+        // group, so the request must not reach that server.
         let check = |_: &SessionParameters| match client.directory().has_other_data(data) {
             true => Err(StageError::OtherData),
             false => Ok(()),
@@ -61,7 +63,7 @@ impl Subscription {
             Item::Begun(frame) => Ok((begun, frame)),
             Item::Ended(failure) => Err(Error::Failed(failure)),
             Item::Lost(why) => Err(Error::Lost { why, effect: Effect::Nothing }),
-            // The session delivers nothing else before the subscription has begun.
+            // The session passes no other item on before the subscription has begun.
             Item::Batch(_) | Item::Dropped(_) | Item::Frame(..) => Err(lost_order()),
         }
     }
@@ -97,10 +99,9 @@ impl Drop for Subscription {
     }
 }
 
-/// Position at which a kind of subscription begins, and at which it resumes after a lost connection.
+/// Request of one kind of subscription, with the position at which the subscription begins or resumes.
 pub(crate) trait Source: Send + Sync {
-    /// Appends the request that begins the subscription. The subscription continues where the last item
-    /// ended.
+    /// Appends the request that begins the subscription after the last item that was returned.
     fn request(&self, out: &mut Vec<u8>, id: u32, fields: &Fields<'_>, permit: Permit) -> Result<(), Invalid>;
     /// Processes the server's reply that begins the subscription.
     fn begun(&mut self, frame: &SharedFrame) -> Result<(), Error>;
@@ -122,14 +123,15 @@ pub(crate) struct Feed<S> {
     backoff: Backoff,
     interrupted: bool,
     over: bool,
-    /// Number of the server's data to which the id in the request belongs; `None` if the request has no id.
+    /// Client's number for the data to which the id in the request belongs (`Directory::data`); `None` if the request
+    /// has no id.
     data: Option<u32>,
     pub source: S,
 }
 
 impl<S: Source> Feed<S> {
-    /// Begins the subscription. Returns an error if the first attempt fails. `data` is the number of the server's data to
-    /// which the id in the request of the source belongs; `None` if the request has no id.
+    /// Begins the subscription. Returns an error if the first attempt fails. `data` is the client's number for the data
+    /// to which the id in the request belongs (`Directory::data`); `None` if the request has no id.
     pub(crate) async fn begin(client: &Client, window: Window, data: Option<u32>, source: S) -> Result<Self, Error> {
         let (client, backoff) = (client.clone(), Backoff::new(client.options().retries));
         let mut feed = Self { client, window, active: None, backoff, interrupted: false, over: false, data, source };
@@ -139,7 +141,8 @@ impl<S: Source> Feed<S> {
 
     async fn begin_again(&mut self) -> Result<(), Error> {
         let source = &self.source;
-        // The node may be another one than before, and must have all that the former one had.
+        // After an interruption another node may answer. It must have all data that the former node had, so the read is
+        // linearizable.
         let read = if self.interrupted { Some(ReadLevel::Linearizable) } else { self.client.read_field() };
         let fields = Fields { read, ..Fields::default() };
         let mut encode = |out: &mut Vec<u8>, id: u32, permit: Permit| source.request(out, id, &fields, permit);
@@ -192,8 +195,8 @@ impl<S: Source> Feed<S> {
         }
     }
 
-    /// Waits for the next frame of a subscription with history, which has no gap where it resumes; `None` if the
-    /// subscription has ended. Cancel safe.
+    /// Waits for the next frame of a subscription that resumes without a gap, because the server keeps its history;
+    /// `None` if the subscription has ended. Cancel safe.
     pub(crate) async fn next_frame(&mut self) -> Result<Option<(SharedFrame, Permit)>, Error> {
         loop {
             match self.next().await? {

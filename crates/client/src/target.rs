@@ -5,7 +5,7 @@
 pub(crate) enum Target {
     /// The leader, because the request proposes a command.
     Leader,
-    /// Any node that can keep the promise of the client's read level.
+    /// Any node that can answer at the client's read level.
     Readable,
     /// The node to which the client is connected.
     Connected,

@@ -2,11 +2,12 @@
 //!
 //! Owns: the counters, and the switch. Does not own: requests ([`Client`](crate::Client)).
 //!
-//! A request counts when it ends, with its retries as one. A request whose future is dropped, a subscription, and a
-//! message or record that a publisher sends count nowhere.
+//! A request and its retries count as one request, at the time when the request ends. Not counted: requests whose
+//! future is dropped, subscriptions, and the messages or records that publishers send.
 //!
-//! Cost: while the switch is off, one load of a flag for each request. While it is on, two readings of the clock and
-//! two additions, about 0.1 µs, and 1 KB for each client. The example `telemetry_cost` measures it.
+//! Cost: while telemetry is off, one load of a flag for each request. While it is on, two readings of the clock and two
+//! additions for each request (about 0.1 µs), and 1 KB of memory for each client. The example `telemetry_cost` measures
+//! the time.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -20,12 +21,12 @@ use crate::target::Target;
 /// Counts and times of the requests of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTelemetry {
-    /// Times of the requests that succeeded in nanoseconds, from the call to its result, with retries and the pauses
-    /// before them.
+    /// Times of the requests that succeeded, in nanoseconds. A time runs from the call to its result, and includes
+    /// retries and the pauses before them.
     pub succeeded: Log2Histogram,
     /// Number of requests that ended with an error.
     pub failed: u64,
-    /// Number of retries, of requests that succeeded in the end and of those that failed.
+    /// Number of retries, both of requests that succeeded in the end and of requests that failed.
     pub retries: u64,
 }
 
@@ -43,7 +44,7 @@ pub struct ClientTelemetry {
 #[derive(Debug, Default)]
 struct Counters {
     sum_nanos: AtomicU64,
-    /// The buckets are those of [`Log2Histogram::bucket_of`].
+    /// Number of requests by bucket of their time, with the buckets of [`Log2Histogram::bucket_of`].
     buckets: [AtomicU64; LOG2_BUCKETS],
     failed: AtomicU64,
     retries: AtomicU64,

@@ -57,7 +57,7 @@ pub struct Changes {
 }
 
 impl Keyspace {
-    /// Subscribes to every change of the keys from a revision on, past and future changes; 0 begins with the
+    /// Subscribes to every change of the keys from revision `from` on, both past and future changes. 0 begins with the
     /// next change.
     pub async fn watch(&self, keys: Watched, from: Revision) -> Result<Watch, Error> {
         let window = self.client().options().window;
@@ -82,8 +82,8 @@ struct WatchSource {
     /// Number of changes of the commit at revision `from` that were already returned. A large commit arrives
     /// in several frames.
     seen: u64,
-    /// Number of changes of the commit at revision `from` to skip after resuming, because they were returned
-    /// before.
+    /// Number of changes of the commit at revision `from` to skip after resuming, because the watch has already
+    /// returned them.
     skip: u64,
 }
 
@@ -108,8 +108,8 @@ impl Source for WatchSource {
 }
 
 impl WatchSource {
-    /// Returns those changes of a frame that were not returned before, and advances the position at which the
-    /// watch would resume.
+    /// Returns the changes of a frame that the watch has not returned before. Advances the position at which the watch
+    /// would resume.
     fn take(&mut self, frame: &SharedFrame) -> Result<Changes, Error> {
         let wire::Changes { durability, next, changes } = reply_of(frame)?;
         let mut new = Vec::with_capacity(changes.len());

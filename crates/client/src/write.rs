@@ -1,8 +1,8 @@
-//! Write commands: sending them, among them commits and transactions, and decoding their results.
+//! Write commands, including commits and transactions: sending them and decoding their results.
 //!
-//! Owns: the way from a command's bytes to its reply. Does not own the commands (`thalweg_types::command`),
-//! which refer to keyspaces, streams and groups by id. Handles return these ids
-//! ([`Keyspace::id`](crate::Keyspace::id) and so on).
+//! Owns: the encoding of a command into a request, and the decoding of its reply. Does not own the commands
+//! (`thalweg_types::command`). Commands refer to keyspaces, streams and groups by id. The handles of these objects
+//! return the ids ([`Keyspace::id`](crate::Keyspace::id) and so on).
 
 use thalweg_types::{
     Durability, Offset, Revision,
@@ -26,8 +26,8 @@ use crate::{
 pub struct Committed {
     /// Durability level that the commit reached.
     pub durability: Durability,
-    /// True if a producer sent the commit again after the server had already carried it out. The result is then the one
-    /// of the first execution.
+    /// True if the server had already carried out the commit, because its producer sent it before. The result is then
+    /// that of the first execution.
     pub duplicate: bool,
     /// Revision of the commit; 0 at durability level `none`.
     pub revision: Revision,
@@ -44,10 +44,10 @@ pub struct Transacted {
     pub wrote: bool,
     /// Revision of the transaction if it wrote; otherwise the last revision before the transaction.
     pub revision: Revision,
-    /// First condition of the transaction that did not hold; `None` if all held.
+    /// First condition of the transaction that did not hold; `None` if all conditions held.
     pub failed: Option<FailedCondition>,
-    /// Results of the list of operations that was carried out: the list for conditions that hold, or the list
-    /// for conditions that don't.
+    /// Results of the operations that the server carried out. A transaction has two lists of operations: one for the
+    /// case that all conditions hold, and one for the other case.
     pub results: Vec<OperationResult>,
 }
 
@@ -104,9 +104,9 @@ impl Client {
         self.write(RetrySafety::IfNoEffect, encode, committed).await
     }
 
-    /// Carries out a commit, and then publishes batches of messages. The messages are published at most once,
-    /// and not at all if the server stops between the commit and the publish. A message that must not be lost
-    /// should be appended to a stream in the same commit.
+    /// Carries out a commit, and then publishes batches of messages. The messages are published at most once. If the
+    /// server stops between the commit and the publish, they are not published. A message that must not be lost should
+    /// be appended to a stream in the same commit.
     pub async fn commit_and_publish(
         &self,
         commit: &CommitBuilder,
@@ -119,7 +119,8 @@ impl Client {
         self.request(RequestOptions::WRITE, frame, committed).await
     }
 
-    /// Carries out one of a transaction's two lists of operations, depending on whether the conditions hold.
+    /// Carries out one of a transaction's two lists of operations: the first list if all conditions hold, otherwise the
+    /// second.
     pub async fn transact(&self, transaction: &TransactionBuilder) -> Result<Transacted, Error> {
         self.write(RetrySafety::IfNoEffect, |out| transaction.encode(out), transacted).await
     }
@@ -184,14 +185,14 @@ fn owned(frame: &SharedFrame, result: &wire::OperationResult<'_>) -> OperationRe
 /// Position of the records of an append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of the first appended record; 0 at durability level `none`, where the client does not learn the
+    /// Offset of the first appended record; 0 at durability level `none`, at which the server does not return the
     /// offset.
     pub first: Offset,
     /// Number of appended records.
     pub count: u32,
     /// Durability level that the append reached.
     pub durability: Durability,
-    /// True if a producer sent the append again after the server had already appended the records.
+    /// True if the server had already appended the records, because their producer sent them before.
     pub duplicate: bool,
 }
 

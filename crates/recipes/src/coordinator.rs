@@ -62,17 +62,16 @@ pub trait Coordinator: Clone {
     /// Type of the watches that this database creates.
     type Watch: KeyWatch;
 
-    /// Maximum time after which a waiting contender reads the key again whose removal it waits for. The end
-    /// of a lease hides its keys before they are removed, and watches report only the removal. Each check
-    /// costs one [`get`](Self::get).
+    /// Maximum time between two reads of the key for whose removal a contender waits. The end of a lease hides its keys
+    /// before the database removes them, and watches report only the removal. Each read costs one [`get`](Self::get).
     const LOOK_EVERY: Duration = Duration::from_secs(1);
 
     /// Returns true if the operation that failed with this error may succeed when it is repeated a moment
     /// later.
     fn is_transient(error: &Self::Error) -> bool;
 
-    /// Monotonic time that runs at the same speed as the time of leases. A holder uses this time to compute
-    /// how long its lease certainly lives.
+    /// Current time of a monotonic clock that runs at the same speed as the clock of leases. A holder uses this time to
+    /// compute how long its lease certainly lives.
     fn now(&self) -> Duration;
 
     /// Grants a lease that lives for `ttl`.
@@ -81,7 +80,7 @@ pub trait Coordinator: Clone {
     /// Extends a lease by another TTL (time to live). Returns `false` if the lease has ended.
     fn keep_alive(&self, lease: LeaseId) -> Result<bool, Self::Error>;
 
-    /// Ends a lease and deletes the keys attached to it. Succeeds if the lease has ended already.
+    /// Ends a lease and deletes the keys attached to it. Succeeds also if the lease has already ended.
     fn revoke(&self, lease: LeaseId) -> Result<(), Self::Error>;
 
     /// Writes a key and attaches it to the lease, unless the key exists already.

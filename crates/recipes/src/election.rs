@@ -24,7 +24,7 @@ pub struct Leader {
     pub token: FencingToken,
 }
 
-/// An election: it has at most one leader at a time, and every client can see which.
+/// An election. It has at most one leader at a time. Every client can ask for the present leader.
 #[derive(Clone, Debug)]
 pub struct Election<C> {
     coordinator: C,
@@ -60,7 +60,7 @@ impl<C: Coordinator> Election<C> {
         }
     }
 
-    /// Creates an observer, which reports the leader of this election whenever it changes.
+    /// Creates an observer of this election. The observer reports each change of the leader.
     #[must_use]
     pub fn observe(&self) -> Observer<C> {
         Observer { election: self.clone(), watch: None, reported: None }
@@ -72,15 +72,15 @@ impl<C: Coordinator> Election<C> {
 pub struct Observer<C: Coordinator> {
     election: Election<C>,
     watch: Option<C::Watch>,
-    /// Fencing token of the leader that the observer reported last; the outer `None` means that nothing was
-    /// reported yet.
+    /// Fencing token of the leader that the observer reported last. The outer `None` means that the observer has
+    /// reported nothing yet; the inner `None` means that it reported "no leader".
     reported: Option<Option<FencingToken>>,
 }
 
 impl<C: Coordinator> Observer<C> {
-    /// Waits until the leader differs from the leader that was reported last, at most for `timeout`. The
-    /// first call returns the leader immediately. Returns `Ok(None)` at the timeout, and `Ok(Some(None))` if
-    /// there is no leader. If leaders change quickly, some may not be reported, but the last one always is.
+    /// Waits until the election's leader differs from the one that this observer reported last, at most for `timeout`.
+    /// The first call returns immediately. Returns `Ok(None)` at the timeout, and `Ok(Some(None))` if there is no
+    /// leader. If leaders change quickly, some may not be reported, but the last one always is.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Option<Leader>>, RecipeError<C::Error>> {
         let coordinator = self.election.coordinator.clone();
         let until = coordinator.now().checked_add(timeout);

@@ -19,13 +19,13 @@ pub enum RecipeError<E: Error> {
     /// A semaphore was created without slots.
     #[error("a semaphore has at least one slot")]
     NoSlots,
-    /// Other contenders did not let this one acquire before its timeout. The contender has left the queue.
+    /// The contender did not acquire the lock, slot or leadership within its maximum wait. It has left the queue.
     #[error("{} (waited {})", ContendersAhead(*ahead), Waited(*waited))]
     TimedOut {
         /// Time that the contender waited.
         waited: Duration,
-        /// Number of contenders before this one in the queue, including those that hold; 0 if the contender
-        /// did not learn its position.
+        /// Number of contenders before this one in the queue, holders included; 0 if the contender did not learn its
+        /// position.
         ahead: usize,
     },
     /// The lease of a hold has ended. The hold is lost, and another contender may have acquired it by now.
@@ -55,7 +55,7 @@ impl fmt::Display for ContendersAhead {
     }
 }
 
-/// Formats a time in milliseconds, or in seconds from 10 s on.
+/// Formats a duration in milliseconds below 10 s, and in seconds from 10 s on.
 struct Waited(Duration);
 
 impl fmt::Display for Waited {
@@ -85,7 +85,7 @@ impl<E: Error + Classified> Classified for RecipeError<E> {
 }
 
 impl<E: Error> RecipeError<E> {
-    /// Returns the stable code of the error; `None` if it is an error of the database.
+    /// Returns the stable code of an error that this crate defines; `None` if the database returned the error.
     #[must_use]
     pub fn own_code(&self) -> Option<&'static str> {
         match self {

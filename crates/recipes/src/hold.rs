@@ -6,9 +6,9 @@ use thalweg_types::{LeaseId, Revision, command::Expect};
 
 use crate::{coordinator::Coordinator, error::RecipeError, queue_entry::QueueEntry};
 
-/// Number that identifies one holder of a lock, slot or leadership: a later holder's token is higher. A
-/// resource that stores the highest token it has seen, and rejects lower ones, is safe from a holder that
-/// does not know yet that it has lost its hold.
+/// Number that identifies one holder of a lock, slot or leadership. A later holder has a higher token. A resource can
+/// store the highest token it has seen, and reject lower ones. This protects the resource from a former holder that has
+/// not yet noticed the loss of its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(pub u64);
 
@@ -28,9 +28,8 @@ impl fmt::Display for FencingToken {
 
 /// A hold: a lock, slot of a semaphore, or leadership that the caller has acquired.
 ///
-/// It lasts while its lease lives. Call [`keep_alive`](Self::keep_alive) well before
-/// [`remaining`](Self::remaining) is over, or start a thread that calls it ([`keep`](Self::keep)). Dropping a
-/// hold releases it.
+/// A hold lasts while its lease lives. Call [`keep_alive`](Self::keep_alive) well before [`remaining`](Self::remaining)
+/// is over, or start a thread that calls it ([`keep`](Self::keep)). Dropping a hold releases it.
 #[derive(Debug)]
 pub struct Hold<C: Coordinator> {
     entry: QueueEntry<C>,
@@ -59,8 +58,8 @@ impl<C: Coordinator> Hold<C> {
         &self.entry.key
     }
 
-    /// Condition on [`key`](Self::key) that is true while the hold lasts. A commit with this condition in the
-    /// same space fails if the hold is lost.
+    /// Condition that [`key`](Self::key) still exists with the revision of this hold. A commit with this condition in
+    /// the same space fails if the hold is lost.
     #[must_use]
     pub fn expect(&self) -> Expect<'static> {
         Expect::Revision(Revision(self.entry.revision.0))
@@ -78,7 +77,7 @@ impl<C: Coordinator> Hold<C> {
         &self.entry.coordinator
     }
 
-    /// Time for which the hold certainly still lasts, by this side's clock; zero afterwards.
+    /// Time for which the hold certainly still lasts, by the local clock; zero when this time is over.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.entry.keeping.remaining(self.entry.coordinator.now())
@@ -94,8 +93,8 @@ impl<C: Coordinator> Hold<C> {
         self.entry.keeping.until()
     }
 
-    /// Returns an error unless the hold certainly still lasts by the local clock, without a request to the
-    /// database; see [`remaining`](Self::remaining).
+    /// Returns an error if the hold may have ended by the local clock. Sends no request to the database; see
+    /// [`remaining`](Self::remaining).
     pub fn check(&self) -> Result<(), RecipeError<C::Error>> {
         if self.entry.keeping.is_live(self.entry.coordinator.now()) {
             Ok(())
@@ -115,8 +114,8 @@ impl<C: Coordinator> Hold<C> {
         Ok(self.remaining())
     }
 
-    /// Releases the hold, so that the next contender acquires the lock, slot or leadership. Succeeds if the
-    /// hold was lost before.
+    /// Releases the hold, so that the next contender acquires the lock, slot or leadership. Succeeds also if the hold
+    /// was already lost.
     ///
     /// # Errors
     /// If the release fails, the lease ends on its own because it is no longer kept alive.

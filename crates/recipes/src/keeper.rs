@@ -15,8 +15,8 @@ use crate::{
     hold::{FencingToken, Hold},
 };
 
-/// Maximum time that the keepalive thread waits between two checks of the coordinator's clock. That clock can
-/// differ from the clock by which the thread waits.
+/// Maximum time that the keepalive thread waits between two readings of the coordinator's clock. The thread waits by
+/// the system's clock, which can run differently from the coordinator's.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Minimum pause between two attempts to keep the hold alive.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -98,7 +98,7 @@ where
         &self.key
     }
 
-    /// Returns true if the hold may be lost: the time for which it certainly lasts is over. Once true, the
+    /// Returns true if the hold may be lost, because the time for which it certainly lasts is over. Once true, the
     /// result stays true.
     #[must_use]
     pub fn is_lost(&self) -> bool {
@@ -167,7 +167,7 @@ fn keep<C: Coordinator>(mut hold: Hold<C>, shared: &Shared) -> Hold<C> {
         let kept = hold.keep_alive();
         state = shared.lock();
         match kept {
-            // Other threads may have seen the hold as lost already; then it stays lost.
+            // Another thread may have seen the hold as lost before this keepalive succeeded. The hold then stays lost.
             Ok(_) => state.until = hold.until(),
             Err(RecipeError::Lost { .. }) => state.lost = true,
             // The attempt failed and is retried while time remains.

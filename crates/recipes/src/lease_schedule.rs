@@ -1,4 +1,4 @@
-//! Computes until when a lease certainly lives, from its holder's point of view.
+//! Computes until when a lease certainly lives, as far as its holder can know.
 //!
 //! The module reads no clock: time is an argument. The database counts a lease's TTL (time to live) from the
 //! moment at which it orders the command that grants or extends the lease. That moment is not before the
@@ -8,9 +8,10 @@
 
 use std::time::Duration;
 
-/// Divisor of a lease's TTL: after a third of the TTL a keepalive is due, so that two attempts can fail.
+/// Divisor of a lease's TTL (time to live). A keepalive is due after a third of the TTL, so that two attempts can fail
+/// before the lease ends.
 const KEEP_AFTER: u32 = 3;
-/// Divisor of a lease's TTL: after a failed keepalive, the next attempt is due after a tenth of the TTL.
+/// Divisor of a lease's TTL (time to live). After a failed keepalive, the next attempt is due after a tenth of the TTL.
 const AGAIN_AFTER: u32 = 10;
 
 /// Time at which a held lease ends, and time at which its next keepalive is due.

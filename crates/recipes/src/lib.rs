@@ -15,14 +15,14 @@
 //! lowest revision holds the lock (for a semaphore with N slots, those with the N lowest revisions hold a
 //! slot). The holder's revision is the *fencing token*: a later holder's token is higher.
 //!
-//! A holder can be paused for longer than its lease lives, without noticing. So everything it does under a
-//! lock should be fenced. A write to the same space with the condition [`Hold::expect`] on [`Hold::key`]
-//! succeeds only while the lock is really held. Any other resource should receive the token and reject a
-//! token lower than the highest it has seen. Therefore this crate has no lock without a token.
+//! A holder can be paused, without noticing, for longer than its lease lives. So everything that it does under a lock
+//! should be fenced. A write to the same space with the condition [`Hold::expect`] on [`Hold::key`] succeeds only while
+//! the lock is really held. Any other resource should receive the token and reject a token lower than the highest it
+//! has seen. Therefore this crate has no lock without a token.
 //!
-//! All calls block. Async code should call them on a thread that may block, for example of the runtime's
-//! blocking pool. [`Hold::keep`] keeps a hold alive on a separate thread. Its result has the method
-//! [`KeptHold::is_lost`], which only reads a clock and can be called anywhere.
+//! All calls block. Async code should call them on a thread that may block, for example one of the runtime's blocking
+//! pool. [`Hold::keep`] keeps a hold alive on a separate thread. Its result has the method [`KeptHold::is_lost`], which
+//! only reads a clock and can be called anywhere.
 //!
 //! Invariants: a contender never rewrites its key; a holder holds until its key is gone; for all conditions
 //! and reads, a key is gone from the moment its lease ends, even before it is removed.

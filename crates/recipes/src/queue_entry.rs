@@ -3,13 +3,13 @@
 //! Owns: the key and the lease of one contender, and its wait. Does not own: the order of the queue (`queue_order`),
 //! the time for which a lease certainly lives (`lease_schedule`), or the hold after its acquisition (`hold`).
 //!
-//! A waiter keeps its own lease alive while it waits. A waiter of a lock watches only the previous contender,
-//! so each departure wakes one waiter. A waiter of a semaphore watches all contenders and counts the
-//! departures before it: each waiter is notified of every departure, but no waiter has to read keys then.
+//! A waiter keeps its own lease alive while it waits. A waiter of a lock watches only the previous contender, so each
+//! departure wakes one waiter. A waiter of a semaphore watches all contenders and counts the departures before it. Each
+//! departure therefore wakes all waiters of a semaphore, but none of them has to read keys.
 //!
-//! A waiter has nothing to lose but its position. So only the database decides that a waiter's lease has ended,
-//! not the waiter's clock, and such a waiter enters the queue again at its end ([`QueueEntry::acquire`]). A
-//! holder is stricter: its clock decides, too ([`QueueEntry::keep_alive`]).
+//! A waiter has nothing to lose but its position. So a waiter treats its lease as ended only if the database reports
+//! this, and then enters the queue again at its end ([`QueueEntry::acquire`]). A holder is stricter: it also treats its
+//! lease as ended when the lease may have ended by the holder's clock ([`QueueEntry::keep_alive`]).
 
 use std::{collections::BTreeSet, error::Error, time::Duration};
 
@@ -46,7 +46,7 @@ pub(crate) struct QueueEntry<C: Coordinator> {
     pub(crate) revision: Revision,
     pub(crate) lease: LeaseId,
     pub(crate) keeping: LeaseSchedule,
-    /// True while the contender may have a key to remove.
+    /// True while the database may have a key of this contender, which must then be removed.
     entered: bool,
 }
 
@@ -54,8 +54,9 @@ impl<C: Coordinator> QueueEntry<C> {
     /// Enters the queue, and waits until fewer than `slots` contenders are before this one. A contender whose
     /// lease ends in the meantime enters again, with a new lease and at the end of the queue.
     ///
-    /// Transient errors are retried while a limited wait lasts, and without a limit once the contender has
-    /// entered. So a caller that waits without a limit still learns immediately that there is no database.
+    /// If `wait` has a limit, retries after transient errors until the limit. Without a limit, retries only once the
+    /// contender has entered the queue. So a caller that waits without a limit still learns immediately that the
+    /// database cannot be reached.
     pub(crate) fn acquire(
         coordinator: &C,
         name: &str,
@@ -161,7 +162,8 @@ impl<C: Coordinator> QueueEntry<C> {
         Ok(())
     }
 
-    /// Waits until fewer than `slots` contenders are before this one. Returns an error when `wait` is over.
+    /// Waits until fewer than `slots` contenders are before this one. Returns an error when the time limit of `wait`
+    /// has passed.
     fn wait_turn(&mut self, slots: usize, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
         loop {
             let waited = if slots == 1 { self.wait_behind(wait) } else { self.wait_among(slots, wait) };
@@ -185,7 +187,7 @@ impl<C: Coordinator> QueueEntry<C> {
         ahead_of(contenders, &self.key, self.revision).ok_or_else(|| self.lost())
     }
 
-    /// Waits for a lock: until no contender is before this one.
+    /// Waits until no contender is before this one, as a lock requires.
     fn wait_behind(&mut self, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
         loop {
             let ahead = self.ahead()?;
@@ -203,12 +205,12 @@ impl<C: Coordinator> QueueEntry<C> {
         }
     }
 
-    /// Waits for a semaphore: until fewer than `slots` contenders are before this one.
+    /// Waits until fewer than `slots` contenders are before this one, as a semaphore requires.
     fn wait_among(&mut self, slots: usize, wait: &mut Wait) -> Result<(), RecipeError<C::Error>> {
         loop {
             let prefix = prefix_of(&self.name);
             let mut watch = self.coordinator.watch(Watched::Prefix(&prefix)).map_err(RecipeError::Store)?;
-            // Before the listing: a lease that ends meanwhile counts as not seen.
+            // The time is taken before the listing: a lease that ends during the listing counts as not seen by it.
             let looked = self.coordinator.now();
             let ahead = self.ahead()?;
             let mut ahead: BTreeSet<Vec<u8>> = ahead.into_iter().map(|contender| contender.key).collect();
@@ -221,8 +223,8 @@ impl<C: Coordinator> QueueEntry<C> {
                     // These contenders wrote their keys before the listing, so a change of a key means its
                     // removal.
                     WatchResult::Keys(keys) => keys.iter().for_each(|key| _ = ahead.remove(key)),
-                    // A lease may have ended without the removal of its keys. A check lists all keys here, so
-                    // it is rarer than for a lock.
+                    // A lease may have ended while its keys are not removed yet. This check lists all keys, so it runs
+                    // less often than the check for a lock, which reads one key.
                     WatchResult::Nothing if self.coordinator.now().saturating_sub(looked) < C::LOOK_EVERY * 10 => {}
                     WatchResult::Nothing | WatchResult::Unknown => break,
                 }
@@ -230,8 +232,8 @@ impl<C: Coordinator> QueueEntry<C> {
         }
     }
 
-    /// Checks that the contender's own key still exists, and that its lease lives by its own clock, as a holder
-    /// requires. If the key is gone, the contender has lost its turn.
+    /// Checks that the contender's own key still exists, and extends the lease if a keepalive is due. Returns
+    /// [`RecipeError::Lost`] if the key is gone, or if the lease may have ended by the local clock.
     fn confirm_entry(&mut self) -> Result<(), RecipeError<C::Error>> {
         let found = self.coordinator.get(&self.key).map_err(RecipeError::Store)?;
         if found.is_none_or(|(revision, _)| revision != self.revision) {
@@ -239,12 +241,12 @@ impl<C: Coordinator> QueueEntry<C> {
         }
         if self.keeping.due_in(self.coordinator.now()).is_zero() || !self.is_lease_live() {
             match self.extend_lease() {
-                // A lease that certainly lives is enough. The holder retries the keepalive.
+                // It is enough that the lease certainly lives. The holder retries the keepalive.
                 Err(RecipeError::Store(_)) if self.is_lease_live() => {}
                 extended => extended?,
             }
         }
-        // The reply can take longer than the TTL.
+        // The request may have taken longer than the TTL, so the lease is checked after the reply.
         if self.is_lease_live() { Ok(()) } else { Err(RecipeError::Lost { lease: self.lease }) }
     }
 
@@ -294,7 +296,7 @@ impl Wait {
 
 impl<C: Coordinator> Drop for QueueEntry<C> {
     fn drop(&mut self) {
-        // If this fails, the lease ends on its own.
+        // If the contender cannot leave, its lease ends on its own because nobody keeps it alive.
         let _ = self.leave();
     }
 }

@@ -18,21 +18,21 @@ pub(crate) fn key_of(name: &str, lease: LeaseId) -> Vec<u8> {
     format!("{name}/{:0LEASE_DIGITS$x}", lease.0).into_bytes()
 }
 
-/// Returns true if a key with the prefix belongs to a contender, and not to a name that begins with the same
-/// bytes.
+/// Returns true if a key with the prefix belongs to a contender for this name. The key of a longer name can begin with
+/// the same bytes.
 fn is_contender(prefix: &[u8], key: &[u8]) -> bool {
     let lease = key.strip_prefix(prefix).unwrap_or_default();
     lease.len() == LEASE_DIGITS && lease.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Removes keys that do not belong to contenders, and sorts the contenders by position in the queue.
+/// Removes keys that do not belong to contenders from the list, and sorts the contenders by position in the queue.
 pub(crate) fn in_order(prefix: &[u8], mut listed: Vec<Contender>) -> Vec<Contender> {
     listed.retain(|contender| is_contender(prefix, &contender.key));
     listed.sort_unstable_by_key(|contender| contender.revision);
     listed
 }
 
-/// Returns the contenders before the one with this key; `None` if its own key is missing.
+/// Returns the contenders before the one with this key; `None` if the list does not contain this key.
 pub(crate) fn ahead_of(mut in_order: Vec<Contender>, key: &[u8], revision: Revision) -> Option<Vec<Contender>> {
     let at = in_order.iter().position(|contender| contender.key == key && contender.revision == revision)?;
     in_order.truncate(at);

@@ -1,23 +1,24 @@
-//! Delay of attempts to authenticate, by client address.
+//! Delays after failed attempts to authenticate, kept for each client address.
 //!
-//! Owns: the number of failed attempts of each address, the delay that grows with it, and the time of the address's
-//! next check. Does not own: passwords, and the timer of a client that waits.
+//! Owns: the number of failed attempts of each address, the delay that grows with this number, and the time of the
+//! address's next check. Does not own: passwords, or the timer of a waiting client.
 //!
-//! An address with failures has one check per delay, however many of its clients wait: each check moves the time of the
-//! next one, and the clients that were too late wait again. A delay for each client would permit as many guesses per
-//! delay as the guesser has connections. The delay comes before the check, so a client that disconnects early learns
-//! nothing. It also holds for the right password: otherwise every quick reply would tell a guesser that the guess was
-//! right. A client that waits holds nothing here, so one that disconnects delays no other.
+//! An address with failures has one password check per delay, for all its clients together. Each check moves the time
+//! of the next check, and the clients that were too late wait again. (With a delay for each client, a guesser could
+//! make as many guesses per delay as it has connections.) The delay comes before the check, so a client that
+//! disconnects early learns nothing. The right password is delayed too; otherwise a quick reply would tell a guesser
+//! that the guess was right. A waiting client holds nothing here, so its disconnect delays no other client.
 //!
-//! A client that authenticates says nothing about the other clients of its address, which may be behind the same NAT:
-//! it takes back only the failures of its own connection, such as a mistyped password. Those of other connections count
-//! until the address has not failed for ten minutes. But its check delays nobody: the next one may begin immediately,
-//! so that a pool of clients with the right password waits only for the guesses of others.
+//! A client that authenticates proves nothing about other clients of its address, which may be behind the same NAT. So
+//! its success takes back only the failures of its own connection, such as a mistyped password. Failures of other
+//! connections count until the address has had no failure for ten minutes. After a successful check the next check may
+//! begin immediately, so clients with the right password do not delay each other. They wait only because of the guesses
+//! of others.
 //!
-//! So a guesser can keep new clients of its own address out: a bound on the time of the right password would be a bound
-//! on the time of as many guesses as the guesser has connections. `docs/redis.md` says what an operator can do.
+//! A guesser can therefore keep new clients of its own address out. A limit on the wait for the right password is not
+//! possible, because it would also limit the wait for each guess. `docs/redis.md` says what an operator can do.
 //!
-//! Bound: at most [`MAX_ADDRESSES`] addresses; a new one replaces the one whose last failure is oldest.
+//! Bound: at most [`MAX_ADDRESSES`] addresses. A further address replaces the address with the oldest last failure.
 
 use std::{
     collections::HashMap,
@@ -29,14 +30,14 @@ use thalweg_serving::admission::AddressKey;
 
 /// Maximum number of addresses whose failures are remembered.
 const MAX_ADDRESSES: usize = 10_000;
-/// Time without failures after which those of an address are forgotten.
+/// Time without failures after which the failures of an address are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// Delay after the first failure. It doubles with each further failure.
+/// Delay after the first failure. The delay doubles with each further failure, up to [`MAX_DELAY`].
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// Longest delay.
+/// Longest delay after a failure.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// Failed attempts to authenticate; see the module's documentation.
+/// Failed attempts to authenticate, by client address; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct AuthFailures {
     table: Mutex<HashMap<AddressKey, Failures>>,
@@ -47,15 +48,16 @@ struct Failures {
     /// Number of failures, at least 1.
     count: u32,
     last: Instant,
-    /// End of the delay after the last failure, at most [`MAX_DELAY`] after it.
+    /// End of the delay that the last failure caused.
     failed_until: Instant,
-    /// End of the delay after the check that began last, as if it failed. Over when that check succeeds.
+    /// End of the delay that the check begun last would cause if it failed. Set back to the present when the check
+    /// succeeds.
     checking_until: Instant,
 }
 
 impl AuthFailures {
-    /// Begins to check an authentication attempt from `address`. After an address has failed, it has one attempt at a
-    /// time, with a delay between attempts. If the attempt must wait, returns the time to wait.
+    /// Begins to check an authentication attempt from `address`. After a failure, an address may make one attempt at a
+    /// time, with a delay between attempts. Returns the time to wait as an error if the attempt comes too early.
     pub(crate) fn begin_check(&self, address: AddressKey, now: Instant) -> Result<(), Duration> {
         let mut table = self.table();
         let Some(failures) = table.get_mut(&address).filter(|failures| failures.is_recent(now)) else { return Ok(()) };
@@ -63,7 +65,7 @@ impl AuthFailures {
         if !wait.is_zero() {
             return Err(wait);
         }
-        // Another thread may begin a check before this one has failed.
+        // Another thread could begin a check before this check has failed, so the delay begins now.
         failures.checking_until = now + delay_after(failures.count.saturating_add(1));
         Ok(())
     }
@@ -86,7 +88,8 @@ impl AuthFailures {
         failures.count
     }
 
-    /// Takes back the failures of a connection whose check at `now` has succeeded: `own` of those of its address.
+    /// Takes back `own` failures of `address`, after a check at `now` has succeeded. These are the failures of the
+    /// connection that has authenticated.
     pub(crate) fn succeeded(&self, address: AddressKey, own: u32, now: Instant) {
         let mut table = self.table();
         let Some(failures) = table.get_mut(&address) else { return };
@@ -151,7 +154,7 @@ mod tests {
         let (failures, begun) = (AuthFailures::default(), Instant::now());
         let mut now = begun;
         let mut guesses = 0;
-        // A guesser, and clients behind the same NAT that authenticate whenever they may.
+        // A guesser competes with clients behind the same NAT, which authenticate whenever they may.
         while now < begun + Duration::from_secs(600) {
             for _ in 0..10 {
                 if failures.begin_check(address(1), now).is_ok() {
@@ -165,7 +168,8 @@ mod tests {
             now += Duration::from_millis(100);
         }
         assert!(guesses < 600 / 5 + 10, "{guesses}");
-        // Once the guesser has gone, clients with the right password wait for nobody, and those with a wrong one do.
+        // After the guesser has gone, clients with the right password do not wait. Clients with a wrong password still
+        // do.
         now += MAX_DELAY;
         for _ in 0..50 {
             assert_eq!(failures.begin_check(address(1), now), Ok(()));
@@ -185,7 +189,7 @@ mod tests {
         let (mut now, mut checks) = (begun, 0);
         failures.failed(address(1), now);
         while now < begun + Duration::from_secs(60) {
-            // 500 clients try again whenever one may.
+            // Of 500 waiting clients, each tries again as soon as it may.
             let waits: Vec<_> = (0..500).filter_map(|_| failures.begin_check(address(1), now).err()).collect();
             if waits.len() < 500 {
                 failures.failed(address(1), now);
@@ -193,7 +197,7 @@ mod tests {
             checks += 500 - waits.len();
             now += *waits.iter().min().expect("most of them wait");
         }
-        // After 0.1, 0.3, 0.7, 1.5, 3.1 and 6.3 s, and every 5 s from then on.
+        // Checks take place after 0.1, 0.3, 0.7, 1.5, 3.1 and 6.3 s, and every 5 s from then on.
         assert_eq!(checks, 16);
     }
 

@@ -1,22 +1,23 @@
-//! Blocking reads: `XREAD` and `XREADGROUP` with `BLOCK`, outside of `MULTI`.
+//! Blocking reads: `XREAD` and `XREADGROUP` with the option `BLOCK`, outside of `MULTI`.
 //!
 //! Owns: the wait until a key changes, the timeout expires, or the client disconnects. Does not own the condition of
 //! the wait ([`Blocked`]), nor the notification of changes ([`waiting`](super::waiting)).
 //!
-//! Sequence: the ids `$` are resolved, the client registers for its keys, then its command runs. If the command finds
-//! nothing, the client waits for a notification, checks its keys, and runs the command again if that would return
-//! something. If several clients wait for an entry of one consumer group, the first to run its command gets it, not the
-//! first that waited. Resolving each `$` and checking the keys reads rows: the readers do what would spend the thread's
-//! budget, or wait for the disk.
+//! Sequence: the ids `$` are resolved, the client registers for its keys, and then its command runs. If the command
+//! finds nothing, the client waits for a notification and then checks its keys. If the command would now return
+//! something, it runs again. If several clients wait for an entry of one consumer group, the first client to run its
+//! command gets the entry, not the first that waited. Resolving each `$` and checking the keys reads rows. If such a
+//! read would spend the thread's budget or wait for the disk, reader threads do it.
 //!
-//! Two notifications wake the client. A Redis client of this node that has changed the key notifies it after its
-//! commit. The apply of an entry notifies it of all additions to streams, whichever node has proposed them. Nothing
-//! polls for entries, except for those of native streams that do not exist yet. Only the loss of a group's stream (it
-//! expired, or a client of another protocol or of another node removed or overwrote its key) causes no notification of
-//! the second kind: readers of groups check for it every `RECHECK`.
+//! Two notifications wake the client. First, a Redis client of this node that has changed the key notifies it after its
+//! commit. Second, when the node applies an entry that adds to streams, it notifies all waiting clients, whichever node
+//! has proposed the entry. So no client polls for entries, except for entries of native streams that do not exist yet.
+//! One event causes no notification of the second kind: the loss of a group's stream, which can expire, or which a
+//! client of another protocol or node can remove or overwrite. So clients that read for a group check for this every
+//! `RECHECK`.
 //!
-//! Limits: each blocked read counts as a tail (`max_tails`), and waits for at most [`MAX_STREAMS`] streams, because its
-//! thread looks at all of them whenever one may have changed.
+//! Limits: each blocked read counts as a tail (`max_tails`). It waits for at most [`MAX_STREAMS`] streams, because its
+//! thread looks at all of them whenever one of them may have changed.
 
 use std::{
     future::Future,
@@ -43,17 +44,17 @@ use super::{
     wait::Wait,
 };
 
-/// Interval at which a client that waits for entries of a consumer group checks whether the stream still exists: it may
-/// have expired, or a client of another protocol or node may have overwritten or removed it. Changes by Redis clients
-/// of this node are notified immediately. Each check costs one lookup of a key and of a group.
+/// Interval at which a client that waits for entries of a consumer group checks that the stream still exists. The
+/// stream may have expired, or a client of another protocol or node may have removed or overwritten it. Changes by
+/// Redis clients of this node are notified immediately. Each check costs one lookup of a key and one of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
 /// Maximum number of streams for which one blocking read waits. Looking at all of them takes about a millisecond.
 const MAX_STREAMS: usize = 256;
 
 impl Session {
-    /// Runs an `XREAD` or `XREADGROUP` command that has the option `BLOCK`. Returns `None` if the command can't
-    /// block; the caller then runs it like any other command.
+    /// Runs an `XREAD` or `XREADGROUP` command that has the option `BLOCK`. Returns `None` if the command cannot block;
+    /// the caller then runs it like any other command.
     pub(super) fn blocking_command(
         &mut self,
         command: &'static Command,
@@ -74,8 +75,8 @@ impl Session {
         }
     }
 
-    /// Continues a command with the option `BLOCK` after the readers have parsed it and resolved its ids. `None` stands
-    /// for a command that can't block.
+    /// Continues a command with the option `BLOCK` after reader threads have parsed it and resolved its ids. `blocked`
+    /// is `None` if the command cannot block.
     pub(super) fn continue_blocking(
         &mut self,
         command: &'static Command,
@@ -131,7 +132,8 @@ impl Session {
             muted: self.muted,
             _held: held,
         });
-        // A change between the read and the registration caused no notification, so the first poll checks the keys.
+        // A change between the read and the registration caused no notification. So the bell is rung here, and the
+        // first poll checks the keys.
         wait.waiter.ring();
         self.try_to_read(command, arguments, wait, out)
     }
@@ -179,8 +181,9 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Continues the client's blocked read after an unblock request, a look at its keys by the readers, a change of one
-    /// of its keys, or its timeout. Returns true if there was progress.
+    /// Continues the client's blocked read. Reasons are a request to unblock it, the result of a look at its keys by
+    /// reader threads, a change of one of its keys, the regular check of its group, or its timeout. Returns true if
+    /// there was progress.
     pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let unblock = self.client().take_unblock();
         let Some(wait) = &mut self.blocked else { return false };
@@ -221,7 +224,8 @@ impl Session {
     }
 
     /// Ends the client's blocked read with an error if its stream or its group no longer exists. Reads again if there
-    /// is an entry, although the client was not notified of it. A look that is under way shows the same.
+    /// is an entry, even if the client was not notified of it. Does nothing while reader threads look at the keys,
+    /// because they check both.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = self.blocked.as_ref().filter(|wait| wait.look.is_none()) else { return };
         match self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read)) {
@@ -232,35 +236,35 @@ impl Session {
         }
     }
 
-    /// Looks at the keys of the client's blocked read, and runs the read if it would find an entry.
+    /// Looks at the keys of the client's blocked read. Runs the read if it would find an entry.
     fn retry_read(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
-        // The old notifications have fired; new ones cover all changes that the check below does not see.
+        // The old notifications have fired. The new ones cover all changes that the look below does not see.
         let others = self.appended_by_others(&wait.blocked);
         let found = self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read));
         let Some(wait) = &mut self.blocked else { return };
         wait.others = others;
         let found = match found {
             Ok(found) => found,
-            // If looking takes long, because many entries were deleted, the read itself finds out, on a thread for long
-            // reads.
+            // A look can take long if many entries were deleted. In this case the read itself runs, on a thread for
+            // long reads.
             Err(BudgetSpent::Steps) => Ok(Found::Ready),
-            // With a look for each change, those that have begun would occupy the threads for cold reads, and the last
-            // one would wait for them.
+            // A look is already under way. If each change began another one, the looks would occupy the threads for
+            // cold reads, and the last one would wait for all others.
             Err(BudgetSpent::Disk) if wait.look.is_some() => {
                 wait.is_look_outdated = true;
                 return;
             }
             Err(spent) => return self.look_again(spent),
         };
-        // A look that has begun earlier may not see the change.
+        // A look that began earlier may not see this change, so its result is not used.
         wait.look = None;
         self.looked(found, out);
     }
 
-    /// Passes the look at the keys of the blocked read to the readers, because it would wait for the disk. Meanwhile
-    /// the client stays blocked. Reading again instead would propose a command for each change, if the client reads for
-    /// a group.
+    /// Passes the look at the keys of the blocked read to reader threads, because it would wait for the disk. Meanwhile
+    /// the client stays blocked. (Running the read instead would propose a command for each change, if the client reads
+    /// for a group.)
     fn look_again(&mut self, spent: BudgetSpent) {
         let Some(wait) = &self.blocked else { return };
         let (blocked, resp, database) = (wait.blocked.clone(), Arc::clone(&self.resp), self.database);
@@ -270,8 +274,8 @@ impl Session {
         }
     }
 
-    /// Continues the client's blocked read after a look at its keys. A client that goes on waiting stays blocked as
-    /// before, so that a concurrent `CLIENT UNBLOCK` still takes effect.
+    /// Continues the client's blocked read after a look at its keys. If there is still no entry, changes nothing, so
+    /// that a concurrent `CLIENT UNBLOCK` still takes effect.
     fn looked(&mut self, found: Result<Found, Failure>, out: &mut Outbox) {
         if matches!(found, Ok(Found::Waiting)) {
             return;
@@ -298,8 +302,8 @@ impl Session {
     }
 }
 
-/// Returns the number of streams that an `XREAD` or `XREADGROUP` with the option `BLOCK` names; `None` without that
-/// option. The names of streams, of a group and of its consumer may be words such as `block` and `streams`.
+/// Returns the number of streams in an `XREAD` or `XREADGROUP` with the option `BLOCK`; `None` if the command has no
+/// such option. The names of streams, groups and consumers may be words such as `block` and `streams`.
 fn blocking_streams(arguments: &[&[u8]]) -> Option<usize> {
     let (mut at, mut blocks) = (1, false);
     while let Some(option) = arguments.get(at) {
@@ -310,7 +314,7 @@ fn blocking_streams(arguments: &[&[u8]]) -> Option<usize> {
             return blocks.then_some((arguments.len() - at - 1) / 2);
         }
         blocks |= is("block");
-        // The option with its values.
+        // Skips the option and its values.
         at += match () {
             () if is("group") => 3,
             () if is("block") || is("count") => 2,

@@ -1,12 +1,12 @@
-//! Bounds of commands that the session implements.
+//! Bounds of the commands that the session itself implements.
 
-/// Maximum number of arguments of a command about the server or its clients, each of which costs a search.
+/// Maximum number of arguments of a command about the server or its clients. Each argument costs a search.
 pub(crate) const MAX_SESSION_ARGUMENTS: usize = 1024;
-/// Error reply to a pattern above the limit of
+/// Error reply to a pattern that is longer than
 /// [`MAX_REDIS_PATTERN_BYTES`](thalweg_types::limits::MAX_REDIS_PATTERN_BYTES).
 pub(crate) const PATTERN_TOO_LONG: &str = "ERR patterns are at most 4096 bytes long";
-/// Maximum number of arguments of a write in a cache that the thread of its client executes at once. Longer ones are
-/// executed in parts, by another thread.
+/// Maximum number of arguments of a write to a cache that the client's thread executes in one piece. Another thread
+/// executes longer writes in parts.
 pub(crate) const MAX_CACHE_ARGUMENTS: usize = 2_001;
-/// Maximum steps of a transaction in a cache, about 10 ms. The commands after them are not executed.
+/// Maximum steps of a transaction in a cache, which take about 10 ms. Commands after this maximum are not executed.
 pub(crate) const MAX_CACHE_STEPS: u64 = 200_000;

@@ -1,8 +1,8 @@
 //! A burst: the commands of one client that are committed together, and the order of their replies.
 //!
 //! Owns: the order of replies. A burst begins with a command that writes to a batched database. All later commands of
-//! the same read join it, including reads, which must see the earlier writes. Commands that need no database (`PING`)
-//! keep the encoded bytes of their reply.
+//! the same read from the socket join the burst. Reads join it too, because they must see the earlier writes. Commands
+//! that need no database, such as `PING`, only add the encoded bytes of their reply.
 //!
 //! ```text
 //! SET a 1 · GET a · PING · MULTI · INCR a · EXEC          one command of one entry, with three commands:
@@ -20,17 +20,15 @@ use super::{
     database::{PendingOutcome, Watched},
 };
 
-/// Total size in bytes of a burst's commands from which no more commands join the burst. A single command may be
-/// larger.
+/// Total size in bytes of a burst's commands at which no more commands join the burst. A single command may be larger.
 const MAX_BURST_BYTES: usize = 1024 * 1024;
-/// Number of replies of a burst from which no more commands join the burst.
+/// Number of replies of a burst at which no more commands join the burst.
 const MAX_SLOTS: usize = MAX_REDIS_COMMANDS;
 
-/// Source of one reply to a burst: to the commands of a client that are committed together.
+/// Source of one reply to a burst. (A burst is a list of commands of one client that are committed together.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// The next reply that the database returns. If the command is a scan, the cursor in its reply must be
-    /// translated.
+    /// The next reply that the database returns. If the command is a scan, the cursor in the reply must be translated.
     Outcome {
         /// True if the command is SCAN or HSCAN.
         is_scan: bool,
@@ -41,24 +39,23 @@ pub(crate) enum Slot {
         /// [Number](thalweg_redis::Command::number_of) of the command.
         command: u16,
     },
-    /// Replies that are already encoded: the next bytes of [`Burst::held`], as many as this number.
+    /// Replies that are already encoded. They are the next bytes of [`Burst::held`]; contains their number of bytes.
     Held(u32),
-    /// Head of the reply to `EXEC`, which is an array of the replies in the following slots.
+    /// Head of the reply to `EXEC`. This reply is an array of the replies in the following slots.
     Group {
         /// Number of following slots that belong to the reply to `EXEC`.
         len: u32,
         /// True if the client wants no reply.
         muted: bool,
     },
-    /// An error reply to a command that was rejected before it reached the database.
+    /// An error reply to a command that was rejected before it reached the database. The text comes from the session.
     Refused {
         /// Text of the error reply.
         error: &'static str,
         /// True if the client wants no reply.
         muted: bool,
     },
-    /// A command within a transaction that the session implements, not the database. The command runs when its
-    /// reply is due.
+    /// A command that is part of a transaction and that the session itself implements. It runs when its reply is due.
     Session {
         /// Arguments of the command, its name first.
         arguments: Box<[Box<[u8]>]>,
@@ -74,18 +71,19 @@ pub(crate) struct Burst {
     pub database: usize,
     /// Commands that go to the database in one proposal.
     pub commands: Commands,
-    /// Keys that the client watches with `WATCH`, and that must be unchanged when the commands are applied. If
-    /// there are any, the burst consists of one transaction.
+    /// Keys that the client watches with `WATCH`. They must be unchanged when the commands are applied. If there are
+    /// any, the burst consists of one transaction.
     pub watched: Vec<Watched>,
     /// Sources of the replies, in the order in which the client gets the replies.
     pub slots: Vec<Slot>,
-    /// Bytes of all [`Slot::Held`], concatenated: at most one reply more than
-    /// [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES).
+    /// Bytes of all [`Slot::Held`], concatenated. At most [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) bytes
+    /// and one more reply.
     pub held: Vec<u8>,
-    /// Keys that the commands may change. Once the commands are applied, clients that wait for these keys in
+    /// Keys that the commands may change. When the commands have been applied, clients that wait for these keys in
     /// blocking reads are notified.
     pub touched: super::waiting::TouchedKeys,
-    /// Shares of the commands that delete all keys, until their outcome is known.
+    /// Reservations of those commands that delete all keys of a database. They are held until the outcome of the
+    /// commands is known.
     pub deletes: Vec<DeleteShare>,
 }
 
@@ -105,7 +103,7 @@ impl Burst {
                 && self.slots.len() + commands < MAX_SLOTS)
     }
 
-    /// Adds a reply of `bytes` bytes, whose encoding the caller has appended to `held`.
+    /// Adds a reply of `bytes` bytes. The caller has already appended the encoded reply to `held`.
     pub(crate) fn hold(&mut self, bytes: usize) {
         match self.slots.last_mut() {
             // The total stays below 4 GiB: replies are small, and their number is bounded.
@@ -117,11 +115,11 @@ impl Burst {
 
 /// A burst that was proposed to its database.
 pub(crate) struct PendingBurst {
-    /// Future of the replies to its commands.
+    /// Future that returns the replies to the burst's commands.
     pub commands: PendingOutcome,
-    /// Shares of the deletes of many keys among its commands.
+    /// Reservations of those commands that delete many keys.
     pub deletes: Vec<DeleteShare>,
-    /// Place among the requests in flight.
+    /// Reservation of a slot among the server's requests in flight.
     pub _held: Reservation,
 }
 
@@ -151,16 +149,17 @@ mod tests {
     fn what_does_not_fit_waits_for_the_next_one() {
         let empty = Burst::default();
         assert!(empty.has_room(1, 100 * MAX_BURST_BYTES), "one command may be as large as it likes");
-        // Limit by commands: as many as a command of the log takes, as single commands or as one transaction.
+        // Limit on commands: as many as one command of the log may contain, either as single commands or as one
+        // transaction.
         let few = burst(10, 100);
         assert!(few.has_room(MAX_REDIS_COMMANDS - 11, 0) && !few.has_room(MAX_REDIS_COMMANDS - 9, 0));
         let many = burst(MAX_REDIS_COMMANDS - 2, 0);
         assert!(many.has_room(1, 0) && !many.has_room(3, 0));
-        // Limit by bytes, including the overhead of each command.
+        // Limit on bytes, including the overhead of each command.
         let large = burst(1, MAX_BURST_BYTES - 100);
         let left = MAX_BURST_BYTES - large.commands.bytes();
         assert!(large.has_room(1, left) && !large.has_room(1, left + 1));
-        // Limit by replies, including those without a command of the log.
+        // Limit on replies, including replies to commands that do not go to the log.
         let mut held = burst(1, 0);
         held.slots.resize(MAX_SLOTS - 2, Slot::Refused { error: "", muted: false });
         assert!(held.has_room(1, 0));

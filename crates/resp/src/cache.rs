@@ -1,16 +1,17 @@
 //! A cache as a database of Redis clients: strings only, in memory, with deadlines.
 //!
-//! Owns: [`CacheDatabase`], a view of one of the node's caches. Does not own the cache: other protocols read and
-//! write the same entries, and a full cache evicts the least recently used ones.
+//! Owns: [`CacheDatabase`], a view of one of the node's caches. Does not own the cache. Clients of other protocols read
+//! and write the same entries, and a full cache evicts its least used entries.
 //!
-//! A read locks one shard of the cache per key. A writing Redis client locks the database against other writing Redis
-//! clients, so none of them changes a key between the read and the write of a command or transaction. Readers may see
-//! some changes of a transaction before the others. Clients of other protocols take no part in this lock.
+//! A read locks one shard of the cache for each key. A Redis client that writes locks the database against other Redis
+//! clients that write. So none of them changes a key between the read and the write of a command or transaction.
+//! Readers may see some changes of a transaction before the others. Clients of other protocols do not use this lock.
 //!
-//! Time: Redis's deadlines use the wall clock, the cache's a monotonic clock. Their distance is measured at the start,
-//! and again after the wall clock was set; existing entries keep their remaining time to live.
+//! Time: Redis's deadlines use the wall clock, and the cache uses a monotonic clock. The difference between the two
+//! clocks is measured at the start, and again after the wall clock was set. Existing entries then keep their remaining
+//! time to live.
 //!
-//! A GET costs the clock (25 ns), a hash and a shard's mutex (30 ns), and a copy of a short value (30 ns).
+//! Cost of a GET: reading the clock (25 ns), a hash and a shard's mutex (30 ns), and copying a short value (30 ns).
 
 use std::{
     borrow::Cow,
@@ -38,20 +39,20 @@ use thalweg_types::{
     steps::{ROW, SCAN, WRITE, comparisons},
 };
 
-/// Maximum size in bytes of a value that is copied; larger values are shared with the cache.
+/// Maximum size in bytes of a value that is copied into a reply. A reply refers to a larger value in the cache.
 const MAX_COPIED_BYTES: usize = 4096;
-/// Number of keys that a scan reads from the cache in its first page; each further page has twice as many as the
+/// Number of keys that a scan reads from the cache in its first page. Each further page has twice as many keys as the
 /// previous one.
 const FIRST_PAGE_KEYS: usize = 256;
 /// Maximum total bytes of the keys that a scan reads from the cache in one page.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Number of bytes of a value that are copied into a cache in one step.
+/// Number of bytes of a value that count as one step when they are copied into a cache.
 const BYTES_COPIED_PER_STEP: usize = 256;
-/// Error reply to a command of a transaction that has used up its steps.
+/// Error reply to a command of a transaction whose earlier commands have used up the steps of the transaction.
 const TOO_EXPENSIVE: &str = "ERR too expensive: the commands of the transaction before this one have used up its steps, so \
                              this one and those after it were not executed";
-/// Change of the distance between wall clock and monotonic clock, in nanoseconds, above which the wall clock counts
-/// as set to another time.
+/// Change of the difference between wall clock and monotonic clock, in nanoseconds, above which the wall clock is taken
+/// to have been set.
 const MAX_DRIFT_NANOS: u64 = 500_000_000;
 
 /// A cache of the node that serves Redis clients as a database; see the module's documentation.
@@ -77,8 +78,8 @@ fn wall_nanos() -> u64 {
 }
 
 impl CacheDatabase {
-    /// Creates a database over a cache. `now` returns the time of the cache's clock. `seed` determines the sequence
-    /// of random seeds.
+    /// Creates a database over a cache. `now` returns the time of the cache's clock. `seed` is the start of the
+    /// sequence from which the database takes random seeds.
     pub fn new(cache: Arc<Cache>, now: impl Fn() -> Moment + Send + Sync + 'static, seed: u64) -> Self {
         let began = wall_nanos().saturating_sub(now().nanos());
         let (began, seeds) = (AtomicU64::new(began), AtomicU64::new(seed));
@@ -101,7 +102,7 @@ impl CacheDatabase {
         CacheView { cached: self, now: (self.now)(), began: OnceCell::new(), steps, left }
     }
 
-    /// Size in bytes at which the cache evicts keys.
+    /// Capacity of the cache in bytes. A full cache evicts keys.
     #[must_use]
     pub fn max_bytes(&self) -> u64 {
         self.cache.stats().max_bytes
@@ -117,9 +118,10 @@ impl CacheDatabase {
         self.write_at_most(u64::MAX, act)
     }
 
-    /// Calls `act` like [`write`](Self::write). After `max_steps` steps, the view refuses all further operations.
+    /// Calls `act` like [`write`](Self::write). The view refuses all further operations after `max_steps` steps of
+    /// work.
     pub fn write_at_most<'a, R>(&self, max_steps: u64, act: impl FnOnce(&mut dyn Store<'a>) -> R) -> R {
-        // A panicking command leaves nothing half done, since each of its changes is one change of the cache.
+        // A command that panics leaves nothing half done, because each of its changes is a single change of the cache.
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut view = self.view();
         view.left = Cell::new(max_steps);
@@ -136,9 +138,9 @@ struct CacheView<'c> {
     /// Wall-clock time at which the cache's clock was zero, in nanoseconds since the Unix epoch; computed at the
     /// first use.
     began: OnceCell<u64>,
-    /// Steps of work besides lookups.
+    /// Steps of work that were used so far, without those of lookups.
     steps: Cell<u64>,
-    /// Steps after which operations are refused; the maximum if there is no such bound.
+    /// Number of steps after which the view refuses operations; the maximum value if there is no such limit.
     left: Cell<u64>,
 }
 
@@ -148,7 +150,7 @@ impl CacheView<'_> {
     }
 
     fn deadline_of(&self, moment: Moment) -> Option<u64> {
-        // Rounded up, so that no entry is reported expired before it is.
+        // Rounded up, so that no entry is reported as expired before it has expired.
         (moment != Moment::NEVER).then(|| moment.nanos().saturating_add(self.began()).div_ceil(1_000_000))
     }
 
@@ -159,13 +161,13 @@ impl CacheView<'_> {
         if deadline <= self.now() {
             return None;
         }
-        // The maximum value means no deadline, so this stays one below it.
+        // The maximum value stands for no deadline, so a deadline stays at least one below it.
         let nanos = deadline.saturating_mul(1_000_000).saturating_sub(self.began()).min(u64::MAX - 1);
         Some(Expiry::At(Moment::from_nanos(nanos)))
     }
 
-    /// Charges work to the budget of the thread's read and to the steps that are left. Returns an error, which ends the
-    /// command, if one of them is spent.
+    /// Charges steps of work to the budget of the thread's read and to the steps that are left for the view. Returns an
+    /// error, which ends the command, if one of the two is used up.
     #[inline]
     fn charge(&self, steps: u64) -> Result<(), StoreError> {
         if budget::charge(steps).is_break() {
@@ -225,7 +227,7 @@ impl Read for CacheView<'_> {
     }
 
     fn seed(&self) -> u64 {
-        // A Weyl sequence, mixed so that successive seeds are unrelated.
+        // The seeds form a Weyl sequence. Mixing makes successive seeds unrelated.
         let step = self.cached.seeds.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let mixed = (step ^ (step >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
         mixed ^ (mixed >> 32)
@@ -321,7 +323,7 @@ impl<'a> Store<'a> for CacheView<'_> {
     fn set_deadline(&mut self, key: &'a [u8], deadline: Option<u64>) -> Result<(), StoreError> {
         self.charge(WRITE)?;
         let expiry = self.expiry(deadline);
-        // Putting the value again gives it another version.
+        // The update writes the same value again, which gives the entry a new version.
         let update = |entry: Option<&CacheEntry>| match (entry, expiry) {
             (None, _) => (Update::Keep, ()),
             (Some(_), None) => (Update::Delete, ()),

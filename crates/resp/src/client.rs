@@ -1,7 +1,7 @@
-//! Connected clients, as `CLIENT LIST` shows them and `CLIENT KILL` ends them.
+//! Connected clients. `CLIENT LIST` shows them, and `CLIENT KILL` ends their connections.
 //!
-//! Owns: the table of clients by id, the data about each, and the request to end one. Does not own connections.
-//! Bounded by the server's limit on connections, and by [`MAX_NAME_BYTES`] for the names that a client sets.
+//! Owns: the table of clients by id, the data about each client, and the request to end its connection. Does not own
+//! connections. Bounds: the server's limit on connections, and [`MAX_NAME_BYTES`] for each name that a client sets.
 
 use std::{
     collections::BTreeMap,
@@ -16,8 +16,8 @@ use std::{
 
 use super::waiting::Bell;
 
-/// Value of [`Client::blocked`] for a client that is not blocked in a read. The other constants are its values for a
-/// blocked read, and for a read that must end, as after a timeout or with an error.
+/// Values of [`Client::blocked`]. This one means that the client is not blocked in a read. The following ones mean a
+/// blocked read, a blocked read that must end as after a timeout, and one that must end with an error.
 const LISTENING: u8 = 0;
 const BLOCKED: u8 = 1;
 const TIMED_OUT: u8 = 2;
@@ -26,7 +26,7 @@ const GIVEN_UP: u8 = 3;
 /// Maximum size in bytes of a client's name, library name and library version.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// Way in which a blocking read ends when another client sends `CLIENT UNBLOCK`.
+/// End of a blocking read that another client requests with `CLIENT UNBLOCK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unblock {
     /// The read ends as if its timeout had expired.
@@ -65,19 +65,19 @@ pub(crate) struct Client {
     pub queued: AtomicUsize,
     /// Number of keys that the client watches with `WATCH`.
     pub watched: AtomicUsize,
-    /// State of the client's blocking read, including a request to end the read: see [`Client::unblock`].
+    /// State of the client's blocking read. Other clients can request its end here: see [`Client::unblock`].
     blocked: AtomicU8,
     /// Numbers of the client's subscriptions to channels, to patterns, and to sharded channels.
     pub subscribed: [AtomicUsize; 3],
     /// Name of the last command that the client sent.
     pub last: Mutex<&'static str>,
-    /// Time of the client's last request, in milliseconds since the connection began.
+    /// Time of the client's last request, in milliseconds from the start of the connection.
     heard: AtomicU64,
     since: Instant,
     killed: AtomicBool,
     has_turn: AtomicBool,
-    /// Handle that wakes the connection's task when the client is killed, or when it is the client's turn to
-    /// receive messages.
+    /// Handle that wakes the connection's task. It is rung when another client kills this client, and when it is this
+    /// client's turn to receive messages.
     pub bell: Bell,
 }
 
@@ -88,13 +88,13 @@ impl Client {
         self.bell.ring();
     }
 
-    /// Tells the client's task that it is the client's turn to receive messages of its subscriptions.
+    /// Gives the client its turn to receive messages of its subscriptions, and wakes the client's task.
     pub(crate) fn give_turn(&self) {
         self.has_turn.store(true, Relaxed);
         self.bell.ring();
     }
 
-    /// Returns true if it is the client's turn to receive messages of its subscriptions, and ends the turn.
+    /// Returns true if it is the client's turn to receive messages of its subscriptions. Ends the turn.
     pub(crate) fn has_turn(&self) -> bool {
         self.has_turn.swap(false, Relaxed)
     }
@@ -122,7 +122,7 @@ impl Client {
         was_blocked
     }
 
-    /// Returns the way in which the client's blocking read must end, if another client has requested its end.
+    /// Returns the way in which the client's blocking read must end; `None` if no other client has requested its end.
     pub(crate) fn take_unblock(&self) -> Option<Unblock> {
         match self.blocked.load(Relaxed) {
             TIMED_OUT => Some(Unblock::Timeout),

@@ -61,7 +61,7 @@ pub(crate) fn client(
     arguments: &[&[u8]],
     out: &mut Outbox,
 ) -> CommandProgress {
-    // `LIST` and `INFO` show the current command, too.
+    // `LIST` and `INFO` also show the command that is being handled now.
     let name = full_names()[command.number_of(arguments)];
     session.client().record_command(Instant::now(), name);
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
@@ -76,7 +76,7 @@ pub(crate) fn client(
             session
                 .write_reply(out, |writer| if said.is_empty() { writer.null() } else { writer.bulk(said.as_bytes()) });
         }
-        // The server tracks no keys for client-side caching.
+        // The server does not track keys for client-side caching, so there is no client to redirect to.
         "getredir" => session.write_reply(out, |writer| writer.integer(-1)),
         "setname" => {
             if set_name(session, arguments[2], out) {
@@ -92,8 +92,8 @@ pub(crate) fn client(
         "list" => list(session, &arguments[2..], out),
         "kill" => return kill(session, &arguments[2..], out),
         "reply" => reply(session, arguments[2], out),
-        // The server never disconnects clients to free memory, and reads affect a cache only through its record of
-        // uses, so both settings are accepted without effect.
+        // Both settings are accepted without effect. The server never disconnects clients to free memory, and a read
+        // changes a cache only by counting as a use of the entry.
         "no-evict" | "no-touch" => {
             match [&b"on"[..], b"off"].iter().any(|known| arguments[2].eq_ignore_ascii_case(known)) {
                 true => session.write_reply(out, |writer| writer.ok()),
@@ -171,7 +171,7 @@ fn reply(session: &mut Session, mode: &[u8], out: &mut Outbox) {
 enum Type {
     Normal,
     Subscriber,
-    /// Replication peers. No client is one, because there is no Redis replication here.
+    /// Replication peers of Redis. No client has this type, because the server has no Redis replication.
     Peer,
 }
 
@@ -225,7 +225,7 @@ fn list(session: &mut Session, options: &[&[u8]], out: &mut Outbox) {
     session.write_reply(out, |writer| writer.verbatim(&text));
 }
 
-/// Options of `CLIENT KILL`, which select the clients to disconnect.
+/// Options of `CLIENT KILL`. They select the clients to disconnect.
 #[derive(Debug, Default)]
 struct Filter {
     id: Option<u64>,
@@ -233,8 +233,7 @@ struct Filter {
     local: Option<String>,
     of_type: Option<Type>,
     spare_me: bool,
-    /// True for the old form `CLIENT KILL address`, which disconnects one client, and fails if no client has the
-    /// address.
+    /// True for the old form `CLIENT KILL address`. It disconnects one client, and fails if no client has the address.
     is_old_form: bool,
 }
 
@@ -244,7 +243,7 @@ fn filter(options: &[&[u8]]) -> Result<Filter, String> {
         return Ok(Filter { address: Some(text(address)), is_old_form: true, ..Filter::default() });
     }
     let mut filter = Filter { spare_me: true, ..Filter::default() };
-    // Options are checked from left to right, as in Redis: an invalid value is reported before a missing one.
+    // As in Redis, options are checked from left to right: an invalid value is reported before a later missing value.
     for pair in options.chunks(2) {
         let &[option, value] = pair else { return Err(SYNTAX.to_owned()) };
         match &option.to_ascii_lowercase()[..] {
@@ -292,7 +291,7 @@ fn kill(session: &mut Session, options: &[&[u8]], out: &mut Outbox) -> CommandPr
         (true, _) => session.write_reply(out, |writer| writer.ok()),
         (false, count) => session.write_reply(out, |writer| writer.integer(count as i64)),
     }
-    // The reply is sent before the connection ends.
+    // A client that kills itself gets the reply before its connection ends.
     if kills_me { CommandProgress::End } else { CommandProgress::Done }
 }
 

@@ -1,13 +1,13 @@
-//! List of commands with their arguments in one buffer, for the queued commands of a transaction and for commands
-//! on their way to the log.
+//! A list of commands with all arguments in one buffer. Used for the queued commands of a transaction and for commands
+//! that are passed to the log.
 
 use thalweg_redis::Command;
 
-/// Number of arguments up to which a command is passed on without an allocation.
+/// Number of arguments up to which a command's arguments are passed on without an allocation.
 const FEW: usize = 16;
 
-/// Returns true for `MULTI` and `EXEC` in a list of commands. They only mark where a transaction begins and ends, and
-/// have no reply.
+/// Returns true for `MULTI` and `EXEC` in a list of commands. They only mark the beginning and the end of a
+/// transaction, and get no reply.
 pub(crate) fn is_mark(command: &Command) -> bool {
     matches!(command.name, "multi" | "exec")
 }
@@ -36,12 +36,12 @@ struct QueuedCommand {
 const IDLE_BYTES: usize = 4 * 1024;
 
 impl Commands {
-    /// Appends a command with its arguments, of which the first is the name.
+    /// Appends a command with its arguments. The first argument is the command's name.
     pub(crate) fn push<'a>(&mut self, command: &'static Command, arguments: impl ExactSizeIterator<Item = &'a [u8]>) {
         let kept = QueuedCommand { command, arguments: arguments.len() as u32 };
         for argument in arguments {
             self.bytes.extend_from_slice(argument);
-            // Callers limit the size far below 4 GiB.
+            // Callers limit the size of the list to far below 4 GiB.
             self.ends.push(self.bytes.len() as u32);
         }
         self.list.push(kept);
@@ -59,7 +59,7 @@ impl Commands {
         self.list.is_empty()
     }
 
-    /// Approximate size of the commands in an entry of the log, in bytes.
+    /// Approximate size in bytes of the commands in a log entry.
     #[must_use]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + 4 * (self.ends.len() + self.list.len())
@@ -75,7 +75,7 @@ impl Commands {
         self.list.shrink_to(IDLE_BYTES / 16);
     }
 
-    /// Returns the commands without their arguments.
+    /// Returns the commands in order, without their arguments.
     pub(crate) fn list(&self) -> impl ExactSizeIterator<Item = &'static Command> + '_ {
         self.list.iter().map(|kept| kept.command)
     }

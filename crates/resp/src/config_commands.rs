@@ -1,4 +1,5 @@
-//! `CONFIG GET`: the parameters of Redis's configuration that tools read and that have a meaning here.
+//! `CONFIG GET`. Supports those parameters of Redis's configuration that tools read and that have a meaning for this
+//! server.
 
 use thalweg_redis::{
     Reply,
@@ -57,7 +58,7 @@ fn parameters(session: &Session) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Handles `CONFIG`: parameters can be read but not changed.
+/// Handles `CONFIG`. Clients can read parameters but not change them.
 pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     match &*String::from_utf8_lossy(arguments[1]).to_ascii_lowercase() {
         "get" => get(session, &arguments[2..], out),
@@ -76,12 +77,12 @@ pub(crate) fn config(session: &mut Session, arguments: &[&[u8]], out: &mut Outbo
     }
 }
 
-/// Parameters that a running redis-server cannot change. `CONFIG SET` changes nothing here, but reports the same
-/// mistakes as Redis before it refuses.
+/// Parameters that a running redis-server cannot change. `CONFIG SET` never changes anything on this server. Before it
+/// refuses a request, it reports the same mistakes as Redis.
 const IMMUTABLE_IN_REDIS: [&str; 1] = ["databases"];
 
-/// Returns the error reply to `CONFIG SET` with these names and values. It reports the first mistake that Redis would
-/// find. Without one, it refuses the first parameter.
+/// Returns the error reply to `CONFIG SET` with these names and values. The reply reports the first mistake that Redis
+/// would find. If there is no mistake, the reply refuses the first parameter.
 fn refusal(parameters: &[(&str, String)], pairs: &[&[u8]]) -> String {
     if !pairs.len().is_multiple_of(2) {
         return SYNTAX.to_owned();
@@ -118,8 +119,9 @@ fn get(session: &mut Session, patterns: &[&[u8]], out: &mut Outbox) {
     session.answer(&Reply::Map(pairs.collect()), out);
 }
 
-/// Returns the name under which the reply to `CONFIG GET` shows a parameter; `None` if no pattern selects it. As in
-/// Redis, a pattern without wildcards is a name in any case, and the reply repeats it.
+/// Returns the name under which the reply to `CONFIG GET` shows a parameter; `None` if no pattern selects the
+/// parameter. As in Redis, a pattern without wildcards is a name in upper or lower case, and the reply repeats it as
+/// the client wrote it.
 fn name_shown<'a>(name: &'a str, patterns: &[&'a [u8]]) -> Option<&'a [u8]> {
     let name = name.as_bytes();
     patterns.iter().find_map(|pattern| {

@@ -1,6 +1,6 @@
-//! The task of a connection: reads, passes commands to the session, writes.
+//! The task of a connection. It reads requests, passes commands to the session, and writes replies.
 //!
-//! Owns: the order of these steps, backpressure, timeouts, the end of the connection. Does not own the execution of
+//! Owns: the order of these steps, backpressure, timeouts, and the end of the connection. Does not own the execution of
 //! commands ([`session`](super::session)), nor the socket and its timers
 //! ([`ServedSocket`](thalweg_serving::served_socket::ServedSocket)).
 //!
@@ -11,10 +11,10 @@
 //! registers the task to be woken by its socket. Turns repeat until no step makes progress, or none could. Then the
 //! task sleeps until its socket, its pending work or its timer wakes it.
 //!
-//! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, the
-//! session handles no command; while `MAX_UNREAD_BYTES` wait to be handled, the task reads nothing. A client that
-//! does not read its replies is disconnected after `write_timeout`, one that sends an incomplete request after
-//! `body_timeout`. An idle client stays connected, unless connections run short.
+//! Backpressure: while [`OUTBOX_BYTES`](thalweg_serving::limits::OUTBOX_BYTES) or more wait for the client, the session
+//! handles no command. While `MAX_UNREAD_BYTES` wait to be handled, the task reads nothing. A client that does not read
+//! its replies is disconnected after `write_timeout`. A client that sends an incomplete request is disconnected after
+//! `body_timeout`. An idle client stays connected, unless the server has few free connections.
 
 use std::{
     sync::Arc,
@@ -35,8 +35,8 @@ use thalweg_transport::{Channel, Outbox};
 
 use super::session::Session;
 
-/// Number of received but unhandled bytes at which the task stops reading from the socket, unless the bytes are
-/// less than one request.
+/// Number of received but unhandled bytes at which the task stops reading from the socket. If these bytes are less than
+/// one request, the task goes on reading.
 const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 
 /// State of a client's connection.
@@ -44,10 +44,10 @@ const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 enum ConnectionPhase {
     /// The session takes requests.
     Open,
-    /// The client sends nothing more. The session still takes the requests that were received.
+    /// The client has closed its sending side. The session still handles the requests that were received.
     Received,
-    /// The session takes no more requests. Pending requests are still answered, and the replies are sent. After
-    /// that the [socket](ServedSocket) waits for the client to close the connection.
+    /// The session handles no more requests. It still answers pending requests, and the replies are sent. Then the
+    /// [socket](ServedSocket) waits for the client to close the connection.
     Finishing,
 }
 
@@ -59,24 +59,25 @@ pub(crate) struct Connection {
     out: Outbox,
     /// Memory reservation for the request that is being received, if that request is large.
     arriving: Option<Reservation>,
-    /// Slot that the connection may lose until it has authenticated and sent a command.
+    /// Slot among the server's connections. A newer connection can take the slot until the client has authenticated and
+    /// sent a command.
     place: Slot,
-    /// True once bytes of the client were read.
+    /// True once the task has read bytes of the client.
     has_received: bool,
     phase: ConnectionPhase,
-    /// Time at which the oldest command without a complete reply arrived; `None` if all commands are answered.
+    /// Arrival time of the oldest command without a complete reply; `None` if all commands are answered.
     turn_since: Option<Instant>,
-    /// Time at which the task was last woken in a blocking read; `None` if there was none in this turn. The time
-    /// before does not count as latency of the commands.
+    /// Time at which the task was last woken while its client was blocked in a read; `None` if that has not happened in
+    /// this turn. The latency of the commands counts from this time, so that it does not include the wait.
     blocked_until: Option<Instant>,
 }
 
 impl Connection {
-    /// Creates the task of a connection on the thread with the rounds `bulk`. The client has the slot `place` until it
-    /// has authenticated and sent a command.
+    /// Creates the task of a connection on the thread to which the rounds `bulk` belong. A newer connection can take
+    /// the slot `place` until the client has authenticated and sent a command.
     pub(crate) fn new(session: Session, io: Channel, place: Slot, bulk: &Arc<BulkTurns>) -> Self {
         let app = &session.resp.app;
-        // A timeout fires late by at most a quarter of the shortest one.
+        // The timer's interval is a quarter of the shortest timeout, so a timeout fires late by at most this quarter.
         let shortest = app.config.body_timeout.0.min(app.config.write_timeout.0).min(app.config.header_timeout.0);
         let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
         let seat = BulkSeat::new(bulk, &session.account);
@@ -95,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Receives, executes and sends as far as possible now. Returns `Ready` when the connection has ended.
+    /// Receives, executes and sends as much as is possible now. Returns `Ready` when the connection has ended.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let polled = self.take_turns(cx);
         self.socket.rest();
@@ -121,7 +122,7 @@ impl Connection {
             moved |= self.session.settle(cx, &mut self.socket, &mut self.out);
             if self.receive(cx) {
                 moved = true;
-                // A proposed burst may be done already; then its replies leave in the same write.
+                // A proposed burst may already be committed. Its replies are then sent with the same write.
                 self.session.settle(cx, &mut self.socket, &mut self.out);
             }
             moved |= self.send(cx);
@@ -138,13 +139,13 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Handles the received bytes of a client that has lost its slot to a newer connection. Returns true if the bytes
-    /// authenticate the client, which then keeps its connection: many connections may be accepted before this thread
-    /// reads the bytes that the client sent immediately.
+    /// Handles the received bytes of a client that has lost its slot to a newer connection. Returns true if these bytes
+    /// authenticate the client; the client then keeps its connection. Such bytes may be waiting although the client
+    /// sent them immediately, because the server can accept many connections before this thread reads.
     ///
-    /// Also returns true if the first bytes of the client have arrived, but the runtime has not noticed them yet. This
-    /// is the state of a socket in the first poll of its task. The runtime then wakes the task, which handles these
-    /// bytes.
+    /// Also returns true if the first bytes of the client have arrived but the runtime has not reported them yet. This
+    /// can happen in the first poll of a connection's task. The runtime then wakes the task again, and the task handles
+    /// these bytes.
     fn keeps_connection(&mut self, cx: &mut Context<'_>) -> bool {
         if self.session.trust == Trust::Known || !self.place.has_share() {
             return false;
@@ -154,8 +155,9 @@ impl Connection {
         self.session.trust == Trust::Known || !self.has_received && self.socket.has_unread()
     }
 
-    /// Returns true if another round of receiving, executing and sending would certainly find nothing to do,
-    /// because everything was read, executed or proposed, and sent. This is the case after most requests.
+    /// Returns true if a further round of receiving, executing and sending would certainly find nothing to do. In this
+    /// case all bytes are read, all commands are executed or proposed, and all output is sent. This is the case after
+    /// most requests.
     fn is_idle(&self) -> bool {
         let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
         let is_quiet = self.phase == ConnectionPhase::Open && !self.socket.has_alarms() && !self.session.has_work();
@@ -189,19 +191,19 @@ impl Connection {
             self.socket.now = Instant::now();
         }
         let mut moved = self.run_received();
-        // The second read mostly finds nothing and registers the task's waker with the socket.
+        // The second read usually finds nothing. It registers the task's waker with the socket.
         for _ in 0..2 {
             let is_full = !self.needs_input() && self.input.pending_bytes() >= MAX_UNREAD_BYTES;
             if self.phase != ConnectionPhase::Open || self.socket.is_drained() || is_full {
                 return moved;
             }
             match self.socket.read(cx, self.input.buffer_or(spare::take)) {
-                // An idle connection keeps no buffer.
+                // The connection returns its buffer to the spare ones, so an idle connection keeps none.
                 Received::Nothing => spare::keep(self.input.release()),
                 Received::End => {
-                    // A blocking read is dropped with the requests behind it, because its client has probably gone. So
-                    // is an attempt to authenticate that waits: it would take the checks of other clients of its
-                    // address.
+                    // The client has probably gone. So its blocking read is dropped, with the requests after it. Its
+                    // waiting attempt to authenticate is dropped too, because it would use up a check of the other
+                    // clients of its address.
                     let is_blocked = self.session.blocked.is_some() || self.session.auth_wait.is_some();
                     self.phase = if is_blocked { ConnectionPhase::Finishing } else { ConnectionPhase::Received };
                     self.session.stop_waiting();
@@ -224,7 +226,7 @@ impl Connection {
         moved
     }
 
-    /// Returns true if the session can do nothing before more bytes arrive from the client.
+    /// Returns true if the session can do nothing until more bytes arrive from the client.
     fn needs_input(&self) -> bool {
         self.session.listens() && self.out.is_empty() && !self.input.is_unread()
     }
@@ -236,7 +238,7 @@ impl Connection {
         }
         let moved = self.session.run_received(&mut self.input, &mut self.socket, &mut self.out);
         if moved && self.session.trust == Trust::Known {
-            // A connection whose share a newer one has taken over ends in its next poll.
+            // If a newer connection has already taken this connection's share, this connection ends in its next poll.
             let _ = self.place.release();
         }
         if self.session.is_ending || self.phase == ConnectionPhase::Received && self.needs_input() {
@@ -249,15 +251,16 @@ impl Connection {
         moved
     }
 
-    /// Reserves memory for the received bytes of a large request that is not complete. Ends the connection if requests
-    /// already use all the memory that they may use.
+    /// Reserves memory for the bytes received so far of a large, incomplete request. Ends the connection if all memory
+    /// for requests is in use.
     fn admit(&mut self) {
         let wanted = self.input.wanted_bytes();
         if wanted <= READ_BYTES {
             self.arriving = None;
             return;
         }
-        // The connection's buffer covers the first bytes. An announced length alone reserves nothing.
+        // The connection's own buffer covers the first bytes. Only bytes that have arrived are reserved, not the
+        // announced length.
         let arrived = self.input.pending_bytes().min(wanted);
         if arrived <= READ_BYTES || self.phase != ConnectionPhase::Open {
             return;
@@ -319,8 +322,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the connection is idle, connections run short, and its client's address holds too many. A
-    /// subscriber and a client that waits for a reply are not idle, whatever they send.
+    /// Returns true if the server should close this connection: it is idle, few connections are free, and the client's
+    /// address holds more than its share. A subscriber, and a client that waits for a reply, are never idle.
     fn is_dispensable(&self) -> bool {
         let session = &self.session;
         session.account.is_over_share(Resource::Connections)

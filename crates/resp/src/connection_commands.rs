@@ -1,6 +1,7 @@
-//! Commands of the connection: protocol version, authentication, database selection, queries about the server.
+//! Commands about the connection: protocol version, authentication, selection of a database. Also queries about the
+//! server.
 //!
-//! Owns: the dispatch of these commands, and the implementation of the small ones. The large ones have modules of
+//! Owns: the dispatch of these commands, and the implementation of the short ones. The longer ones have modules of
 //! their own.
 
 use std::{
@@ -119,7 +120,7 @@ impl Session {
         });
     }
 
-    /// Handles `WAIT`. There are no Redis replicas, so the answer is immediately 0.
+    /// Handles `WAIT`. The server has no Redis replicas, so it replies with 0 immediately.
     fn wait(&mut self, replicas: &[u8], timeout: &[u8], out: &mut Outbox) {
         let reply = match (parse_integer(replicas), parse_integer(timeout)) {
             (None, _) => Reply::error(NOT_AN_INTEGER),
@@ -132,7 +133,7 @@ impl Session {
 
     // ----- databases
 
-    /// Returns the index of the database with this number, or the text of the error reply if there is none.
+    /// Returns the index of the database with this number. If there is none, returns the text of the error reply.
     pub(super) fn index_of(&self, number: &[u8]) -> Result<usize, &'static str> {
         let number = parse_integer(number).ok_or(NOT_AN_INTEGER)?;
         let number = i32::try_from(number).map_err(|_| NOT_AN_INT)?;
@@ -160,13 +161,13 @@ impl Session {
 
     // ----- authentication and protocol version
 
-    /// Returns true if the password belongs to the user. If no password is configured, every password does.
+    /// Returns true if the password belongs to the user, or if no password is configured.
     fn is_password(&self, user: &[u8], password: &[u8]) -> bool {
         let right = self.resp.app.config.resp_password.is(password);
         user == b"default" && (right || !self.resp.app.config.resp_password.is_set())
     }
 
-    /// Checks a password. Counts a wrong one, which delays the next attempts from the client's address.
+    /// Checks a password. Counts a wrong password, which delays the next attempts from the client's address.
     fn authenticate(&mut self, user: &[u8], password: &[u8]) -> bool {
         let (failures, address) = (&self.resp.auth_failures, self.account.address());
         if self.is_password(user, password) {
@@ -185,8 +186,8 @@ impl Session {
         false
     }
 
-    /// Returns true if the client's attempt to authenticate must wait because of earlier failures of its address. The
-    /// command is run again after the delay, and waits once more if another client of the address was faster.
+    /// Returns true if the client's attempt to authenticate must wait because of earlier failures of its address. After
+    /// the delay the command runs again. It waits once more if another client of the address has been faster.
     fn must_wait_to_authenticate(&mut self, arguments: &[&[u8]]) -> bool {
         let attempts = arguments[0].eq_ignore_ascii_case(b"auth")
             || arguments.iter().skip(2).any(|argument| argument.eq_ignore_ascii_case(b"auth"));

@@ -1,11 +1,12 @@
-//! Cursors of scans: Redis's cursors are numbers, those of the databases are positions.
+//! Cursors of scans. Redis clients use numbers as cursors, and the databases use positions.
 //!
-//! Owns: the mapping of numbers to positions for all connections of a server, at most [`MAX_RESP_CURSORS`] and
-//! [`MAX_RESP_CURSOR_BYTES`] of them. At the limit it drops the oldest cursor of the client address that has most, so
-//! that one client's scans do not end those of all others. A scan with a dropped cursor gets `invalid cursor` and must
-//! start again. The same applies after a restart of the server.
+//! Owns: the mapping of numbers to positions for all connections of a server. Bounds: [`MAX_RESP_CURSORS`] cursors and
+//! [`MAX_RESP_CURSOR_BYTES`]. At a bound, the table drops the oldest cursor of the client address with the most
+//! cursors, so that the scans of one client do not end those of all others. A scan with a dropped cursor gets the error
+//! `invalid cursor` and must start again, also after a restart of the server.
 //!
-//! Invariants: each number of an address has a position, and the reverse; `by_weight` has the weight of each address.
+//! Invariants: each number in the list of an address has a position in the table, and each position has a number in a
+//! list. `by_weight` has the weight of each address.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -22,17 +23,17 @@ use thalweg_serving::{
 /// Error reply to a scan with an unknown cursor.
 pub(crate) const INVALID_CURSOR: &str = "ERR invalid cursor";
 
-/// Weight of a cursor in addition to the bytes of its position. With it, the bound on the number of cursors and the
-/// bound on their bytes are the same weight.
+/// Weight of a cursor in addition to the bytes of its position. It is chosen so that the maximum number of cursors and
+/// the maximum bytes of positions have the same weight.
 const CURSOR_WEIGHT: usize = MAX_RESP_CURSOR_BYTES / MAX_RESP_CURSORS;
 
 #[derive(Debug, Default)]
 struct Table {
     positions: HashMap<u64, Bytes>,
     owners: HashMap<AddressKey, OwnedCursors>,
-    /// Addresses with cursors, in the order of their weights.
+    /// Addresses with cursors, ordered by the weight of their cursors.
     by_weight: BTreeSet<(usize, AddressKey)>,
-    /// Bytes of all positions.
+    /// Total bytes of all positions.
     bytes: usize,
     last: u64,
 }
@@ -42,12 +43,12 @@ struct Table {
 struct OwnedCursors {
     /// Numeric cursors, oldest first.
     numbers: VecDeque<u64>,
-    /// Sum of the bytes of the positions and of [`CURSOR_WEIGHT`] for each.
+    /// Total weight of these cursors: the bytes of their positions, and [`CURSOR_WEIGHT`] for each cursor.
     weight: usize,
 }
 
 impl Table {
-    /// Adds a cursor of `address`, and drops others as far as the limits require. Returns its number.
+    /// Adds a cursor of `address` and returns its number. Drops other cursors if the limits require this.
     fn add(&mut self, position: Bytes, address: AddressKey) -> u64 {
         self.last += 1;
         self.bytes += position.len();
@@ -63,12 +64,13 @@ impl Table {
         self.last
     }
 
-    /// Number of cursors, and of those that need as much memory as the queues of the addresses.
+    /// Returns the number of cursors that counts towards the limit. Each address after the first counts as
+    /// `ADDRESS_CURSORS` further cursors, for the memory of its queue.
     fn count(&self) -> usize {
         self.positions.len() + ADDRESS_CURSORS * self.owners.len().saturating_sub(1)
     }
 
-    /// Drops the oldest cursor of the address whose cursors weigh most.
+    /// Drops the oldest cursor of the address with the highest weight.
     fn drop_one(&mut self) {
         let (_, address) = self.by_weight.pop_last().expect("above a limit there are cursors");
         let owned = self.owners.get_mut(&address).expect("each weight belongs to an owner");
@@ -89,8 +91,8 @@ impl Table {
 pub(crate) struct Cursors(Mutex<Table>);
 
 impl Cursors {
-    /// Returns the position in the database that a client's numeric cursor represents: the start for 0, `None` for
-    /// an unknown cursor.
+    /// Returns the position in the database for a client's numeric cursor. 0 stands for the start of the database.
+    /// Returns `None` for an unknown cursor.
     pub(crate) fn position(&self, cursor: &[u8]) -> Option<Bytes> {
         let number = parse(cursor)?;
         if number == 0 {
@@ -99,8 +101,8 @@ impl Cursors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).positions.get(&number).cloned()
     }
 
-    /// Returns a numeric cursor for a position in a database; 0 for the empty position, which means the end of the
-    /// scan. The cursor counts for the client's `address`.
+    /// Returns a numeric cursor for a position in a database. Returns 0 for the empty position, which means the end of
+    /// the scan. The cursor counts towards the share of the client's `address`.
     pub(crate) fn number(&self, position: &Bytes, address: AddressKey) -> u64 {
         if position.is_empty() {
             return 0;
@@ -108,12 +110,12 @@ impl Cursors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).add(position.clone(), address)
     }
 
-    /// Replaces the position at the start of a reply to SCAN or HSCAN by a numeric cursor of the client's `address`.
+    /// Replaces the position at the start of a reply to SCAN or HSCAN by a numeric cursor for the client's `address`.
     pub(crate) fn translate(&self, reply: Reply, address: AddressKey) -> Reply {
         match reply {
             Reply::Array(mut items) => {
                 if let Some(Reply::Bulk(position)) = items.first() {
-                    // Copied, because a slice would keep a larger buffer in memory.
+                    // The position is copied, because a slice would keep the larger buffer of the reply in memory.
                     let own = Bytes::copy_from_slice(position);
                     items[0] = Reply::Bulk(self.number(&own, address).to_string().into());
                 }
@@ -124,8 +126,8 @@ impl Cursors {
     }
 }
 
-/// Parses a cursor like `strtoul`, as Redis does: a zero byte ends it, an empty one is 0, and a number may have a sign.
-/// A negative one wraps modulo 2^64.
+/// Parses a cursor like the C function `strtoul`, as Redis does. A zero byte ends the cursor, an empty cursor is 0, and
+/// the number may have a sign. A negative number wraps modulo 2^64.
 fn parse(cursor: &[u8]) -> Option<u64> {
     let text = cursor.split(|byte| *byte == 0).next().unwrap_or_default();
     let (is_negative, digits) = match text {

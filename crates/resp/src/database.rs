@@ -1,4 +1,5 @@
-//! Interface between sessions and databases. There are two kinds, which differ in when a command's reply is known.
+//! The interface between sessions and databases. There are two kinds of databases: immediate ones, which reply to a
+//! command at once, and batched ones, which reply after a commit.
 //!
 //! Owns: the choice between the two kinds, and the trait of batched databases. Does not own the storage of keys,
 //! nor the numbering of databases ([`databases`](super::databases)).
@@ -15,20 +16,20 @@ use thalweg_types::{
 
 use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 
-/// Result of commands that were proposed to a [`Batched`] database: their replies in order, or `None` if a watched
-/// key had changed, so that no command was executed.
+/// Result of commands that were proposed to a [`Batched`] database: their replies in order. `None` means that a watched
+/// key had changed, so no command was executed.
 pub(crate) type Outcome = Result<Option<Vec<Reply>>, Failure>;
-/// Future of commands that were given to a database. Dropping the future does not undo commands that were proposed.
+/// Future result of commands that were given to a database. Dropping the future does not undo the commands.
 pub(crate) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
-/// A key that a client watches with `WATCH`, and the version that the key must have; 0 means that the key must not
-/// exist.
+/// A key that a client watches with `WATCH`, and the version that the key must still have. 0 means that the key must
+/// not exist.
 pub(crate) type Watched = (Box<[u8]>, u64);
 
 /// Future that completes after the next append to a stream; see [`Batched::appended`].
 pub(crate) struct Appended(pub Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Appended {
-    /// Polls the future. Returns true once the future completes; it must not be polled again after that.
+    /// Polls the future. Returns true once the future has completed. The caller must not poll it again after that.
     pub(crate) fn is_ready(&mut self, cx: &mut Context<'_>) -> bool {
         self.0.as_mut().poll(cx).is_ready()
     }
@@ -40,15 +41,15 @@ impl fmt::Debug for Appended {
     }
 }
 
-/// Database that completes writes later, many of them in one commit. An example is a keyspace, whose commands go
+/// A database that completes writes later, many of them in one commit. An example is a keyspace: its commands go
 /// through the log.
 pub(crate) trait Batched: fmt::Debug + Send + Sync {
-    /// Calls `act` with a view of the applied state. May call `act` again with a newer view; then only the result
-    /// of the last call counts.
+    /// Calls `act` with a view of the applied state. May call `act` again with a newer view; only the result of the
+    /// last call counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
-    /// Proposes commands of a client. All of them run without other commands in between, or none if a watched key has
-    /// changed. A database may first have `fetcher` read rows that the commands need; it then proposes them when the
-    /// future is polled after that.
+    /// Proposes commands of a client. Either all of them run, without other commands in between, or none runs because a
+    /// watched key has changed. The database may first let `fetcher` read rows that the commands need. In this case it
+    /// proposes the commands when the returned future is polled.
     fn propose(
         &self,
         origin: &Origin,
@@ -56,13 +57,14 @@ pub(crate) trait Batched: fmt::Debug + Send + Sync {
         commands: &Commands,
         watched: &[Watched],
     ) -> PendingOutcome;
-    /// Returns the keyspace whose keys the database contains; `None` if there is none yet, and for databases of another
-    /// kind.
+    /// Returns the keyspace that holds the database's keys; `None` if it does not exist yet, or if the database is not
+    /// a keyspace.
     fn keyspace(&self) -> Option<KeyspaceId> {
         None
     }
-    /// Returns a future that completes after a client of another protocol has appended to this stream, and from time to
-    /// time while there is no such stream; `None` if other protocols can't append to it.
+    /// Returns a future that completes after a client of another protocol has appended to this stream. While the stream
+    /// does not exist, the future also completes from time to time. Returns `None` if clients of other protocols cannot
+    /// append to the stream.
     fn appended(&self, _key: &[u8]) -> Option<Appended> {
         None
     }
@@ -78,7 +80,7 @@ pub(crate) enum Database {
 }
 
 impl Database {
-    /// Returns the size in bytes at which the database evicts keys; `None` if it never does.
+    /// Returns the capacity in bytes at which the database evicts keys; `None` if it never evicts keys.
     pub(crate) fn max_bytes(&self) -> Option<u64> {
         match self {
             Self::Immediate(cache) => Some(cache.max_bytes()),
@@ -86,7 +88,7 @@ impl Database {
         }
     }
 
-    /// Returns true if the database's writes go through the log; a cache is in memory only.
+    /// Returns true if the database's writes go through the log. False for a cache, which is only in memory.
     pub(crate) fn is_durable(&self) -> bool {
         matches!(self, Self::Batched(_))
     }
@@ -102,8 +104,8 @@ impl Database {
     /// Reads like [`read`](Self::read), but within a budget, because the calling thread serves other clients.
     ///
     /// # Errors
-    /// The read has spent the budget, so its result was dropped. The [readers](thalweg_serving::readers) must perform
-    /// it.
+    /// [`BudgetSpent`] if the read has used up its budget; its result was dropped. The
+    /// [readers](thalweg_serving::readers) must then perform the read.
     #[inline]
     pub(crate) fn read_briefly<R>(
         &self,

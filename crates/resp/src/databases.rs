@@ -1,4 +1,5 @@
-//! The databases that Redis clients can select, by number: opening the configured ones, and finding one by its number.
+//! The numbered databases that Redis clients can select: opening the configured databases, and finding a database by
+//! its number.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::{
     native_streams::NativeStreams,
 };
 
-/// A database with its number.
+/// A database and its number.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbered {
     /// Number by which clients `SELECT` the database.
@@ -29,10 +30,10 @@ pub struct Databases {
     pub(crate) list: Vec<Numbered>,
 }
 
-/// Error returned if a configured database can't be opened.
+/// Error returned if a configured database cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// The keyspace of the database can't be created.
+    /// The keyspace of the database cannot be created.
     #[error("database {number} of Redis clients: the keyspace {name:?} can't be created: {error}")]
     Keyspace {
         /// Number of the database.
@@ -42,7 +43,7 @@ pub enum DatabaseError {
         /// Cause of the failure.
         error: WriteError,
     },
-    /// The cache of the database can't be created.
+    /// The cache of the database cannot be created.
     #[error("database {number} of Redis clients: the cache {name:?} can't be created: {error}")]
     Cache {
         /// Number of the database.
@@ -60,8 +61,8 @@ classified!(DatabaseError {
 });
 
 impl Databases {
-    /// Opens the configured databases, and creates the keyspace of database 0 and the caches if they are missing. The
-    /// first write to another database creates its keyspace, and in a cluster also that of database 0, because a node
+    /// Opens the configured databases. Creates missing caches, and a missing keyspace of database 0. The keyspaces of
+    /// other databases are created by the first write. In a cluster this also holds for database 0, because a node
     /// starts before there is a leader.
     pub async fn open(app: &Arc<App>) -> Result<Self, DatabaseError> {
         let mut list = Vec::new();
@@ -71,8 +72,8 @@ impl Databases {
                 RespDatabase::Keyspace(name) => {
                     let keyspace = Arc::new(NamedKeyspace::new(&app.db, name));
                     if number == 0 && app.cluster.is_none() {
-                        // An existing keyspace needs no command of the log, which a full disk would reject: so the
-                        // server can still start.
+                        // If the keyspace exists, no command is written to the log. So the server can start even if the
+                        // disk is full.
                         let created = keyspace.look_up_or_create(None).await;
                         created.map_err(|error| DatabaseError::Keyspace { number, name: name.clone(), error })?;
                     }

@@ -1,7 +1,7 @@
-//! The handler of each command of a client.
+//! Choice of the handler for each command of a client.
 //!
-//! Owns: the checks before a command runs (arguments, authentication, subscriptions, the barrier of a read in a
-//! cluster), and the choice of the place where a command on keys runs: here, on the threads for long reads, or in the
+//! Owns: the checks before a command runs (arguments, authentication, subscriptions, the read barrier in a cluster),
+//! and the choice of the way in which a command on keys runs: immediately, on the threads for long reads, or in the
 //! burst. Does not own the commands themselves, nor the commits of bursts (`proposing`).
 
 use std::time::Instant;
@@ -31,7 +31,7 @@ use super::{
 impl Session {
     pub(super) fn command(&mut self, request: &Request<'_>, out: &mut Outbox) -> CommandProgress {
         if self.burst.held.len() >= OUTBOX_BYTES {
-            // The burst is committed, and its replies are sent, before more replies are held.
+            // The burst is committed first, and its replies are sent, before more replies are held.
             return CommandProgress::Again;
         }
         let was = self.reply_mode;
@@ -39,7 +39,7 @@ impl Session {
         self.requests += 1;
         let flow = request.with(|arguments| self.dispatch(arguments, out));
         if flow == CommandProgress::Again {
-            // The request will be passed to this function again.
+            // The session will pass this request to this function again, so it must not count twice.
             self.requests -= 1;
         }
         if flow != CommandProgress::Again && was == ReplyMode::Next && self.reply_mode == ReplyMode::Next {
@@ -51,7 +51,7 @@ impl Session {
     #[inline]
     fn dispatch(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         if self.subscriber.may_deliver() {
-            // Messages that arrived before the command are sent before its reply.
+            // Messages that arrived before the command must be sent before its reply.
             self.deliver(out);
         }
         if self.publishing.is_gathering() && !is_publish(arguments[0]) {
@@ -60,7 +60,7 @@ impl Session {
         let command = match thalweg_redis::admit(arguments) {
             Ok(command) => command,
             Err(reply) => {
-                // A malformed PUBLISH is answered after those before it.
+                // The publishes before a malformed PUBLISH are answered first.
                 self.flush_published(out);
                 return self.not_admitted(arguments, &reply, out);
             }
@@ -104,12 +104,12 @@ impl Session {
         flow
     }
 
-    /// Returns true if a command reads a keyspace from the state of this node.
+    /// Returns true if a command reads a keyspace from this node's state, outside of the log.
     fn reads_state(&self, command: &Command) -> bool {
         let is_batched = |database: usize| matches!(self.resp.databases.list[database].database, Database::Batched(_));
         match (&self.transaction, command.name) {
             (Some(transaction), "exec") => {
-                // Watched keys of other databases are compared on this node, before the transaction.
+                // `EXEC` compares watched keys of other databases with this node's state, before the transaction runs.
                 let compares = |watch: &Watch| watch.database != self.database && is_batched(watch.database);
                 let writes = |command: &Command| matches!(command.run, Run::Write(_));
                 self.watched.iter().any(compares)
@@ -121,8 +121,8 @@ impl Session {
         }
     }
 
-    /// Lets a command that reads a keyspace on a node of a cluster wait for its barrier. Returns `None` if the command
-    /// may run. A read after a write of the same burst needs no barrier, because it runs in the log.
+    /// Makes a command that reads a keyspace wait for its read barrier, on a node of a cluster. Returns `None` if the
+    /// command may run now. A read after a write in the same burst needs no barrier, because it runs in the log.
     #[cold]
     fn wait_for_barrier(&mut self, command: &'static Command, out: &mut Outbox) -> Option<CommandProgress> {
         let Some(Cluster { handle, .. }) = &self.resp.app.cluster else { return None };
@@ -144,17 +144,19 @@ impl Session {
         }
     }
 
-    /// Replies with an error to an unknown command, or to one with a wrong number of arguments. Within a
-    /// transaction, the error makes `EXEC` discard the transaction.
+    /// Replies with an error to an unknown command, or to a command with a wrong number of arguments. Within a
+    /// transaction, this error makes `EXEC` discard the transaction.
     fn not_admitted(&mut self, arguments: &[&[u8]], reply: &Reply, out: &mut Outbox) -> CommandProgress {
-        // A web page can make a browser send HTTP requests to this port, so nothing after this may be executed.
+        // A web page can make a browser send an HTTP request to this port. Nothing after such a request line may be
+        // executed, so the connection ends.
         if [&b"post"[..], b"host:"].iter().any(|name| arguments[0].eq_ignore_ascii_case(name)) {
             let (peer, request_id) = (self.client().peer, self.request_id());
             tracing::warn!(%peer, %request_id, "closing a connection that sent an HTTP request to the Redis port");
             return CommandProgress::End;
         }
         if let Some(command) = thalweg_redis::find(arguments[0]) {
-            // As in Redis, an unknown subcommand is an unknown command, which has no counter.
+            // As in Redis, a command with an unknown subcommand counts as an unknown command, and unknown commands have
+            // no counter.
             let number = command.number_of(arguments);
             let names_no_command = number == command.number_of(&[]) && arguments.len() > 1;
             if command.subcommands.is_empty() || !names_no_command {
@@ -175,7 +177,7 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Replies to the current command with an error. Within a transaction, the error makes `EXEC` discard the
+    /// Replies to the current command with an error. Within a transaction, this error makes `EXEC` discard the
     /// transaction.
     pub(super) fn refuse(&mut self, text: &str, out: &mut Outbox) -> CommandProgress {
         if let Some(transaction) = &mut self.transaction {
@@ -229,8 +231,8 @@ impl Session {
             }
             (database, _) => {
                 let read = |read: &dyn Read| thalweg_redis::run_read(read, command, arguments);
-                // Pipelined reads, and those of several keys, wait for the disk together on other threads, and not one
-                // after the other on this one.
+                // On this thread, several reads would wait for the disk one after the other. Other threads wait for all
+                // of them together. This applies to pipelined reads and to reads of several keys.
                 let is_together = self.is_pipelined || command.name == "mget" && arguments.len() > 2;
                 let budget = if is_together { Budget::RESIDENT } else { self.budget() };
                 match database.read_briefly(budget, read) {
@@ -263,15 +265,15 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Returns the budget of a read on this thread. A read of the thread's only client may wait for the disk: this is
-    /// faster than a transfer to another thread, and delays nobody else.
+    /// Returns the budget of a read on this thread. If the thread has only one client, its reads may wait for the disk
+    /// here: this is faster than passing them to another thread, and delays no other client.
     #[inline]
     pub(super) fn budget(&self) -> Budget {
         if self.load.is_single() { Budget::ALONE } else { Budget::RESIDENT }
     }
 }
 
-/// Returns true for the commands that publish a message; their messages may be gathered into batches.
+/// Returns true for the commands that publish a message. Such messages may be gathered into batches.
 fn is_publish(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"publish") || name.eq_ignore_ascii_case(b"spublish")
 }

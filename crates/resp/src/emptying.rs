@@ -1,7 +1,8 @@
-//! Shares of clients in the deletes that wait to be swept, for the commands that delete all keys of a keyspace.
+//! Limit on commands that delete all keys of a keyspace. Each client address has a share of the deletes whose keys are
+//! still being removed.
 //!
-//! Owns: the reservations of such commands when they join a burst, which holds them until the outcome. Does not own:
-//! the shares ([`deleting`](thalweg_serving::deleting)).
+//! Owns: the reservations of such commands when they join a burst. The burst holds them until its outcome is known.
+//! Does not own: the shares ([`deleting`](thalweg_serving::deleting)).
 
 use thalweg_transport::Outbox;
 
@@ -10,13 +11,14 @@ use super::{
     session::{CommandProgress, Session},
 };
 
-/// Error reply to a command that deletes all keys, if the address of its client has used its share.
+/// Error reply to a command that deletes all keys, if the client's address has used up its share.
 const TOO_MANY_DELETES: &str = "BUSY the clients of this address have their share of deletes of many keys that are still \
      being removed: retry later";
 
 impl Session {
-    /// Reserves what this number of commands needs that join the burst and delete all keys of the selected database. If
-    /// the address of the client already holds its share, replies with an error and returns the progress to report.
+    /// Reserves shares for `commands` commands that join the burst and delete all keys of the selected database. If the
+    /// client's address has used up its share, replies with an error, and returns the progress to report. Otherwise
+    /// returns `None`.
     pub(super) fn refuse_emptying(&mut self, commands: usize, out: &mut Outbox) -> Option<CommandProgress> {
         let Database::Batched(database) = self.store() else { return None };
         let all_keys = std::iter::repeat_n((database.keyspace()?, 0), commands);

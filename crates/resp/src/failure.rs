@@ -1,10 +1,11 @@
-//! Errors of the layers below, as error replies.
+//! Conversion of errors of the lower layers to error replies.
 //!
-//! Clients evaluate the first word: `ERR` for requests to be fixed, `BUSY` for requests to be retried, `MISCONF` for
-//! states that an operator must fix (Redis uses it when it can't write to its disk). In a cluster, the words are those
-//! of Redis: `CLUSTERDOWN` without a leader, `TRYAGAIN` while leadership changes, `LOADING` while the node recovers.
-//! Clients of Redis retry after these by themselves. `UNKNOWN` stands for a write that may or may not have been carried
-//! out: client libraries repeat no request after a word that they do not know.
+//! Clients evaluate the first word of an error. `ERR` stands for requests to be fixed, `BUSY` for requests to be
+//! retried, and `MISCONF` for states that an operator must fix (Redis uses it when it cannot write to its disk). In a
+//! cluster, the words are those of Redis: `CLUSTERDOWN` without a leader, `TRYAGAIN` while leadership changes,
+//! `LOADING` while the node recovers. Redis clients retry after these by themselves. `UNKNOWN` stands for a write that
+//! the server may or may not have carried out. Client libraries do not repeat a request after a word that they do not
+//! know.
 
 use std::borrow::Cow;
 
@@ -16,8 +17,8 @@ use thalweg_types::{Action, Classified};
 pub(crate) struct Failure(pub Cow<'static, str>);
 
 impl Failure {
-    /// Creates the text of the error reply for an error of a lower layer. The error's code or its recommended
-    /// action (retry, fix or stop) determines the first word.
+    /// Creates the text of the error reply for an error of a lower layer. The first word depends on the error's code,
+    /// or on its recommended action (retry, fix or stop).
     #[must_use]
     pub(crate) fn of(error: &impl Classified) -> Self {
         let first = match (error.code(), error.action()) {
@@ -32,7 +33,7 @@ impl Failure {
         Self(format!("{first} {error}").into())
     }
 
-    /// Returns true if the server failed, not the client's request, so that an operator should know of it.
+    /// Returns true if the server failed, and not the client's request. An operator should know of such a failure.
     pub(crate) fn is_of_server(&self) -> bool {
         self.0.starts_with("MISCONF")
     }

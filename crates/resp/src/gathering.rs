@@ -1,4 +1,4 @@
-//! Group commit of the writes of one thread's Redis clients.
+//! Group commit: one commit for the writes of all Redis clients of a thread.
 //!
 //! Owns: `commit_soon`, and the task that commits. Does not own the threads ([`threads`](thalweg_serving::threads)).
 //!
@@ -13,8 +13,8 @@
 //! round. redis-server makes the same trade-off. For native clients the log's committer commits instead, while their
 //! thread serves others.
 //!
-//! Invariant: a command proposed on one of these threads is committed even if no other is proposed, and however busy
-//! the thread is: the committer is a task among those of the clients.
+//! Invariant: a command that is proposed on one of these threads is committed, even if no other command is proposed,
+//! and even if the thread is always busy. The committer is a task like those of the clients, so it gets its turn.
 
 use std::{
     cell::{Cell, RefCell},
@@ -25,20 +25,20 @@ use std::{
 
 use thalweg_engine::AsyncDatabase;
 
-/// Maximum time for which proposed commands wait for more commands to join their commit.
+/// Maximum time for which a proposed command waits for further commands to join its commit.
 const MAX_GATHERING: Duration = Duration::from_millis(1);
-/// Number of consecutive commits with a single command after which the thread no longer waits for more commands
-/// before each commit, but only once per this number of commits.
+/// Number of consecutive commits with a single command after which the thread stops waiting for more commands before a
+/// commit. From then on it waits only before one of this number of commits.
 const LONE_ROUNDS: u32 = 64;
 
 thread_local! {
     static GATHERED: ProposedCommands = const { ProposedCommands { commands: Cell::new(0), committer: RefCell::new(None) } };
 }
 
-/// Count of the commands that this thread has proposed and not yet committed.
+/// Number of commands that this thread has proposed since its last commit.
 struct ProposedCommands {
     commands: Cell<u64>,
-    /// Waker of the task that commits this thread's commands; `None` on threads without such a task.
+    /// Waker of the task that commits this thread's commands; `None` on threads that have no such task.
     committer: RefCell<Option<Waker>>,
 }
 
@@ -52,8 +52,8 @@ impl ProposedCommands {
     }
 }
 
-/// Schedules the commit of a command that this thread has proposed. All commands that the thread proposes before it
-/// has nothing else to do share one commit.
+/// Schedules the commit of a command that this thread has proposed. The commit also contains all commands that the
+/// thread proposes until it has nothing else to do.
 pub(crate) fn commit_soon(db: &AsyncDatabase) {
     GATHERED.with(|gathered| match &*gathered.committer.borrow() {
         None => db.commit_queued(),
@@ -66,19 +66,19 @@ pub(crate) fn commit_soon(db: &AsyncDatabase) {
     });
 }
 
-/// Guard of the task that commits a thread's commands. When the task ends, the guard makes the log's own committer
-/// commit the thread's later commands.
+/// Guard of the task that commits a thread's commands. If the task ends, the guard unregisters it. From then on the
+/// log's own committer commits the thread's commands.
 struct Committing;
 
 impl Drop for Committing {
     fn drop(&mut self) {
-        // The thread-local data may be destroyed already.
+        // The thread-local data may already be destroyed.
         let _ = GATHERED.try_with(|gathered| *gathered.committer.borrow_mut() = None);
     }
 }
 
-/// Commits the commands that Redis clients of the current thread have proposed, once no more arrive. This task runs
-/// on each of the threads.
+/// Commits the commands that Redis clients of the current thread have proposed, when no more commands arrive. Each
+/// serving thread runs this task.
 pub async fn commit_gathered(db: AsyncDatabase) {
     let _committing = Committing;
     let commands = || GATHERED.with(|gathered| gathered.commands.get());
@@ -99,7 +99,7 @@ async fn gather(commands: impl Fn() -> u64) {
     let begun = Instant::now();
     loop {
         let before = commands();
-        // Returns after the sockets were polled and the tasks woken by that have run.
+        // This returns after the sockets were polled, and after the tasks that this woke have run.
         tokio::task::yield_now().await;
         if commands() == before || begun.elapsed() >= MAX_GATHERING {
             break;
@@ -139,7 +139,7 @@ mod tests {
         let (_dir, db, keyspace) = database();
         let threads = start(&db);
         let (runtime, _place) = threads.place();
-        // The committer exists once a round has ended.
+        // After one finished round, the committer of the thread is running.
         let (first, space) = ((db.clone(), keyspace.clone()), (db.clone(), keyspace.clone()));
         runtime.spawn(async move { put(&first.0, &first.1, b"first").await }).await.unwrap();
         let before = db.blocking().stats().entries;
@@ -172,7 +172,7 @@ mod tests {
         runtime.spawn(alone).await.unwrap();
         let before = db.blocking().stats().entries;
         let database = db.clone();
-        // Two tasks that are ready when the thread next polls, like two sockets.
+        // Both tasks are ready when the thread next polls, like two sockets with requests.
         let rounds = async move {
             for _ in 0..2 {
                 let puts = [b"one", b"two"].map(|key| {

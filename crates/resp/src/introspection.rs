@@ -3,8 +3,8 @@
 //! Owns: both commands, and the version of Redis that the server reports. Does not own: the table of commands
 //! (`thalweg_redis`), or the counters (`metrics`, `statistics`).
 //!
-//! `INFO` has the fields that tools and clients read, with Redis's names, as far as they have a meaning here;
-//! `/metrics` has more.
+//! `INFO` has those fields that tools and clients read, under Redis's names, if they have a meaning for this server.
+//! `/metrics` has more figures.
 
 use std::{fmt::Write as _, process};
 
@@ -51,7 +51,7 @@ const HELP: &[&str] = &[
     "    Return the keys among the arguments of a command.",
 ];
 
-/// A command and, if it is a container, the subcommand that the request names.
+/// A command and, if it is a container of subcommands, the subcommand that the request names.
 type NamedCommand = (&'static Command, Option<&'static Subcommand>);
 
 /// Handles `COMMAND`: describes the supported commands.
@@ -106,8 +106,8 @@ fn info_of(
         writer.integer(number.into());
     }
     names(writer, flags.categories());
-    // Empty sets for the tips and the key specifications. As in Redis, missing subcommands are an empty set, too, but
-    // subcommands are an array.
+    // The tips and the key specifications are empty sets. As in Redis, a missing list of subcommands is also an empty
+    // set, while existing subcommands are an array.
     (0..2).for_each(|_| writer.set(0));
     match subcommands.len() {
         0 => writer.set(0),
@@ -211,8 +211,8 @@ fn get_keys(session: &mut Session, arguments: &[&[u8]], out: &mut Outbox) {
     }
 }
 
-/// Returns the keys among the arguments of a command, of which the first is its name. The errors and their order are
-/// Redis's.
+/// Returns the keys among the arguments of a command. The first argument is the command's name. Errors, and the order
+/// in which they are checked, are those of Redis.
 fn keys_among(arguments: &[&[u8]]) -> Result<Vec<Reply>, &'static str> {
     const UNKNOWN: &str = "ERR Invalid command specified";
     let command = thalweg_redis::find(arguments[0]).ok_or(UNKNOWN)?;
@@ -222,11 +222,11 @@ fn keys_among(arguments: &[&[u8]]) -> Result<Vec<Reply>, &'static str> {
         let subcommand = command.subcommands.iter().find(named).ok_or(UNKNOWN)?;
         (keys, flags) = (subcommand.keys, subcommand.flags);
     }
-    // `COMMAND INFO` gives sharded channels positions like those of keys, but they are no keys.
+    // `COMMAND INFO` gives sharded channels positions like those of keys. But channels are no keys.
     if keys == Keys::NONE || flags.contains(Flags::PUBSUB) {
         return Err("ERR The command has no key arguments");
     }
-    // The subcommand exists, so its only error is the number of its arguments.
+    // The subcommand exists, so the only possible error is a wrong number of arguments.
     if !command.takes(arguments.len()) || command.subcommand(arguments).is_err() {
         return Err("ERR Invalid number of arguments specified for command");
     }
@@ -270,7 +270,7 @@ pub(crate) fn info(session: &mut Session, command: &Command, arguments: &[&[u8]]
         begin_section(&mut text, "Keyspace");
         match keyspaces(&session.resp.databases, session.budget()) {
             Ok(lines) => text.push_str(&lines),
-            // The reply to EXEC is made at once.
+            // A command within `EXEC` must reply immediately, so the numbers of keys are left out.
             Err(_) if session.is_executing => {}
             Err(spent) => return session.info_again(spent, command.number_of(arguments), text, out),
         }
@@ -335,7 +335,7 @@ fn memory(session: &Session, text: &mut String) {
     );
 }
 
-/// Returns the resident memory of the process in bytes; 0 where the system does not report it.
+/// Returns the resident memory of the process in bytes; 0 if the operating system does not report it.
 fn resident_bytes() -> u64 {
     let pages =
         std::fs::read_to_string("/proc/self/statm").ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
@@ -380,11 +380,11 @@ fn replication(_session: &Session, text: &mut String) {
     fields!(text, "role": "master", "connected_slaves": 0, "master_repl_offset": 0);
 }
 
-/// Returns the numbers of keys of all databases, one a line. A database without exact counts is shown if it has few
-/// keys. The budget is that of each database.
+/// Returns the numbers of keys of all databases, one line for each database. A database without exact counts is shown
+/// only if it has few keys. `budget` applies to each database separately.
 ///
 /// # Errors
-/// A number is in a file and not in memory, and the budget forbids waiting for it.
+/// [`BudgetSpent`] if a number must be read from a file, and the budget forbids waiting for the disk.
 pub(crate) fn keyspaces(databases: &Databases, budget: Budget) -> Result<String, BudgetSpent> {
     let mut text = String::new();
     for numbered in &databases.list {

@@ -1,13 +1,13 @@
-//! A keyspace as a database: reads of one view of the state, writes as commands of the log.
+//! A keyspace as a database. Each read uses one view of the state. Writes are commands of the log.
 //!
-//! Owns: the batches of a burst, the parts of a large delete, and the batches that continue another one which has spent
-//! its steps. Does not own: the execution of commands (`thalweg_redis`), the name of the keyspace (`named_keyspace`),
-//! or the order of replies to a client (`burst`).
+//! Owns: the batches of a burst, the parts of a large delete, and the further batches for commands that did not run
+//! because a batch had used up its steps. Does not own: the execution of commands (`thalweg_redis`), the name of the
+//! keyspace (`named_keyspace`), or the order of replies to a client (`burst`).
 //!
-//! While there is no keyspace with the name, reads see an empty database, and the next write creates it.
+//! While no keyspace has the name, reads see an empty database. The next write creates the keyspace.
 //!
-//! Invariants: commands keep their order over the batches of a burst. A batch is proposed for another keyspace only if
-//! its own was dropped, so that none of its commands ran.
+//! Invariants: commands keep their order across the batches of a burst. A batch is proposed again, for another
+//! keyspace, only if its own keyspace was dropped and none of its commands ran.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,7 +41,7 @@ pub(crate) struct KeyspaceDatabase {
 
 impl KeyspaceDatabase {
     /// Returns a handle that serves a keyspace as a Redis database. Writes are acknowledged at the durability `level`,
-    /// but at least at `os`, because below `os` the outcome of a command is unknown.
+    /// but at least at `os`. Below `os`, the outcome of a command would be unknown.
     pub(crate) fn new(db: &AsyncDatabase, keyspace: Arc<NamedKeyspace>, level: Durability) -> Self {
         Self { db: db.clone(), keyspace, level: level.max(Durability::Os) }
     }
@@ -77,8 +77,8 @@ impl KeyspaceDatabase {
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
     }
 
-    /// Returns the steps of the values that the commands of a batch use; `None` if they are not known, or not in
-    /// memory.
+    /// Returns the steps that are needed for the values which the commands of a batch use; `None` if they are not known
+    /// or not in memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
         let (lookups, keyspace) = (ValueLookups::of(commands)?, self.keyspace.known_id()?);
         let db = self.db.blocking();
@@ -87,8 +87,9 @@ impl KeyspaceDatabase {
         Budget::RESIDENT.perform(read).ok()?.ok()
     }
 
-    /// Proposes a batch, and returns the future of its outcome, with the outcomes of the batches that continue it. The
-    /// batch is proposed when this function is called, on the thread that serves the client.
+    /// Proposes a batch, and returns a future with the replies to all its commands. If the batch does not run
+    /// completely, the future proposes further batches. The first batch is proposed by this call itself, on the thread
+    /// that serves the client.
     fn outcome(
         self,
         origin: &Origin,
@@ -119,8 +120,8 @@ impl KeyspaceDatabase {
                     replies.resize_with(expected, || Reply::error(REPLIES_TOO_LARGE));
                     break;
                 } else {
-                    // Commands without a reply have changed nothing, because the commands before them took all steps of
-                    // a batch. They follow as another one. Each batch runs at least one command.
+                    // Commands without a reply have changed nothing: the commands before them used up all steps of the
+                    // batch. They are proposed as another batch. Each batch runs at least one command, so this ends.
                     command = rest(&command, ran);
                 }
                 let under_way = proposer.propose(&command);
@@ -130,7 +131,7 @@ impl KeyspaceDatabase {
                         replies.extend(more);
                     }
                     Ok(_) => break,
-                    // The commands before have happened, so they get their replies.
+                    // The earlier commands have been carried out, so they get their replies.
                     Err(Failure(text)) => {
                         replies.resize_with(expected, || Reply::Error(text.clone()));
                         break;
@@ -157,8 +158,8 @@ impl Proposer {
         under_way
     }
 
-    /// Waits for the replies to a proposed batch. If its keyspace was dropped, none of its commands ran: then the batch
-    /// is proposed once more, for the keyspace that has the name now, or for a new one.
+    /// Waits for the replies to a proposed batch. If the batch's keyspace was dropped, none of its commands ran. In
+    /// this case, proposes the batch once more, for the keyspace that has the name now or for a new one.
     async fn replies(&self, batch: &mut Vec<u8>, under_way: PendingCommand) -> Outcome {
         let dropped = match under_way.await {
             Err(WriteError::NoSuchKeyspace(dropped)) => dropped,
@@ -176,31 +177,31 @@ struct Built {
     purpose: Purpose,
     /// Number of replies that the batch gets.
     replies: usize,
-    /// Commands that the batch contains as several smaller commands each, in order.
+    /// Commands that the batch contains as several smaller commands, in order.
     splits: Vec<Split>,
 }
 
-/// A large delete that is proposed as several smaller commands. So a delete of any size is accepted, and other commands
-/// do not wait until all of it is done.
+/// A large delete that is proposed as several smaller commands. This way a delete of any size is accepted, and other
+/// commands can run between its parts.
 struct Split {
-    /// Number of replies of the batch before those of the smaller commands.
+    /// Number of replies of the batch before the replies to the smaller commands.
     first: usize,
     parts: usize,
 }
 
-/// Number of bytes of replies from which a burst is not continued with another batch. The replies of a burst stay in
-/// memory until all of them are known, and those of one batch are bounded by its steps, at about 100 MiB.
+/// Number of bytes of replies at which a burst is not continued with another batch. All replies of a burst stay in
+/// memory until the last one is known. The replies to one batch are bounded by its steps, at about 100 MiB.
 const MAX_BURST_REPLY_BYTES: usize = 32 * 1024 * 1024;
 
-/// Error reply to a command that is not executed, because its burst has too many bytes of replies already.
+/// Error reply to a command that is not executed, because its burst already has too many bytes of replies.
 const REPLIES_TOO_LARGE: &str = "ERR the replies of these commands would be too large together, so this one was not \
      executed: send fewer of them at a time";
 
-/// Maximum number of keys, fields or entries that a part of a command deletes.
+/// Maximum number of keys, fields or entries that one part of a large delete removes.
 const MAX_DELETED: usize = 5_000;
 
-/// Returns the number of arguments, including the name, that precede the list of keys, fields or entries that a command
-/// deletes; `None` for commands without such a list.
+/// Returns the number of arguments before the list of keys, fields or entries that a command deletes, including the
+/// command's name. `None` for commands without such a list.
 fn fixed_arguments(name: &str) -> Option<usize> {
     match name {
         "del" | "unlink" => Some(1),
@@ -209,7 +210,7 @@ fn fixed_arguments(name: &str) -> Option<usize> {
     }
 }
 
-/// Replaces the replies to the parts of a command by their sum, or by the first error.
+/// Replaces the replies to the parts of a split command by one reply: their sum, or the first error.
 fn merge(replies: Vec<Reply>, splits: &[Split]) -> Vec<Reply> {
     let (mut merged, mut replies) = (Vec::with_capacity(replies.len()), replies.into_iter().enumerate().peekable());
     let mut splits = splits.iter().peekable();
@@ -231,7 +232,8 @@ fn merge(replies: Vec<Reply>, splits: &[Split]) -> Vec<Reply> {
     merged
 }
 
-/// Returns the replies in the result of a proposed batch. Writes a failure of the node among them to the log.
+/// Returns the replies in the result of a proposed batch. If one of them reports a failure of this node, writes the
+/// failure to the node's log output.
 fn redis_outcome(result: Result<CommandResult, WriteError>) -> Result<Option<Vec<Reply>>, Failure> {
     match result {
         Ok((_, Some(CommandOutcome::Redis(outcome)))) => {
@@ -245,8 +247,8 @@ fn redis_outcome(result: Result<CommandResult, WriteError>) -> Result<Option<Vec
     }
 }
 
-/// Returns the text of the first reply that reports a failure of this node: a read behind a write could not read its
-/// value.
+/// Returns the text of the first reply that reports a failure of this node. Such a failure is a read after a write, in
+/// one burst, that could not read its value.
 fn node_failure(replies: &[Reply]) -> Option<&str> {
     replies.iter().find_map(|reply| match reply {
         Reply::Error(text) if text.starts_with("MISCONF") => Some(&**text),
@@ -254,7 +256,8 @@ fn node_failure(replies: &[Reply]) -> Option<&str> {
     })
 }
 
-/// Writes a failure to the log, unless the last one was the same: clients may repeat a request for a long time.
+/// Writes a failure to the log output, unless it equals the failure logged last. Clients may repeat a failing request
+/// for a long time.
 #[cold]
 fn log_once(failure: &str) {
     static LAST: Mutex<String> = Mutex::new(String::new());
@@ -265,7 +268,7 @@ fn log_once(failure: &str) {
     }
 }
 
-/// Returns the batch of the commands of `batch` after the first `ran` ones.
+/// Returns a batch of the remaining commands, without the first `ran` commands of `batch`.
 fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
     match Command::decode(batch) {
         Ok(Command::Redis(batch)) => batch.rest(ran),
@@ -273,7 +276,7 @@ fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
     }
 }
 
-/// Returns the batch of the same commands for another keyspace.
+/// Returns a batch with the same commands for another keyspace.
 fn for_keyspace(batch: &[u8], keyspace: KeyspaceId) -> Vec<u8> {
     match Command::decode(batch) {
         Ok(Command::Redis(batch)) => batch.for_keyspace(keyspace),
@@ -281,14 +284,15 @@ fn for_keyspace(batch: &[u8], keyspace: KeyspaceId) -> Vec<u8> {
     }
 }
 
-/// Returns true if a command was rejected because it takes too many steps.
+/// Returns true if the reply says that a command was rejected because it takes too many steps.
 fn is_too_expensive(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("ERR too expensive"))
 }
 
-/// Returns a batch whose first command is split into two that delete half as much each; `None` if this command does not
-/// delete several keys, fields or entries. Watched keys are compared again, with the first part. Keys and names can be
-/// so long, or values in a keyspace with history, that even [`MAX_DELETED`] of them take too many steps.
+/// Returns a batch in which the first command is split into two commands that delete half as much each. Returns `None`
+/// if this command does not delete several keys, fields or entries. Watched keys are compared again before the first
+/// part. Splitting is necessary because even [`MAX_DELETED`] deletions can take too many steps, if keys or names are
+/// very long, or if values are in a keyspace with history.
 fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     let Ok(Command::Redis(batch)) = Command::decode(batch) else { return None };
     let (mut commands, mut args) = (batch.commands(), Vec::new());
@@ -310,8 +314,8 @@ fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     Some(builder.finish())
 }
 
-/// Records that a command of the batch, or a part of one, was halved. Its reply had number `at` in the batch; from now
-/// on it has two replies.
+/// Records that a command of the batch, or a part of a command, was split in two. Its reply had the number `at` in the
+/// batch, and is now replaced by two replies.
 fn split_again(splits: &mut Vec<Split>, at: usize) {
     let after = splits.partition_point(|split| split.first <= at);
     splits[after..].iter_mut().for_each(|split| split.first += 1);
@@ -347,8 +351,8 @@ impl KeyspaceDatabase {
     }
 }
 
-/// Maximum number of times that a read finds the keyspace with the last known id dropped. After that, the database is
-/// read as empty, as it was between a drop and the creation of the next keyspace.
+/// Maximum number of times that one read looks up the keyspace again because it was dropped. After that the read sees
+/// an empty database, as the database was between a drop and the creation of the next keyspace.
 const MAX_DROPS: usize = 4;
 
 impl Batched for KeyspaceDatabase {

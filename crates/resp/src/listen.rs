@@ -1,8 +1,9 @@
-//! Listening for Redis clients.
+//! Listening for Redis clients, and accepting their connections.
 //!
-//! Owns: the limits on connections (shared with HTTP) and, if a password is configured, on unauthenticated connections
-//! (`max_handshakes`, with `header_timeout` to authenticate; at the limit the oldest one of the address that has most
-//! is closed), and one task per connection on one of the [`threads`](thalweg_serving::threads). Without a password, a
+//! Owns: the limits on connections, and one task per connection on one of the [`threads`](thalweg_serving::threads).
+//! The limit on all connections is shared with HTTP. If a password is configured, there is also a limit on
+//! unauthenticated connections (`max_handshakes`), and a client has `header_timeout` to authenticate. At that limit the
+//! server closes the oldest unauthenticated connection of the address that has the most. Without a password, a
 //! connection that has sent no command makes room for a newer one of its address.
 
 use std::{future::poll_fn, net::SocketAddr, sync::Arc, time::Instant};
@@ -21,11 +22,11 @@ use tokio::{
 
 use super::{Resp, connection::Connection, session::Session};
 
-/// Description of Redis clients in log lines.
+/// Name of the clients in log lines.
 const CLIENTS: &str = "Redis clients";
 
-/// Accepts connections of Redis clients until the server stops, then waits until all connections have ended.
-/// Dropping the future ends open connections immediately.
+/// Accepts connections of Redis clients until the server stops. Then waits until all connections have ended. Dropping
+/// the future ends open connections immediately.
 pub async fn serve(resp: Arc<Resp>, listener: TcpListener, threads: Threads) {
     let mut stopping = resp.app.stopping.clone();
     let stop = async move { drop(stopping.wait_for(|stopping| *stopping).await) };
@@ -46,7 +47,8 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
     };
     let slots = if must_authenticate { &resp.app.slots.half_open } else { &resp.app.slots.silent };
     let place = slots.enter(account.address(), Some(held));
-    // The socket must be registered with the poller of the thread that serves it, not with this one's.
+    // The socket must be registered with the poller of the thread that will serve it, and not with this thread's
+    // poller.
     let Ok(stream) = stream.into_std() else { return };
     let resp = Arc::clone(resp);
     let (runtime, seat) = threads.place();
@@ -56,7 +58,8 @@ fn begin(resp: &Arc<Resp>, stream: TcpStream, peer: SocketAddr, threads: &Thread
         let Ok(local) = stream.local_addr() else { return };
         let io = Channel::tcp(stream);
         let client = resp.clients.add(io.peer(), local, Instant::now());
-        // The client leaves the table before the connection counts as closed, also if the task panics.
+        // Declared before `connection`, so it is dropped after it, even if the task panics. So the client leaves the
+        // table before the connection counts as closed.
         let open = resp.metrics.connections.open();
         let mut connection = Connection::new(Session::new(&resp, account, client, load), io, place, &bulk);
         poll_fn(|cx| connection.poll(cx)).await;

@@ -1,4 +1,5 @@
-//! The state of a long read, which the readers perform for a session. The module `long_reads` has the reads themselves.
+//! The state of a long read. Reader threads perform such a read for a session. The module `long_reads` has the reads
+//! themselves.
 
 use std::sync::Arc;
 
@@ -8,10 +9,10 @@ use thalweg_serving::readers::PendingRead;
 
 use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wait::Wait};
 
-/// A read that the readers perform for the session.
+/// A read that reader threads perform for the session.
 #[derive(Debug)]
 pub(crate) struct LongRead {
-    /// Commands that the readers run.
+    /// Commands that the reader threads run, and the future of their result.
     pub kind: LongReadKind,
     /// True if the client wants no reply.
     pub muted: bool,
@@ -23,30 +24,32 @@ pub(crate) enum LongReadKind {
     Command {
         /// [Number](thalweg_redis::Command::number_of) of the command.
         number: usize,
-        /// Wait that begins if the command is a blocking read that finds nothing.
+        /// State of the wait that begins if the command is a blocking read and finds nothing; `None` for other
+        /// commands.
         wait: Option<Box<Wait>>,
         reply: PendingRead<Result<LongReply, Failure>>,
     },
     /// A transaction that only reads.
     Transaction { slots: Vec<Slot>, outcome: PendingRead<Outcome> },
-    /// `EXEC` whose watched keys of other databases are compared. The result is false if one of them has changed.
+    /// An `EXEC` whose watched keys are in other databases. The reader threads compare these keys. The result is false
+    /// if one of them has changed.
     Exec { unchanged: PendingRead<Result<bool, Failure>> },
-    /// A command with the option `BLOCK`, before it begins to wait. The result is `None` if the command can't block.
+    /// A command with the option `BLOCK`, before it begins to wait. The result is `None` if the command cannot block.
     Blocking {
         command: &'static Command,
         /// Arguments of the command, its name first.
         arguments: Arc<[Box<[u8]>]>,
         blocked: PendingRead<Result<Option<Blocked>, Failure>>,
     },
-    /// `WATCH` of many keys.
+    /// A `WATCH` of many keys, or of keys that are not in memory.
     Watch { watched: PendingRead<Result<Vec<Watch>, Failure>> },
 }
 
 /// Reply to a long read.
 #[derive(Debug)]
 pub(crate) enum LongReply {
-    /// A reply whose encoding takes no time, such as a number, an error, or a string, which is shared.
+    /// A reply whose encoding takes almost no time, such as a number or an error. A string is passed on by reference.
     Reply(Reply),
-    /// A reply with many parts, which the readers have encoded.
+    /// A reply with many parts, already encoded by the reader threads.
     Encoded(Bytes),
 }

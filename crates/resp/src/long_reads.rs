@@ -1,16 +1,17 @@
 //! Reads that take longer than a serving thread may spend on one client, or that wait for the disk.
 //!
-//! Owns: the transfer of such a read to the [readers](thalweg_serving::readers), and its reply. Does not own: the
-//! decision that a read is long or cold. Each read first runs on the serving thread with a small
-//! [budget](thalweg_types::budget). If the read spends it, the readers run it again from the beginning, over a newer
-//! view, with the bounds of any Redis command. The session handles no further command until the reply is there, so
-//! replies stay in the order of commands.
+//! Owns: passing such a read to the [readers](thalweg_serving::readers) (threads for long or cold reads), and its
+//! reply. Does not own: the decision that a read is long or cold. Each read first runs on the serving thread with a
+//! small [budget](thalweg_types::budget). If the read uses up the budget, a reader thread runs it again from the
+//! beginning, over a newer view, with the bounds of any Redis command. The session handles no further command until the
+//! reply has arrived, so replies stay in the order of commands.
 //!
-//! Long lists of channels, the comparison of many watched keys, and writes of many keys of a cache go the same way.
+//! Reader threads also make long lists of channels, compare many watched keys, and execute writes of many keys of a
+//! cache.
 //!
-//! Limits: a session has at most one read with the readers, beside those for pipelined commands behind it
-//! (`read_ahead`). Each long read counts as a scan (`max_scans`). Beyond its share, a client gets the error `BUSY`. A
-//! read that only waits for the disk does not count.
+//! Limits: a session has at most one long read at a time. It may also have reads for pipelined commands (`read_ahead`).
+//! Each long read counts as a scan (`max_scans`). A client that exceeds its share gets the error `BUSY`. A read that
+//! only waits for the disk does not count as a scan.
 
 use std::{
     sync::Arc,
@@ -48,16 +49,16 @@ use super::{
     wait::Wait,
 };
 
-/// Number of keys of a cache that one part of a long write changes, while other writes of Redis clients wait.
+/// Number of keys of a cache that one part of a long write changes. Other writes of Redis clients wait during a part.
 const PART_KEYS: usize = 1_000;
 /// Error reply to a write in a cache that cannot be executed in parts.
 const TOO_LONG_FOR_CACHE: &str = "ERR too expensive: a cache takes at most 1000 pairs in this command";
-/// Error reply to a long read beyond the client's share.
+/// Error reply to a long read that would exceed the client's share.
 const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
 
 impl Session {
-    /// Passes a command to the threads for long reads, because it has `spent` the budget of a read on this thread.
-    /// `wait` begins if the command is a blocking read that finds nothing.
+    /// Passes a command to the threads for long reads, because it has `spent` the budget of a read on this thread. If
+    /// the command is a blocking read and finds nothing, the wait `wait` begins.
     pub(super) fn read_again(
         &mut self,
         spent: BudgetSpent,
@@ -78,15 +79,16 @@ impl Session {
                 false => within_reply_room(read, &account, |read| run_read(read, command, &arguments)),
             })?;
             if matches!(&reply, Reply::Error(text) if text == NO_REPLY_ROOM) {
-                // Counts the rejection, like that of a reply that was read.
+                // Counts the rejection in the metrics, like the rejection of a reply that was already read.
                 let _ = account.may_hold_reply(MAX_REDIS_REPLY_BYTES as u64);
             }
             Ok(if is_scan { resp.cursors.translate(reply, account.address()) } else { reply })
         })
     }
 
-    /// Passes a write of many keys of a cache to the threads for long reads, which make it in parts. So neither this
-    /// thread nor the others, whose clients write to the same cache, wait for all of it.
+    /// Passes a write of many keys of a cache to the threads for long reads. They execute the write in parts. So no
+    /// serving thread waits for the whole write, neither this thread nor others with clients that write to the same
+    /// cache.
     pub(super) fn write_long(
         &mut self,
         command: &'static Command,
@@ -112,8 +114,8 @@ impl Session {
         })
     }
 
-    /// Passes work with one reply to the threads for long reads. `wait` begins if the command is a blocking read that
-    /// finds nothing.
+    /// Passes work with a single reply to the threads for long reads. If the command is a blocking read and finds
+    /// nothing, the wait `wait` begins.
     pub(super) fn run_again(
         &mut self,
         spent: BudgetSpent,
@@ -139,8 +141,8 @@ impl Session {
         self.begin_long(reply, |reply| LongReadKind::Command { number, wait, reply }, out)
     }
 
-    /// Passes the last section of `INFO`, the numbers of keys, to the threads that may wait for the disk. `text` is the
-    /// reply before that section's lines.
+    /// Passes the section `Keyspace` of `INFO`, the last section, to the threads that may wait for the disk. `text` is
+    /// the reply up to the lines of this section.
     pub(super) fn info_again(
         &mut self,
         spent: BudgetSpent,
@@ -150,7 +152,8 @@ impl Session {
     ) -> CommandProgress {
         let (resp, protocol) = (Arc::clone(&self.resp), self.protocol);
         let reply = self.give(spent, 0, move || {
-            // Each count has a bound on its steps, so the whole is short, however often it waits for the disk.
+            // Each count has a limit on its steps. So all counts together are short, even if each of them waits for the
+            // disk.
             let counts = keyspaces(&resp.databases, Budget::waiting(SHORT_READ)).unwrap_or_default();
             let mut bytes = Vec::with_capacity(text.len() + counts.len() + 32);
             Writer::new(ReplyTarget::Buffer(&mut bytes), protocol).verbatim(&[&*text, &*counts].concat());
@@ -176,8 +179,8 @@ impl Session {
         self.begin_long(outcome, |outcome| LongReadKind::Transaction { slots, outcome }, out)
     }
 
-    /// Passes the beginning of a command with the option `BLOCK` to the threads for long reads: it looks up the last id
-    /// of each stream for which the client has sent `$`.
+    /// Passes the beginning of a command with the option `BLOCK` to the threads for long reads. The beginning looks up
+    /// the last id of each stream for which the client has sent `$`.
     pub(super) fn begin_blocking_again(
         &mut self,
         spent: BudgetSpent,
@@ -187,7 +190,7 @@ impl Session {
     ) -> CommandProgress {
         let arguments: Arc<[Box<[u8]>]> = arguments.iter().map(|argument| Box::from(*argument)).collect();
         let (resp, database, given) = (Arc::clone(&self.resp), self.database, Arc::clone(&arguments));
-        // A key may have a value of another kind, which is read before the command is rejected.
+        // The key may hold a value that is not a stream. Such a value is read before the command is rejected.
         let blocked = self.give(spent, MAX_VALUE_BYTES, move || {
             let arguments = slices(&given);
             resp.databases.list[database].database.read(|read| Blocked::begin(read, &arguments))
@@ -195,7 +198,7 @@ impl Session {
         self.begin_long(blocked, |blocked| LongReadKind::Blocking { command, arguments, blocked }, out)
     }
 
-    /// Passes a `WATCH` of many or cold keys to the threads for long reads.
+    /// Passes a `WATCH` to the threads for long reads, because it has many keys, or keys that are not in memory.
     pub(super) fn watch_again(&mut self, spent: BudgetSpent, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         let keys: Vec<Box<[u8]>> = keys.iter().map(|key| Box::from(*key)).collect();
         let (resp, database) = (Arc::clone(&self.resp), self.database);
@@ -206,8 +209,8 @@ impl Session {
         self.begin_long(watched, |watched| LongReadKind::Watch { watched }, out)
     }
 
-    /// Passes the comparison of watched keys of other databases to the threads for long reads. `EXEC` continues after
-    /// it.
+    /// Passes the comparison of watched keys of other databases to the threads for long reads. When the comparison is
+    /// done, `EXEC` continues.
     pub(super) fn compare_again(
         &mut self,
         spent: BudgetSpent,
@@ -223,8 +226,8 @@ impl Session {
         self.begin_long(unchanged, |unchanged| LongReadKind::Exec { unchanged }, out)
     }
 
-    /// Passes a read to the threads for long reads. Returns `None` if it is a long read and the client already has as
-    /// many as it may.
+    /// Passes a read to the threads for long reads. Returns `None` if the read is a long one and the client has used up
+    /// its share of long reads.
     pub(super) fn give<T: Send + 'static>(
         &self,
         spent: BudgetSpent,
@@ -237,7 +240,8 @@ impl Session {
         }
         let account = Arc::clone(&self.account);
         Some(self.resp.app.readers.run_again(spent, &self.account, bytes, move || {
-            // A cold read has a budget. Without one, it continues as a long read.
+            // A cold read runs within a budget. If there is no budget here, the read has become a long one, and needs a
+            // share.
             if held.is_none() && !budget::is_bounded() {
                 let Some(slot) = account.take(Resource::Scans, 1) else { return Err(Failure(TOO_MANY.into())) };
                 held = Some(slot);
@@ -246,7 +250,8 @@ impl Session {
         }))
     }
 
-    /// Waits for a read that the readers have accepted. If they have refused it, replies with an error.
+    /// Makes the session wait for a read that the reader threads have accepted. If `read` is `None`, replies with an
+    /// error instead.
     fn begin_long<T>(
         &mut self,
         read: Option<PendingRead<T>>,
@@ -258,7 +263,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Continues the session's long read. Returns true if the read has ended and the client has its reply.
+    /// Continues the session's long read. Returns true if the read has ended, so that the client has its reply or the
+    /// command continues.
     pub(super) fn poll_long_read(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let Some(reading) = &mut self.reading else { return false };
         self.muted = reading.muted;
@@ -279,7 +285,8 @@ impl Session {
                 let Poll::Ready(unchanged) = poll(unchanged, cx) else { return false };
                 self.reading = None;
                 self.exec_unless_changed(unchanged, out);
-                // Nothing else has joined its burst, and nothing may join a burst with watched keys.
+                // No other command has joined this burst, and none may join a burst with watched keys. So it is sent
+                // now.
                 self.send_burst();
             }
             LongReadKind::Blocking { command, arguments, blocked } => {
@@ -326,8 +333,8 @@ impl Session {
     }
 }
 
-/// Executes a write of many keys of a cache in parts of `each` arguments. Returns the sum of their replies, or the last
-/// one if they are no numbers.
+/// Executes a write of many keys of a cache, in parts of `each` arguments. Returns the sum of the parts' replies if
+/// they are numbers, and otherwise the last reply. Stops at the first error.
 fn write_parts(
     cache: &CacheDatabase,
     command: &'static Command,
@@ -350,7 +357,7 @@ pub(super) fn slices(arguments: &[Box<[u8]>]) -> Vec<&[u8]> {
     arguments.iter().map(|argument| &**argument).collect()
 }
 
-/// Polls a read that the readers perform. If they cannot, the result is their error.
+/// Polls a read that the reader threads perform. If they cannot perform it, the result is their error.
 pub(super) fn poll<T>(read: &mut PendingRead<Result<T, Failure>>, cx: &mut Context<'_>) -> Poll<Result<T, Failure>> {
     std::pin::Pin::new(read).poll(cx).map(|read| read.unwrap_or_else(|error: ReaderError| Err(Failure::of(&error))))
 }

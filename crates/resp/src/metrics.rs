@@ -4,7 +4,7 @@
 //! session has not reported yet (`Tally`). Does not own: the counters of single commands and errors (`statistics`).
 //!
 //! Invariant: counting a command costs one comparison while the same command repeats. A different command, and the end
-//! of a round of commands, cost a few relaxed additions.
+//! of a round of commands, cost a few relaxed atomic additions.
 
 use std::{
     fmt,
@@ -26,20 +26,20 @@ use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 use super::statistics::{Figures, Statistics};
 
-/// Counter of turns, by its number among those beside the histogram of turns.
+/// Index of the counter of turns.
 const TURNS: usize = 0;
-/// Counter of the bytes received from clients.
+/// Index of the counter of bytes received from clients.
 const RECEIVED_BYTES: usize = 1;
-/// Counter of the bytes sent to clients.
+/// Index of the counter of bytes sent to clients.
 const SENT_BYTES: usize = 2;
-/// Number of these counters.
+/// Number of the counters above.
 const COUNTERS: usize = 3;
 
 /// Counters of all Redis clients.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histogram of turns: the time from a read that brings commands of a client to the last reply to these commands.
-    /// Counters of turns, and of the bytes received and sent.
+    /// Histogram of the times of turns, with counters of turns and of the bytes received and sent. The time of a turn
+    /// runs from a read that brings commands of a client to the last reply to these commands.
     turns: Shards,
     /// Counters of commands and error replies.
     pub(crate) statistics: Statistics,
@@ -51,7 +51,7 @@ pub struct Metrics {
     reset: Mutex<Totals>,
 }
 
-/// Figures that `INFO` shows and `CONFIG RESETSTAT` sets to zero.
+/// Figures that `INFO` shows. `CONFIG RESETSTAT` sets them to zero.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     /// Figures of commands and error replies.
@@ -92,7 +92,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Records the time from a read with commands of a client to the last reply to these commands.
+    /// Records the time of a turn: from a read with commands of a client to the last reply to these commands.
     pub(crate) fn turn(&self, took: Duration) {
         self.turns.record(0, TURNS, took);
     }
@@ -117,14 +117,14 @@ impl Metrics {
         self.turns.add(SENT_BYTES, bytes as u64);
     }
 
-    /// Returns the totals since the last [`reset`](Self::reset). The number of rejected connections since the start
-    /// comes from the caller, because a limit that all protocols share counts them.
+    /// Returns the totals since the last [`reset`](Self::reset). The caller passes the number of rejected connections
+    /// since the start, because a limit that all protocols share counts them.
     pub(crate) fn totals(&self, rejected_connections: u64) -> Totals {
         let reset = self.reset.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.since_start(rejected_connections).since(&reset)
     }
 
-    /// Makes the current totals the zero of later [`totals`](Self::totals). The metrics are unchanged.
+    /// Sets the totals to zero for later calls of [`totals`](Self::totals). The metrics do not change.
     pub(crate) fn reset(&self, rejected_connections: u64) {
         let totals = self.since_start(rejected_connections);
         *self.reset.lock().unwrap_or_else(PoisonError::into_inner) = totals;
@@ -141,17 +141,17 @@ impl Metrics {
     }
 }
 
-/// Counts of one session that are not added to the server's metrics yet. Commands are identified by their
+/// Counts of one session that are not yet added to the server's metrics. Commands are identified by their
 /// [number](thalweg_redis::Command::number_of).
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Command that the session has counted last.
     last: Option<usize>,
-    /// Number of times that the last command was counted since its counter was updated.
+    /// Number of times that the command `last` was counted and not yet added to its counter.
     count: u64,
-    /// Commands before the last one that are not added to their counters yet.
+    /// Commands counted before `last` that are not yet added to their counters, each with its number of times.
     earlier: Vec<(usize, u64)>,
-    /// Commands since the turn began, whose latency is known when the turn ends.
+    /// Commands counted since the turn began, each with its number of times. Their latency is known when the turn ends.
     turn: Vec<(usize, u64)>,
     /// Number of error replies of the session.
     pub errors: u64,
@@ -160,7 +160,7 @@ pub(crate) struct Tally {
 /// Number of different commands for which an idle session keeps memory.
 const IDLE_COMMANDS: usize = 16;
 
-/// Adds to the count of a command in a list, which has one item for each command.
+/// Adds to the count of a command in a list. The list has one item for each command.
 fn add(list: &mut Vec<(usize, u64)>, command: usize, count: u64) {
     match list.iter_mut().find(|(known, _)| *known == command) {
         Some((_, known)) => *known += count,
@@ -187,8 +187,8 @@ impl Tally {
         self.count = 1;
     }
 
-    /// Adds the session's counts to the metrics. Returns the name of the last command, if a command was counted
-    /// since the previous call.
+    /// Adds the session's counts to the metrics. Returns the name of the last command if any command was counted since
+    /// the previous call; `None` otherwise.
     pub(crate) fn report(&mut self, metrics: &Metrics) -> Option<&'static str> {
         let last = self.last.filter(|_| self.count > 0)?;
         let count = std::mem::take(&mut self.count);
@@ -200,11 +200,11 @@ impl Tally {
         Some(full_names()[last])
     }
 
-    /// Ends a turn: all commands counted since the last one are answered, `latency` after they arrived.
+    /// Ends a turn: all commands counted since the previous turn ended are answered, `latency` after they arrived.
     pub(crate) fn end_turn(&mut self, metrics: &Metrics, latency: Duration) {
         let all: u64 = self.turn.iter().map(|(_, count)| count).sum();
         for (command, count) in self.turn.drain(..) {
-            // The sum is at least this count, so the share is at most the latency.
+            // `all` includes `count`, so the share is at most the whole latency.
             let share = Duration::from_nanos((latency.as_nanos() * u128::from(count) / u128::from(all)) as u64);
             metrics.statistics.answered(command, latency, share, count);
         }

@@ -1,12 +1,12 @@
 //! The keyspace of a Redis database, found by its name.
 //!
-//! Owns: the id of the keyspace that has the name, and its creation by the first write, so that databases without data
-//! cost nothing. Does not own reads and writes ([`keyspaces`](super::keyspaces)).
+//! Owns: the id of the keyspace that has this name, and the creation of the keyspace by the first write. So a database
+//! without data has no keyspace and costs nothing. Does not own reads and writes ([`keyspaces`](super::keyspaces)).
 //!
-//! Clients of other protocols can drop the keyspace and create another one with the name. The id is therefore a hint,
-//! which may have come from an old state of the node. No id is used twice, so a hint whose keyspace exists is right. A
-//! read that finds no keyspace with the id looks up the name again. So does a write that the log refuses with
-//! `NoSuchKeyspace`: none of its commands ran.
+//! Clients of other protocols can drop the keyspace and create another one with the same name. So the stored id is only
+//! a hint, and may come from an old state of the node. No id is used twice, so the hint is right if a keyspace with
+//! this id exists. A read that finds no keyspace with the id looks up the name again. So does a write that the log
+//! refuses with `NoSuchKeyspace`, because none of its commands ran.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,13 +23,13 @@ pub(crate) struct NamedKeyspace {
 }
 
 impl NamedKeyspace {
-    /// Creates the description of the keyspace with this name, which need not exist.
+    /// Creates the description of the keyspace with this name. The keyspace need not exist.
     pub(crate) fn new(db: &AsyncDatabase, name: &str) -> Self {
         Self { db: db.clone(), name: name.into(), id: AtomicU32::new(0) }
     }
 
-    /// Returns the id of the keyspace as last known, and looks it up if it is not known. `None` if the keyspace does
-    /// not exist. The keyspace with the returned id may have been dropped.
+    /// Returns the last known id of the keyspace. Looks the id up if none is known. Returns `None` if the keyspace does
+    /// not exist. The keyspace with the returned id may have been dropped since.
     pub(crate) fn known_id(&self) -> Option<KeyspaceId> {
         match self.id.load(Ordering::Relaxed) {
             0 => self.look_up(),
@@ -44,8 +44,8 @@ impl NamedKeyspace {
         found
     }
 
-    /// Returns the id of the keyspace, which is created if it does not exist. `dropped` is the id of a keyspace that
-    /// was dropped, although the state of this node may still contain it.
+    /// Returns the id of the keyspace. Creates the keyspace if it does not exist. `dropped` is the id of a keyspace
+    /// that was dropped, but that this node's state may still contain.
     pub(crate) async fn look_up_or_create(&self, dropped: Option<KeyspaceId>) -> Result<KeyspaceId, WriteError> {
         if let Some(found) = self.look_up().filter(|id| Some(*id) != dropped) {
             return Ok(found);

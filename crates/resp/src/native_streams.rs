@@ -1,16 +1,16 @@
-//! The native streams as a database: HTTP and native clients read the entries that Redis clients append, and vice
-//! versa.
+//! The native streams as a database. HTTP and native clients read the entries that Redis clients append, and Redis
+//! clients read the records of HTTP and native clients.
 //!
-//! Owns: the order of commands, and the commit of consecutive `XADD`s as one. Does not own the conversion of
-//! records to entries (`thalweg_redis::streams::native`), nor reading them (`RedisStreams` of the engine).
+//! Owns: the order of commands, and the commit of consecutive `XADD`s as one. Does not own the conversion of records to
+//! entries (`thalweg_redis::streams::native`), nor the reads (`RedisStreams` of the engine).
 //!
-//! Each burst runs in a task of its own, so that a client that disconnects does not stop it halfway. Only consecutive
-//! `XADD`s are atomic; a trim follows its `XADD` as a separate command. `WATCH` is rejected, since these streams could
-//! not guarantee it.
+//! Each burst runs in a separate task, so that it does not stop halfway when its client disconnects. Only consecutive
+//! `XADD`s are atomic; a trim follows its `XADD` as a separate command. `WATCH` is rejected, because these streams
+//! cannot guarantee its effect.
 //!
-//! On a member of a cluster a burst looks at the node's state only after a read barrier, or after a commit of its own,
-//! which the node has applied. Appends look up their streams without one: if the log refuses them because a stream was
-//! deleted, they pass the barrier, look up the names again, and are committed once more.
+//! On a member of a cluster, a burst reads the node's state only after a read barrier, or after a commit of the burst
+//! that the node has applied. Appends look up their streams without a barrier. If the log refuses the appends because a
+//! stream was deleted, they pass the barrier, look up the names again, and are committed once more.
 
 use std::{
     sync::Arc,
@@ -38,7 +38,7 @@ use super::{
     failure::Failure,
 };
 
-/// Interval at which a blocked read looks up a stream that does not exist.
+/// Interval at which a blocked read looks for a stream that does not exist yet.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATCH: use a keyspace's database";
@@ -52,7 +52,7 @@ pub(crate) struct NativeStreams {
     gate: Option<ReadGate>,
 }
 
-/// Barrier of reads on a member of a cluster.
+/// Read barrier of a member of a cluster.
 #[derive(Clone, Debug)]
 struct ReadGate {
     handle: Arc<dyn ClusterHandle>,
@@ -60,8 +60,8 @@ struct ReadGate {
 }
 
 impl NativeStreams {
-    /// Creates a database over the native streams. Writes are acknowledged at the durability `level`, but at least
-    /// at `os`, because below `os` the outcome of a command is unknown.
+    /// Creates a database over the native streams. Writes are acknowledged at the configured durability level, but at
+    /// least at `os`. Below `os`, the outcome of a command would be unknown.
     pub(crate) fn new(app: &Arc<App>) -> Self {
         let level = app.config.resp_read_level;
         let gate = app.cluster.as_ref().map(|cluster| ReadGate { handle: Arc::clone(&cluster.handle), level });
@@ -105,7 +105,8 @@ impl Batched for NativeStreams {
                 Some(appended) => appended.await,
                 None => false,
             };
-            // A stream that is missing, or was deleted, may be created without a notification.
+            // The stream is missing or was deleted. Its creation may cause no notification, so the future also
+            // completes after a while.
             if !has_appended {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
@@ -115,11 +116,11 @@ impl Batched for NativeStreams {
 
 type Request = (&'static Command, Vec<Vec<u8>>);
 
-/// An `XADD` that waits to be committed together with other `XADD`s.
+/// An `XADD` that waits for its commit, which it shares with other `XADD`s.
 struct PendingAppend {
     reply: usize,
     name: String,
-    /// True if a missing stream must not be created.
+    /// True if the `XADD` must not create a missing stream (option `NOMKSTREAM`).
     no_stream: bool,
     stream: Stream,
     trim: Option<TrimBound>,
@@ -128,20 +129,20 @@ struct PendingAppend {
 
 struct StreamCommands {
     app: Arc<App>,
-    /// Account of the client, to which the streams that it creates are charged.
+    /// Account of the client. Streams that the client creates are charged to it.
     account: Arc<Account>,
     db: AsyncDatabase,
     level: Durability,
-    /// Barrier that the burst must still pass before it looks at the node's state.
+    /// Read barrier that the burst must still pass before it reads the node's state; `None` if none is needed.
     gate: Option<ReadGate>,
-    /// Cluster of the node; `None` on a node alone.
+    /// Cluster of the node; `None` if the node is not a member of a cluster.
     cluster: Option<Arc<dyn ClusterHandle>>,
 }
 
 impl StreamCommands {
     async fn all(mut self, wanted: Vec<Request>) -> Vec<Reply> {
         let (mut replies, mut run, mut bytes) = (Vec::with_capacity(wanted.len()), Vec::new(), 0);
-        // Marks of transactions have no reply.
+        // The commands that mark a transaction get no reply.
         for (command, arguments) in wanted.iter().filter(|(command, _)| !is_mark(command)) {
             let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
             let reply = match (command.run, Write::parse(&arguments)) {
@@ -156,7 +157,7 @@ impl StreamCommands {
                             bytes += needed;
                             let name = stream_name.to_owned();
                             run.push(PendingAppend { reply: replies.len(), name, no_stream, stream, trim, batch });
-                            // Placeholder until the commit fills in the id.
+                            // The reply is a placeholder. The commit replaces it by the id.
                             Reply::Null
                         }
                         Ok(None) => Reply::Null,
@@ -181,8 +182,8 @@ impl StreamCommands {
         replies
     }
 
-    /// Waits until reads of this batch of pipelined commands may see the node's state: a member of a cluster first asks
-    /// the leader if the read level requires it. Returns an error reply if this fails.
+    /// Waits until the burst may read the node's state. A member of a cluster first asks the leader if the read level
+    /// requires it. Returns an error reply if this fails.
     async fn pass_gate(&mut self) -> Result<(), Reply> {
         if let Some(ReadGate { handle, level }) = &self.gate
             && handle.try_read(*level).is_none()
@@ -208,8 +209,8 @@ impl StreamCommands {
         }
     }
 
-    /// Returns the stream to append to, which is created if it is missing, and the record as a batch. Returns
-    /// `None` if the stream is missing and must not be created.
+    /// Returns the stream to append to, and the record as a batch. Creates a missing stream. Returns `None` if the
+    /// stream is missing and must not be created.
     async fn prepare(
         &mut self,
         name: &str,
@@ -241,8 +242,8 @@ impl StreamCommands {
         Ok(stream)
     }
 
-    /// Commits the pending `XADD`s together and sets their replies. If the commit is rejected, commits each `XADD`
-    /// alone.
+    /// Commits the pending `XADD`s together and sets their replies. If the log rejects this commit, commits each `XADD`
+    /// separately.
     async fn commit(&mut self, run: &mut Vec<PendingAppend>, replies: &mut [Reply]) {
         if run.is_empty() {
             return;
@@ -269,7 +270,7 @@ impl StreamCommands {
             }
             Err(error) => run.iter().for_each(|one| replies[one.reply] = refusal(&error)),
             Ok(ack) => {
-                // This node has applied the commit, and everything before it.
+                // This node has applied the commit and everything before it, so no barrier is needed any more.
                 self.gate = None;
                 self.answer(run, &ack, replies).await;
             }
@@ -277,8 +278,8 @@ impl StreamCommands {
         run.clear();
     }
 
-    /// Looks up the streams of appends again, because one of them was deleted. A member of a cluster first waits until
-    /// its state shows the present ones. Removes appends whose stream is missing and must not be created.
+    /// Looks up the streams of appends again, because one of the streams was deleted. A member of a cluster first waits
+    /// until its state shows the present streams. Removes appends to a missing stream that must not be created.
     async fn look_up_again(&self, run: &mut Vec<PendingAppend>) -> Result<(), Reply> {
         if let Some(cluster) = &self.cluster {
             let passed = cluster.read(ReadLevel::Linearizable, Instant::now() + DEFAULT_WAIT).await;
@@ -302,7 +303,8 @@ impl StreamCommands {
     async fn answer(&self, run: &[PendingAppend], ack: &Ack, replies: &mut [Reply]) {
         let mut time = None;
         for (one, appended) in run.iter().zip(&ack.appends) {
-            // All appends have the time of their entry. If trimming removed it already, the stream's last time is used.
+            // All appends have the time of their log entry. If trimming has already removed the record, the stream's
+            // last time is used.
             let found = time.or_else(|| one.stream.time_of(appended.first).ok().flatten());
             time = found.or_else(|| one.stream.info().ok().map(|info| info.last_time));
             let id = id_of(time.unwrap_or(SpaceTime(0)), appended.first);

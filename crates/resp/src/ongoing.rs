@@ -1,4 +1,4 @@
-//! The state of work that a session does in slices. The module `slices` has the work itself.
+//! The state of work that a session does in slices. The module `slices` does the work.
 
 use thalweg_redis::Reply;
 use thalweg_serving::admission::Reservation;
@@ -12,39 +12,40 @@ pub(crate) enum SubscriptionChange {
     Subscribe,
     /// The client unsubscribes from the names.
     Unsubscribe,
-    /// The client unsubscribes from all names of the kind.
+    /// The client unsubscribes from all names of one kind (channels, patterns or sharded channels).
     UnsubscribeAll,
 }
 
-/// Work that continues in the session's next slice.
+/// Work that the session continues in its next slice.
 #[derive(Debug)]
 pub(crate) enum Ongoing {
     /// Replies to a burst or a transaction.
     Replies(Replying),
-    /// Names to which the client subscribes, or from which it unsubscribes.
+    /// Changes of subscriptions to a list of names.
     Subscriptions(SubscriptionList),
 }
 
-/// Replies to a burst or a transaction, some of which are written already. The sources of all of them are known.
+/// Replies to a burst or a transaction that are being written. All replies are known; some are already written.
 #[derive(Debug)]
 pub(crate) struct Replying {
     pub slots: Vec<Slot>,
     pub held: Vec<u8>,
     pub replies: std::vec::IntoIter<Reply>,
-    /// Reply to all commands, if none was executed.
+    /// Reply that replaces the replies to all commands, because none was executed; `None` if the commands were
+    /// executed.
     pub instead: Option<Reply>,
-    /// Position of the next slot.
+    /// Position in `slots` of the next reply.
     pub at: usize,
-    /// Position of the next bytes in `held`.
+    /// Position in `held` of the next bytes.
     pub held_at: usize,
-    /// Number of following slots that belong to an `EXEC`.
+    /// Number of following slots that belong to the reply to an `EXEC`.
     pub queued: u32,
-    /// Bytes of the written replies that do not count against the memory limit yet.
+    /// Bytes of the written replies that do not count towards the memory limit yet.
     pub uncounted: usize,
 }
 
 impl Replying {
-    /// Prepares to write the replies of commands with this outcome.
+    /// Prepares to write the replies to commands with this outcome.
     pub(crate) fn new(slots: Vec<Slot>, held: Vec<u8>, outcome: Outcome) -> Self {
         let (replies, instead) = match outcome {
             Ok(Some(replies)) => (replies, None),
@@ -55,7 +56,7 @@ impl Replying {
     }
 }
 
-/// Names of channels or patterns in one command. The first of them are handled already.
+/// Names of channels or patterns in one command. Some of the first names may already be handled.
 #[derive(Debug)]
 pub(crate) struct SubscriptionList {
     pub change: SubscriptionChange,

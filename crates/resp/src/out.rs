@@ -30,5 +30,5 @@ impl Out for ReplyTarget<'_> {
     }
 }
 
-/// Size in bytes from which a reply is passed to the outbox by reference instead of as a copy.
+/// Size in bytes at which a reply is passed to the outbox by reference instead of being copied.
 const SHARED_FROM_BYTES: usize = 16 * 1024;

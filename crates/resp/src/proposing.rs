@@ -1,7 +1,7 @@
-//! The commits of a client's commands.
+//! Proposing and committing a client's commands.
 //!
-//! Owns: the admission of commands to the burst, its proposal to the database, and its outcome. Does not own the list
-//! of its replies (`burst`), nor the batches that the database makes of it (`keyspaces`).
+//! Owns: the admission of commands to the burst, the proposal of the burst to the database, and its outcome. Does not
+//! own the list of its replies (`burst`), nor the batches into which the database divides the burst (`keyspaces`).
 
 use thalweg_redis::{Command, Reply, Run, errors::NO_REPLY_ROOM};
 use thalweg_serving::{admission::Resource, fetched::RowFetcher};
@@ -41,8 +41,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Checks whether commands of this number and size in bytes may join the burst of commands to be committed.
-    /// Returns `None` if they may, and otherwise the progress to report for the current command.
+    /// Checks if `commands` commands with this size in bytes may join the burst. Returns `None` if they may. Otherwise
+    /// returns the progress to report for the current command.
     pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<CommandProgress> {
         if self.burst.is_empty() {
             if !self.account.has_room(Resource::Requests) {
@@ -67,17 +67,17 @@ impl Session {
         self.burst.slots.push(Slot::Outcome { is_scan, is_read, muted: self.muted, command });
     }
 
-    /// Proposes the burst of gathered commands to its database. The reply slots stay until the outcome is known.
+    /// Proposes the burst to its database. The reply slots stay until the outcome is known.
     pub(super) fn send_burst(&mut self) {
         if self.burst.is_empty() || self.pending.is_some() {
             return;
         }
         let Database::Batched(database) = &self.resp.databases.list[self.burst.database].database else { return };
-        // The burst has the name of its last request.
+        // The burst carries the id of its last request, for log lines.
         let origin = self.resp.app.origin(&self.account, || self.request_id().to_string());
         let fetcher = RowFetcher { readers: &self.resp.app.readers, account: &self.account, budget: self.budget() };
         let commands = database.propose(&origin, fetcher, &self.burst.commands, &self.burst.watched);
-        // The pending burst needs only its reply slots.
+        // While the burst is pending, only its reply slots are needed.
         self.burst.commands.clear();
         self.burst.watched = Vec::new();
         let deletes = std::mem::take(&mut self.burst.deletes);

@@ -1,5 +1,5 @@
-//! `PUBLISH` and `SPUBLISH`. [`Publishing`](super::pubsub::Publishing) contains the messages
-//! that are gathered into a batch.
+//! `PUBLISH` and `SPUBLISH`. [`Publishing`](super::pubsub::Publishing) holds the messages that are being gathered into
+//! a batch.
 
 use thalweg_broker::Batch;
 use thalweg_transport::Outbox;
@@ -32,8 +32,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Handles a `PUBLISH` in a transaction, or one whose reply the client does not want. Publishes the message
-    /// immediately.
+    /// Handles a `PUBLISH` within a transaction, or a `PUBLISH` whose reply the client does not want. Publishes the
+    /// message immediately.
     pub(crate) fn publish_alone(&mut self, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         match self.publishing.begin(arguments[1], arguments[2]).and_then(Run::finish) {
             Ok(batch) => {
@@ -62,8 +62,8 @@ impl Session {
         }
     }
 
-    /// Publishes a batch, and returns the number of its receivers. A client that is its own subscriber gets the
-    /// messages before the replies to its commands.
+    /// Publishes a batch, and returns the number of its receivers. If the client subscribes to the channel itself, it
+    /// gets the messages before the replies to its commands.
     fn publish_now(&mut self, batch: &Batch, out: &mut Outbox) -> i64 {
         let published = self.resp.app.views.broker.publish_now(batch);
         self.publishing.caused.add(batch.encoded().len(), published.delivered);

@@ -1,5 +1,5 @@
-//! The state of a transaction between `MULTI` or `WATCH` and `EXEC`. The module `transaction` has the
-//! commands themselves.
+//! The state of a transaction before `EXEC`: the commands queued since `MULTI`, and the keys watched with `WATCH`. The
+//! module `transaction` has the commands themselves.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use thalweg_serving::admission::{Account, Reservation, Resource};
 
 use super::commands::Commands;
 
-/// A client's transaction: the commands queued since `MULTI`.
+/// A client's transaction, with the commands queued since `MULTI`.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     /// The queued commands with their arguments.
     pub commands: Commands,
-    /// True if a command of the transaction was rejected: `EXEC` then discards the transaction.
+    /// True if a command of the transaction was rejected. `EXEC` then discards the transaction.
     pub is_refused: bool,
-    /// Memory reservation for the queued commands, if they are large.
+    /// Memory reservation for the queued commands; `None` while they are small.
     held: Option<Reservation>,
     held_bytes: usize,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Returns watches of keys of a database, with the versions that the keys have in a view.
+    /// Creates watches of keys of a database, with the versions that the keys have in the view `read`.
     pub(crate) fn all(read: &dyn Read, database: usize, keys: &[&[u8]]) -> Result<Vec<Self>, StoreError> {
         let watch = |key: &&[u8]| {
             let version = read.look(key)?.map_or(0, |look| look.version);

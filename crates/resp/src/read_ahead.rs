@@ -1,17 +1,17 @@
-//! Reads for commands that a client has pipelined, begun before their turn.
+//! Reads that are begun in advance for commands that a client has pipelined.
 //!
-//! Owns: the choice of the commands, and their reads on the threads for cold reads. Does not own: the commands
-//! themselves, which run in their order as if nothing had been read ahead; they find in memory what was read.
+//! Owns: the choice of the commands, and their reads on the threads for cold reads (reads from disk). Does not own: the
+//! commands themselves. They later run in their order, as if nothing had been read ahead, but find the rows in memory.
 //!
-//! A session has one long read at a time, so without this, a client that pipelines reads of data on disk would wait for
-//! each block alone. When a command waits for the disk, the rows of up to [`MAX_AHEAD`] commands behind it are read,
-//! too. Only commands count that read one key, have arrived completely, and follow each other without another command
-//! between them, because that could select another database. Their replies are dropped.
+//! A session has one long read at a time. So without reading ahead, a client that pipelines reads of data on disk would
+//! wait for one block after another. When a command waits for the disk, the rows of up to [`MAX_AHEAD`] commands after
+//! it are read as well. Only commands that read one key, and that have arrived completely, are read ahead. The first
+//! other command ends the list, because it could select another database. The replies of these reads are dropped.
 //!
-//! Bounds: nothing is read ahead while many reads wait for a thread, because nothing would be gained; so the reads of
-//! all clients together have few arguments in memory. Each has the bytes of a cold read at most.
+//! Bounds: nothing is read ahead while many reads wait for a thread, because this would gain nothing. So the arguments
+//! of all such reads take little memory. Each read has at most the bytes of a cold read.
 //!
-//! Invariant: the reads are those for the next commands that the session will handle, in their order.
+//! Invariant: the reads belong to the next commands that the session will handle, in their order.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use thalweg_types::budget::{self, Budget, BudgetSpent};
 
 use super::{cursors::cursor_argument, database::Database, long_reads::slices, session::Session};
 
-/// Maximum number of commands behind the current one for which rows are read.
+/// Maximum number of commands after the current one that are read ahead.
 const MAX_AHEAD: usize = 16;
-/// Number of cold reads waiting for a thread from which nothing is read ahead.
+/// Number of cold reads waiting for a thread at which nothing more is read ahead.
 const MAX_QUEUED: usize = 32;
-/// Budget with which the serving thread finds out whether a command needs the disk.
+/// Small budget with which the serving thread tests if a command needs the disk.
 const GLANCE: Budget = Budget::resident(128);
 
 impl Session {
-    /// Begins reads for the commands in `input` if the command before them waits for the disk.
+    /// Begins reads for the commands in `input`, if the current command waits for the disk.
     pub(super) fn read_ahead(&mut self, input: &Input) {
         if !self.lookahead.take_miss() {
             return;
@@ -45,7 +45,7 @@ impl Session {
         }
     }
 
-    /// Begins the read of a command that needs the disk. Returns `None` if it seems not to need it.
+    /// Begins a read for a command that needs the disk. Returns `None` if the command seems not to need it.
     fn begin_ahead(&self, command: &'static Command, arguments: &[&[u8]]) -> Option<PendingRead<()>> {
         let Database::Batched(_) = self.store() else { return None };
         let glance = self.store().read_briefly(GLANCE, |read: &dyn Read| run_read(read, command, arguments));
@@ -55,17 +55,17 @@ impl Session {
         let arguments: Vec<Box<[u8]>> = arguments.iter().map(|argument| Box::from(*argument)).collect();
         let (resp, database) = (Arc::clone(&self.resp), self.database);
         Some(self.resp.app.readers.run_again(BudgetSpent::Disk, &self.account, 0, move || {
-            // Without a budget, the read would be a long one, which the command itself begins if it must.
+            // Without a budget this would be a long read. The command itself begins a long read later if it needs one.
             if budget::is_bounded() {
                 let arguments = slices(&arguments);
-                // The command itself replies with an error.
+                // An error is ignored here. The command itself meets it again and replies with it.
                 let _ = resp.databases.list[database].database.read(|read| run_read(read, command, &arguments));
             }
         }))
     }
 }
 
-/// Returns the command of a request that reads one key, and nothing else.
+/// Returns the command of a request if it only reads, and reads exactly one key; `None` otherwise.
 fn read_of_one_key(arguments: &[&[u8]]) -> Option<&'static Command> {
     let command = admit(arguments).ok()?;
     let is_plain = matches!(command.run, Run::Read(_)) && cursor_argument(command.name).is_none();

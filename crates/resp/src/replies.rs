@@ -1,7 +1,7 @@
-//! The replies of a session: the room for them, and the place to which they are written.
+//! The replies of a session: the memory for them, and their destination.
 //!
 //! Owns: the memory that large replies reserve until the client has read them, and the choice between the outbox and
-//! the replies that a burst holds. Does not own the encoding of replies (`thalweg_redis::wire`), nor the order of the
+//! the held replies of a burst. Does not own the encoding of replies (`thalweg_redis::wire`), nor the order of the
 //! replies of a burst (`burst`).
 
 use std::{cell::Cell, convert::Infallible};
@@ -20,24 +20,25 @@ use super::{
 };
 
 impl Session {
-    /// Returns false if replies already use so much memory that a key's value cannot be sent. The value is not read.
+    /// Returns false if so much memory is used by replies that the value of a key cannot be sent. Does not read the
+    /// value.
     pub(super) fn has_room_for_value(&self, key: &[u8]) -> bool {
         let len = || match self.store().read_briefly(self.budget(), |read| read.look(key)) {
             Ok(Ok(found)) => Ok::<_, Infallible>(found.map(|info| info.len as u64)),
-            // The read of the value reports the failure, or waits for the disk.
+            // The read of the value will report this failure, or wait for the disk.
             Ok(Err(_)) | Err(_) => Ok(None),
         };
         self.account.has_reply_room(len).unwrap_or_else(|never| match never {})
     }
 
-    /// Returns false if replies already use so much memory that the values of an `MGET` cannot be sent together. The
-    /// values are not read. True for other commands, whose replies do not show their size in advance.
+    /// Returns false if so much memory is used by replies that the values of an `MGET` cannot be sent together. Does
+    /// not read the values. Returns true for other commands, because the size of their replies is not known in advance.
     #[cold]
     pub(super) fn has_room_for_values(&self, command: &Command, arguments: &[&[u8]]) -> bool {
         if ValueUse::of(command.name.as_bytes()) != Some(ValueUse::ReadKeys) {
             return true;
         }
-        // Adds the lengths of the values until the budget is spent. The sum is a lower bound of the reply's size.
+        // Adds up the lengths of the values until the budget is used up. The sum is a lower bound of the reply's size.
         let bytes = Cell::new(0);
         let _ = self.store().read_briefly(self.budget(), |read| {
             arguments[1..].iter().try_for_each(|key| {
@@ -49,8 +50,8 @@ impl Session {
         self.account.may_hold_reply(bytes.get())
     }
 
-    /// Reserves memory for a large reply. Returns false if replies already use too much memory; the client then
-    /// gets an error instead. Only replies to reads are checked, so the error never hides a change.
+    /// Reserves memory for a large reply. Returns false if replies already use too much memory; the client then gets an
+    /// error instead. Only replies to reads are checked, so the error never hides a change of data.
     #[inline]
     pub(super) fn has_room_for(&mut self, reply: &Reply) -> bool {
         if matches!(reply, Reply::Bulk(bytes) if bytes.len() < COUNTED_REPLY_BYTES) {
@@ -60,9 +61,9 @@ impl Session {
         bytes < COUNTED_REPLY_BYTES || self.muted || self.replies_held().grow(bytes as u64)
     }
 
-    /// Counts a reply of a burst against the memory limit, once the uncounted replies of the burst are large together.
-    /// Returns false if there is no room, and the client must get an error instead. Only a reply to a read is rejected,
-    /// which hides no change. `uncounted` is the number of bytes of the burst's replies that are not counted yet.
+    /// Counts a reply of a burst towards the memory limit. Small replies are counted only when their sum `uncounted`,
+    /// in bytes, is large. Returns false if there is no memory for the reply; the client must then get an error
+    /// instead. Only a reply to a read is rejected, so the error never hides a change of data.
     pub(super) fn count_outcome(&mut self, reply: &Reply, is_read: bool, uncounted: &mut usize) -> bool {
         let bytes = if self.muted { 0 } else { reply.content_bytes() };
         let together = *uncounted + bytes;
@@ -79,9 +80,9 @@ impl Session {
         true
     }
 
-    /// Returns true if a command must not begin, because it would change data and reply with values, and the largest
-    /// value has no room among the replies that wait for clients. Once the command has changed data, its reply must be
-    /// sent.
+    /// Returns true if a command must not begin because there may be no memory for its reply. This concerns commands
+    /// that change data and reply with values: once such a command has changed data, its reply must be sent. The
+    /// largest possible value must fit.
     #[inline]
     pub(super) fn lacks_reply_room(&self, command: &Command, arguments: &[&[u8]]) -> bool {
         matches!(command.run, Run::Write(_))
@@ -89,8 +90,8 @@ impl Session {
             && returns_values(command.name, arguments)
     }
 
-    /// Returns true if one more reply of the server itself may be written after those that wait for the client. Such a
-    /// reply has at most about 100 KiB, but a transaction can contain thousands of them.
+    /// Returns true if one more short reply may be added to the output that waits for the client. Such a reply has at
+    /// most about 100 KiB. A transaction can contain thousands of them.
     pub(super) fn has_room_behind(&mut self, out: &Outbox) -> bool {
         out.len() < OUTBOX_BYTES || self.replies_held().grow_to(out.len() as u64)
     }
@@ -99,8 +100,8 @@ impl Session {
         self.replies.get_or_insert_with(|| self.account.empty(Resource::ReplyBytes))
     }
 
-    /// Writes the reply to the current command, or a part of the reply. If earlier commands wait for their commit,
-    /// the reply is held until their replies are written.
+    /// Writes the reply to the current command, or a part of the reply. If earlier commands wait for their commit, the
+    /// new reply is held until the earlier replies are written.
     #[inline]
     pub(super) fn write_reply(&mut self, out: &mut Outbox, write: impl FnOnce(&mut Writer<ReplyTarget<'_>>)) {
         if self.muted {
@@ -125,7 +126,7 @@ impl Session {
         self.write_reply(out, |writer| writer.reply(reply));
     }
 
-    /// Writes an error reply to the current command. The command is then done.
+    /// Writes an error reply to the current command. Returns the progress of a finished command.
     pub(super) fn fail(&mut self, text: &str, out: &mut Outbox) -> CommandProgress {
         self.error(text, out);
         CommandProgress::Done
@@ -152,7 +153,7 @@ impl Session {
     }
 }
 
-/// Returns true for commands that may write and reply with values or entries, so that their replies may be large.
+/// Returns true for commands that can change data and reply with values or entries. Their replies may be large.
 #[cold]
 fn returns_values(name: &str, arguments: &[&[u8]]) -> bool {
     match name {

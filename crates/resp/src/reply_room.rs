@@ -1,9 +1,9 @@
-//! View of a database for a read whose reply has limited room.
+//! View of a database for a read whose reply has limited memory.
 //!
 //! Owns: [`WithReplyRoom`], which tells commands how many bytes of values their reply may have. So a read on the
-//! threads for long reads copies no values that the client cannot be sent. Does not own: the bound on the replies that
-//! wait for clients (`admission`), or the reservation of the reply's memory, which the session makes when it has the
-//! reply.
+//! threads for long reads copies no values that cannot be sent to the client. Does not own: the bound on the replies
+//! that wait for clients (`admission`), or the memory reservation of the reply. The session makes this reservation when
+//! it has the reply.
 
 use std::ops::Bound;
 
@@ -15,7 +15,7 @@ use thalweg_redis::{
 use thalweg_serving::admission::Account;
 use thalweg_types::limits::MAX_REDIS_REPLY_BYTES;
 
-/// Calls `act` with a view of a database in which a reply has the room that `account` has now.
+/// Calls `act` with a view of a database. In this view, a reply may have as many bytes as the account may hold now.
 pub(crate) fn within_reply_room<T>(
     read: &dyn Read,
     account: &Account,

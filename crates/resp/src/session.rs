@@ -1,15 +1,16 @@
 //! A client's session: its state, the handling of its received commands, and its pending work.
 //!
 //! Owns: the selected database, the transaction and watched keys, the burst, the blocking read, and the order in which
-//! a session continues its work. Does not own the socket ([`connection`](super::connection)), the choice of the handler
-//! of a command (`dispatch`), the commits of bursts (`proposing`), the room and the order of replies (`replies`), nor
-//! the replies of single connection commands (the modules beside this one).
+//! a session continues its work. Does not own the socket ([`connection`](super::connection)), the choice of a command's
+//! handler (`dispatch`), the commits of bursts (`proposing`), the memory and the order of replies (`replies`), nor
+//! single commands about the connection (the modules beside this one).
 //!
 //! Invariants:
-//! * Replies are in the order of commands. An immediate reply is held behind the replies that wait for the log.
-//! * While a barrier, a burst or a long read is pending, work is done in slices, or the client is blocked in a read,
-//!   waits to authenticate or waits for a turn, the session handles no further command.
-//! * A command that can't run yet ([`CommandProgress::Again`]) has had no effect.
+//! * Replies are in the order of commands. An immediate reply is held until the earlier replies, which wait for the
+//!   log, are written.
+//! * The session handles no further command while a barrier, a burst or a long read is pending, or while work is done
+//!   in slices. The same holds while the client is blocked in a read, waits to authenticate, or waits for a turn.
+//! * A command that cannot run yet ([`CommandProgress::Again`]) has had no effect.
 
 use std::{
     future::Future as _,
@@ -50,25 +51,24 @@ use super::{
     wait::Wait,
 };
 
-/// Progress of a client's command after an attempt to run the command.
+/// Progress of a client's command after an attempt to run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandProgress {
-    /// The command is done, or its reply will follow when the burst (the client's commands that are committed
-    /// together) completes.
+    /// The command is done, or its reply will follow when the burst completes. (A burst is a list of the client's
+    /// commands that are committed together.)
     Done,
-    /// The command must wait until the pending burst of commands is committed. The command has had no effect.
+    /// The command must wait until the pending burst is committed. The command has had no effect.
     Again,
-    /// The command has joined the burst of commands to be committed. The burst must be proposed before any further
-    /// command joins.
+    /// The command has joined the burst. The burst must be proposed before any further command joins.
     Send,
     /// The command is done, and the connection ends when its reply is sent.
     End,
 }
 
-/// Replies that the client does not want, as set by `CLIENT REPLY`.
+/// Choice of the replies that the client does not want, as set by `CLIENT REPLY`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMode {
-    /// The client wants all replies.
+    /// No reply is suppressed: the client wants all replies.
     No,
     /// The client wants no replies until it turns them on.
     Off,
@@ -82,9 +82,9 @@ pub(crate) struct Session {
     /// State shared by all sessions.
     pub resp: Arc<Resp>,
     pub(super) registered: Registered,
-    /// Account of the connection, which holds its shares of the server's resources.
+    /// Account of the connection. It holds the connection's shares of the server's resources.
     pub account: Arc<Account>,
-    /// Number of connections of the session's thread.
+    /// Number of connections on the session's thread.
     pub(super) load: ThreadLoad,
     /// RESP version of the client.
     pub protocol: Protocol,
@@ -92,9 +92,9 @@ pub(crate) struct Session {
     pub database: usize,
     /// Authentication state of the client.
     pub trust: Trust,
-    /// Timer until the client's attempt to authenticate is checked; `None` if no attempt waits.
+    /// Timer that ends when the client's waiting attempt to authenticate may be checked; `None` if no attempt waits.
     pub(super) auth_wait: Option<Pin<Box<Sleep>>>,
-    /// Number of wrong passwords that the client has sent since it last authenticated.
+    /// Number of wrong passwords that the client has sent since it last authenticated successfully.
     pub(super) own_auth_failures: u32,
     pub(super) transaction: Option<Transaction>,
     pub(super) watched: Vec<Watch>,
@@ -103,36 +103,35 @@ pub(crate) struct Session {
     pub(super) muted: bool,
     pub(super) burst: Burst,
     pub(super) pending: Option<PendingBurst>,
-    /// Barrier of the reads among the received commands. Unused on a node without a cluster.
+    /// Read barrier for the received commands. Unused on a node without a cluster.
     pub(super) barrier: ConnectionBarrier,
-    /// Number of received bytes from the start of the current command on.
+    /// Number of received bytes that are not handled yet, including the current command.
     pub(super) unhandled: usize,
-    /// Read that the readers perform; `None` if there is none. The session has a pending burst, a long read or a
-    /// blocking read, but never two of them.
+    /// Read that reader threads perform; `None` if there is none. The session never has more than one of these three: a
+    /// pending burst, a long read, a blocking read.
     pub(super) reading: Option<Box<LongRead>>,
-    /// Reads for pipelined commands behind the current one.
+    /// Reads that were begun in advance for pipelined commands after the current one.
     pub(super) lookahead: Lookahead,
-    /// True if requests of the client had arrived behind the current one.
+    /// True if further requests of the client had arrived after the current one.
     pub(super) is_pipelined: bool,
     /// Blocking read in which the client waits; `None` if the client does not wait.
     pub(super) blocked: Option<Box<Wait>>,
-    /// Wait of the blocking `XREADGROUP` that was proposed as a command. The wait begins if the command finds no stream
-    /// entry.
+    /// Wait of a blocking `XREADGROUP` that was proposed as a command. The wait begins if the command finds no entry.
     pub(super) may_block: Option<Box<Wait>>,
     /// True once the client has disconnected or the server stops. No blocking read begins after that.
     is_blocking_forbidden: bool,
     /// Channel and pattern subscriptions of the client.
     pub(super) subscriber: Subscriber,
-    /// Messages that the client publishes.
+    /// Messages that the client publishes and that are being gathered.
     pub(super) publishing: Publishing,
     /// True if the session takes no more commands, because the connection is about to end.
     pub is_ending: bool,
     pub(super) scratch: Vec<u8>,
     /// Work that is done in slices; `None` if there is none.
     pub(super) ongoing: Option<Box<Ongoing>>,
-    /// Time of slices that does not count as work of the connection yet.
+    /// Time spent on slices that is not yet charged to the connection's turn.
     pub(super) worked: Duration,
-    /// True while a command of a transaction runs.
+    /// True while a command of a transaction is being executed.
     pub(super) is_executing: bool,
     /// Memory reservation for large replies that the client has not read.
     pub(super) replies: Option<Reservation>,
@@ -141,8 +140,8 @@ pub(crate) struct Session {
     pub(super) tally: Tally,
 }
 
-/// Id of a request in log lines, such as `7-1234`: the id of the client, as in `CLIENT LIST`, and the number of the
-/// request on its connection, counted from 1.
+/// Id of a request in log lines, such as `7-1234`. The first number is the id of the client, as in `CLIENT LIST`. The
+/// second number counts the requests of the connection, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestId {
     client: u64,
@@ -200,32 +199,33 @@ impl Session {
         &self.registered.client
     }
 
-    /// Returns true if the session may handle the next command of the client. A client whose commands
-    /// take long, or cause many deliveries, first waits for a turn.
+    /// Returns true if the session may handle the next command of the client. If the client's commands take long or
+    /// cause many deliveries, the session first waits for a turn on its thread.
     pub(crate) fn listens(&self) -> bool {
         !self.is_busy() && self.auth_wait.is_none() && !self.is_ending && !self.publishing.caused.need_turn()
     }
 
-    /// Returns true if the session still owes the client a reply: one that depends on a commit, a barrier, a long read
-    /// or a blocking read, or that is written in slices.
+    /// Returns true if the session still owes the client a reply. Such a reply depends on a commit, a barrier, a long
+    /// read or a blocking read, or is being written in slices.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_under_way() || self.blocked.is_some() || self.ongoing.is_some()
     }
 
-    /// Returns true if commands of the session were proposed to the log, given to the readers, or wait for a barrier,
-    /// and are not completed yet.
+    /// Returns true if commands of the session are not completed, because they were proposed to the log, were passed to
+    /// reader threads, or wait for a barrier.
     pub(crate) fn is_under_way(&self) -> bool {
         self.pending.is_some() || self.reading.is_some() || self.barrier.is_pending()
     }
 
-    /// Returns true if there may be work after all replies are sent: messages to deliver, the next slice of ongoing
-    /// work, or a memory reservation of large replies to release.
+    /// Returns true if the session may have work after all replies are sent. Such work is messages to deliver, the next
+    /// slice of ongoing work, or the release of memory that large replies have reserved.
     pub(crate) fn has_work(&self) -> bool {
         self.subscriber.is_subscribed() || self.ongoing.is_some() || self.replies.is_some()
     }
 
-    /// Ends the client's blocking read, or its attempt to authenticate, without a reply, because the client has
-    /// probably gone, and prevents new blocking reads. A read that is pending in the log replies with what it finds.
+    /// Ends the client's blocking read, or its waiting attempt to authenticate, without a reply, because the client has
+    /// probably gone. Also prevents new blocking reads. A blocking read that is pending in the log still replies with
+    /// what it finds.
     pub(crate) fn stop_waiting(&mut self) {
         self.auth_wait = None;
         self.is_blocking_forbidden = true;
@@ -237,14 +237,14 @@ impl Session {
         &self.resp.databases.list[self.database].database
     }
 
-    /// Notes that this many bytes of the client were received.
+    /// Records that this many bytes were received from the client.
     #[inline]
     pub(crate) fn received(&mut self, bytes: usize) {
         self.barrier.received(bytes);
     }
 
-    /// Handles the client's received commands as far as possible, for a [`Slice`] at most from `socket.now`. Returns
-    /// true if there was progress.
+    /// Handles the client's received commands as far as possible, but for at most the time of a [`Slice`] from
+    /// `socket.now` on. Returns true if there was progress.
     pub(crate) fn run_received(&mut self, input: &mut Input, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if !self.listens() || input.pending_bytes() == 0 {
             return self.send_gathered(out);
@@ -255,13 +255,13 @@ impl Session {
             socket.worked(time);
             self.publishing.caused.add_time(time);
         }
-        // A thread that was interrupted can use up its time without a command. Without progress, nothing would ask for
-        // the turn that the session then needs, and bytes that have arrived would wait for the next tick.
+        // An interrupted thread can use up its time without handling a command. If this counted as no progress, nothing
+        // would request the turn that the session needs, and received bytes would wait for the next tick.
         moved | self.publishing.caused.need_turn()
     }
 
-    /// Returns true while commands only join a burst, which takes little time. The end of a slice must not split a
-    /// burst, because its commands take effect together.
+    /// Returns true while the commands only join a burst, which takes little time. A slice must not end in the middle
+    /// of a burst, because the commands of a burst take effect together.
     fn gathers_burst(&self) -> bool {
         !self.burst.is_empty() && matches!(self.store(), Database::Batched(_))
     }
@@ -285,7 +285,7 @@ impl Session {
                     flow
                 }
                 Err(error) => {
-                    // Earlier commands are answered first.
+                    // The replies to earlier publishes are written first.
                     self.flush_published(out);
                     let mut text = b"ERR ".to_vec();
                     text.extend_from_slice(&error.text());
@@ -315,8 +315,8 @@ impl Session {
         is_gathered
     }
 
-    /// Continues the session's pending work: messages, proposed commands, the long read, the blocking read, and work in
-    /// slices. Returns true if there was progress.
+    /// Continues the session's pending work: messages to deliver, proposed commands, the long read, the blocking read,
+    /// and work in slices. Returns true if there was progress.
     pub(crate) fn settle(&mut self, cx: &mut Context<'_>, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);
@@ -395,7 +395,7 @@ impl Session {
         RequestId { client: self.client().id, request: self.requests }
     }
 
-    /// Writes a failure of the server to the log; errors of clients are not logged.
+    /// Writes a failure of the server to the log output. Errors that a client has caused are not logged.
     #[cold]
     pub(super) fn log_failure(&self, failure: &Failure) {
         if failure.is_of_server() {
@@ -403,8 +403,8 @@ impl Session {
         }
     }
 
-    /// Blocks the client in a read that found no entry. If the client must not wait any more, it gets the reply of a
-    /// read whose timeout has expired.
+    /// Blocks the client in a read that found no entry. If blocking is forbidden by now, the client gets the same reply
+    /// as after a timeout.
     pub(super) fn begin_waiting(&mut self, wait: Box<Wait>, out: &mut Outbox) {
         if self.is_blocking_forbidden {
             self.muted = wait.muted;
@@ -426,8 +426,8 @@ impl Drop for Session {
     }
 }
 
-/// Returns the error for a command without a reply of the database. This does not happen, since a database replies
-/// to each command.
+/// Returns the error for a command to which the database gave no reply. This does not happen, because a database
+/// replies to each command.
 pub(super) fn missing_reply() -> Reply {
     Reply::error("ERR the database returned no reply: it is unknown whether the command took effect")
 }

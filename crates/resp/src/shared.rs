@@ -32,7 +32,7 @@ pub struct Resp {
     pub(crate) subscriptions: Registry,
     /// Failed attempts to authenticate, which delay further attempts from their addresses.
     pub(crate) auth_failures: AuthFailures,
-    /// Number of this run of the server, which differs after each start.
+    /// Number of this run of the server. The server chooses another number at each start.
     pub(crate) run: u64,
     /// Metrics of Redis clients.
     pub(crate) metrics: Arc<Metrics>,
@@ -60,7 +60,8 @@ impl Resp {
         })
     }
 
-    /// Returns the authentication state of a new client, which depends on whether a password is configured.
+    /// Returns the authentication state of a new client. It is `Known` if no password is configured, and otherwise
+    /// `Unknown`.
     #[must_use]
     pub(crate) fn first_trust(&self) -> Trust {
         if self.app.config.resp_password.is_set() { Trust::Unknown } else { Trust::Known }

@@ -1,12 +1,12 @@
-//! Work of a session that is done in slices: the replies to a long transaction or burst, and long lists of
-//! subscriptions.
+//! Work of a session that is done in slices. Such work is writing the replies to a long transaction or burst, and
+//! changing a long list of subscriptions.
 //!
 //! Owns: the steps of such work. A slice ends after about a millisecond ([`Slice`]), or when enough output waits for
-//! the client. Its time counts as work of the connection, which then waits for a turn while its thread serves other
-//! clients. Does not own: the commands.
+//! the client. The time of a slice is charged to the connection, which then waits for a turn while its thread serves
+//! other clients. Does not own: the commands.
 //!
-//! Invariants: while there is such work, the session handles no further command, so replies keep their order. While
-//! replies are being written, no message of a subscription is sent, because it would come in the middle of a reply.
+//! Invariants: while a session has such work, it handles no further command, so replies keep their order. While replies
+//! are being written, no message of a subscription is sent, because it would interrupt a reply.
 
 use std::{sync::Arc, time::Instant};
 
@@ -21,12 +21,13 @@ use super::{
     session::{CommandProgress, Session, missing_reply},
 };
 
-/// Number of replies that are written without reading the clock.
+/// Number of replies that are written before the clock is read again.
 const FEW_REPLIES: usize = 64;
 
 impl Session {
     /// Writes the replies to a burst or a transaction, in the order of the commands. If this takes too long, the
-    /// remaining replies follow in later slices. Returns the buffers, if all replies are written.
+    /// remaining replies follow in later slices. Returns the emptied buffers for reuse if all replies are written;
+    /// `None` otherwise.
     pub(super) fn write_slots(
         &mut self,
         slots: Vec<Slot>,
@@ -42,13 +43,13 @@ impl Session {
         None
     }
 
-    /// Begins to change a long list of subscriptions.
+    /// Begins to change a long list of subscriptions, with the first slice.
     pub(super) fn begin_list(&mut self, list: SubscriptionList, out: &mut Outbox) {
         self.ongoing = Some(Box::new(Ongoing::Subscriptions(list)));
         self.go_on(out);
     }
 
-    /// Returns true if a message of a subscription must wait, because a reply is being written.
+    /// Returns true while a reply is being written. Messages of subscriptions must then wait.
     pub(super) fn is_replying(&self) -> bool {
         matches!(self.ongoing.as_deref(), Some(Ongoing::Replies(_)))
     }
@@ -70,7 +71,7 @@ impl Session {
         moved
     }
 
-    /// Counts the time of a slice as work of the connection.
+    /// Charges the time of a slice to the connection.
     fn end_slice(&mut self, slice: Option<Slice>) {
         if let Some(time) = slice.and_then(Slice::work) {
             self.worked += time;
@@ -78,7 +79,7 @@ impl Session {
         }
     }
 
-    /// Continues to write replies. Returns true if all are written.
+    /// Continues to write replies. Returns true if all replies are written.
     fn continue_replies(&mut self, replying: &mut Replying, out: &mut Outbox) -> bool {
         let Replying { slots, held, replies, instead, at, held_at, queued, uncounted } = replying;
         let (errors, first, mut slice) = (self.tally.errors, *at, None::<Slice>);
@@ -110,7 +111,7 @@ impl Session {
                     self.answer(&reply, out);
                     let command = usize::from(*command);
                     if is_queued {
-                        // A command outside of a transaction was counted when it joined the burst.
+                        // A command outside of a transaction was already counted when it joined the burst.
                         self.tally.command(command);
                     }
                     if self.tally.errors != before {
@@ -157,12 +158,13 @@ impl Session {
             }
         }
         self.end_slice(slice);
-        // These errors are counted for their own commands, not for the `EXEC` that may be running now.
+        // The errors were counted for the commands of the transaction. They must not count again for the `EXEC` that
+        // may be running now.
         self.tally.errors = errors;
         *at >= slots.len()
     }
 
-    /// Continues to change subscriptions. Returns true if none is left.
+    /// Continues to change subscriptions. Returns true if no names are left.
     fn continue_list(&mut self, list: &mut SubscriptionList, out: &mut Outbox) -> bool {
         self.muted = list.muted;
         let mut slice = Slice::begin(Instant::now());

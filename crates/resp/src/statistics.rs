@@ -4,8 +4,9 @@
 //! replies by their first word, and the figures at the last `CONFIG RESETSTAT`. Does not own: the gathering of a
 //! session's counts ([`metrics`](super::metrics)).
 //!
-//! Invariants: counters never fall, so `/metrics` shows them as they are. `CONFIG RESETSTAT` stores the current
-//! figures, and `INFO` shows the difference. The memory (about half a MiB) is allocated with the first command.
+//! Invariants: counters never decrease, so `/metrics` shows them as they are. `CONFIG RESETSTAT` stores the current
+//! figures, and `INFO` shows the difference from them. The memory of the counters (about 0.5 MiB) is allocated with the
+//! first command.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +21,7 @@ use std::{
 use thalweg_redis::table::full_names;
 use thalweg_serving::metrics::{HistogramCounts, Shards};
 
-/// Index of a command's counter among the counters of the command.
+/// Index of one counter among the counters of a command.
 #[derive(Clone, Copy, Debug)]
 enum Counter {
     /// Number of times that the command ran.
@@ -34,13 +35,13 @@ enum Counter {
 /// Number of counters of each command.
 const COUNTERS: usize = 3;
 
-/// Maximum number of different first words of error replies that are counted one by one.
+/// Maximum number of different first words of error replies that are counted separately.
 const MAX_ERROR_NAMES: usize = 128;
 
 /// Counters of all commands and error replies; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Statistics {
-    /// Histogram of the latency of each command, and [`COUNTERS`] counters of each.
+    /// For each command, a histogram of its latency and [`COUNTERS`] counters.
     commands: OnceLock<Shards>,
     errors: Mutex<BTreeMap<Box<str>, u64>>,
     error_replies: AtomicU64,
@@ -56,7 +57,7 @@ pub(crate) struct CommandFigures {
     latency: Option<HistogramCounts>,
 }
 
-/// Figures of all commands and errors at one point in time, or the difference between two points.
+/// Figures of all commands and errors at one point in time, or the difference between two points in time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
     /// Figures of each command that ran or was rejected, by the command's number.
@@ -90,8 +91,8 @@ impl Statistics {
         self.add(command, Counter::Rejected, 1);
     }
 
-    /// Records that `count` commands with this number were answered `latency` after their arrival. `share` is the part
-    /// of this time that is attributed to them, because the client sent other commands with them.
+    /// Records that `count` commands with this number were answered `latency` after their arrival. If the client sent
+    /// other commands at the same time, `share` is the part of the latency that is attributed to these commands.
     pub(crate) fn answered(&self, command: usize, latency: Duration, share: Duration, count: u64) {
         self.shards().record_many(command, latency, share, count);
     }
@@ -229,7 +230,7 @@ mod tests {
             format!("cmdstat_{name}:calls=4,usec=50,usec_per_call=12.50,rejected_calls=0,failed_calls=0\r\n")
         );
         assert_eq!(text(Figures::error_stats), "errorstat_ERR:count=1\r\n");
-        // The bound of the bucket of 40 microseconds.
+        // 48 microseconds is the upper bound of the bucket that contains 40 microseconds.
         let line = format!("latency_percentiles_usec_{name}:p50=48.000,p99=48.000,p99.9=48.000\r\n");
         assert_eq!(text(Figures::latency_stats), line);
     }

@@ -1,5 +1,5 @@
-//! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, `PUBSUB`, and the commands allowed to a subscriber that speaks
-//! RESP2.
+//! `SUBSCRIBE`, `UNSUBSCRIBE` and their variants, and `PUBSUB`. Also the restrictions of a RESP2 client that has
+//! subscriptions.
 //!
 //! Owns: these commands and their confirmations, and the delivery of queued messages into the outbox. Does not own: the
 //! subscriptions of a client and their queues (`pubsub`), or long lists of names (`slices`).
@@ -32,7 +32,7 @@ use super::{
     session::{CommandProgress, Session},
 };
 
-/// Time of a delivery from which it counts as work of the connection.
+/// Minimum time of a delivery that is charged to the connection as work.
 const LONG_DELIVERY: Duration = Duration::from_micros(100);
 /// Maximum number of names that one command handles at once. Longer lists are handled in slices.
 const FEW_NAMES: usize = 64;
@@ -108,7 +108,7 @@ impl Session {
 
     /// Handles `UNSUBSCRIBE`, `PUNSUBSCRIBE` and `SUNSUBSCRIBE` for the given names, or for all names of the kind.
     pub(crate) fn unsubscribe(&mut self, kind: Kind, names: &[&[u8]], out: &mut Outbox) -> CommandProgress {
-        // Earlier messages are delivered before the confirmation, after which none may follow.
+        // Earlier messages are delivered before the confirmation of the end. After it none may follow.
         if self.subscriber.deliver(self.protocol, out) == Delivery::TooSlow {
             return CommandProgress::End;
         }
@@ -151,7 +151,7 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Subscribes to a name, or unsubscribes from it, and confirms that.
+    /// Subscribes the client to a name, or unsubscribes it from the name, and confirms the change.
     pub(super) fn change_subscription(
         &mut self,
         change: SubscriptionChange,
@@ -171,7 +171,7 @@ impl Session {
         }
     }
 
-    /// Ends all subscriptions of the client: many of them on another thread, because that takes long.
+    /// Ends all subscriptions of the client. If there are many, another thread ends them, because this takes long.
     pub(super) fn end_subscriptions(&mut self) {
         let ended = self.subscriber.take_all();
         if ended.len() <= MAX_SESSION_ARGUMENTS {
@@ -181,8 +181,8 @@ impl Session {
         aside::run(move || ended.end(&resp.subscriptions));
     }
 
-    /// Confirms a new or ended subscription to the client. The confirmation is a message and no reply, so it is
-    /// sent even if the client wants no replies.
+    /// Confirms a new or ended subscription to the client. The confirmation is a message and not a reply, so it is sent
+    /// even if the client wants no replies.
     fn confirm(&mut self, what: &str, name: Option<&[u8]>, kind: Kind, out: &mut Outbox) {
         let mut writer = Writer::new(ReplyTarget::Outbox(out), self.protocol);
         writer.push(3);
@@ -194,10 +194,10 @@ impl Session {
         writer.integer(self.subscriber.counted_with(kind) as i64);
     }
 
-    /// Moves queued messages of the client's subscriptions into its outbox. Returns true if there was progress. A
-    /// client that reads too slowly is disconnected.
+    /// Moves queued messages of the client's subscriptions into its outbox. Returns true if there was progress.
+    /// Disconnects a client that reads too slowly.
     pub(crate) fn deliver(&mut self, out: &mut Outbox) -> bool {
-        // Comparing patterns can take as long as sending.
+        // Comparing patterns can take as long as sending, so its time is measured if there are patterns.
         let begun = (self.subscriber.count(Kind::Pattern) > 0).then(Instant::now);
         let delivery = self.subscriber.deliver(self.protocol, out);
         self.worked += begun.map(|begun| begun.elapsed()).filter(|time| *time >= LONG_DELIVERY).unwrap_or_default();
@@ -213,7 +213,8 @@ impl Session {
         }
     }
 
-    /// Handles `PUBSUB`: reports the active channels and their subscribers. A long list is made by the readers.
+    /// Handles `PUBSUB`: reports the active channels and their subscribers. If the list is long, reader threads make
+    /// it.
     pub(crate) fn pubsub(&mut self, command: &Command, arguments: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         match budget::within(SHORT_READ, || report(&self.resp.subscriptions, arguments)) {
             Ok(reply) if self.has_room_for(&reply) => self.answer(&reply, out),
@@ -232,10 +233,11 @@ impl Session {
     }
 }
 
-/// Error of a list of channels that would take too long within a transaction.
+/// Error reply to a `PUBSUB` within a transaction whose list of channels would take too long.
 const TOO_LONG_TO_EXECUTE: &str = "ERR too expensive within a transaction: send it outside of MULTI";
 
-/// Returns the reply to `PUBSUB`. Charges the budget of the thread; after it is spent, the reply is meaningless.
+/// Returns the reply to `PUBSUB`. Charges the work to the budget of the thread. If the budget is used up, the reply is
+/// incomplete and must not be used.
 fn report(registry: &Registry, arguments: &[&[u8]]) -> Reply {
     let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
     match (&*subcommand, rest.len()) {
@@ -261,7 +263,8 @@ fn counts(registry: &Registry, kind: Kind, names: &[&[u8]]) -> Reply {
     Reply::Array(pairs)
 }
 
-/// Returns the names of a kind to which clients are subscribed: those that a glob matches, or all names without a glob.
+/// Returns the names of a kind to which clients are subscribed: the names that the glob matches, or all names if `glob`
+/// is `None`.
 fn names(registry: &Registry, kind: Kind, glob: Option<&[u8]>) -> Reply {
     if glob.is_some_and(|glob| glob.len() > MAX_REDIS_PATTERN_BYTES) {
         return Reply::error(PATTERN_TOO_LONG);

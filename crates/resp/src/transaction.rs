@@ -1,19 +1,19 @@
 //! `MULTI`, `EXEC`, `DISCARD`, `WATCH`, `UNWATCH`.
 //!
 //! Owns: the queued commands, the watched keys, and the execution of transactions.
-//! * In an immediate database all commands run without interruption, after watched keys are compared. Commands after
-//!   [`MAX_CACHE_STEPS`] are not executed.
-//! * In a batched database a transaction that only reads uses one view of the state. Any other is part of a burst,
-//!   which is one command of one entry. With watched keys it is alone in its burst, and their versions are compared
-//!   when the entry is applied.
+//! * In an immediate database (a cache) all commands run without interruption, after the watched keys are compared.
+//!   Commands after [`MAX_CACHE_STEPS`] are not executed.
+//! * In a batched database a transaction that only reads uses one view of the state. Any other transaction is part of a
+//!   burst, which is one command in one log entry. A transaction with watched keys is alone in its burst. The versions
+//!   of the watched keys are compared when the entry is applied.
 //!
-//! Watched keys of other databases than the one of the `EXEC` are compared immediately before it; many of them by the
-//! readers.
+//! Watched keys of databases other than the selected one are compared immediately before `EXEC` runs. If they are many,
+//! reader threads compare them.
 //!
 //! Limits: a transaction is at most as large as a command of the log ([`MAX_TRANSACTION_BYTES`],
-//! [`MAX_TRANSACTION_COMMANDS`]), and watches at most [`MAX_REDIS_WATCHED_KEYS`] of [`MAX_WATCHED_BYTES`]. Beyond these
-//! limits commands are rejected and `EXEC` discards the transaction. The memory of all queued transactions counts
-//! against `max_body_bytes_in_flight`, except for the first 64 KiB of each.
+//! [`MAX_TRANSACTION_COMMANDS`]). It watches at most [`MAX_REDIS_WATCHED_KEYS`] keys with at most
+//! [`MAX_WATCHED_BYTES`]. Beyond these limits, commands are rejected and `EXEC` discards the transaction. The memory of
+//! all queued transactions counts towards `max_body_bytes_in_flight`, except for the first 64 KiB of each.
 
 use std::sync::atomic::Ordering;
 
@@ -36,18 +36,19 @@ use super::{
     session::{CommandProgress, Session},
 };
 
-/// Maximum number of commands of a transaction. Its command in the log also contains two marks, for `MULTI` and `EXEC`.
+/// Maximum number of commands of a transaction. The log command of a transaction also contains two marks, for `MULTI`
+/// and `EXEC`.
 pub(super) const MAX_TRANSACTION_COMMANDS: usize = MAX_REDIS_COMMANDS - 2;
 
 /// Maximum size in bytes of the commands of a transaction.
 const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
 
-/// Maximum size in bytes of the keys that a client watches.
+/// Maximum total size in bytes of the keys that a client watches.
 const MAX_WATCHED_BYTES: usize = 1024 * 1024;
 
-/// Execution plan of a transaction: its commands, and the source of each reply.
+/// Execution plan of a transaction: its commands on keys, and the source of each reply.
 struct Plan {
-    /// Commands on keys, in which numeric cursors of scans are replaced by positions in the database.
+    /// Commands on keys. Numeric cursors of scans are already replaced by positions in the database.
     keys: Commands,
     slots: Vec<Slot>,
 }
@@ -65,7 +66,8 @@ fn are_unchanged(read: &dyn Read, watched: &[Watched]) -> Result<bool, StoreErro
     Ok(true)
 }
 
-/// Returns true if watched keys still have their versions. Each database is read over one view.
+/// Returns true if all watched keys still have their versions. The keys of each database are read from one view of this
+/// database.
 pub(super) fn are_unchanged_elsewhere<'w>(
     databases: &Databases,
     watched: impl Iterator<Item = &'w Watch> + Clone,
@@ -157,7 +159,7 @@ impl Session {
         }
     }
 
-    /// Handles `WATCH`: records the versions of keys, which `EXEC` compares.
+    /// Handles `WATCH`: records the present versions of keys. `EXEC` compares them later.
     pub(super) fn watch(&mut self, keys: &[&[u8]], out: &mut Outbox) -> CommandProgress {
         if self.transaction.is_some() {
             return self.fail("ERR WATCH inside MULTI is not allowed", out);
@@ -180,7 +182,7 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Adds watched keys, and answers `WATCH`.
+    /// Adds watched keys to the session, and replies to `WATCH`.
     pub(super) fn watching(&mut self, watched: Result<Vec<Watch>, Failure>, out: &mut Outbox) {
         match watched {
             Ok(watched) => {
@@ -211,7 +213,7 @@ impl Session {
                 self.enter(transaction_len(&self.transaction), transaction_bytes(&self.transaction), out)
         {
             if flow == CommandProgress::Done {
-                // The transaction was rejected and answered with an error.
+                // The transaction was rejected and the client has got an error, so the transaction ends.
                 self.end_transaction();
             }
             return flow;
@@ -226,8 +228,8 @@ impl Session {
         }
     }
 
-    /// Runs the queued commands, unless a watched key of another database has changed, or one of the selected database
-    /// changes before they run.
+    /// Runs the queued commands, unless a watched key of another database has changed (`unchanged` is false), or a
+    /// watched key of the selected database changes before they run.
     pub(super) fn exec_unless_changed(
         &mut self,
         unchanged: Result<bool, Failure>,
@@ -299,7 +301,7 @@ impl Session {
     }
 
     fn exec_in_burst(&mut self, plan: Plan, watched: Vec<Watched>) -> CommandProgress {
-        // A single command needs no marks.
+        // A transaction with a single command needs no marks.
         let is_marked = plan.keys.len() > 1;
         if is_marked && self.burst.commands.is_empty() {
             self.resp.waiting.touch_none(&mut self.burst.touched);
@@ -307,7 +309,7 @@ impl Session {
         self.mark(is_marked, b"multi");
         plan.keys.each(|command, arguments| {
             self.push(command, arguments, false);
-            // The plan has the slot of its reply.
+            // The plan already contains the slot for the reply to this command.
             self.burst.slots.pop();
         });
         self.mark(is_marked, b"exec");
@@ -319,17 +321,18 @@ impl Session {
         CommandProgress::Send
     }
 
-    /// Adds a mark to the burst, by which the database recognises the commands of a transaction. Marks have no reply.
+    /// Adds a mark to the burst. By the marks, the database recognises the commands of a transaction. Marks get no
+    /// reply.
     fn mark(&mut self, is_marked: bool, name: &'static [u8]) {
         if is_marked && let Some(command) = thalweg_redis::find(name) {
             self.burst.commands.push(command, [name].into_iter());
         }
     }
 
-    /// Runs a transaction of a cache, or one that only reads.
+    /// Runs a transaction on a cache, or a transaction that only reads.
     ///
     /// # Errors
-    /// The transaction only reads, and takes too long for this thread.
+    /// [`BudgetSpent`] if the transaction only reads and takes too long for this thread.
     fn exec_immediate(&self, keys: &Commands, watched: &[Watched]) -> Result<Outcome, BudgetSpent> {
         match self.store() {
             Database::Immediate(database) => {
@@ -357,7 +360,7 @@ pub(super) fn read_all(
     }
 }
 
-/// Runs all commands, even after a failure. Returns their replies, or the first failure if there was one.
+/// Runs all commands, even after one of them fails. Returns their replies, or the first failure if there was one.
 fn all<'a>(
     commands: &'a Commands,
     mut run: impl FnMut(&'static Command, &[&'a [u8]]) -> Result<Reply, StoreError>,
@@ -371,7 +374,7 @@ fn all<'a>(
 }
 
 fn transaction_len(transaction: &Option<Transaction>) -> usize {
-    // With its marks.
+    // The transaction's commands and its two marks.
     transaction.as_ref().map_or(0, |transaction| transaction.commands.len() + 2)
 }
 

@@ -1,16 +1,16 @@
-//! Sizes of the values that the commands of a batch use, looked up before the batch is proposed.
+//! Lookup of the sizes of values that the commands of a batch use, before the batch is proposed.
 //!
-//! Owns: the estimate, in steps, of the values that reads return, and that commands such as `EXPIRE` and `APPEND` write
-//! again. Without it each of these commands counts as one of a value of maximum size, because the bytes of a batch do
-//! not show how long its values are. A few such commands fill an entry, so each pipelined batch with one of them would
-//! be an entry alone, and four of them would use up an fsync. Does not own the lengths of the values within the batch
-//! ([`ValueSteps`]), or the bound that the proposer computes from the estimate
-//! ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! Owns: an estimate, in steps of work, of the values that reads return, and that commands such as `EXPIRE` and
+//! `APPEND` write again. The bytes of a batch do not show how long these values are. Without the estimate, each of
+//! these commands would count as if its value had the maximum size. A few such commands fill a log entry. So each
+//! pipelined batch with one of them would be alone in its entry, and four of them would use up an fsync. Does not own
+//! the lengths of the values within the batch ([`ValueSteps`]), or the bound that the proposer computes from the
+//! estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
-//! * An estimate never affects a reply. A value that another client replaces by a larger one before the batch is
-//!   applied makes the entry take longer, by at most the budget of a batch.
-//! * A batch causes at most [`MAX_LOOKUPS`] lookups. One that uses more values has no estimate.
+//! * An estimate never affects a reply. Another client may replace a value by a larger one before the batch is applied.
+//!   The log entry then takes longer, by at most the budget of a batch.
+//! * A batch causes at most [`MAX_LOOKUPS`] lookups. A batch that uses more values gets no estimate.
 
 use thalweg_redis::{Read, StoreError, ValueSteps};
 use thalweg_types::{
@@ -20,18 +20,18 @@ use thalweg_types::{
 
 use crate::commands::Commands;
 
-/// Maximum number of lookups for a batch.
+/// Maximum number of lookups for one batch.
 const MAX_LOOKUPS: usize = 256;
 const _: () = assert!(MAX_LOOKUPS as u64 * 2 * READ < SHORT_READ, "values in memory are looked up within a short read");
 
-/// A batch whose commands use values.
+/// Lookups for the values that the commands of a batch use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueLookups<'a>(&'a Commands);
 
 impl<'a> ValueLookups<'a> {
-    /// Returns `None` if the commands of a batch use no values, or more than [`MAX_LOOKUPS`].
+    /// Returns the lookups for a batch; `None` if its commands use no values, or more than [`MAX_LOOKUPS`].
     pub(crate) fn of(commands: &'a Commands) -> Option<Self> {
-        // The arguments of most batches need not be visited.
+        // Most batches have no such command, and their arguments need not be visited.
         if !commands.list().any(|command| ValueUse::of(command.name.as_bytes()).is_some()) {
             return None;
         }
@@ -39,7 +39,7 @@ impl<'a> ValueLookups<'a> {
         commands.each(|command, arguments| {
             lookups += match ValueUse::of(command.name.as_bytes()) {
                 None => 0,
-                // The key and its fields are as many as the arguments after the name.
+                // The number of lookups, for the key and its fields, equals the number of arguments after the name.
                 Some(ValueUse::ReadKeys | ValueUse::ReadFields) => arguments.len() - 1,
                 Some(ValueUse::Rename | ValueUse::Copy | ValueUse::AddToString | ValueUse::AddToField) => 2,
                 Some(_) => 1,
@@ -48,8 +48,8 @@ impl<'a> ValueLookups<'a> {
         (lookups <= MAX_LOOKUPS).then_some(Self(commands))
     }
 
-    /// Returns the maximum steps of the values that the commands use, computed from the values in a view of their
-    /// keyspace. `keeps_history` is true if the keyspace keeps former values.
+    /// Returns the maximum steps for the values that the commands use, computed from the present values in `view`.
+    /// `keeps_history` is true if the keyspace keeps former values of its keys.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.

@@ -1,4 +1,4 @@
-//! The state of a blocking read. The module `blocking` has the commands and wakes their clients.
+//! The state of a blocking read. The module `blocking` has the commands, and continues the reads of waiting clients.
 
 use std::pin::Pin;
 
@@ -9,27 +9,28 @@ use tokio::time::Sleep;
 
 use super::{database::Appended, failure::Failure, waiting::Waiter};
 
-/// A blocking `XREAD` or `XREADGROUP` that waits for entries.
+/// A client's wait for entries, in a blocking `XREAD` or `XREADGROUP`.
 #[derive(Debug)]
 pub(crate) struct Wait {
-    /// The blocked command, which can check whether there is an entry for it.
+    /// The blocked command. It can check if there is an entry for it.
     pub blocked: Blocked,
-    /// Handle that Redis clients ring when they change one of the keys.
+    /// Handle that other Redis clients of this node ring when they change one of the awaited keys.
     pub waiter: Waiter,
-    /// Futures that complete when clients of other protocols append to one of the streams.
+    /// Futures that complete when clients of other protocols append to one of the awaited streams.
     pub others: Vec<Appended>,
-    /// Registration for entries that other nodes have proposed; `None` in a cache.
+    /// Registration for entries that any node has proposed: the apply of such an entry wakes the client. `None` for a
+    /// cache.
     pub _growth: Option<GrowthWaiter>,
-    /// Timer that ends the read after its timeout; `None` if the read waits forever.
+    /// Timer that ends the read after its timeout; `None` if the read has no timeout.
     pub until: Option<Pin<Box<Sleep>>>,
-    /// Timer of the regular check that the consumer group still exists; `None` if the read needs no such check.
+    /// Timer for the regular check that the consumer group still exists; `None` if the read needs no such check.
     pub recheck: Option<Pin<Box<Sleep>>>,
-    /// Look at the keys by the readers, while it is under way.
+    /// Look at the keys by reader threads; `None` if no look is under way.
     pub look: Option<PendingRead<Result<Found, Failure>>>,
-    /// True if a key may have changed since that look began, so another look must follow it.
+    /// True if a key may have changed since the look `look` began. Another look must then follow it.
     pub is_look_outdated: bool,
     /// True if the client wants no reply to the read.
     pub muted: bool,
-    /// Slot of the read under the limit `max_tails` on waiting readers.
+    /// Reservation of a slot under `max_tails`, the limit on waiting readers.
     pub _held: Reservation,
 }

@@ -1,9 +1,9 @@
 //! Notification of key changes for clients blocked in `XREAD` and `XREADGROUP`.
 //!
-//! Owns: the table of awaited keys by hash (a collision wakes a client without a reason, which checks its keys and
-//! waits on). Does not own the permission to wait, nor its duration.
+//! Owns: the table of awaited keys, by hash. If two keys have the same hash, a client can be woken without a reason; it
+//! then checks its keys and waits on. Does not own the permission to wait, nor its duration.
 //!
-//! Invariant: a client that registers before it reads misses no change, because a change is visible before its
+//! Invariant: a client that registers before it reads misses no change, because each change becomes visible before its
 //! notification.
 
 use std::{
@@ -19,8 +19,8 @@ use futures_util::task::AtomicWaker;
 use thalweg_engine::{GrownStreams, GrowthListener, stream_key_hash};
 use thalweg_redis::{Command, command::Keys};
 
-/// Handle that wakes one task. If the bell is rung while the task does not listen, the ring is stored for the
-/// task's next poll.
+/// Handle that wakes one task. If the bell is rung while the task does not wait for it, the ring is kept for the task's
+/// next poll.
 #[derive(Debug, Default)]
 pub(crate) struct Bell {
     rung: AtomicBool,
@@ -41,10 +41,10 @@ impl Bell {
     }
 }
 
-/// Keys that a burst (the commands of a client that are committed together) may have changed.
+/// Keys that a burst may have changed. (A burst is a list of a client's commands that are committed together.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TouchedKeys {
-    /// Any key: the keys are unknown, because no client was waiting when the burst was built.
+    /// Any key may have changed. The keys were not recorded, because no client was waiting when the burst was built.
     #[default]
     Any,
     /// Hashes of the keys that the burst may have changed.
@@ -57,7 +57,7 @@ type WaitedKey = (usize, u64);
 #[derive(Debug, Default)]
 pub(crate) struct WaitingClients {
     bells: Mutex<HashMap<WaitedKey, Vec<Arc<Bell>>>>,
-    /// Number of clients that wait in blocking reads. The number is mostly 0; then writers skip the table.
+    /// Number of clients that wait in blocking reads. It is usually 0, and writers then skip the table.
     count: AtomicUsize,
 }
 
@@ -67,8 +67,8 @@ impl WaitingClients {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Registers a client that waits for changes of some keys of a database. The client is notified of changes from
-    /// now on.
+    /// Registers a client that waits for changes of some keys of a database. From now on, changes of these keys notify
+    /// the client.
     pub(crate) fn register<'k>(self: &Arc<Self>, database: usize, keys: impl Iterator<Item = &'k [u8]>) -> Waiter {
         let keys: Vec<WaitedKey> = keys.map(|key| (database, stream_key_hash(key))).collect();
         let bell = Arc::new(Bell::default());
@@ -86,7 +86,8 @@ impl WaitingClients {
         *touched = if self.count() == 0 { TouchedKeys::Any } else { TouchedKeys::Keys(Vec::new()) };
     }
 
-    /// Records the keys that a command may change, if any client waits in a blocking read.
+    /// Records the keys that a command may change, if any client waits in a blocking read. `is_first` is true for the
+    /// first command of a burst.
     pub(crate) fn touch(&self, touched: &mut TouchedKeys, is_first: bool, command: &Command, arguments: &[&[u8]]) {
         if self.count() == 0 {
             *touched = TouchedKeys::Any;
@@ -97,14 +98,14 @@ impl WaitingClients {
         }
         let TouchedKeys::Keys(keys) = touched else { return };
         if command.keys == Keys::NONE && command.subcommands.is_empty() {
-            // The command changes keys that it does not name, possibly all.
+            // The command also changes keys that are not among its arguments, possibly all keys.
             *touched = TouchedKeys::Any;
         } else if may_end_waits(command, arguments) {
             keys.extend(command.keys_of(arguments).map(stream_key_hash));
         }
     }
 
-    /// Notifies the clients that wait for keys that have changed. The changes must be visible before the call.
+    /// Notifies the clients that wait for changed keys. The changes must be visible before this call.
     pub(crate) fn changed(&self, database: usize, touched: &TouchedKeys) {
         if self.count() == 0 {
             return;
@@ -120,12 +121,12 @@ impl WaitingClients {
     }
 }
 
-/// Notification of the clients that wait for entries of keyspaces and native streams, after the apply of entries that
-/// any client of any node has proposed.
+/// Notifies the clients that wait for entries of keyspaces and native streams. The node calls it when it has applied a
+/// log entry that adds to streams. Any client of any node may have proposed the log entry.
 #[derive(Debug)]
 pub(crate) struct AppliedGrowth {
     pub(crate) waiting: Weak<WaitingClients>,
-    /// Numbers, in the list of databases, of those whose writes go through the log.
+    /// Indexes of the databases whose writes go through the log.
     pub(crate) databases: Vec<usize>,
 }
 
@@ -141,8 +142,8 @@ impl GrowthListener for AppliedGrowth {
     }
 }
 
-/// Returns true if a command can end the wait of blocked readers: it adds an entry, or removes a stream or a group.
-/// As in Redis, setting a group to another id wakes no reader.
+/// Returns true if a command can end the wait of blocked readers. Such a command adds an entry, or removes a stream or
+/// a group. As in Redis, setting the id of a group wakes no reader.
 fn may_end_waits(command: &Command, arguments: &[&[u8]]) -> bool {
     match command.name {
         "xack" | "xautoclaim" | "xclaim" | "xdel" | "xreadgroup" | "xsetid" | "xtrim" => false,
@@ -165,8 +166,7 @@ impl Waiter {
         self.bell.ring();
     }
 
-    /// Returns `Ready` if one of the awaited keys may have changed since the last time that this function returned
-    /// `Ready`.
+    /// Returns `Ready` if one of the awaited keys may have changed since this function last returned `Ready`.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.bell.poll(cx)
     }

@@ -1,4 +1,4 @@
-//! The server: HTTP, the native protocol and RESP over one database.
+//! The server: HTTP, the native protocol and RESP (the Redis protocol) over one database.
 //!
 //! Owns: [`Server`], which binds, serves and stops the protocols together.
 //! Does not own: the protocols ([`http`], [`native`], [`resp`]), the parts that they share ([`config`], [`error`] and

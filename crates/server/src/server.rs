@@ -1,9 +1,10 @@
-//! The composition of the protocols: bind, serve, stop.
+//! Binding, serving and stopping of all protocols of a server.
 //!
-//! Owns: one listener per protocol, the collectors of `/metrics`, and the order of a stop: a member of a cluster hands
-//! leadership over; no new connections, no new requests on open connections; requests in progress may finish within
-//! `drain_timeout`; the remaining ones are cut; consensus stops; the database is closed.
-//! Does not own: connections (each protocol's crate), the runtime (the command creates it), signals, log output.
+//! Owns: one listener per protocol, the collectors of `/metrics`, and the order of a stop. A stop has these steps: a
+//! member of a cluster hands leadership over; the server accepts no new connections and no new requests on open ones;
+//! requests in progress may finish within `drain_timeout`; the server closes the remaining connections; consensus
+//! stops; the database is closed. Does not own: connections (each protocol's crate), the runtime (the command creates
+//! it), signals, log output.
 
 use std::{
     future::Future,
@@ -34,18 +35,18 @@ use thalweg_serving::{
 /// Error of a server that could not start or stop.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address of HTTP could not be bound.
+    /// The server could not bind its HTTP address.
     #[error("cannot listen on {http}: {error}")]
     Bind {
-        /// Address of HTTP.
+        /// HTTP address of the configuration.
         http: SocketAddr,
-        /// Error of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// The native protocol's address could not be bound.
+    /// The server could not bind the address of the native protocol.
     #[error("{0}. Choose another address with `native`, or disable the protocol with native = off.")]
     BindNative(ListenError),
-    /// The default address of the native protocol, the port after HTTP's, could not be bound.
+    /// The server could not bind the default address of the native protocol, which is the port after that of HTTP.
     #[error(
         "{0}. This is the port after HTTP's (native = next). Choose another address with `native`, or disable \
          the protocol with native = off."
@@ -57,7 +58,7 @@ pub enum ServerError {
     /// The native protocol's certificate cannot be used.
     #[error("{0}. Without a certificate, disable TLS and QUIC with native_tls = false and native_quic_sockets = 0.")]
     Certificate(#[from] thalweg_transport::IdentityError),
-    /// The address for Redis clients could not be bound.
+    /// The server could not bind the address for Redis clients.
     #[error(
         "cannot listen on {resp} for Redis clients: {error}. Choose another address with `resp`, or disable the \
          protocol with resp = off."
@@ -65,13 +66,13 @@ pub enum ServerError {
     BindResp {
         /// Address for Redis clients.
         resp: SocketAddr,
-        /// Error of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A database of Redis clients cannot be served.
+    /// A database that the configuration offers to Redis clients cannot be served.
     #[error("{0}. `resp_databases` lists the databases.")]
     RespDatabase(#[from] resp::databases::DatabaseError),
-    /// Threads that serve connections could not be started.
+    /// The server could not start the threads that serve connections.
     #[error("cannot start threads for connections: {0}. `native_threads` and `resp_threads` set their number.")]
     Threads(io::Error),
     /// The values of the configuration do not fit together.
@@ -83,8 +84,8 @@ pub enum ServerError {
 }
 
 impl ServerError {
-    /// Returns the address that could not be bound, and the error of the system; `None` if the server did not start for
-    /// another reason.
+    /// Returns the address that the server could not bind, and the error of the operating system; `None` if the start
+    /// failed for another reason.
     #[must_use]
     pub fn unbound(&self) -> Option<(SocketAddr, &io::Error)> {
         match self {
@@ -126,8 +127,8 @@ impl Classified for ServerError {
     }
 }
 
-/// Longest time for which a stopping leader waits until another node has taken over. The transfer takes one exchange
-/// with a node that has all entries.
+/// Longest time for which a stopping leader waits until another node has taken over. A transfer takes one round trip if
+/// the other node has all entries.
 const HAND_OVER: Duration = Duration::from_secs(2);
 
 /// A server that is bound and not running yet.
@@ -208,7 +209,8 @@ impl Server {
         Ok(Self { listener, address, native, resp, http, stop })
     }
 
-    /// Returns the address of HTTP. If the configured port is 0, this has the port that the system chose.
+    /// Returns the address at which the server listens for HTTP. If the configured port is 0, the address has the port
+    /// that the system chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
@@ -257,8 +259,8 @@ impl Server {
         });
         if let Some(Native { listener, threads, native }) = native {
             native::security::announce(&listener, threads.count(), &app.config);
-            // This task ends with its last connection, so the drain below waits for native connections as for those of
-            // HTTP.
+            // This task ends with its last connection, so the drain below waits for native connections as it does for
+            // HTTP connections.
             connections.spawn(native::listen::serve(native, listener, threads));
         }
         if let Some(Redis { listener, address, threads, resp }) = resp {
@@ -300,7 +302,7 @@ impl Server {
     }
 }
 
-/// Hands leadership over while the server still serves, so that writes continue on another node.
+/// Hands leadership over to another node while this server still serves, so that writes continue there.
 async fn hand_over(app: &App) {
     let Some(cluster) = app.cluster.as_ref().filter(|cluster| cluster.handle.leads()) else { return };
     tracing::info!("handing leadership over");
@@ -331,7 +333,8 @@ async fn bind_resp(app: &Arc<App>, at: SocketAddr, metrics: Arc<resp::metrics::M
     Ok(Redis { listener, address, threads, resp: resp::Resp::new(app, databases, metrics) })
 }
 
-/// Returns the collectors of the node and the protocols, in the order in which `/metrics` shows them after HTTP's.
+/// Returns the metrics collectors of the node and of the protocols. `/metrics` shows them in this order, after the
+/// metrics of HTTP.
 fn collectors(
     app: &App,
     native: &Arc<native::metrics::Metrics>,

@@ -1,9 +1,10 @@
-//! Writing and reading the chunks of a snapshot: compression, checksums, and the chain of chunks.
+//! Writing and reading the chunks of a snapshot: compression, checksums, and the chain that links each chunk to the
+//! previous one.
 //!
 //! Owns: [`Packer`] and [`Link`], which build chunks, and [`ChunkReader`], which checks chunks before their contents
 //! are decoded. Invariants: the chunks of a snapshot are numbered from 0 without gaps, and each contains the checksum
-//! of the previous one. The first chunk is the only one of kind *begin*, the last the only one of kind *end*, and no
-//! bytes follow the last chunk.
+//! of the previous one. Only the first chunk has the kind *begin*, and only the last chunk has the kind *end*. No bytes
+//! follow the last chunk.
 
 use std::io::{self, Read};
 
@@ -22,23 +23,23 @@ use crate::{
     },
 };
 
-/// Compression level for zstd. Higher levels take a multiple of the time and make chunks smaller by a few percent.
+/// Compression level for zstd. Higher levels take several times as long, and make chunks only a few percent smaller.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Base-2 logarithm of the largest window of a zstd frame that is read, in bytes. RFC 8878 recommends to support 8 MiB;
-/// frames that this program writes use 512 KiB.
+/// Base-2 logarithm of the largest window, in bytes, of a zstd frame that the reader accepts. RFC 8878 recommends to
+/// support 8 MiB. Frames that this program writes use 512 KiB.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
-/// Largest ratio of plain to stored bytes that LZ4's block format can reach.
+/// Largest ratio of uncompressed to stored bytes that LZ4's block format can reach.
 const MAX_LZ4_RATIO: usize = 255;
 /// Maximum length in bytes that a reader accepts for the last chunk of a snapshot. Chunks that this version writes are
 /// shorter, because their layout is fixed.
 const MAX_END_BYTES: usize = 4096;
 const _: () = assert!(BEGIN_BYTES < MAX_BEGIN_BYTES && END_BYTES < MAX_END_BYTES);
-/// Number of bytes of contents that are discarded in one step.
+/// Number of bytes of a chunk's contents that are read and discarded at a time.
 const SKIP_BYTES: usize = 256 * 1024;
 const BAD_LENGTH: &str = "it does not decompress to the stated length";
 
-/// Place of the next chunk in a snapshot's sequence of chunks.
+/// Position of the next chunk in the chain of a snapshot's chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Number of the next chunk.
@@ -53,7 +54,7 @@ pub(crate) struct Packer {
     zstd: Option<Compressor<'static>>,
 }
 
-/// Compressed contents of a chunk, with free space for the header before them.
+/// Compressed contents of a chunk. Free space for the header comes before the contents.
 #[derive(Debug)]
 pub(crate) struct Packed {
     compression: Compression,
@@ -67,8 +68,8 @@ impl Packer {
         Ok(Self { compression, zstd })
     }
 
-    /// Compresses the contents of a chunk. Contents that compression does not shorten are stored uncompressed. The
-    /// same contents always give the same chunk.
+    /// Compresses the contents of a chunk. If compression does not make the contents shorter, stores them uncompressed.
+    /// Equal contents always give an equal chunk.
     pub(crate) fn pack(&mut self, plain: &[u8]) -> io::Result<Packed> {
         let too_large = || io::Error::new(io::ErrorKind::InvalidData, "a row or entry is too large for a chunk");
         if plain.len() > MAX_SNAPSHOT_CHUNK_BYTES {
@@ -107,7 +108,7 @@ impl Packer {
 }
 
 impl Link {
-    /// Builds the next chunk of the snapshot: puts the header before its packed contents.
+    /// Builds the next chunk of the snapshot by writing the header before the packed contents.
     pub(crate) fn seal(&mut self, kind: ChunkKind, packed: Packed) -> Bytes {
         let Packed { compression, plain_len, mut out } = packed;
         let Self { number, chain } = *self;
@@ -120,8 +121,8 @@ impl Link {
     }
 }
 
-/// Reads the bytes of the next chunk without checking them; `None` at the end of the bytes. A chunk whose header claims
-/// too many bytes is cut after its header, so that a check of it fails.
+/// Reads the bytes of the next chunk without checking them; `None` at the end of the input. If the header states too
+/// many bytes, the chunk is cut after its header, so that a later check of the chunk fails.
 pub fn read_unchecked(from: &mut impl Read) -> io::Result<Option<Bytes>> {
     let mut chunk = Vec::new();
     if from.by_ref().take(HEADER_BYTES as u64).read_to_end(&mut chunk)? == 0 {
@@ -134,21 +135,22 @@ pub fn read_unchecked(from: &mut impl Read) -> io::Result<Option<Bytes>> {
     Ok(Some(chunk.into()))
 }
 
-/// A chunk of a snapshot whose stored bytes have been verified. Its contents are read from the [`ChunkReader`].
+/// A chunk of a snapshot. Its stored bytes have been verified. The [`ChunkReader`] returns its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) kind: ChunkKind,
     pub(crate) number: u64,
 }
 
-/// Reader of a snapshot that verifies each chunk. Memory: one chunk in stored form, and a window of its contents, which
-/// the caller bounds. A short file may decompress to large contents, so contents are never decompressed in one step.
+/// Reader of a snapshot that verifies each chunk. Memory: one chunk in stored form, and a window of its contents whose
+/// size the caller bounds. A short file may decompress to large contents, so the reader never decompresses the contents
+/// of a chunk all at once.
 pub(crate) struct ChunkReader<R> {
     from: R,
     link: Link,
-    /// Format version of the snapshot: that of its first chunk.
+    /// Format version of the snapshot, as its first chunk states it.
     version: u8,
-    /// Bytes of the complete chunks read so far.
+    /// Total bytes of the complete chunks read so far.
     whole_bytes: u64,
     ended: bool,
     zstd: Option<DCtx<'static>>,
@@ -156,15 +158,15 @@ pub(crate) struct ChunkReader<R> {
     contents: Unread,
 }
 
-/// Position in the contents of the last chunk that was read.
+/// Position up to which the contents of the last chunk were read.
 #[derive(Default)]
 struct Unread {
     compression: Compression,
-    /// Number of bytes of `stored`, or of `plain`, that were consumed.
+    /// Number of bytes of `stored` that were consumed; with LZ4, of `plain`.
     at: usize,
-    /// Number of bytes of the contents that are still to be read, as the header states.
+    /// Number of bytes of the contents that are not read yet. The header states the total.
     left: usize,
-    /// Decompressed contents, only with LZ4, which cannot be decompressed in parts.
+    /// Decompressed contents. Used only with LZ4, which cannot decompress in parts.
     plain: Vec<u8>,
 }
 
@@ -187,13 +189,13 @@ impl<R: Read> ChunkReader<R> {
         self.link.number
     }
 
-    /// True once the last chunk of the snapshot was read.
+    /// Returns true once the last chunk of the snapshot was read.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Returns the next chunk like [`next`](Self::next), but reads it from other bytes, which contain nothing else.
-    /// After an error, the chunk can be read again from the right bytes.
+    /// Returns the next chunk like [`next`](Self::next), but reads it from `from`, which must contain exactly this
+    /// chunk. After an error, the caller can read the chunk again from the right bytes.
     pub(crate) fn next_from(&mut self, from: R) -> Result<Option<Chunk>, SnapshotReadError> {
         self.from = from;
         let before = (self.link, self.version, self.whole_bytes, self.ended);
@@ -205,7 +207,7 @@ impl<R: Read> ChunkReader<R> {
         Ok(chunk)
     }
 
-    /// Checks that no bytes follow the last chunk that was read.
+    /// Checks that no bytes follow the chunk that was read last.
     pub(crate) fn check_nothing_follows(&mut self) -> Result<(), SnapshotReadError> {
         match read_up_to(&mut self.from, &mut [0])? {
             0 => Ok(()),
@@ -213,13 +215,13 @@ impl<R: Read> ChunkReader<R> {
         }
     }
 
-    /// Returns the offset in bytes at which the last complete chunk ends.
+    /// Returns the offset in bytes of the end of the last complete chunk.
     pub(crate) fn whole_bytes(&self) -> u64 {
         self.whole_bytes
     }
 
-    /// Returns the next chunk; `None` after the last chunk, if no bytes follow it. The contents of the previous chunk
-    /// must have been read to their end.
+    /// Returns the next chunk. Returns `None` after the last chunk of the snapshot; bytes after it are an error. The
+    /// contents of the previous chunk must have been read completely.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk>, SnapshotReadError> {
         debug_assert_eq!(self.contents.left, 0, "the previous chunk was read");
         let mut header = [0; HEADER_BYTES];
@@ -230,7 +232,7 @@ impl<R: Read> ChunkReader<R> {
         let (header, encoded) = self.header(&header[..got])?;
         let stored = u64::from(header.stored);
         self.stored.clear();
-        // The buffer grows with the bytes that arrive, not with the length that the header claims.
+        // The buffer grows with the bytes that arrive, and not to the length that the header states.
         self.from.by_ref().take(stored).read_to_end(&mut self.stored)?;
         if self.stored.len() as u64 != stored {
             return Err(self.truncated());
@@ -252,7 +254,7 @@ impl<R: Read> ChunkReader<R> {
         Ok(Some(Chunk { kind: header.kind, number: header.number }))
     }
 
-    /// Checks the header of a chunk before its contents are read, above all the lengths that the header claims.
+    /// Checks the header of a chunk before its contents are read, in particular the lengths that the header states.
     fn header(&self, bytes: &[u8]) -> Result<(ChunkHeader, [u8; HEADER_BYTES]), SnapshotReadError> {
         if self.link.number == 0 && !bytes.is_empty() && (bytes.len() < 4 || bytes[..4] != MAGIC) {
             return Err(SnapshotReadError::NotASnapshot);
@@ -279,7 +281,7 @@ impl<R: Read> ChunkReader<R> {
         Ok((header, *bytes))
     }
 
-    /// Prepares the reading of a chunk's contents.
+    /// Prepares to read a chunk's contents.
     fn begin_contents(&mut self, header: &ChunkHeader) -> Result<(), SnapshotReadError> {
         let left = header.plain as usize;
         let mut plain = std::mem::take(&mut self.contents.plain);
@@ -309,7 +311,8 @@ impl<R: Read> ChunkReader<R> {
         Ok(())
     }
 
-    /// Appends more of the chunk's contents to `out`, at most `most` bytes. Returns true if the contents end there.
+    /// Appends more of the chunk's contents to `out`, at most `most` bytes. Returns true if this was the end of the
+    /// contents.
     pub(crate) fn read(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool, SnapshotReadError> {
         let wanted = self.contents.left.min(most);
         let at = self.contents.at;
@@ -327,13 +330,13 @@ impl<R: Read> ChunkReader<R> {
         Ok(self.contents.left == 0)
     }
 
-    /// Decompresses exactly `wanted` more bytes. At the end of the contents, the frame must end as well, and all stored
-    /// bytes must be consumed.
+    /// Decompresses exactly `wanted` more bytes. At the end of the contents, also checks that the zstd frame ends and
+    /// that all stored bytes are consumed.
     fn read_zstd(&mut self, out: &mut Vec<u8>, wanted: usize) -> Result<(), SnapshotReadError> {
         let zstd = self.zstd.get_or_insert_with(DCtx::create);
         let is_last = wanted == self.contents.left;
         let begin = out.len();
-        // The extra byte reveals contents that are longer than the header states.
+        // One extra byte of space shows if the contents are longer than the header states.
         out.resize(begin + wanted + usize::from(is_last), 0);
         let mut input = InBuffer { src: &self.stored, pos: self.contents.at };
         let mut filled = 0;
@@ -350,7 +353,7 @@ impl<R: Read> ChunkReader<R> {
             match decompressed {
                 Ok(0) => break true,
                 Ok(_) if written > 0 || input.pos > before => {}
-                // The frame is damaged, or the stored bytes end before the frame does.
+                // The frame is damaged, or the stored bytes end before the frame ends.
                 Ok(_) | Err(_) => return Err(self.corrupt_contents()),
             }
         };
@@ -360,13 +363,13 @@ impl<R: Read> ChunkReader<R> {
         if is_sound { Ok(()) } else { Err(self.corrupt_contents()) }
     }
 
-    /// Returns the error for the contents of the last chunk that was read.
+    /// Returns the error for damaged contents of the chunk that was read last.
     fn corrupt_contents(&self) -> SnapshotReadError {
         let chunk = self.link.number.saturating_sub(1);
         SnapshotReadError::Corrupt { chunk, at: self.whole_bytes, what: BAD_LENGTH.to_owned() }
     }
 
-    /// Reads the rest of the chunk's contents and discards it, to check that they decompress.
+    /// Reads and discards the rest of the chunk's contents, to check that they can be decompressed.
     pub(crate) fn skip(&mut self) -> Result<(), SnapshotReadError> {
         let mut scratch = Vec::new();
         while !self.read(&mut scratch, SKIP_BYTES)? {
@@ -434,7 +437,7 @@ mod tests {
         while let Some(chunk) = reader.next()? {
             assert_eq!(chunk.number, all.len() as u64);
             let mut plain = Vec::new();
-            // A step that divides no chunk evenly.
+            // A number of bytes that does not divide the length of any chunk evenly.
             while !reader.read(&mut plain, 37)? {}
             all.push(plain);
         }

@@ -28,7 +28,7 @@ pub enum SnapshotError {
         /// LSN up to which this node has applied the log.
         applied: Lsn,
     },
-    /// The member has stopped serving, because its state may differ from that of the other members.
+    /// The member has stopped serving, because its state may differ from the states of the other members.
     #[error("this node has stopped serving: {reason}; take the snapshot of another member")]
     StoppedServing {
         /// Reason why the node has stopped serving.
@@ -40,7 +40,7 @@ pub enum SnapshotError {
         /// Number of snapshots in progress.
         open: usize,
     },
-    /// The disk ran full, and log segments that the snapshot needed were freed.
+    /// The disk ran full, so log segments that the snapshot still needed were freed.
     #[error(
         "the disk is full, and log that the snapshot needed was freed for new writes: make room, then take the snapshot again"
     )]
@@ -73,8 +73,8 @@ pub enum SnapshotError {
 }
 
 impl SnapshotError {
-    /// Returns true if the state, or a value that it contains, is damaged on disk. Every other snapshot of this node
-    /// will fail in the same way. An error of the operating system does not count, because it may pass.
+    /// Returns true if the state, or a value in it, is damaged on disk. All further snapshots of this node will then
+    /// fail in the same way. Returns false for an error of the operating system, because it may pass.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -137,12 +137,12 @@ pub enum SnapshotReadError {
         /// Format version that this program reads.
         supported: u8,
     },
-    /// The bytes end before the snapshot does.
+    /// The bytes end before the end of the snapshot.
     #[error("it is truncated after {chunks} whole chunks ({bytes} bytes)")]
     Truncated {
-        /// Number of chunks that are complete.
+        /// Number of complete chunks.
         chunks: u64,
-        /// Bytes of the chunks that are complete.
+        /// Total bytes of the complete chunks.
         bytes: u64,
     },
     /// The bytes of the snapshot are damaged.

@@ -1,18 +1,18 @@
-//! Writing the file of a snapshot in a way that does not delay the fsyncs of other writers.
+//! Writing a snapshot to a file without delaying the fsyncs of other writers.
 //!
-//! Owns: [`SnapshotFile`]: the time at which written bytes reach the disk, and the way (direct or through the page
-//! cache). Does not own: the file's name or its contents.
+//! Owns: [`SnapshotFile`], the time at which written bytes reach the disk, and the way in which they reach it (directly
+//! or through the page cache). Does not own: the file's name or its contents.
 //!
-//! A large file that reaches the disk in one fsync delays all other fsyncs until the disk has taken the file: 130 to
-//! 155 ms with 400 MB on the test machine, where a put otherwise waits 0.17 ms. The file is therefore written in
-//! pieces that bypass the page cache. While such pieces were written at 650 MB/s, a log's fsyncs had a p99 of 0.4 ms
-//! in every run. While pieces were written at 170 MB/s through the cache, each followed by a write-out, the p99 was 3
-//! to 20 ms. After each piece the writer rests for as long as the piece took, which leaves the disk to others. Chunks
-//! that arrive more slowly never wait. If the file system has no direct writes, the pieces go through the cache and
-//! are written out from it.
+//! If a large file reaches the disk in one fsync, all other fsyncs wait until the disk has taken the whole file. On the
+//! test machine, 400 MB delayed them by 130 to 155 ms, where a put otherwise waits 0.17 ms. So the file is written in
+//! pieces that bypass the page cache. While such pieces were written at 650 MB/s, the log's fsyncs had a p99 of 0.4 ms
+//! in every run. For comparison: while pieces were written through the cache at 170 MB/s, each followed by a write-out,
+//! the p99 was 3 to 20 ms. After each piece the writer rests for as long as the piece took, so that the disk is free
+//! for others. If chunks arrive more slowly than this, the writer never waits. On a file system without direct writes,
+//! the pieces go through the cache, and each is then written out.
 //!
-//! Invariant: the bytes in `piece` begin at offset `at`, a multiple of [`DIRECT_BLOCK_BYTES`]; all bytes before that
-//! are in the file.
+//! Invariant: the bytes in `piece` begin at the file offset `at`, which is a multiple of [`DIRECT_BLOCK_BYTES`]. All
+//! bytes before this offset are in the file.
 
 use std::{
     fs::File,
@@ -26,39 +26,38 @@ use thalweg_disk::{DIRECT_BLOCK_BYTES, set_direct, write_out};
 
 /// Number of bytes that are written to the file at a time.
 const PIECE_BYTES: usize = 128 * 1024;
-/// Longest rest after writing a piece. If a piece takes long because the disk must seek, an equally long rest would
-/// only halve the speed.
+/// Longest rest after a piece was written. A piece can take long because the disk must seek. An equally long rest would
+/// then only halve the speed.
 const MAX_REST: Duration = Duration::from_millis(5);
 
-/// A file for a snapshot's chunks. It is written in pieces with rests in between, which leave the disk to other
-/// writers.
+/// A file for a snapshot's chunks. It is written in pieces. The rests between them leave the disk to other writers.
 #[derive(Debug)]
 pub struct SnapshotFile {
     file: File,
     piece: Piece,
     at: u64,
     mode: Mode,
-    /// Time before which the next piece is not written; `None` before the first piece.
+    /// Earliest time at which the next piece may be written; `None` before the first piece.
     rests_until: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Writes go through the page cache now. The next whole piece switches to direct writes.
+    /// Writes go through the page cache for now. The next complete piece switches to direct writes.
     Cached,
     Direct,
-    /// Writes go through the page cache from now on, because the file system has no direct writes.
+    /// All further writes go through the page cache, because the file system does not support direct writes.
     CachedForGood,
 }
 
 impl SnapshotFile {
-    /// Creates a writer that begins at the start of the file.
+    /// Creates a writer that begins at the start of `file`.
     #[must_use]
     pub fn new(file: File) -> Self {
         Self { file, piece: Piece::new(), at: 0, mode: Mode::Cached, rests_until: None }
     }
 
-    /// Returns the file for reading. Its contents include all bytes written so far.
+    /// Returns the file for reading. The file then contains all bytes written so far.
     pub fn file(&mut self) -> io::Result<&File> {
         self.settle()?;
         Ok(&self.file)
@@ -79,8 +78,8 @@ impl SnapshotFile {
         self.file.sync_all()
     }
 
-    /// Writes the incomplete piece through the page cache. The piece stays in memory, because more bytes may follow in
-    /// it.
+    /// Writes the incomplete piece through the page cache. Keeps the piece in memory, because more bytes may be added
+    /// to it.
     fn settle(&mut self) -> io::Result<()> {
         if self.mode == Mode::Direct {
             set_direct(&self.file, false)?;
@@ -134,11 +133,11 @@ impl Write for SnapshotFile {
     }
 }
 
-/// Buffer for one piece of the file, aligned as direct writes require.
+/// Buffer for one piece of the file. It has the alignment that direct writes require.
 #[derive(Debug)]
 struct Piece {
     memory: Vec<u8>,
-    /// Offset in `memory` at which the aligned buffer begins.
+    /// Offset in `memory` at which the aligned part begins.
     begin: usize,
     filled: usize,
 }
@@ -167,7 +166,7 @@ impl Piece {
         taken
     }
 
-    /// Sets the number of filled bytes in the buffer, and returns these bytes, which the caller overwrites.
+    /// Sets the number of filled bytes in the buffer, and returns these bytes for the caller to overwrite.
     fn refill(&mut self, bytes: usize) -> &mut [u8] {
         self.filled = bytes;
         &mut self.memory[self.begin..self.begin + bytes]
@@ -192,8 +191,8 @@ mod tests {
         read
     }
 
-    /// Creates a file in a directory where direct writes probably work: the system's temporary directory may be in
-    /// memory.
+    /// Creates a file in a directory where direct writes probably work. The system's temporary directory may be in
+    /// memory, where they do not.
     fn file_beside_the_build() -> File {
         tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).or_else(|_| tempfile::tempfile()).unwrap()
     }

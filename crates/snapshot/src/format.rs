@@ -32,7 +32,7 @@ use thalweg_types::{
 
 pub(crate) const MAGIC: [u8; 4] = *b"TWSN";
 pub(crate) const VERSION: u8 = 3;
-/// Oldest version that is read. Snapshots of version 2 have no membership.
+/// Oldest format version that can be read. Snapshots of version 2 have no membership.
 pub(crate) const OLDEST_VERSION: u8 = 2;
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const BEGIN_BYTES: usize = 1 + 8 + 8 + 48 + 24;
@@ -43,20 +43,21 @@ const _: () = assert!(BEGIN_BYTES == 89);
 /// Maximum length of the first chunk's contents. The largest membership has 1024 members with long names and addresses.
 pub(crate) const MAX_BEGIN_BYTES: usize = 2 << 20;
 
-/// Exclusive bound of the LSNs, terms, indexes, revisions and times in a snapshot: half of that in the log, so that a
-/// restored node can count on. Higher numbers could wrap, and are only in forged snapshots.
+/// Exclusive upper bound of the LSNs, terms, indexes, revisions and times in a snapshot. It is half of the bound in the
+/// log, so that a restored node has numbers left to count on. Higher numbers, which could wrap, occur only in forged
+/// snapshots.
 const MAX_NUMBER: u64 = thalweg_log::format::MAX_NUMBER / 2;
 
 const _: () = assert!(MAX_NUMBER == 1 << 61);
 
-/// Length of the header of an entry.
+/// Length of an entry's header in bytes.
 const ENTRY_HEADER_BYTES: usize = 37;
-/// Maximum length of an entry's payload: an entry gathers commands until it has this many bytes, and the last command
-/// may be one of maximum length.
+/// Maximum length of an entry's payload in bytes. An entry gathers commands until it has [`MAX_ENTRY_BYTES`], and the
+/// last command may have the maximum length of a command.
 const MAX_ENTRY_PAYLOAD_BYTES: usize = MAX_COMMAND_BYTES + MAX_ENTRY_BYTES;
-/// Maximum length of a row's value: a user's value, and the fields that the state puts before it.
+/// Maximum length of a row's value in bytes: the longest value of a user, and the fields that the state puts before it.
 const MAX_ROW_VALUE_BYTES: usize = MAX_VALUE_BYTES + MAX_POINTING_ROW_BYTES;
-/// Maximum length of the value of a row that points into the log.
+/// Maximum length in bytes of a row's value that contains a pointer into the log.
 const MAX_POINTING_ROW_BYTES: usize = 64 * 1024;
 
 /// Compression of a snapshot's chunks.
@@ -64,7 +65,7 @@ const MAX_POINTING_ROW_BYTES: usize = 64 * 1024;
 pub enum Compression {
     /// The contents of chunks are stored uncompressed.
     None,
-    /// LZ4: fast, but saves only about half as much as zstd.
+    /// LZ4: fast, but saves only about half as many bytes as zstd.
     Lz4,
     /// The contents are compressed with zstd at level 1.
     #[default]
@@ -72,10 +73,10 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// All kinds of compression that a snapshot can have.
+    /// All kinds of compression, from which a snapshot has one.
     pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
 
-    /// Returns the name of the compression in requests and on the command line.
+    /// Returns the name of the compression that requests and the command line use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -85,7 +86,7 @@ impl Compression {
         }
     }
 
-    /// Returns the compression with this name; `None` if there is none.
+    /// Returns the compression with this name; `None` if no compression has this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|compression| compression.name() == name)
@@ -101,7 +102,7 @@ impl Compression {
 pub enum PartKind {
     /// A full snapshot, with all rows of the state.
     Full,
-    /// An increment, with the entries of the log from an LSN on.
+    /// An increment, with all log entries from an LSN on.
     Increment,
 }
 
@@ -121,13 +122,15 @@ pub struct EntryId {
 pub struct SnapshotInfo {
     /// Kind of the snapshot: full, or an increment.
     pub kind: PartKind,
-    /// Id of the node from which the snapshot was taken. Snapshots of different nodes cannot be combined.
+    /// Id of the node that took the snapshot. Snapshots of different nodes cannot be combined.
     pub node: NodeId,
     /// LSN at which an increment begins; 0 for a full snapshot.
     pub since: Lsn,
-    /// Position of the state after this snapshot is restored. Its LSN is the start of the next increment.
+    /// Position of the state when this snapshot has been restored. The next increment begins at the LSN of this
+    /// position.
     pub applied: Applied,
-    /// Last entry before the start of an increment, if the log still had this entry; otherwise all fields are 0.
+    /// Last entry before the start of an increment, if the log still had it. Otherwise, and in a full snapshot, all
+    /// fields are 0.
     pub before: EntryId,
 }
 
@@ -186,8 +189,8 @@ impl SnapshotInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begin {
     pub(crate) info: SnapshotInfo,
-    /// Membership of the space as of the snapshot, and the entry that contained it. `None` in an increment, and in a
-    /// snapshot of version 2.
+    /// Membership of the space at the time of the snapshot, and the entry that contained it. `None` in an increment,
+    /// and in a snapshot of version 2.
     pub(crate) membership: Option<AppliedMembership>,
 }
 
@@ -197,7 +200,7 @@ impl Begin {
         if let Some(AppliedMembership { id, payload, removed }) = &self.membership {
             out.extend_from_slice(&id.term.0.to_le_bytes());
             out.extend_from_slice(&id.index.0.to_le_bytes());
-            // A space has fewer members in its life than fit into the number: each one is a change that people make.
+            // The number of removed members fits into 32 bits, because each removal is a change that a person makes.
             out.extend_from_slice(&(removed.len() as u32).to_le_bytes());
             removed.iter().for_each(|node| out.extend_from_slice(&node.0.to_le_bytes()));
             out.extend_from_slice(payload);
@@ -237,7 +240,8 @@ pub struct Totals {
     pub rows: u64,
     /// Bytes of the keys and values of all rows.
     pub row_bytes: u64,
-    /// Bytes that were in the log and that rows point to (large values, batches of streams).
+    /// Bytes that rows point to in the log (large values, batches of streams), and that the snapshot carries with the
+    /// rows.
     pub carried_bytes: u64,
     /// Number of log entries in the snapshot.
     pub entries: u64,
@@ -268,7 +272,7 @@ impl Totals {
         self.row_bytes + self.carried_bytes + self.entry_bytes
     }
 
-    /// Adds a row or an entry.
+    /// Adds a row or an entry to the numbers.
     pub fn add(&mut self, item: &Item<'_>) {
         match item {
             Item::Row { key, value, bytes } => {
@@ -318,7 +322,8 @@ impl ChunkHeader {
         out
     }
 
-    /// Decodes the header of a chunk. The caller has checked its magic number and version.
+    /// Decodes the header of a chunk; `None` if it is malformed. The caller has checked the magic number and the
+    /// version before.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let kind = match bytes[5] {
@@ -353,8 +358,8 @@ impl ChunkHeader {
 pub enum EntryKind {
     /// The entry contains commands, which the restore applies.
     Commands,
-    /// The entry changes no data: it is a membership of a space that the restored node does not belong to, or a
-    /// leader's first entry.
+    /// The entry changes no data. It is the first entry of a leader, or a membership of a space to which the restored
+    /// node does not belong.
     Blank,
 }
 
@@ -374,16 +379,16 @@ pub struct EntryItem<'a> {
 /// One item in the contents of a chunk: a row or a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Item<'a> {
-    /// A row of the state, and the bytes in the log that the row points to, if it does.
+    /// A row of the state. If the row points into the log, the item also has the bytes there.
     Row {
         /// Key of the row.
         key: &'a [u8],
-        /// Value of the row. If it is a pointer into the log, the position is left out.
+        /// Value of the row. If the value contains a pointer into the log, the position in the pointer is left out.
         value: &'a [u8],
-        /// Bytes that the row points to.
+        /// Bytes that the row points to in the log; `None` if it contains no pointer.
         bytes: Option<&'a [u8]>,
     },
-    /// A log entry; only in increments (snapshots of the changes since an earlier one).
+    /// A log entry. Occurs only in increments (snapshots of the changes since an earlier snapshot).
     Entry(EntryItem<'a>),
 }
 
@@ -416,7 +421,7 @@ impl<'a> Item<'a> {
     }
 
     /// Returns the length in bytes of the item at the beginning of `bytes`, as its header states; `None` if `bytes`
-    /// ends before its header does. An error if the item is larger than a snapshot's items can be.
+    /// ends within the header. Returns an error if the stated length is larger than an item of a snapshot can be.
     pub(crate) fn size(kind: ChunkKind, bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let u32_at = |at: usize| {
             let field = bytes.get(at..)?.first_chunk::<4>()?;
@@ -435,7 +440,7 @@ impl<'a> Item<'a> {
                 (Some(key), Some(value), Some(bytes)) => Ok(Some(11 + key + value + bytes)),
                 _ => Ok(None),
             },
-            // The decoder rejects other kinds of rows by their first byte.
+            // Rows of other kinds have another first byte, and the decoder rejects them.
             (ChunkKind::Rows, Some(_)) => match (u16_at(1), u32_at(3)) {
                 (_, Some(value)) if value > MAX_ROW_VALUE_BYTES => Err(too_large),
                 (Some(key), Some(value)) => Ok(Some(7 + key + value)),
@@ -546,7 +551,7 @@ mod tests {
             for cut in 0..out.len() {
                 assert!(decode(&out[..cut]).is_err(), "{item:?} cut to {cut}");
             }
-            // End the borrow of `out` by the decoded item.
+            // The block ends the borrow of `out` by the decoded item.
             assert!(decode(&out).is_ok());
         }
         let full = SnapshotInfo { kind: PartKind::Full, ..info };
@@ -571,14 +576,15 @@ mod tests {
         assert_eq!(Totals::decode(&[0; 41]), None);
     }
 
-    /// The term after the highest one would be 0, and the LSN after the highest one would not be read again.
+    /// The highest term has no valid successor: it would wrap to 0. The highest LSN has none either: the node could not
+    /// read the log after it.
     #[test]
     fn numbers_that_could_wrap_are_refused() {
-        // The node's id and the running hash are no numbers to count with.
+        // The node's id and the running hash are not counted up, so they may have any value.
         let of_begin = [1_usize, 2, 3, 4, 5, 6, 8, 9, 10].map(|field| (field, 1 + field * 8));
         let any = |number: u64| {
             let mut begin = vec![2];
-            // In an increment that begins at LSN 0.
+            // The fields of an increment that begins at LSN 0.
             [u64::MAX, 0, number, 0, 0, 0, 0, u64::MAX, 0, 0, 0].iter().for_each(|n| begin.extend(n.to_le_bytes()));
             begin
         };

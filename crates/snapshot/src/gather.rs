@@ -1,4 +1,4 @@
-//! Gathering the rows or entries of which a snapshot's chunks consist.
+//! Gathering the rows or log entries for the chunks of a snapshot.
 //!
 //! Owns: [`Source`], the origin of rows and entries, and [`Gatherer`], which reads them. Does not own: the thread on
 //! which a gatherer runs, or the processing of the gathered bytes (see `pipeline`).
@@ -25,9 +25,9 @@ use crate::{
     stop::Stop,
 };
 
-/// Number of log records, before the start of an increment, that are searched for the last entry before this start.
+/// Number of LSNs before the start of an increment in which the last entry before this start is searched.
 const LOOK_BACK: u64 = 64;
-/// Bytes reserved in a chunk's buffer for the last row, which may exceed the size of a chunk.
+/// Bytes reserved in a chunk's buffer for its last row. This row may extend beyond the intended size of a chunk.
 const SLACK_BYTES: usize = 64 * 1024;
 
 /// Position that a snapshot has reached in its source, and the totals up to this position.
@@ -36,8 +36,8 @@ pub(crate) enum Cursor {
     Begin,
     /// The snapshot continues with the rows after this key; `None` for the first row.
     Rows(Option<Vec<u8>>, Totals),
-    /// The snapshot continues with the log entries from this LSN on, after the entry with this index. The index is
-    /// unknown before the first entry if the log no longer has the one before it.
+    /// The snapshot continues with the log entries from this LSN on. The index is that of the entry before. It is
+    /// unknown (`None`) before the first entry if the log no longer has the entry before it.
     Entries(Lsn, Option<Index>, Totals),
     End(Totals),
     Done(Totals),
@@ -59,7 +59,7 @@ pub(crate) enum Source {
         view: Arc<dyn View>,
         log: Log,
     },
-    /// The log entries from `since` up to but excluding `end`, without entries that a truncation has undone.
+    /// The log entries from `since` up to but excluding `end`. Entries that a truncation has undone are left out.
     Log {
         log: Log,
         valid: Valid,
@@ -73,8 +73,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Creates a source of the present state, with the description of its snapshot. From before this call until the
-    /// source is no longer used, no log segment may be freed.
+    /// Creates a source of the present state, and the description of its snapshot. No log segment may be freed from
+    /// before this call until the source is dropped.
     pub(crate) fn of_state(node: NodeId, log: &Log, backend: &dyn Backend) -> Result<(Self, Begin), SnapshotError> {
         let view = backend.view();
         let info = SnapshotInfo {
@@ -88,12 +88,12 @@ impl Source {
         Ok((Self::State { view, log: log.clone() }, Begin { info, membership }))
     }
 
-    /// Creates a source of the changes since an LSN, up to the applied position of the state. The same holds for log
-    /// segments as for [`of_state`](Self::of_state).
+    /// Creates a source of the changes since an LSN, up to the applied position of the state. No log segment may be
+    /// freed from before this call until the source is dropped.
     ///
     /// # Errors
-    /// [`SnapshotError::Compacted`] if the log no longer begins before the LSN, or if the node has taken its state from
-    /// another node since then.
+    /// [`SnapshotError::Compacted`] if the log no longer has the entries from this LSN on, or if the node has since
+    /// taken its state from another node.
     pub(crate) fn of_log(
         node: NodeId,
         log: &Log,
@@ -132,11 +132,12 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// Returns the last entry before the start of an increment up to `applied`; all fields are 0 if the log no longer has
-/// it. The flag is false if the log has an entry before the start, and the increment does not follow that one.
+/// Returns the last entry before the start of an increment that ends at `applied`; all fields are 0 if the log no
+/// longer has this entry. The flag is false if the log has an entry before the start that the increment does not
+/// continue.
 ///
-/// After an install the log may end with entries that the new state does not follow. They are not returned: the first
-/// entry of the increment does not follow them.
+/// If the node has installed a state from another node, the log may end with entries that do not belong to the history
+/// of this state. They are not returned, because the first entry of the increment does not continue them.
 fn last_entry_before(
     log: &Log,
     valid: &Valid,
@@ -161,33 +162,34 @@ fn last_entry_before(
         }
         last = EntryId { term: record.term, index: record.index, time: record.time };
     }
-    // The increment has no entries.
+    // If the increment has no entries, it must end at the last entry.
     let follows = last.index == Index::ZERO || last.index == applied.index;
     Ok((EntryId { term: applied.term, index: applied.index, time: applied.time }, follows))
 }
 
-/// Checks an increment that does not follow the last entry before its start, because the node has taken its state from
-/// another node. The increment must begin after that: otherwise it lacks the changes that came with the state.
+/// Checks an increment that does not continue the last entry before its start. This happens if the node has taken its
+/// state from another node. The increment must begin after that install. Otherwise it would lack the changes that came
+/// with the installed state.
 fn check_begins_after_install(machine: &Machine, since: Lsn, applied: &Applied) -> Result<(), SnapshotError> {
-    // The install has left a mark, and the first one that is not below the history floor is not before it.
+    // The install has left a mark. The first mark at or above the history floor is this one or a later one.
     let oldest = machine.history_begin(Lsn::ZERO)?.map_or(applied.lsn, |mark| mark.lsn);
     if since < oldest { Err(SnapshotError::Compacted { since, oldest }) } else { Ok(()) }
 }
 
-/// Uncompressed contents of a chunk, and the snapshot's position after this chunk.
+/// Uncompressed contents of a chunk, and the position of the snapshot after this chunk.
 pub(crate) struct GatheredChunk {
     pub(crate) kind: ChunkKind,
     pub(crate) plain: Vec<u8>,
     pub(crate) after: Cursor,
 }
 
-/// Reader of a snapshot's source that returns the contents of one chunk at a time.
+/// Reads a snapshot's source, and returns the contents of one chunk at a time.
 pub(crate) struct Gatherer {
     source: Source,
     next: Cursor,
     records: Option<Records>,
     chunk_bytes: usize,
-    /// Ends a chunk that is being gathered with an error.
+    /// Signal that makes the gathering of a chunk end with an error.
     stop: Arc<Stop>,
 }
 
@@ -207,7 +209,7 @@ impl Gatherer {
         Ok(Self { source, next, records, chunk_bytes, stop })
     }
 
-    /// Returns the log of the database, to which other threads write concurrently.
+    /// Returns the database's log. Other threads write to this log concurrently.
     pub(crate) fn log(&self) -> &Log {
         match &self.source {
             Source::State { log, .. } | Source::Log { log, .. } => log,
@@ -242,7 +244,8 @@ impl Gatherer {
     }
 }
 
-/// Appends the rows after a key to the chunk's contents until the chunk is full. Returns the snapshot's new position.
+/// Appends the rows after the key `after` to the chunk's contents until the chunk is full. Returns the snapshot's new
+/// position.
 fn rows(
     view: &dyn View,
     log: &Log,
@@ -298,10 +301,10 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
     Ok(())
 }
 
-/// Log entries of an increment that are still to be gathered.
+/// Range of an increment's log entries that are still to be gathered.
 struct EntryRange<'a> {
     valid: &'a Valid,
-    /// Start of the increment.
+    /// LSN at which the increment begins.
     since: Lsn,
     from: Lsn,
     end: Lsn,
@@ -310,10 +313,11 @@ struct EntryRange<'a> {
 }
 
 /// Appends the valid log entries of a range to the chunk's contents, until the chunk is full or no entry is left.
-/// Returns the snapshot's new position. `before` is the index of the last entry before the range, if it is known.
+/// Returns the snapshot's new position. `before` is the index of the last entry before the range; `None` if it is
+/// unknown.
 ///
-/// The indexes must follow each other. After the install of a snapshot they do not: the log lacks the entries that the
-/// new state contains, so no increment can cover them.
+/// Fails if the indexes of the entries are not consecutive. This is the case after the install of a snapshot: the log
+/// lacks entries that the new state contains, so no increment can cover them.
 fn entries(
     records: &mut Records,
     range: &EntryRange<'_>,

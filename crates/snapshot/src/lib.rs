@@ -1,9 +1,9 @@
-//! Snapshots: all of a state, or all changes since an LSN, as bytes from which a new directory can be created.
+//! Snapshots: the whole state, or all changes since an LSN, as bytes from which a new data directory can be created.
 //!
-//! Owns: the bytes of a snapshot (`format`, `chunk`; see `docs/formats/snapshot.md`); taking one from a log and a state
-//! ([`Origin`]); reading and checking one ([`verify`], [`survey`], [`Contents`]); loading the rows of one into an empty
-//! state ([`Loader`]); and files that hold one ([`SnapshotFile`]). Does not own: data directories, and the opening,
-//! restoring and switching of states, which the engine does; directories of backups; sockets.
+//! Owns: the bytes of a snapshot (`format`, `chunk`; see `docs/formats/snapshot.md`); taking a snapshot from a log and
+//! a state ([`Origin`]); reading and checking it ([`verify`], [`survey`], [`Contents`]); loading its rows into an empty
+//! state ([`Loader`]); and writing it to a file ([`SnapshotFile`]). Does not own: data directories; opening, restoring
+//! and switching states, which the engine does; directories of backups; sockets.
 //!
 //! ```text
 //! full       begin | rows of one view, in order, with the bytes that they point at ... | end
@@ -18,10 +18,10 @@
 //! - No byte of a chunk is decoded before the checksum of the whole chunk has been checked, and no contents of a few
 //!   stored bytes fill the reader's memory (`chunk`, `read`).
 //!
-//! There is deliberately no asynchronous interface. Each chunk is a megabyte that is read from disk and compressed,
-//! and beginning a snapshot waits for an fsync, so a future would only move blocking work to a blocking thread. A
-//! [`Snapshot`] may move between threads. In an async runtime, begin the snapshot and request its chunks on threads
-//! for blocking work (`spawn_blocking`), as the server does.
+//! There is deliberately no asynchronous interface. Each chunk is up to a megabyte that must be read from disk and
+//! compressed, and beginning a snapshot waits for an fsync. A future would only move this blocking work to a thread for
+//! blocking work. A [`Snapshot`] may move between threads. In an async runtime, begin the snapshot and request its
+//! chunks on threads for blocking work (`spawn_blocking`), as the server does.
 
 mod chunk;
 mod error;

@@ -1,10 +1,10 @@
-//! Loading the rows of a full snapshot into an empty state, and the bytes that rows point to into a log.
+//! Loading the rows of a full snapshot into an empty state. Bytes that rows point to are appended to a log.
 //!
-//! Owns: [`Loader`], which restores and installs of the engine share. Does not own: the check of the snapshot's
-//! contents (`read`), or the rows that belong to the new node.
+//! Owns: [`Loader`], which the engine uses for restores and installs. Does not own: the check of the snapshot's
+//! contents (`read`), or rows that describe the new node itself.
 //!
-//! Memory: one batch of rows, in addition to the memtables of the backend. Invariant: the state claims no position
-//! before [`Loader::finish`], so a state that was loaded half-way is recognised.
+//! Memory: one batch of rows, in addition to the memtables of the backend. Invariant: the state has no valid position
+//! before [`Loader::finish`], so a partly loaded state can be recognised.
 
 use std::{io::IoSlice, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::format::Item;
 /// Maximum number of rows that are written to the backend in one batch.
 const BATCH_ROWS: usize = 10_000;
 const BATCH_BYTES: usize = 1 << 20;
-/// Size of memtables and cache that suffices for loading a snapshot of any length.
+/// Bytes of memory for memtables and cache that suffice to load a snapshot of any length.
 pub const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 
 /// Error while rows are loaded.
@@ -55,21 +55,21 @@ impl From<AppendError> for LoadError {
 pub struct Loader {
     log: Log,
     backend: Arc<dyn Backend>,
-    /// Space time of the records with the bytes of rows.
+    /// Space time of the log records that hold the bytes of rows.
     time: SpaceTime,
     batch: WriteBatch,
     batches: u64,
     placed: RelocatedBytes,
     payload: Vec<u8>,
-    /// Size in bytes of a batch from which the batch is persisted immediately instead of waiting in a memtable. A batch
-    /// of usual rows has about [`BATCH_BYTES`]; only larger rows reach a higher limit. For a backup that is far shorter
-    /// than its contents, the limit is so low that batches of usual rows reach it, too.
+    /// Size in bytes at which a batch is persisted immediately instead of waiting in a memtable. With large memtables,
+    /// a batch of ordinary rows, which has about [`BATCH_BYTES`], does not reach this size; only larger rows do. With
+    /// small memtables, as for a backup that is far shorter than its contents, ordinary batches reach it too.
     flush_bytes: usize,
 }
 
 impl Loader {
-    /// Creates a loader into an empty backend, whose memtables have `memtable_bytes` bytes. Records in the log get the
-    /// time `time`.
+    /// Creates a loader into an empty backend. `memtable_bytes` is the size of its memtables in bytes. `time` is the
+    /// space time of the records that the loader appends to the log.
     #[must_use]
     pub fn new(log: Log, backend: Arc<dyn Backend>, time: SpaceTime, memtable_bytes: usize) -> Self {
         let (batch, placed) = (WriteBatch::new(), RelocatedBytes::default());
@@ -78,7 +78,8 @@ impl Loader {
         Self { log, backend, time, batch, batches: 0, placed, payload: Vec::new(), flush_bytes }
     }
 
-    /// Loads a row, and appends the bytes that it points to to the log. Does nothing with a log entry.
+    /// Loads a row. If the row points to bytes in the log, appends these bytes to the new log. Does nothing with a log
+    /// entry.
     pub fn load(&mut self, item: &Item<'_>) -> Result<(), LoadError> {
         let Item::Row { key, value, bytes } = *item else { return Ok(()) };
         match (portable::sort(key, value)?, bytes) {
@@ -96,8 +97,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Appends the log bytes of a row (those to which its pointer refers) to the log, as a move record. This record
-    /// names the owner of the bytes, so the mover later finds the owner before it frees the segment.
+    /// Appends the bytes that a row points to to the log, as a move record. The record names the row that owns the
+    /// bytes. So the mover finds the owner later, before it frees the segment.
     fn append_bytes(&mut self, pointing: &PointerRow<'_>, bytes: &[u8]) -> Result<LogPosition, LoadError> {
         self.payload.clear();
         Move::encode(&mut self.payload, &portable::without_position(&pointing.blob), &pointing.owner.target(), bytes);
@@ -116,11 +117,11 @@ impl Loader {
 
     fn apply(&mut self) -> Result<(), LoadError> {
         self.batches += 1;
-        // Backends distinguish states by this position. It claims nothing before all rows are there.
+        // Backends distinguish states by this position. Its LSN is 0, because not all rows are loaded yet.
         let unfinished = Applied { index: Index(self.batches), ..Applied::default() };
         self.backend.apply(&self.batch, unfinished)?;
         if self.batch.byte_len() >= self.flush_bytes {
-            // Freed before the flush, which copies the rows once more.
+            // The batch is freed first, because the flush copies its rows once more.
             self.batch = WriteBatch::new();
             self.backend.flush()?;
         }
@@ -128,7 +129,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Applies the last rows, with the counts of live bytes and the rows that `add` adds, at the position `applied`.
+    /// Applies the remaining rows, the counts of live bytes, and the rows that `add` adds, at the position `applied`.
+    /// The state is complete afterwards.
     pub fn finish(mut self, applied: Applied, add: impl FnOnce(&mut WriteBatch)) -> Result<(), LoadError> {
         self.placed.write(&mut self.batch);
         add(&mut self.batch);

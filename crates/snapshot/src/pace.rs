@@ -1,15 +1,15 @@
-//! Pace at which a snapshot reads while clients write.
+//! Pace at which a snapshot is read while clients write.
 //!
-//! Owns: [`Pacer`], which determines how long a snapshot rests after a chunk. Does not own: the clock, or the
+//! Owns: [`Pacer`], which computes the rest of a snapshot's reader after each chunk. Does not own: the clock, or the
 //! sleeping.
 //!
-//! A snapshot uses all processor time that other threads leave. Other threads on the machine do not notice, because
-//! the snapshot's threads have idle priority. However, the provider of a virtual machine may stop the whole machine,
-//! writers included, for the rest of a period in which it used too much processor time. Above a certain rate a
-//! snapshot therefore gains little and costs writers much.
+//! A snapshot uses all processor time that other threads leave. Other threads on the machine do not notice this,
+//! because the snapshot's threads have idle priority. But the provider of a virtual machine may limit its processor
+//! time in each period. When the limit is reached, the provider stops the whole machine, including the writers, for the
+//! rest of the period. So above a certain rate a snapshot gains little and costs writers much.
 //!
-//! Invariants: a rest is at most [`MAX_REST`], which is below the pipeline's patience. If a chunk or a rest took too
-//! long, later rests are shorter until up to [`CREDIT`] of the delay is made up for.
+//! Invariants: a rest is at most [`MAX_REST`], which is shorter than the time for which the pipeline waits for a chunk.
+//! If a chunk or a rest took too long, later rests are shorter, until up to [`CREDIT`] of the delay is made up for.
 
 use std::{
     num::NonZeroU64,
@@ -18,21 +18,20 @@ use std::{
 
 use thalweg_types::Lsn;
 
-/// Time after the last write for which clients count as writing.
+/// Time after the last write during which clients count as writing.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// Maximum time by which a snapshot that is behind its pace may shorten its next pauses.
+/// Maximum delay that a snapshot behind its pace may make up for by shorter rests.
 const CREDIT: Duration = Duration::from_millis(100);
-/// Longest pause after a chunk. A snapshot never reads more slowly than one chunk in this time, even if its pace is
-/// slower.
+/// Longest rest after a chunk. So a snapshot reads at least one chunk in this time, even if its pace is slower.
 pub(crate) const MAX_REST: Duration = Duration::from_millis(250);
 
-/// Determines how long a snapshot pauses after each chunk. See the module's documentation.
+/// Computes the rest of a snapshot after each chunk. See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     bytes_per_second: Option<NonZeroU64>,
-    /// LSN of the log's end at the last call, and the time at which that end was first seen.
+    /// End of the log at the last call, and the time at which this end was first seen; `None` before the first call.
     end: Option<(Lsn, Instant)>,
-    /// Time at which the next chunk should begin to keep the pace.
+    /// Time at which the next chunk should begin according to the pace.
     due: Instant,
 }
 
@@ -41,14 +40,13 @@ impl Pacer {
         Self { bytes_per_second, end: None, due: now }
     }
 
-    /// Returns how long the snapshot must pause after a chunk of `bytes` bytes, given that the log now ends at the LSN
-    /// `end`.
+    /// Returns the time to rest after a chunk of `bytes` bytes. `end` is the present end of the log.
     pub(crate) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let wrote = match self.end {
             Some((last, since)) if last == end => Some(since),
             Some(_) => Some(now),
-            // It is unknown whether there were writes before the first call.
+            // On the first call it is unknown if clients have written before.
             None => None,
         };
         if self.end.is_none_or(|(last, _)| last != end) {
@@ -77,7 +75,8 @@ mod tests {
         (Pacer::new(NonZeroU64::new(rate), now), now)
     }
 
-    /// Reads chunks for a second, with the log growing before each, and returns their number. Reading takes no time.
+    /// Reads chunks for one second, and returns their number. The log grows before each chunk. Reading itself takes no
+    /// time.
     fn chunks_in_a_second(pacer: &mut Pacer, begun: Instant) -> usize {
         let mut now = begun;
         (1..1_000_000)

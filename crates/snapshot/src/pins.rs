@@ -1,8 +1,8 @@
 //! Pins of open snapshots. While a snapshot is open, no segment of the log is freed.
 //!
-//! A view of the state points into the log as it was when the view was taken. All segments are kept, so these segments
-//! are kept too: freeing moved or trimmed ones has to wait. Only a full disk takes precedence: then segments are
-//! freed, and a snapshot that needs one of them fails with an error.
+//! A view of the state contains pointers into the log from the time when the view was taken. So all segments of that
+//! time must be kept, including those with bytes that were moved or trimmed since. Only a full disk takes precedence:
+//! segments are then freed, and a snapshot that needs one of them fails with an error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use thalweg_types::limits::MAX_OPEN_SNAPSHOTS;
 
 use crate::error::SnapshotError;
 
-/// Counter of a database's open snapshots.
+/// Number of a database's open snapshots.
 #[derive(Debug, Default)]
 pub struct Pins {
     state: Mutex<PinState>,
@@ -22,18 +22,18 @@ struct PinState {
     permitted: u64,
 }
 
-/// Keeps all segments of the log from being freed until it is dropped.
+/// Keeps all segments of the log from being freed, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Pin(Arc<Pins>);
 
-/// Permission to free segments of the log. No snapshot begins while it exists.
+/// Permission to free segments of the log. While this value exists, no snapshot begins.
 #[derive(Debug)]
 pub struct MayFree<'a> {
     _state: MutexGuard<'a, PinState>,
 }
 
 impl Pins {
-    /// Keeps all segments of the log from being freed. The caller takes its view of the state afterwards.
+    /// Keeps all segments of the log from being freed. The caller must take its view of the state only after this call.
     pub(crate) fn pin(self: &Arc<Self>) -> Result<Pin, SnapshotError> {
         let mut state = self.lock();
         if state.open >= MAX_OPEN_SNAPSHOTS {
@@ -43,22 +43,23 @@ impl Pins {
         Ok(Pin(self.clone()))
     }
 
-    /// Returns a guard during which no snapshot can begin, so that segments may be freed; `None` if a snapshot is open
-    /// and the disk is not full, so that they may not.
+    /// Returns a permission to free segments; no snapshot can begin while it exists. Returns `None` if a snapshot is
+    /// open and the disk is not full.
     #[must_use]
     pub fn may_free(&self, is_disk_full: bool) -> Option<MayFree<'_>> {
         let state = self.lock();
         (state.open == 0 || is_disk_full).then_some(MayFree { _state: state })
     }
 
-    /// Notes that a round of maintenance begins, which frees segments if no snapshot is open or the disk is full.
+    /// Records the beginning of a maintenance round. The round may free segments if no snapshot is open or the disk is
+    /// full.
     pub fn note_round(&self, is_disk_full: bool) {
         let mut state = self.lock();
         state.permitted += u64::from(state.open == 0 || is_disk_full);
     }
 
-    /// Returns the number of rounds of maintenance in which segments might be freed. While snapshots overlap, it does
-    /// not change.
+    /// Returns the number of maintenance rounds that were allowed to free segments. The number does not change while at
+    /// least one snapshot is open, unless the disk is full.
     #[must_use]
     pub fn permitted_rounds(&self) -> u64 {
         self.lock().permitted

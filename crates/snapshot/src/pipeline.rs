@@ -1,8 +1,9 @@
-//! Reading and compressing the chunks of a snapshot: on threads, before the caller requests them, or on the caller's
-//! thread, if the database was opened in stepped mode.
+//! Reading and compressing the chunks of a snapshot. Usually threads do this before the caller requests the chunks. If
+//! the database was opened in stepped mode, the caller's thread does it.
 //!
-//! Owns: one thread that gathers the contents of chunks, several threads (packers) that compress chunks in turn, and
-//! the order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and checksums (`chunk`).
+//! Owns: one thread that gathers the contents of chunks (the gatherer), several threads that compress chunks in turn
+//! (the packers), and the order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and
+//! checksums (`chunk`).
 //!
 //! ```text
 //!             +- packer 0 -+
@@ -14,11 +15,12 @@
 //! [`PATIENCE`], the threads are restarted with a low priority, at a tenth of the share of other threads: a snapshot
 //! keeps log from being freed, so it must end.
 //!
-//! A snapshot that is dropped releases the log immediately, unless the gatherer is reading from it at this moment: the
-//! thread may have to wait for processor time before it notices. When the caller has the last chunk, the log is
-//! released too.
+//! When a snapshot is dropped, it stops keeping the log from being freed. This happens immediately, unless the gatherer
+//! is reading from the log at this moment. The gatherer may then have to wait for processor time before it notices the
+//! drop. The log is also released when the caller has the last chunk.
 //!
-//! Bound: one chunk waits before and one after each packer, one is in each packer, and one is being gathered.
+//! Bound: for each packer, one chunk waits before it, one is in it, and one waits after it. One further chunk is being
+//! gathered.
 
 use std::{
     io,
@@ -42,17 +44,17 @@ use crate::{
     stop::Stop,
 };
 
-/// Maximum number of threads that compress; a machine gets one for every two processors. Each holds up to three
-/// chunks. With one thread for each processor, a snapshot on two processors was a third faster without writers and no
-/// faster while clients wrote, and the p99 of their writes was 2 to 3 times as long.
+/// Maximum number of threads that compress. A machine gets one such thread for every two processors. Each holds up to
+/// three chunks. With one thread for each processor, a snapshot on two processors was a third faster without writers,
+/// but no faster while clients wrote. The p99 of their writes was then 2 to 3 times as long.
 const MAX_PACKERS: usize = 4;
 /// Longest time that a snapshot waits for a chunk from threads with idle priority. A chunk normally takes a few
-/// milliseconds, or some tens from a slow disk.
+/// milliseconds, or some tens of milliseconds from a slow disk.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(MAX_REST.as_millis() * 2 < PATIENCE.as_millis(), "a rest is shorter than the patience");
 
-/// Packed contents of a chunk without its header, and the snapshot's position after the chunk.
+/// Packed contents of a chunk without its header, and the position of the snapshot after this chunk.
 pub(crate) struct Ready {
     pub(crate) kind: ChunkKind,
     pub(crate) packed: Packed,
@@ -64,22 +66,22 @@ type Lane<T> = SyncSender<Result<T, SnapshotError>>;
 /// Source of the chunks of a snapshot.
 pub(crate) enum Pipeline {
     Threads(Threads),
-    /// The caller's thread does the work when it requests a chunk.
+    /// The caller's thread gathers and compresses a chunk when it requests the chunk.
     Here(Box<Gatherer>, Packer),
 }
 
-/// The threads that gather and compress chunks. They end when this is dropped, at the end of the snapshot, or at an
-/// error.
+/// The threads that gather and compress chunks. They end when this value is dropped, at the end of the snapshot, or at
+/// an error.
 pub(crate) struct Threads {
     lanes: Vec<Receiver<Result<Ready, SnapshotError>>>,
-    /// Index of the compressing thread whose chunk is next.
+    /// Index of the packer whose chunk is next.
     turn: usize,
     shared: Arc<Reading>,
 }
 
-/// The reading end of the pipeline.
+/// The gathering part of the pipeline, which its thread and the pipeline share.
 struct Reading {
-    /// `None` after the last chunk. Locked while a chunk is being gathered.
+    /// Gatherer of the snapshot; `None` after the last chunk. Locked while a chunk is being gathered.
     gatherer: Mutex<Option<Gatherer>>,
     stop: Arc<Stop>,
 }
@@ -93,7 +95,7 @@ impl Reading {
 impl Drop for Threads {
     fn drop(&mut self) {
         self.shared.stop.set();
-        // A thread that holds the lock drops the gatherer, because it has the last reference to it.
+        // If the lock is taken, the thread that holds it drops the gatherer later, with the last reference.
         if let Ok(mut gatherer) = self.shared.gatherer.try_lock() {
             drop(gatherer.take());
         }
@@ -139,7 +141,7 @@ impl Pipeline {
         Ok(Self::Threads(threads))
     }
 
-    /// Returns the next chunk of the snapshot; `None` if it is not ready within `patience`.
+    /// Returns the next chunk of the snapshot; `None` if the chunk is not ready within `patience`.
     pub(crate) fn next(&mut self, patience: Duration) -> Result<Option<Ready>, SnapshotError> {
         match self {
             Self::Threads(threads) => threads.next(patience),
@@ -167,7 +169,7 @@ impl Threads {
 
 fn packers(compression: Compression) -> usize {
     match compression {
-        // Without compression the packer only copies.
+        // Without compression one packer is enough, because it only copies.
         Compression::None => 1,
         Compression::Lz4 | Compression::Zstd => {
             (thread::available_parallelism().map_or(1, usize::from) / 2).clamp(1, MAX_PACKERS)
@@ -191,7 +193,8 @@ fn gather(shared: &Reading, mut pacer: Pacer, packers: &[Lane<GatheredChunk>], f
         let continues = gathered.as_ref().ok().filter(|chunk| !matches!(chunk.after, Cursor::End(_)));
         let bytes = continues.map(|chunk| chunk.plain.len());
         if bytes.is_none() {
-            // The receiver of the last chunk may rely on the log being released.
+            // The gatherer is dropped before the last chunk is sent, because the receiver may rely on the log being
+            // released.
             *gatherer = None;
         }
         drop(gatherer);
@@ -216,7 +219,7 @@ fn pack(
         let packed = gathered.and_then(|GatheredChunk { kind, mut plain, after }| {
             let packed = packer.pack(&plain)?;
             plain.clear();
-            // The gatherer may have ended; it then needs no buffer.
+            // If the gatherer has ended, it needs no buffer back, so an error is ignored.
             let _ = free.send(plain);
             Ok(Ready { kind, packed, after })
         });

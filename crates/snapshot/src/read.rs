@@ -1,10 +1,10 @@
-//! Reading a snapshot, with a check of everything in it.
+//! Reading a snapshot, and checking everything in it.
 //!
 //! Owns: [`Contents`], which visits the items of a snapshot in order, and three functions that inspect a snapshot
-//! without restoring it. The contents of a chunk are used only after the checksum of the whole chunk has been checked.
+//! without restoring it. They use the contents of a chunk only after they have checked the checksum of the whole chunk.
 //!
 //! Bound: reading needs memory for one chunk in stored form, for a window of its contents, and for the largest item of
-//! a snapshot. So a short file that decompresses to a lot does not need much more than its length.
+//! a snapshot. So even a short file with very large decompressed contents needs little more memory than its length.
 
 use std::{convert::Infallible, io::Read};
 
@@ -24,9 +24,9 @@ use crate::{
     format::{Begin, ChunkKind, Item, PartKind, SnapshotInfo, Totals},
 };
 
-/// Number of bytes of a chunk's contents that are in memory at a time, or one larger item.
+/// Number of bytes of a chunk's contents that are in memory at a time. An item that is larger needs more.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Maximum number of items that are visited in one call.
+/// Maximum number of items that are passed to the callback in one call.
 const WINDOW_ITEMS: usize = 10_000;
 
 /// Reader of the items (rows or log entries) in a snapshot.
@@ -38,7 +38,8 @@ pub struct Contents<R> {
     order: Order,
 }
 
-/// Error while the items of a snapshot are visited: from the snapshot, or from the callback that gets the items.
+/// Error while the items of a snapshot are visited. It comes from the snapshot, or from the callback that receives the
+/// items.
 pub enum VisitError<E> {
     /// The bytes are not a valid snapshot.
     Read(SnapshotReadError),
@@ -60,7 +61,7 @@ impl<R: Read> Contents<R> {
         Ok(Self { chunks, info, membership, totals: Totals::default(), order: Order::default() })
     }
 
-    /// Opens a snapshot whose first chunk is all that `from` contains.
+    /// Opens a snapshot, and reads its first chunk from `from`, which must contain only this chunk.
     pub fn open_whole(from: R) -> Result<Self, SnapshotReadError> {
         let mut contents = Self::open(from)?;
         contents.chunks.check_nothing_follows()?;
@@ -73,7 +74,7 @@ impl<R: Read> Contents<R> {
         &self.info
     }
 
-    /// Membership of the space as of the snapshot, if the snapshot contains it.
+    /// Membership of the space at the time of the snapshot; `None` if the snapshot does not contain it.
     #[must_use]
     pub fn membership(&self) -> Option<&AppliedMembership> {
         self.membership.as_ref()
@@ -91,14 +92,14 @@ impl<R: Read> Contents<R> {
         self.chunks.next_number()
     }
 
-    /// True once the last chunk was read.
+    /// Returns true once the last chunk was read.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.chunks.has_ended()
     }
 
-    /// Calls `each` with the items of each chunk, about 1 MiB of them at a time, and checks at the end that no
-    /// item is missing. Returns the snapshot's totals.
+    /// Calls `each` with the items of each chunk, about 1 MiB of them at a time. Checks at the end that no item is
+    /// missing. Returns the snapshot's totals.
     pub fn visit<E>(&mut self, each: &mut dyn FnMut(&[Item<'_>]) -> Result<(), E>) -> Result<Totals, VisitError<E>> {
         while let Some(chunk) = self.chunks.next()? {
             self.visit_read(chunk, each)?;
@@ -106,8 +107,9 @@ impl<R: Read> Contents<R> {
         Ok(self.totals)
     }
 
-    /// Reads the next chunk from other bytes, which must not contain more, and visits it as [`visit`](Self::visit)
-    /// does. If the chunk is damaged or does not follow the previous one, the snapshot stays at that chunk.
+    /// Reads the next chunk from `from`, which must contain only this chunk, and visits its items as
+    /// [`visit`](Self::visit) does. If the chunk is damaged or does not follow the previous one, the reader still
+    /// expects this chunk next.
     pub fn visit_next<E>(
         &mut self,
         from: R,
@@ -135,7 +137,8 @@ impl<R: Read> Contents<R> {
         visited
     }
 
-    /// Visits the items of a chunk through a window of its contents, which grows only for an item that is larger.
+    /// Visits the items of a chunk through a window of its contents. The window grows only for an item that does not
+    /// fit.
     fn visit_chunk<E>(
         &mut self,
         chunk: Chunk,
@@ -168,7 +171,8 @@ impl<R: Read> Contents<R> {
                         items.push(item);
                         used += size;
                     }
-                    // One byte more than the item, so that the end of the chunk is noticed with its last item.
+                    // Requests one byte more than the item, so that the end of the chunk is noticed together with its
+                    // last item.
                     Some(size) => {
                         wanted = wanted.max(size + 1);
                         break;
@@ -216,7 +220,7 @@ impl<R: Read> Contents<R> {
     }
 }
 
-/// Decodes one item that fills `bytes`.
+/// Decodes one item that takes all of `bytes`.
 fn item(kind: ChunkKind, bytes: &[u8]) -> Result<Item<'_>, Malformed> {
     let mut reader = Reader::at(bytes, 0);
     match kind {
@@ -226,15 +230,15 @@ fn item(kind: ChunkKind, bytes: &[u8]) -> Result<Item<'_>, Malformed> {
     }
 }
 
-/// The last key and the last LSN that were visited. Later ones must be greater.
+/// The last visited key and the last visited LSN. Each later one must be greater.
 #[derive(Default)]
 struct Order {
     key: Vec<u8>,
     lsn: Option<Lsn>,
 }
 
-/// Checks that a row is of a kind that a snapshot may contain, and that the bytes sent with it are those that the row
-/// points to.
+/// Checks that a snapshot may contain a row of this kind, and that the bytes sent with the row are those that it points
+/// to.
 fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), String> {
     match (portable::sort(key, value), bytes) {
         (Err(error), _) => Err(error.to_string()),
@@ -286,21 +290,21 @@ pub fn verify(from: impl Read) -> Result<Verified, SnapshotReadError> {
     }
 }
 
-/// Extent of a snapshot that may have been cut short, for example by an interrupted transfer.
+/// Complete part of a snapshot that may have been cut short, for example by an interrupted transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialSnapshot {
     /// Description of the snapshot from its first chunk.
     pub info: SnapshotInfo,
-    /// Number of complete chunks, which is also the number of the next chunk to transfer.
+    /// Number of complete chunks. This is also the number of the next chunk to transfer.
     pub chunks: u64,
-    /// Bytes of all complete chunks.
+    /// Total bytes of the complete chunks.
     pub bytes: u64,
     /// True if the snapshot is complete, including its last chunk.
     pub is_complete: bool,
 }
 
-/// Reads the chunks of a snapshot that may have been cut short, up to the first incomplete one. Damage before the end
-/// is an error.
+/// Reads the chunks of a snapshot that may have been cut short, up to the first incomplete chunk. Damage before that
+/// point is an error.
 pub fn survey(from: impl Read) -> Result<PartialSnapshot, SnapshotReadError> {
     let mut chunks = ChunkReader::new(from);
     let Begin { info, .. } = chunk::begin(&mut chunks)?;

@@ -12,9 +12,9 @@ use crate::error::SnapshotError;
 /// Statistics of snapshots since the database was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotStats {
-    /// Number of snapshots in progress. While there are any, no log segment is freed.
+    /// Number of snapshots in progress. While there is any, no log segment is freed.
     pub open: u64,
-    /// Number of completed snapshots: the last chunk was returned.
+    /// Number of completed snapshots. A snapshot is complete when its last chunk was returned.
     pub taken: u64,
     /// Number of snapshots that ended with an error, including those that could not begin.
     pub failed: u64,
@@ -22,12 +22,12 @@ pub struct SnapshotStats {
     pub abandoned: u64,
     /// Bytes of all chunks returned. A chunk that is returned again counts again.
     pub bytes: u64,
-    /// Histogram of the time that completed snapshots took, in milliseconds, from the beginning to the last chunk.
-    /// Time in which the caller did not request chunks counts.
+    /// Histogram of the duration of completed snapshots in milliseconds, from the beginning to the last chunk. Time in
+    /// which the caller requested no chunk is included.
     pub took_millis: Log2Histogram,
 }
 
-/// Counters over all snapshots of a database, and the damage that one of them has found.
+/// Counters over all snapshots of a database, and the damage that a snapshot has found.
 #[derive(Debug, Default)]
 pub struct Counters {
     stats: Mutex<SnapshotStats>,
@@ -41,7 +41,7 @@ impl Counters {
         *self.lock()
     }
 
-    /// Returns a description of the damage to the state that ended a snapshot; `None` if no snapshot found any.
+    /// Returns a description of the damage to the state that a snapshot has found; `None` if no snapshot has found any.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
         self.damage.get().map(String::as_str)
@@ -52,7 +52,7 @@ impl Counters {
     }
 }
 
-/// Counting of one snapshot's chunks and end.
+/// Counts the chunks and the end of one snapshot.
 #[derive(Debug)]
 pub(crate) struct SnapshotCounter {
     counters: Arc<Counters>,
@@ -76,7 +76,7 @@ impl SnapshotCounter {
         self.counters.lock().bytes += bytes as u64;
     }
 
-    /// Counts the snapshot as completed. Only the first call counts, if the last chunk is returned several times.
+    /// Counts the snapshot as completed. If the last chunk is returned several times, only the first call counts.
     pub(crate) fn taken(&mut self) {
         if self.end.is_none() {
             self.end = Some(End::Taken);

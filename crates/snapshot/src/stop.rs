@@ -1,6 +1,6 @@
 //! The signal with which a snapshot ends its threads.
 //!
-//! Owns: the signal, and waiting for a time or until the signal. Does not own: the threads (`pipeline`).
+//! Owns: the signal, and waits that end at a time or at the signal. Does not own: the threads (`pipeline`).
 
 use std::{
     sync::{
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// A signal that is set once.
+/// A signal that can be set once, and stays set.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_set: AtomicBool,
@@ -30,7 +30,7 @@ impl Stop {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// Rests for a time, or until the signal is set. Returns true if it is set.
+    /// Waits for `time`, or until the signal is set. Returns true if the signal is set.
     pub(crate) fn rest(&self, time: Duration) -> bool {
         if !time.is_zero() {
             let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! Taking a snapshot from the parts of an open database.
 //!
 //! Owns: [`Origin`], which begins a snapshot, and [`Snapshot`], which returns its chunks in order and can be rewound by
-//! some of them. Does not own: the contents of chunks (`gather`), the threads that read and compress them (`pipeline`),
+//! a few chunks. Does not own: the contents of chunks (`gather`), the threads that read and compress them (`pipeline`),
 //! or the place to which the caller writes them.
 //!
 //! Invariant: everything in a snapshot is on disk before its first chunk is returned.
@@ -43,9 +43,9 @@ pub struct SnapshotOptions {
     pub compression: Compression,
     /// Number of bytes of rows or entries in a chunk before compression, at most [`SNAPSHOT_CHUNK_BYTES`].
     pub chunk_bytes: usize,
-    /// Maximum number of bytes that the snapshot reads per second, before compression, while clients write; `None` for
-    /// no maximum. A lower pace uses less processor time, but the snapshot takes longer, and so delays the freeing of
-    /// log for longer. The lowest pace is four chunks per second.
+    /// Maximum number of bytes before compression that the snapshot reads per second while clients write; `None` for no
+    /// maximum. A lower pace uses less processor time, but the snapshot takes longer, and keeps log segments from being
+    /// freed for longer. The slowest possible pace is four chunks per second.
     pub pace: Option<NonZeroU64>,
 }
 
@@ -57,9 +57,9 @@ impl Default for SnapshotOptions {
 
 /// A snapshot in progress, which returns one chunk after the other.
 ///
-/// A snapshot has threads of its own with idle priority, which read and compress chunks before the caller requests
-/// them; in a database in stepped mode it has none. Memory: six chunks, and six more for each compressing thread after
-/// the first, of which there are at most four. Dropping the snapshot releases all of it.
+/// A snapshot has its own threads with idle priority. They read and compress chunks before the caller requests them. A
+/// snapshot of a database in stepped mode has no threads. Memory: six chunks, and six more for each compressing thread
+/// after the first; there are at most four such threads. Dropping the snapshot frees all of this memory.
 pub struct Snapshot {
     begin: Begin,
     estimated_rows: u64,
@@ -68,16 +68,17 @@ pub struct Snapshot {
     pace: Option<NonZeroU64>,
     source: Source,
     pipeline: Option<Pipeline>,
-    /// Priority of the threads that read and compress.
+    /// Priority of the threads that read and compress chunks.
     priority: Priority,
-    /// Threads of the snapshot read and compress, or in stepped mode the caller's thread.
+    /// Choice of the threads that read and compress chunks: the snapshot's own threads, or in stepped mode the caller's
+    /// thread.
     background: Background,
-    /// Longest time that the threads may take for a chunk at idle priority. After it they are started again with a low
-    /// priority.
+    /// Longest time that the threads may take for a chunk at idle priority. If they take longer, they are restarted
+    /// with a low priority.
     patience: Duration,
     link: Link,
     next: Cursor,
-    /// Positions before each of the latest chunks, the oldest first, to which the snapshot can be rewound.
+    /// Positions before each of the latest chunks, oldest first. The snapshot can be rewound to these chunks.
     cursors: VecDeque<(Link, Cursor)>,
     counted: SnapshotCounter,
     _pin: Pin,
@@ -100,7 +101,8 @@ pub struct Origin<'a> {
     pub backend: &'a Arc<dyn Backend>,
     /// State machine over the backend.
     pub machine: &'a Machine,
-    /// Threads of its own read and compress the snapshot, or in stepped mode the caller's thread.
+    /// Choice of the threads that read and compress a snapshot: its own threads, or in stepped mode the caller's
+    /// thread.
     pub background: Background,
     /// Pins of the database's open snapshots.
     pub pins: &'a Arc<Pins>,
@@ -176,7 +178,7 @@ impl Snapshot {
         &self.begin.info
     }
 
-    /// Membership of the space as of the snapshot, and the entry that contained it; `None` in an increment.
+    /// Membership of the space at the time of the snapshot, and the entry that contained it; `None` in an increment.
     #[must_use]
     pub fn membership(&self) -> Option<&AppliedMembership> {
         self.begin.membership.as_ref()
@@ -265,16 +267,17 @@ impl Snapshot {
         }
     }
 
-    /// Builds the first or the last chunk, which have a few bytes.
+    /// Builds the first or the last chunk. Both are short.
     fn seal(&mut self, kind: ChunkKind, plain: &[u8]) -> io::Result<Bytes> {
         Ok(self.link.seal(kind, Packer::new(self.compression)?.pack(plain)?))
     }
 
-    /// Rewinds the snapshot, so that it returns the chunk with this number next, with the same bytes as the first
-    /// time.
+    /// Rewinds the snapshot to a chunk. The next call of [`next_chunk`](Self::next_chunk) returns the chunk with this
+    /// number, with the same bytes as the first time.
     ///
     /// # Errors
-    /// [`SnapshotError::ChunkGone`] if the chunk lies further back than [`SNAPSHOT_REWIND_CHUNKS`], or ahead.
+    /// [`SnapshotError::ChunkGone`] if the chunk was returned more than [`SNAPSHOT_REWIND_CHUNKS`] chunks ago, or was
+    /// not returned yet.
     pub fn resume_at(&mut self, chunk: u64) -> Result<(), SnapshotError> {
         let next = self.next_number();
         if chunk == next {
@@ -306,7 +309,7 @@ impl Snapshot {
         Ok(self.next.totals())
     }
 
-    /// Returns all remaining chunks together. Use it for small snapshots.
+    /// Returns all remaining chunks as one vector. Use it only for small snapshots.
     pub fn into_bytes(mut self) -> Result<Vec<u8>, SnapshotError> {
         let mut bytes = Vec::new();
         self.write_to(&mut bytes, &mut |_| {})?;
@@ -335,7 +338,7 @@ mod tests {
         }
     }
 
-    /// The parts of a database in memory.
+    /// The parts of a database that is only in memory.
     struct Node {
         log: Log,
         backend: Arc<dyn Backend>,
@@ -375,7 +378,7 @@ mod tests {
         let node = Node::new();
         let mut batch = WriteBatch::new();
         for number in 0..2000_u32 {
-            // A key in keyspace 1. Snapshots do not look into values that are no pointers.
+            // A key in keyspace 1. Snapshots do not examine values that contain no pointer.
             let key = [&[0x10, 0, 0, 0, 1][..], &number.to_be_bytes()].concat();
             batch.put(&[&key], &[&number.to_be_bytes().repeat(100)]);
         }

@@ -1,13 +1,13 @@
-//! Profile of allocations: the stacks of calls that allocate memory, sampled while a client on this machine records
-//! them.
+//! Profile of memory allocations. While a client on this machine records, the process samples the call stacks that
+//! allocate memory.
 //!
-//! Owns: the allocator that samples, and the socket over which `thalweg bench --profile alloc` records. Only builds
-//! with the feature `alloc-profile` have it. Its cost is one comparison for each allocation, and a few microseconds for
-//! each sample.
+//! Owns: the allocator that takes samples, and the socket over which `thalweg bench --profile alloc` records. Exists
+//! only in builds with the feature `alloc-profile`. Cost: one comparison for each allocation, and a few microseconds
+//! for each sample.
 //!
-//! A thread takes a sample after each [`SAMPLE_BYTES`] that it has allocated, and the sample counts for all bytes since
-//! the one before. The sum of the samples is therefore that of the allocated bytes, but for the last bytes of each
-//! thread, and large allocations are never missed. Small ones are found in proportion to their bytes.
+//! A thread takes a sample each time that it has allocated another [`SAMPLE_BYTES`]. The sample counts for all bytes
+//! since the previous sample. So the samples of a thread add up to its allocated bytes, except for those after its last
+//! sample. Large allocations are never missed, and small ones are found in proportion to their bytes.
 //!
 //! ```text
 //! client                    server
@@ -18,9 +18,10 @@
 //! A client that disconnects ends its recording. One client records at a time, and the next one waits. The name of the
 //! socket is abstract and so has no permissions: the process answers only clients of its own user and of root.
 //!
-//! Bound: [`MAX_SAMPLES`] samples. Further ones are counted as one stack without functions.
+//! Bound: [`MAX_SAMPLES`] samples. Further samples are only counted, as one stack without functions.
 //!
-//! Such a build is not for production: a thread that prints its stack while it is recorded, as after a panic, can hang.
+//! Such a build is not for production. A thread can hang if it prints its own stack, as after a panic, while a client
+//! records.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -44,27 +45,27 @@ use std::{
 
 use mimalloc::MiMalloc;
 
-/// Bytes that a thread allocates between two samples. At 1 GB/s these are 2,000 samples a second.
+/// Number of bytes that a thread allocates between two samples. At 1 GB/s this makes 2,000 samples a second.
 const SAMPLE_BYTES: u64 = 512 * 1024;
-/// Maximum number of samples of a recording. Each takes about 4 KB.
+/// Maximum number of samples of a recording. Each sample takes about 4 KB of memory.
 const MAX_SAMPLES: usize = 20_000;
-/// Word with which a client ends its recording, and the longest line that is read of it.
+/// Line with which a client ends its recording. At most `MAX_WORD_BYTES` of a client's line are read.
 const END: &str = "end\n";
 const MAX_WORD_BYTES: u64 = 16;
-/// Functions between the code that allocates and the allocator.
+/// Names of functions on the stack between the code that allocates and the allocator. The profile leaves them out.
 const OF_ALLOCATOR: [&str; 5] = ["__rust_alloc", "__rust_realloc", "__rustc", "alloc::alloc::", "core::alloc::"];
 
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 static SAMPLES: Mutex<Samples> = Mutex::new(Samples { taken: Vec::new(), further: 0, further_bytes: 0 });
 
 thread_local! {
-    /// Bytes that the thread has allocated since its last sample.
+    /// Number of bytes that the thread has allocated since its last sample.
     static SINCE: Cell<u64> = const { Cell::new(0) };
-    /// True while the thread takes a sample, whose own allocations do not count.
+    /// True while the thread takes a sample. Allocations made by the sampling itself do not count.
     static IS_SAMPLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The stack of an allocation, and the bytes for which it counts.
+/// A sample: the stack of an allocation, and the number of bytes for which the sample counts.
 struct Sample {
     bytes: u64,
     thread: String,
@@ -74,12 +75,12 @@ struct Sample {
 #[derive(Default)]
 struct Samples {
     taken: Vec<Sample>,
-    /// Number and bytes of the samples beyond [`MAX_SAMPLES`].
+    /// Number of samples beyond [`MAX_SAMPLES`]. `further_bytes` is the number of bytes for which they count.
     further: u64,
     further_bytes: u64,
 }
 
-/// mimalloc, with samples of the allocations while they are recorded.
+/// The allocator mimalloc. Takes samples of the allocations while a client records.
 pub(crate) struct SamplingAllocator;
 
 // SAFETY: every call goes unchanged to mimalloc. Sampling touches no memory of the allocation, and does not unwind.
@@ -130,9 +131,10 @@ fn count_recorded(bytes: u64) {
     IS_SAMPLING.set(false);
 }
 
-/// Takes a sample that counts for these bytes.
+/// Takes a sample that counts for `bytes` bytes.
 fn take(bytes: u64) {
-    // The name that the kernel has of the thread; the one of the standard library cannot be read while a thread ends.
+    // The thread's name comes from the kernel, because the name in the standard library cannot be read while a thread
+    // ends.
     let thread = fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
     let stack = Backtrace::force_capture();
     let mut samples = samples();
@@ -148,8 +150,8 @@ fn samples() -> MutexGuard<'static, Samples> {
     SAMPLES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves clients on a thread of its own. Without a socket nothing can be recorded, and a client that tries to is told
-/// so.
+/// Serves recording clients on a separate thread. If the socket cannot be created, nothing can be recorded: clients
+/// cannot connect, and report this to their user.
 pub(crate) fn listen() {
     let name = format!("thalweg-alloc-profile-{}", process::id());
     let Ok(listener) = SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address))
@@ -158,7 +160,7 @@ pub(crate) fn listen() {
     };
     let serve = move || {
         for client in listener.incoming().flatten() {
-            // A client that is gone needs no reply.
+            // If the client has disconnected, it needs no reply, so an error is ignored.
             let _ = record(&client);
             IS_RECORDING.store(false, Relaxed);
         }
@@ -166,7 +168,7 @@ pub(crate) fn listen() {
     let _ = thread::Builder::new().name("alloc-profile".to_owned()).spawn(serve);
 }
 
-/// Records for a client until it ends the recording, and sends it the stacks.
+/// Records until the client ends the recording. Then sends the stacks to the client.
 fn record(mut client: &UnixStream) -> io::Result<()> {
     let user = rustix::net::sockopt::socket_peercred(client)?.uid;
     if user != rustix::process::getuid() && !user.is_root() {
@@ -189,8 +191,8 @@ fn record(mut client: &UnixStream) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the bytes and the number of the samples of each stack. A stack is the thread and the functions with tabs in
-/// between.
+/// Returns the stacks, each with its bytes and its number of samples. A stack is the thread's name and the names of the
+/// functions, separated by tabs.
 fn stacks(recorded: &Samples) -> BTreeMap<String, (u64, u64)> {
     let mut stacks = BTreeMap::<String, (u64, u64)>::new();
     let mut add = |stack: String, bytes: u64, count: u64| {
@@ -210,8 +212,8 @@ fn stacks(recorded: &Samples) -> BTreeMap<String, (u64, u64)> {
     stacks
 }
 
-/// Returns the functions of a captured stack from the outermost one on, without those of this module and of the
-/// allocator.
+/// Returns the functions of a captured stack, outermost first. Functions of this module and of the allocator are left
+/// out.
 fn functions(stack: &str) -> Vec<&str> {
     let mut names: Vec<&str> = stack.lines().filter_map(function).collect();
     let own = names.iter().rposition(|name| name.contains("alloc_profile::") && !name.contains("::tests::"));
@@ -223,7 +225,7 @@ fn functions(stack: &str) -> Vec<&str> {
     names
 }
 
-/// Returns the function in a line of a stack's text; `None` for a line with the place in its file.
+/// Returns the function that a line of a stack's text names; `None` for a line with a position in a source file.
 fn function(line: &str) -> Option<&str> {
     let line = line.trim();
     if line.is_empty() || line.starts_with("at ") {
@@ -258,7 +260,7 @@ mod tests {
         let functions = profile.stacks.functions(10_000);
         let found = functions.iter().find(|(name, ..)| name.contains("allocate_for_the_profile"));
         let (_, _, mebibytes) = found.unwrap_or_else(|| panic!("{functions:?}"));
-        // Each allocation exceeds the bytes between two samples.
+        // Each allocation is larger than `SAMPLE_BYTES`, so each is sampled.
         assert!((64.0..65.0).contains(mebibytes), "{functions:?}");
         assert!(profile.samples >= 64 && functions.iter().all(|(name, ..)| !name.contains("count_recorded")));
         let recording = record();

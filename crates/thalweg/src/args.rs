@@ -1,4 +1,4 @@
-//! Arguments that several commands share: the node, keys, and how keys are typed.
+//! Arguments that several commands share: the node, the keys, and the format in which users type keys.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,15 +12,15 @@ use crate::{
     span::parse_span,
 };
 
-/// Address of the server if neither an option nor the environment names one.
+/// Address of the server if neither an option nor the environment states one.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 /// Options of the commands that use a server or a directory.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub(crate) struct TargetArgs {
-    /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER]
-    /// [default: http://127.0.0.1:7070]
+    /// Address of the server; of several addresses separated by commas, the first that can be reached is used [env:
+    /// THALWEG_SERVER] [default: http://127.0.0.1:7070]
     #[arg(long, value_name = "URL,...", conflicts_with = "data")]
     pub server: Option<String>,
     /// Open this directory instead of using a server; no server may have it open
@@ -38,18 +38,18 @@ pub(crate) struct TargetArgs {
 }
 
 impl TargetArgs {
-    /// Returns the address of the server, which is unused if a directory is given.
+    /// Returns the address of the server. It is not used if the user names a directory.
     pub(crate) fn url(&self) -> String {
         url(self.server.as_ref())
     }
 }
 
-/// Options of the commands that need a server, because a directory does not store their data.
+/// Options of commands that need a server. A directory does not store the data of these commands.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub(crate) struct ServerArgs {
-    /// Use this server, or the first that can be reached of several, separated by commas [env: THALWEG_SERVER]
-    /// [default: http://127.0.0.1:7070]
+    /// Address of the server; of several addresses separated by commas, the first that can be reached is used [env:
+    /// THALWEG_SERVER] [default: http://127.0.0.1:7070]
     #[arg(long, value_name = "URL,...")]
     pub server: Option<String>,
     /// Maximum time to wait for an answer of the server
@@ -72,11 +72,12 @@ fn url(server: Option<&String>) -> String {
     url.unwrap_or_else(|| DEFAULT_SERVER.to_owned())
 }
 
-/// Variables that client commands read.
+/// Environment variables that client commands read.
 const VARIABLES: [&str; 2] = ["THALWEG_SERVER", "THALWEG_ADMIN_TOKEN"];
 
-/// Refuses a variable whose name is a mistyped one of [`VARIABLES`]: without it, a command would use another server.
-/// Other variables can be those of `serve`, and of other programs.
+/// Rejects an environment variable with a name that looks like a mistyped one of [`VARIABLES`]. Otherwise the command
+/// would ignore it and use another server. Other variables are accepted, because they can belong to `serve` or to other
+/// programs.
 pub(crate) fn check_variables(mut names: impl Iterator<Item = String>) -> Result<(), Failure> {
     let mistyped = names.find_map(|name| Some((resembling(&name, &VARIABLES)?, name)));
     match mistyped {
@@ -88,7 +89,7 @@ pub(crate) fn check_variables(mut names: impl Iterator<Item = String>) -> Result
     }
 }
 
-/// Arguments of a command that needs only a node.
+/// Arguments of a command that needs only the options of a node.
 #[derive(Args, Debug)]
 pub(crate) struct Plain {
     #[command(flatten)]

@@ -1,8 +1,8 @@
-//! The command line: the list of commands and the exit codes. The arguments of a command are declared beside it.
+//! The command line: the list of commands and the exit codes. Each command's module declares its arguments.
 //!
-//! Owns: the list of commands with one line for each, the general help, and the call of a command's function. Does not
-//! own: the arguments of a command (its module in `commands`), the meaning of a failure (`failure`), or the order of
-//! commands in the help (`help`).
+//! Owns: the list of commands with a one-line help text for each, the general help, and the call of a command's
+//! function. Does not own: the arguments of a command (its module in `commands`), the meaning of a failure (`failure`),
+//! or the order of commands in the help (`help`).
 
 use std::io::{self, Write as _};
 
@@ -158,7 +158,7 @@ pub(crate) enum Command {
 }
 
 /// Parses the command line, or ends the process with an error. Returns the command, and true if the command prints
-/// JSON; its errors are then JSON, too.
+/// JSON. In this case errors are printed as JSON too.
 pub(crate) fn parse() -> (Command, bool) {
     let mut matches = program().try_get_matches().unwrap_or_else(|error| {
         let arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
@@ -169,8 +169,8 @@ pub(crate) fn parse() -> (Command, bool) {
     (cli.command, json)
 }
 
-/// Prints an error of the command line, or the help that the user has requested, and ends the process. The error is
-/// JSON if the user has typed `--json` before a `--`, although the arguments could not be parsed.
+/// Prints an error of the command line, or the help that the user has requested, and ends the process. Prints the error
+/// as JSON if the user has typed `--json` before a `--`. This works even though the arguments could not be parsed.
 fn refuse(error: &clap::Error) -> ! {
     let json = std::env::args_os().skip(1).take_while(|argument| argument != "--").any(|argument| argument == "--json");
     if !error.use_stderr() {
@@ -206,7 +206,7 @@ fn wants_json(matches: &ArgMatches) -> bool {
 
 /// Runs a command to its end.
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
-    // The server refuses all variables that it does not know.
+    // `serve` itself rejects all variables that it does not know.
     if !matches!(command, Command::Serve(_)) {
         args::check_variables(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
     }

@@ -1,18 +1,18 @@
-//! Failures of commands: an exit code for scripts, a message for people.
+//! Failures of commands. A failure has an exit code for scripts and a message for people.
 //!
-//! Every [`Failure`] states what happened and, if the user can act on it, what to do next.
+//! Every [`Failure`] states what happened. If the user can act on it, it also states what to do next.
 
 use std::{borrow::Cow, fmt, io};
 
 use serde_json::json;
 use thalweg_types::{Action, Classified};
 
-/// Exit codes of failed commands; 0 is success. `thalweg --help` has the same table.
+/// Exit codes of failed commands; success is 0. `thalweg --help` shows the same table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// The node, its data, or the machine has a fault.
     Failed,
-    /// The request is invalid and can't succeed without a change.
+    /// The request is invalid and cannot succeed without a change.
     Usage,
     /// The key, stream, offset or directory does not exist.
     NotFound,
@@ -65,7 +65,7 @@ impl Failure {
         Self::new(Exit::Usage, "usage", message)
     }
 
-    /// Creates the failure for a file of the user that can't be read or written.
+    /// Creates the failure for a user's file that cannot be read or written.
     pub(crate) fn file(path: &std::path::Path, error: &io::Error) -> Self {
         let exit = match error.kind() {
             io::ErrorKind::NotFound => Exit::NotFound,
@@ -97,8 +97,8 @@ impl Failure {
     }
 }
 
-/// Returns the exit category for an error of the engine or the API. The error's code determines the category if the
-/// code is more specific than the recommended action.
+/// Returns the exit code category for an error of the engine or the API. If the error's code is known to be more
+/// specific than its recommended action, the code decides; otherwise the action decides.
 pub(crate) fn exit_of(code: &str, action: Action) -> Exit {
     let missing = ["not_found", "no_log", "missing_directory", "trimmed", "beyond_end", "compacted"];
     if code.starts_with("no_such") || missing.contains(&code) {
@@ -106,7 +106,7 @@ pub(crate) fn exit_of(code: &str, action: Action) -> Exit {
     }
     let settled = ["attempt_lapsed"];
     let producer = ["duplicate_too_old", "sequence_gap", "producer_fenced", "unknown_producer", "mixed_duplicates"];
-    // The counter's current value conflicts with the addition.
+    // These two errors mean that the counter's present value does not permit the addition.
     let counter = ["not_a_number", "overflow"];
     if code.contains("condition")
         || code.contains("conflict")

@@ -1,4 +1,4 @@
-//! Figures of a node as words: the names and values of the API's JSON, with the units that the names state.
+//! Figures of a node in words. The names and values come from the API's JSON, and the names contain the units.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use crate::{
     span::{show_span, show_time},
 };
 
-/// Returns all figures of a JSON group. The name of a figure in an inner group begins with the name of that group.
+/// Returns all single figures of a JSON group. The name of a figure in an inner group begins with the name of this
+/// group.
 pub(crate) fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
     let named = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix} {name}") };
     value.as_object().into_iter().flatten().fold(Vec::new(), |mut all, (name, value)| {
@@ -21,15 +22,15 @@ pub(crate) fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
     })
 }
 
-/// Returns a name of the API in words, such as `free disk` for `free_disk`.
+/// Returns a name of the API as words, such as `free disk` for `free_disk`.
 pub(crate) fn words(name: &str) -> String {
     name.replace('_', " ")
 }
 
-/// Suffixes of metric names that state a unit.
+/// Suffixes of figure names that state a unit.
 const UNITS: [&str; 3] = ["_bytes", "_micros", "_seconds"];
 
-/// Returns a name without its ending that states a unit.
+/// Returns a name without the suffix that states its unit.
 pub(crate) fn without_unit(name: &str) -> &str {
     if name == "seconds" {
         return "took";

@@ -1,5 +1,5 @@
-//! Help for users: the list of commands by purpose, texts that fit the terminal, suggestions for wrong verbs, and
-//! errors of the command line for programs.
+//! Help for users: the list of commands by purpose, texts wrapped to the terminal, and suggestions for unknown verbs.
+//! Also the conversion of command-line errors for programs.
 //!
 //! Does not own: the commands and their texts (`cli`).
 
@@ -31,8 +31,8 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ("Tools", &["bench", "plan", "completions", "man", "help"]),
 ];
 
-/// Verbs of other programs, with the commands that do the same here. An error suggests those of them that exist at the
-/// position of the typed verb.
+/// Verbs of other programs, each with the commands of this program that do the same. An error about an unknown verb
+/// suggests those commands that exist at its position on the command line.
 const SYNONYMS: &[(&[&str], &[&str])] = &[
     (&["set", "insert", "store", "write"], &["put", "configure"]),
     (&["add"], &["put", "append", "create"]),
@@ -64,11 +64,11 @@ const SYNONYMS: &[(&[&str], &[&str])] = &[
     (&["completion"], &["completions"]),
 ];
 
-/// Replaces the flat list of commands in the help of the program with one by purpose.
+/// Replaces the flat list of commands in the program's help by a list grouped by purpose.
 pub(crate) fn grouped(command: Command) -> Command {
     let width = command.get_subcommands().map(|of| of.get_name().len()).max().unwrap_or(0);
     let (header, literal) = (*command.get_styles().get_header(), *command.get_styles().get_literal());
-    // clap adds the command `help` only when it builds the command line.
+    // The command `help` is described here, because clap adds it only when it builds the command line.
     let about = |name: &str| match command.find_subcommand(name) {
         Some(found) => {
             let also = found.get_visible_aliases().fold(String::new(), |all, alias| format!("{all} [also: {alias}]"));
@@ -78,7 +78,7 @@ pub(crate) fn grouped(command: Command) -> Command {
     };
     let mut list = String::new();
     for (title, names) in GROUPS {
-        // A build without a feature lacks its command.
+        // A command may be missing, if the program was built without its feature.
         let found: Vec<_> = names.iter().filter_map(|name| Some((*name, about(name)?))).collect();
         if found.is_empty() {
             continue;
@@ -96,8 +96,8 @@ pub(crate) fn grouped(command: Command) -> Command {
     command.help_template(template)
 }
 
-/// Joins the lines of each paragraph below the options, in the help of all commands. The paragraphs are then wrapped to
-/// the width of the terminal, and not at the ends of the lines in the source, too.
+/// Joins the lines of each paragraph in the text after the options, in the help of all commands. The paragraphs are
+/// then wrapped only to the width of the terminal, and no longer where the lines of the source end.
 pub(crate) fn joined(command: Command) -> Command {
     let text = command.get_after_help().map(|text| joined_lines(&text.to_string()));
     let command = match text {
@@ -107,7 +107,8 @@ pub(crate) fn joined(command: Command) -> Command {
     command.mut_subcommands(joined)
 }
 
-/// Joins each line that is not indented with the one before it, unless that is indented, is empty or is a heading.
+/// Joins each line with the line before it, if both are ordinary text. Lines that are empty or indented, and lines
+/// after a heading, are not joined.
 fn joined_lines(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     let mut before = "";
@@ -124,8 +125,8 @@ fn joined_lines(text: &str) -> String {
     joined
 }
 
-/// Converts the text of an error of the command line to a failure: its first paragraph is the message, and the tip or
-/// the usage below it is the next step.
+/// Converts the text of a command-line error to a failure. The first paragraph becomes the message. The tip or the
+/// usage below it becomes the advice on the next step.
 pub(crate) fn usage_failure(text: &str) -> Failure {
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.trim_start_matches("error: ").split_whitespace().collect();
@@ -135,8 +136,8 @@ pub(crate) fn usage_failure(text: &str) -> Failure {
     Failure::usage(words.join(" ")).then(tip.or(usage).unwrap_or_else(|| "`--help` explains the options".to_owned()))
 }
 
-/// Adds suggestions to the error for an unknown command: those that do what the typed verb does in other programs.
-/// `arguments` are those of the process, without its name.
+/// Adds suggestions to the error for an unknown command: the commands of this program that do what the typed verb does
+/// in other programs. `arguments` are the arguments of the process without the program's name.
 pub(crate) fn suggest(mut error: Error, command: &Command, arguments: impl Iterator<Item = String>) -> Error {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     if error.kind() != ErrorKind::InvalidSubcommand {
@@ -149,7 +150,8 @@ pub(crate) fn suggest(mut error: Error, command: &Command, arguments: impl Itera
     error
 }
 
-/// Replaces the error about the text of a number, which names a digit of the text, by one that names what is expected.
+/// Replaces an error about a mistyped number by an error that states what is expected. The original error only says
+/// which digit is wrong.
 pub(crate) fn expecting_numbers(error: Error) -> Error {
     let Some(expected) = std::error::Error::source(&error).and_then(expected_number) else { return error };
     let text = |kind| match error.get(kind) {
@@ -161,7 +163,7 @@ pub(crate) fn expecting_numbers(error: Error) -> Error {
     Error::raw(error.kind(), format!("{message}\n\nFor more information, try '--help'.\n"))
 }
 
-/// Returns the description of the number that was expected; `None` if the error is not about the text of a number.
+/// Returns the description of the expected number; `None` if the error is not about a mistyped number.
 fn expected_number(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     if error.is::<ParseFloatError>() {
         return Some("a number is expected");
@@ -173,7 +175,7 @@ fn expected_number(error: &(dyn std::error::Error + 'static)) -> Option<&'static
     })
 }
 
-/// Returns the command to which the user has passed the unknown verb.
+/// Returns the command or subcommand under which the user has typed the unknown verb.
 fn parent<'c>(root: &'c Command, typed: &str, arguments: impl Iterator<Item = String>) -> &'c Command {
     let path = arguments.take_while(|argument| argument != typed);
     path.fold(root, |command, argument| command.find_subcommand(&argument).unwrap_or(command))

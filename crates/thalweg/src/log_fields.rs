@@ -1,9 +1,10 @@
-//! Fields of a server's log lines as text.
+//! Formatting the fields of a server's log lines as text.
 //!
-//! Messages and errors may quote text from a client. The formatter of `tracing_subscriber` escapes strings and the
-//! message, but not values that are recorded by their `Display`, such as errors, and it keeps line feeds. This
-//! formatter escapes everything that is not printable, so that a client can neither forge a log line nor act on the
-//! terminal that shows it. JSON escapes line feeds and ASCII control characters only; [`JsonLines`] escapes the rest.
+//! Messages and errors may contain text from a client. The formatter of `tracing_subscriber` escapes strings and the
+//! message. But it does not escape values that are recorded with their `Display`, such as errors, and it keeps line
+//! feeds. This formatter escapes everything that is not printable. So a client can neither forge a log line nor control
+//! the terminal that shows the line. The JSON formatter escapes only line feeds and ASCII control characters;
+//! [`JsonLines`] escapes the rest.
 
 use std::{
     fmt::Write as _,
@@ -28,12 +29,12 @@ pub(crate) fn escaped() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static
     .delimited(" ")
 }
 
-/// Output of log lines in JSON. It escapes all characters that are not printable, which JSON allows in strings but
-/// which act on some terminals (such as DEL, U+009B and the controls of writing direction).
+/// Output of log lines in JSON. It escapes all characters that are not printable. JSON permits some of them in strings,
+/// but some terminals react to them (such as DEL, U+009B and the controls of writing direction).
 pub(crate) struct JsonLines<W>(pub W);
 
 impl<W: Write> Write for JsonLines<W> {
-    /// Writes all of `line`. The formatter of `tracing_subscriber` passes one whole line.
+    /// Writes all of `line`. The formatter of `tracing_subscriber` passes one complete line in each call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let acts = |char: char| char != '\n' && !is_printable(char);
         match std::str::from_utf8(line) {
@@ -42,7 +43,7 @@ impl<W: Write> Write for JsonLines<W> {
                 for char in text.chars() {
                     if acts(char) {
                         for unit in char.encode_utf16(&mut [0; 2]) {
-                            // Writing to a string does not fail.
+                            // Writing to a string cannot fail.
                             let _ = write!(escaped, "\\u{unit:04x}");
                         }
                     } else {

@@ -1,9 +1,10 @@
 //! The `thalweg` command: the server, a client for servers and directories, tools for logs, and the benchmarks.
 //!
 //! Owns: the command line, its output, and the exit codes. Does not own: any behaviour of the database. Client commands
-//! use the HTTP API, either of a server (`--server`) or in this process over a directory (`--data`): see [`session`].
+//! use the HTTP API: either the API of a server (`--server`), or the API over a directory that this process opens
+//! itself (`--data`). See [`session`].
 //!
-//! With the feature `alloc-profile`, the allocator samples allocations while a client records them: see
+//! In builds with the feature `alloc-profile`, the allocator samples allocations while a client records: see
 //! `alloc_profile`.
 //!
 //! ```text

@@ -1,7 +1,8 @@
 //! Permissions of the files that the command writes and reads.
 //!
-//! Owns: the mask for files that libraries create, and the warnings about files that other users of the machine can
-//! read or change. Does not own: the permissions of files that this program creates itself (`thalweg_disk`).
+//! Owns: the file mode mask for files that libraries create, and the warnings about files that other users of the
+//! machine can read or change. Does not own: the permissions of files that this program creates itself
+//! (`thalweg_disk`).
 
 use std::{
     fs, io,
@@ -15,28 +16,31 @@ use thalweg_server::{
     config::{Config, PeerPem, PemFile, Resolved, Source},
 };
 
-/// Permission bits of a file's group and of all others: reading, writing, and both.
+/// Permission bits that let a file's group and all other users read the file. `WRITE_BY_OTHERS` are the bits for
+/// writing.
 const READ_BY_OTHERS: u32 = 0o044;
 const WRITE_BY_OTHERS: u32 = 0o022;
-/// Bit of a directory in which users may rename and remove only their own files, such as `/tmp`.
+/// Permission bit of a directory in which users may rename and remove only their own files, such as `/tmp`.
 const STICKY: u32 = 0o1000;
 
-/// Lets only the owner use the files that this process creates from now on. The libraries behind some backends state no
-/// permissions for their files. Commands that start other programs must not call this, because those inherit it.
+/// Sets the process's mask so that only the owner can use the files that it creates from now on. This is necessary
+/// because the libraries behind some backends set no permissions on their files. A command that starts other programs
+/// must not call this function, because those programs inherit the mask.
 pub(crate) fn only_for_the_owner() {
     umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Kind of a file, which determines what other users may do with it.
+/// Kind of a file's contents. It determines the access that other users may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contents {
-    /// The file is public. A user who can change it controls the server.
+    /// Other users may read the file but not change it: a user who can change it controls the server.
     Settings,
-    /// The file is secret.
+    /// Other users may neither read nor change the file.
     Secret,
 }
 
-/// Returns warnings about the files that a server uses: a sentence for each fault, with the command that removes it.
+/// Returns warnings about the files that a server uses. A warning is a sentence about one fault, with the command that
+/// removes the fault.
 pub(crate) fn warnings(resolved: &Resolved) -> Vec<String> {
     let Config { data, native_certificate, native_key, cluster_certificate, cluster_key, cluster_ca, .. } =
         &resolved.config;
@@ -56,7 +60,8 @@ pub(crate) fn warnings(resolved: &Resolved) -> Vec<String> {
             files.push((path.clone(), contents));
         }
     }
-    // A user who can change the certificate of the authority decides which nodes are members of the cluster.
+    // This certificate is checked too: a user who can change the certificate of the authority decides which nodes are
+    // members of the cluster.
     for (file, contents) in
         [(cluster_certificate, Contents::Settings), (cluster_key, Contents::Secret), (cluster_ca, Contents::Settings)]
     {
@@ -101,7 +106,8 @@ fn of_directory(dir: Option<&Path>) -> Option<String> {
     foreign(dir, owner)
 }
 
-/// Returns warnings about an existing data directory. A new one is private.
+/// Returns warnings about an existing data directory. A directory that does not exist yet gets none, because it will be
+/// private.
 pub(crate) fn of_data(dir: &Path) -> Vec<String> {
     let Ok((mode, _)) = mode_of(dir) else { return Vec::new() };
     let shown = dir.display();
@@ -109,20 +115,20 @@ pub(crate) fn of_data(dir: &Path) -> Vec<String> {
     if found.is_empty() && mode & (READ_BY_OTHERS | 0o011) != 0 {
         found.push(format!("other users can look into {shown} (mode {mode:04o}): run `chmod go= {shown}`"));
     }
-    // With write access to the directory above, another user can replace the whole data directory.
+    // With write access to the parent directory, another user could replace the whole data directory.
     let above = std::path::absolute(dir).ok();
     found.extend(above.as_deref().and_then(Path::parent).and_then(|above| of_directory(Some(above))));
     found
 }
 
-/// Returns a warning if a file belongs to a user who is neither this process's nor the superuser.
+/// Returns a warning if the owner of a file is neither the user of this process nor the superuser.
 fn foreign(path: &Path, owner: u32) -> Option<String> {
     let own = rustix::process::geteuid().as_raw();
     let is_foreign = owner != own && owner != 0;
     is_foreign.then(|| format!("{} belongs to another user (id {owner}), who can change it", path.display()))
 }
 
-/// Returns the permissions and the owner of a file.
+/// Returns the permission bits and the owner of a file.
 fn mode_of(path: &Path) -> io::Result<(u32, u32)> {
     let metadata = fs::metadata(path)?;
     Ok((metadata.mode() & 0o7777, metadata.uid()))

@@ -1,6 +1,6 @@
 //! Directories that only their owner can read, and that survive a power loss.
 //!
-//! Owns: their creation. Does not own: what is written into them.
+//! Owns: the creation of such directories. Does not own: the files in them.
 
 use std::{
     fs::{DirBuilder, File},
@@ -9,8 +9,8 @@ use std::{
     path::Path,
 };
 
-/// Creates a directory and its missing ancestors; succeeds if it exists. The names of all of them are durable on
-/// return.
+/// Creates a directory and its missing ancestors. Succeeds if the directory exists. On return the names of all these
+/// directories are durable.
 pub(crate) fn create(dir: &Path) -> io::Result<()> {
     create_with(dir, &mut sync_parent)
 }
@@ -20,15 +20,15 @@ fn create_with(dir: &Path, sync_parent: &mut dyn FnMut(&Path) -> io::Result<()>)
     let missing: Vec<_> = dir.ancestors().take_while(is_missing).collect();
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     if missing.is_empty() {
-        // An earlier process may have been killed after it created the directory. An error is ignored, because the
-        // directory is probably old, and can be in one that this process may not read.
+        // The directory exists, but an earlier process may have been killed before it made the name durable. An error
+        // is ignored: the directory is probably old, and its parent may not be readable for this process.
         let _ = sync_parent(dir);
     }
-    // From the top, because a name counts only if those above it do.
+    // The topmost directory comes first, because a name is durable only if the names of its ancestors are.
     missing.into_iter().rev().try_for_each(sync_parent)
 }
 
-/// Makes the name of a file or directory durable.
+/// Makes the name of a file or directory durable, by an fsync of its parent directory.
 pub(crate) fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()

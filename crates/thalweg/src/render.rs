@@ -1,14 +1,14 @@
-//! Output of commands: bytes as text, tables, JSON, and colour only on a terminal.
+//! Output of commands: bytes as text, tables, and JSON. Uses colour only on a terminal.
 //!
-//! Owns: writing to stdout and stderr, and the escaping of text for terminals. Does not own: the screen of `top`
+//! Owns: writing to stdout and stderr, and escaping text for terminals. Does not own: the screen of `top`
 //! (`commands/top/terminal`), the lines that a server prints at its start (`commands/serve`), exit codes (`failure`),
 //! or the words for figures (`figures`).
 //!
-//! stdout contains only results; notes and progress go to stderr.
+//! stdout gets only results; notes and progress go to stderr.
 //!
-//! Invariant: no text that came from data acts on a terminal. Every line passes [`line()`], [`Lines::line`], [`note`]
-//! or [`failure`], which escape control characters in it. Values go through [`data`], which prints them byte for byte
-//! only if stdout is not a terminal or the user requests it.
+//! Invariant: no text that comes from data can control a terminal. Every line passes [`line()`], [`Lines::line`],
+//! [`note`] or [`failure`], which escape its control characters. Values pass [`data`], which prints them byte for byte
+//! only if stdout is not a terminal or the user has requested it.
 
 use std::{
     borrow::Cow,
@@ -51,8 +51,8 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// Returns text with its control characters escaped, except line feeds and tabs. The escapes are those of JSON, because
-/// JSON text passes here too, and stays the same JSON.
+/// Returns the text with its control characters escaped, except for line feeds and tabs. The escapes are those of JSON.
+/// So JSON text that passes this function keeps its meaning.
 fn safe(text: &str) -> Cow<'_, str> {
     let is_safe = |c: char| printable::is_printable(c) || matches!(c, '\n' | '\t');
     if text.chars().all(is_safe) {
@@ -69,7 +69,7 @@ fn safe(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Option to print data byte for byte.
+/// Option of commands that print data: print the bytes unchanged.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct RawArgs {
     /// Print control characters and bytes that are not text unchanged, even on a terminal
@@ -78,16 +78,17 @@ pub(crate) struct RawArgs {
 }
 
 impl RawArgs {
-    /// Returns true if data on stdout must be escaped, because a terminal shows it.
+    /// Returns true if data on stdout must be escaped, because stdout is a terminal and the user has not requested raw
+    /// output.
     pub(crate) fn escapes(self) -> bool {
         !self.raw && io::stdout().is_terminal()
     }
 }
 
-/// Writer that escapes control characters for a terminal. Lines and tabs stay.
+/// Writer that escapes control characters for a terminal. It keeps line feeds and tabs.
 pub(crate) struct TerminalWriter<W: Write> {
     to: W,
-    /// Beginning of a character whose remaining bytes were not written yet.
+    /// Bytes at the beginning of a character that is not complete yet.
     rest: Vec<u8>,
 }
 
@@ -117,7 +118,8 @@ impl<W: Write> Write for TerminalWriter<W> {
 
 impl<W: Write> Drop for TerminalWriter<W> {
     fn drop(&mut self) {
-        // The remaining bytes are no complete character. The error is ignored, because the destination may be closed.
+        // The remaining bytes are an incomplete character at the end of the output. An error is ignored, because the
+        // destination may be closed.
         let _ = self.to.write_all(printable::lines(&self.rest).as_bytes());
     }
 }
@@ -128,7 +130,7 @@ pub(crate) fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
         return out(bytes);
     }
     let shown = printable::lines(bytes);
-    // A prompt directly after the value would look like part of it.
+    // A newline is added, because the shell's prompt directly after the value would look like a part of it.
     let end = if shown.ends_with('\n') { "" } else { "\n" };
     out(format!("{shown}{end}").as_bytes())?;
     if shown.as_bytes() != bytes {
@@ -142,7 +144,7 @@ pub(crate) fn out(bytes: &[u8]) -> Result<(), Failure> {
     written(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
 }
 
-/// Buffered lines for stdout; flushed when dropped or on request.
+/// Buffered lines for stdout. They are written when the buffer is dropped, or on request.
 pub(crate) struct Lines {
     out: BufWriter<io::Stdout>,
 }
@@ -171,7 +173,7 @@ impl Lines {
     }
 }
 
-/// Ends the process quietly if the reader of stdout has closed it (`| head`).
+/// Handles the result of a write to stdout. If the reader has closed stdout (as `head` does), ends the process quietly.
 pub(crate) fn written(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -192,7 +194,7 @@ pub(crate) fn name(text: &str) -> String {
     shown
 }
 
-/// Adds bytes to a JSON object: as `name` if they are UTF-8, else as `name_base64`.
+/// Adds bytes to a JSON object: as the field `name` if they are UTF-8, and otherwise as the base64 field `name_base64`.
 pub(crate) fn insert_bytes(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.to_owned(), json!(text)),
@@ -210,12 +212,12 @@ pub(crate) fn take_bytes(object: &Map<String, Value>, name: &str) -> Option<Vec<
     BASE64.decode(encoded).ok()
 }
 
-/// Formats a table without borders, which is also easy to process in a pipe.
+/// Formats a table without borders, so that other programs can easily process it.
 pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Disabled).set_header(header);
     for row in rows {
-        // A line feed in a cell would look like another row.
+        // Cells are escaped, because a line feed in a cell would look like another row.
         table.add_row(row.iter().map(|cell| name(cell)));
     }
     let lines = table.to_string();
@@ -223,7 +225,7 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     lines.lines().map(unframed).collect::<Vec<_>>().join("\n")
 }
 
-/// Formats `1234567` as `1,234,567`.
+/// Formats a number with commas: `1234567` becomes `1,234,567`.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
@@ -236,18 +238,18 @@ pub(crate) fn count(n: u64) -> String {
     grouped
 }
 
-/// Formats a number with its unit, such as `1 entry` and `2,000 entries`.
+/// Formats a number with its unit, such as `1 entry` or `2,000 entries`.
 pub(crate) fn counted(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
 }
 
-/// Prints an object as JSON if `json` is true, and otherwise the text that `text` returns.
+/// Prints `object` as JSON if `json` is true. Otherwise prints the text that `text` returns.
 pub(crate) fn print_result(object: &Value, json: bool, text: impl FnOnce() -> String) -> Result<(), Failure> {
     line(&if json { object.to_string() } else { text() })
 }
 
-/// Creates a progress bar on stderr; a spinner without a `length`. It is hidden if stderr is not a terminal or the
-/// command prints JSON.
+/// Creates a progress bar on stderr, or a spinner if `length` is `None`. The bar is hidden if stderr is not a terminal
+/// or the command prints JSON.
 pub(crate) fn progress_bar(length: Option<u64>, template: &str, json: bool) -> ProgressBar {
     let bar = length.map_or_else(ProgressBar::no_length, ProgressBar::new);
     bar.set_style(ProgressStyle::with_template(template).expect("a valid template"));

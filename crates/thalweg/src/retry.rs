@@ -1,4 +1,4 @@
-//! Repetition of requests while a node is not available.
+//! Repeating requests while a node is not available.
 
 use std::{
     thread,
@@ -13,13 +13,13 @@ use crate::{
 /// Pause between two attempts to reach a node.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
-/// Calls `ask` again while it fails because the node is not available, for at most `patience`. Prints a note before
-/// the second attempt, so that the user learns why the command waits.
+/// Calls `ask` until it succeeds, as long as it fails because the node is not available, and for at most `patience`.
+/// Prints a note before the second attempt, so that the user learns why the command waits.
 pub(crate) fn while_unavailable<T>(patience: Duration, ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     while_failing(patience, |failure| failure.exit == Exit::Unavailable, ask)
 }
 
-/// Calls `ask` again like [`while_unavailable`], while it fails with a failure for which `is_transient` returns true.
+/// Calls `ask` repeatedly like [`while_unavailable`], as long as `is_transient` returns true for its failure.
 pub(crate) fn while_failing<T>(
     patience: Duration,
     is_transient: impl Fn(&Failure) -> bool,

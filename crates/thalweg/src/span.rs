@@ -1,5 +1,5 @@
-//! Durations, sizes and times as users type and read them on the command line, in the same notation as in the
-//! configuration and the API.
+//! Durations, sizes and times in the notation that users type and read on the command line. The configuration and the
+//! API use the same notation.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
 pub(crate) enum Limit<T> {
     /// There is no limit.
     Unlimited,
-    /// This limit holds.
+    /// The limit has this value.
     At(T),
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn parse_limit<T>(text: &str, parse: impl Fn(&str) -> Result<T, Strin
     }
 }
 
-/// Returns a limit in the JSON of the HTTP API, in which null lifts it.
+/// Returns a limit in the JSON format of the HTTP API, in which null means no limit.
 pub(crate) fn limit_json<T>(limit: Limit<T>, json: impl FnOnce(T) -> Value) -> Value {
     match limit {
         Limit::Unlimited => Value::Null,
@@ -46,11 +46,12 @@ pub(crate) fn limit_json<T>(limit: Limit<T>, json: impl FnOnce(T) -> Value) -> V
     }
 }
 
-/// Smallest number that is taken for microseconds since the Unix epoch: a moment of 2001. Nothing is older, so a
-/// smaller number is one of seconds, of milliseconds, or a span whose unit is missing, and would select everything.
+/// Smallest number that is accepted as microseconds since the Unix epoch; it is a time in 2001. No data is older. A
+/// smaller number must be a mistake, such as seconds, milliseconds, or a span without its unit. As microseconds, it
+/// would select all data.
 const FIRST_MICROS: u64 = 1_000_000_000_000_000;
 
-/// Start time that the user passes with `--since`.
+/// Start time that the user gives with `--since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartTime {
     /// A span before the current time.
@@ -60,7 +61,7 @@ pub(crate) enum StartTime {
 }
 
 impl StartTime {
-    /// Returns the point in time. A span counts back from the current time of the wall clock.
+    /// Returns the point in time. A span is subtracted from the present time of the wall clock.
     pub(crate) fn time(self) -> SpaceTime {
         self.time_at(SystemClock::default().wall())
     }
@@ -75,7 +76,7 @@ impl StartTime {
 
 /// Parses a time: a span before now such as `10m` or `1.5h ago`, a date such as `2026-11-22`, a date with a time such
 /// as `2026-11-20 08:30` or `2026-11-20T08:30:00Z`, or microseconds since the Unix epoch. A date without a time means
-/// its first moment, and a time without an offset is in UTC, in which times are also shown.
+/// the first moment of the day. A time without an offset is in UTC. Times are also shown in UTC.
 pub(crate) fn parse_since(text: &str) -> Result<StartTime, String> {
     if text.parse::<u64>().is_ok_and(|number| (1..FIRST_MICROS).contains(&number)) {
         let wanted = "a number without a unit means microseconds since 1970, which have 16 digits today: add three \
@@ -142,7 +143,7 @@ mod tests {
         for wrong in ["yesterday", "2026-13-01", "1969-12-31", "-10m", "1 month"] {
             assert!(parse_since(wrong).is_err(), "{wrong}");
         }
-        // Ten minutes without their unit, seconds, and milliseconds.
+        // Ten minutes without the unit, a number of seconds, and a number of milliseconds.
         for wrong in ["10", "1796081149", "1796081149736"] {
             assert!(parse_since(wrong).is_err_and(|why| why.contains("16 digits")), "{wrong}");
         }

@@ -1,11 +1,11 @@
-//! The commit that the build script stamped into this binary.
+//! The commit that the build script has stamped into this binary.
 
 use thalweg_types::build::Build;
 
-/// Commit of the source; empty if it was in no checkout.
+/// Commit of the source; empty if the source was not in a git checkout.
 const COMMIT: &str = env!("THALWEG_BUILD_COMMIT");
 
-/// Build of this binary.
+/// Description of the build of this binary.
 pub(crate) const BUILD: Build = Build {
     commit: if COMMIT.is_empty() { None } else { Some(COMMIT) },
     is_dirty: matches!(env!("THALWEG_BUILD_DIRTY").as_bytes(), b"true"),

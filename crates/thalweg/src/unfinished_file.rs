@@ -1,11 +1,11 @@
-//! Files that get their name only once they are complete.
+//! Files that get their final name only when they are complete.
 //!
-//! Owns: the temporary name, the lock that shows other processes that the file is being written, and the removal of
-//! files that killed processes left behind. Does not own: the contents.
+//! Owns: the temporary name, the lock that tells other processes that the file is still being written, and the removal
+//! of files that killed processes left behind. Does not own: the contents.
 //!
 //! Invariants: a temporary file is new, has an unpredictable name, and only its owner can read it. So neither another
-//! process that writes to the same path, nor a symbolic link that another user put there, receives or replaces its
-//! contents. A file that another process still writes is never removed, because that process holds its lock.
+//! process that writes to the same path, nor a symbolic link of another user, can receive or replace its contents. A
+//! file that another process is still writing is never removed, because that process holds its lock.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -21,11 +21,11 @@ use crate::private_dir;
 
 const EXTENSION: &str = "partial";
 
-/// A file under a temporary name. Dropping it removes the file, unless it got its final name.
+/// A file with a temporary name. Dropping this value removes the file, unless the file has got its final name.
 #[derive(Debug)]
 pub(crate) struct UnfinishedFile {
     path: PathBuf,
-    /// The file, whose lock is held while this handle is open.
+    /// Handle of the file. The file is locked while this handle is open.
     file: File,
     is_finished: bool,
 }
@@ -39,7 +39,8 @@ impl UnfinishedFile {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 opened => opened?,
             };
-            // Another process may have removed the file before it was locked.
+            // Another process may have removed the file between its creation and the lock. In this case another file is
+            // created.
             if try_lock(&file)? && file.metadata()?.nlink() > 0 {
                 return Ok(Self { path, file, is_finished: false });
             }
@@ -56,7 +57,8 @@ impl UnfinishedFile {
         self.file.try_clone()
     }
 
-    /// Gives the file its final name. The new name is durable on return, if the contents are.
+    /// Gives the file its final name. On return the new name is durable. The contents are durable only if the caller
+    /// has synced them.
     pub(crate) fn finish(mut self, path: &Path) -> io::Result<()> {
         fs::rename(&self.path, path)?;
         self.is_finished = true;
@@ -67,21 +69,21 @@ impl UnfinishedFile {
 impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if !self.is_finished {
-            // An unfinished file would only use disk space. The next sweep removes it if this fails.
+            // An unfinished file only uses disk space. If the removal fails, the next sweep removes the file.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Removes the unfinished files with this stem that no process writes any more. Returns their names. Files that cannot
-/// be opened or removed stay.
+/// Removes the unfinished files with this stem that no process is writing any more. Returns their names. Keeps files
+/// that cannot be opened or removed.
 pub(crate) fn sweep(dir: &Path, stem: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| is_unfinished(name, stem) && remove_abandoned(&dir.join(name)).unwrap_or(false)).collect()
 }
 
-/// Returns true for the names that [`UnfinishedFile::create`] gives, and for the one that earlier versions gave.
+/// Returns true for the names that [`UnfinishedFile::create`] gives, and for the name that earlier versions gave.
 fn is_unfinished(name: &str, stem: &str) -> bool {
     let middle = name.strip_prefix(stem).and_then(|rest| rest.strip_suffix(EXTENSION)?.strip_suffix('.'));
     middle.is_some_and(|middle| match middle.strip_prefix('.') {

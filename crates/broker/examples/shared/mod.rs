@@ -24,8 +24,8 @@ impl Rng {
     }
 }
 
-/// CPU time of the whole process since `start`. Other load on the machine changes it less than wall-clock
-/// time.
+/// CPU time that the whole process has used since `start`. Other load on the machine changes this time less than
+/// wall-clock time.
 pub struct Cpu(u64);
 
 impl Cpu {
@@ -37,7 +37,7 @@ impl Cpu {
         cpu_nanos() - self.0
     }
 
-    /// Nanoseconds for each of `count` operations.
+    /// Returns the nanoseconds for each of `count` operations.
     pub fn each(&self, count: usize) -> f64 {
         self.nanos() as f64 / count as f64
     }
@@ -53,7 +53,7 @@ struct Counting;
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 static COUNTS: AtomicUsize = AtomicUsize::new(1);
 
-// SAFETY: forwards every call to the system's allocator, and counts.
+// SAFETY: forwards every call unchanged to the system's allocator. Counting does not touch the memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if COUNTS.load(Ordering::Relaxed) != 0 {
@@ -75,7 +75,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Currently allocated bytes, while counting is on.
+/// Number of bytes that are allocated now. Counts only allocations made while counting is on.
 pub fn allocated() -> usize {
     ALLOCATED.load(Ordering::Relaxed)
 }

@@ -1,4 +1,4 @@
-//! Entries of caches: values with versions and deadlines, changes of them, and figures.
+//! Entries of caches: values with versions and deadlines, and changes of entries. Also the figures of a cache.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,12 +6,12 @@ use thalweg_types::limits::MAX_TTL;
 
 use crate::Moment;
 
-/// Bytes counted for an entry in addition to its key and value: slots of the tables with their slack, two
-/// allocation headers, and its timer.
+/// Bytes counted for an entry in addition to its key and value. They cover slots of the tables with their slack, two
+/// allocation headers, and the entry's timer.
 pub const ENTRY_BYTES: u64 = 256;
 
-/// Version of a key's value in a cache. Every put of the key increases it, also after deletes and evictions,
-/// for the lifetime of the cache.
+/// Version of a key's value in a cache. Every put of a key assigns a higher version than the put before, also after
+/// deletes and evictions, for the lifetime of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
@@ -22,7 +22,7 @@ pub struct CacheEntry {
     pub value: Arc<[u8]>,
     /// Version that the last put of the key assigned.
     pub version: Version,
-    /// Time at which the entry ceases to exist; [`Moment::NEVER`] without a deadline.
+    /// Time at which the entry expires; [`Moment::NEVER`] if it has no deadline.
     pub deadline: Moment,
 }
 
@@ -33,18 +33,18 @@ pub enum Expiry {
     Never,
     /// The entry expires at this time.
     At(Moment),
-    /// The entry keeps the deadline of the entry that it replaces; without such an entry, it has no deadline.
+    /// The entry keeps the deadline of the entry that it replaces. If it replaces none, it has no deadline.
     Keep,
 }
 
 impl Expiry {
-    /// Returns the expiry at the time `ttl` after `now`; `ttl` is limited to [`MAX_TTL`].
+    /// Returns the expiry at the time `ttl` after `now`. `ttl` is limited to [`MAX_TTL`].
     #[must_use]
     pub fn after(now: Moment, ttl: Duration) -> Self {
         Self::At(now.plus(ttl.min(MAX_TTL)))
     }
 
-    /// Returns the deadline of an entry with this expiry, given the deadline of the entry that it replaces.
+    /// Returns the deadline of an entry with this expiry. `before` is the deadline of the entry that it replaces.
     pub(super) fn moment(self, before: Moment) -> Moment {
         match self {
             Self::Never => Moment::NEVER,
@@ -54,7 +54,7 @@ impl Expiry {
     }
 }
 
-/// Condition that a key must meet for a change of the key.
+/// Condition that a key must meet before it is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition<'v> {
     /// The key does not exist.
@@ -87,20 +87,19 @@ pub enum Update {
     Put {
         /// The value to write.
         value: Arc<[u8]>,
-        /// Lifetime of the written entry.
+        /// Expiry of the written entry.
         expiry: Expiry,
     },
-    /// Changes the deadline and keeps the value. No effect if the key does not exist.
+    /// Changes the deadline of the entry and keeps its value. Has no effect if the key does not exist.
     Touch(Expiry),
     /// Deletes the key.
     Delete,
 }
 
-/// Sizes and counters of one cache, without its name, or their sum over its shards. The counters start when the cache
-/// is created.
+/// Sizes and counters of one cache, or of one of its shards. The counters start at 0 when the cache is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
-    /// Number of entries, including expired ones that were not reclaimed yet.
+    /// Number of entries, including expired entries whose memory is not freed yet.
     pub entries: u64,
     /// Bytes of the keys and values in the cache, plus [`ENTRY_BYTES`] for each entry.
     pub bytes: u64,

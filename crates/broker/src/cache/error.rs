@@ -22,15 +22,16 @@ pub enum CacheError {
         /// Length of the value in bytes.
         bytes: usize,
     },
-    /// The entry is too large for this cache, which holds each entry in one of its shards.
+    /// The entry is too large for this cache. A cache holds each entry in one of its shards, so an entry must fit into
+    /// a shard.
     #[error(
         "key, value and {} bytes for the entry add up to {bytes}; an entry of this cache has at most {max}: use a larger cache",
         ENTRY_BYTES
     )]
     EntryTooLarge {
-        /// Bytes of the rejected entry, including the overhead of an entry.
+        /// Bytes of the rejected entry: its key, its value, and the overhead of an entry.
         bytes: u64,
-        /// Maximum bytes of an entry, including its overhead.
+        /// Maximum bytes of an entry in this cache, including the overhead of an entry.
         max: u64,
     },
     /// The key does not meet the condition of the operation.
@@ -42,7 +43,7 @@ pub enum CacheError {
     /// The value of the key is not a decimal number, so it cannot be used as a counter.
     #[error("the value is not a counter, which is a 64-bit decimal number without leading zeros")]
     NotANumber,
-    /// The sum exceeds the range of a counter, which has 64 bits.
+    /// The sum exceeds the range of a counter, which is a signed 64-bit number.
     #[error("{value} plus {delta} exceeds the range of a 64-bit counter")]
     Overflow {
         /// Current value of the counter.
@@ -76,27 +77,27 @@ pub enum CreateCacheError {
         /// Length of the name in bytes.
         bytes: usize,
     },
-    /// The limit on the bytes of all caches together leaves too few bytes for this cache.
+    /// The capacities of all caches together have a limit. This limit leaves too few bytes for the new cache.
     #[error(
         "all caches together hold at most {max} bytes, of which {left} are free: drop one, or create a smaller one"
     )]
     NoRoom {
-        /// Maximum bytes of all caches together.
+        /// Maximum capacity in bytes of all caches together.
         max: u64,
         /// Number of bytes that are still available for caches.
         left: u64,
     },
-    /// The clients of one address have created as many bytes of caches as its share permits. The remaining bytes are
-    /// kept for others.
+    /// The clients of one address have created caches with as many bytes as this address may use. The remaining bytes
+    /// are kept for other addresses.
     #[error(
         "the clients of this address have created their share of caches; {left} bytes are kept for others: drop one, or create a smaller one"
     )]
     NoShare {
-        /// Number of bytes that are still available for caches of others.
+        /// Number of bytes that are still available for caches of other addresses.
         left: u64,
     },
-    /// The clients of one address have created as many caches as its share permits. The remaining ones are kept for
-    /// others.
+    /// The clients of one address have created as many caches as this address may have. The remaining caches are kept
+    /// for other addresses.
     #[error("the clients of this address have created their share of the {MAX_CACHES} caches: drop a cache")]
     TooManyOfAddress,
     /// The requested size of the cache is below [`MIN_CACHE_BYTES`].

@@ -3,18 +3,18 @@
 //! Owns: entries, their deadlines, and the choice of entries to evict. Does not own: time (an argument of
 //! every call), or anything that survives the process: a cache is never logged.
 //!
-//! The hash of a key selects a shard. Each shard has a mutex, a part of the cache's capacity, its entries in
-//! the eviction order of the `quick_cache` crate, and a timer wheel for deadlines. A read holds a shard's
-//! mutex for about 30 ns. Operations on one key are atomic: see [`Cache::update`]. Operations on several keys
-//! are not atomic; they run key by key.
+//! The hash of a key selects a shard. Each shard has a mutex, a part of the cache's capacity, its entries in the
+//! eviction order of the `quick_cache` crate, and a timer wheel for deadlines. A read holds a shard's mutex for about
+//! 30 ns. Operations on one key are atomic, also [`Cache::update`]. Operations on several keys are not atomic; they run
+//! key by key.
 //!
-//! Reads do not return an entry past its deadline. The memory of such an entry is freed by the next read of
-//! the key, by [`Cache::reclaim`], or by eviction.
+//! Reads do not return an entry past its deadline. Three operations free the memory of such an entry: the next read of
+//! its key, [`Cache::reclaim`], and eviction.
 //!
-//! Bounds of the work under a shard's mutex, for which the threads that serve clients wait: a reclaim frees at most
-//! `RECLAIM_AT_ONCE` entries and moves at most `MOVES_AT_ONCE` timers at a time. A put may double the tables of a
-//! shard, which moves all its entries: `MAX_SHARD_BYTES` bounds their number. A page of a scan visits all entries of a
-//! shard twice.
+//! Threads that serve clients wait for a shard's mutex, so the work under it is bounded. A reclaim frees at most
+//! `RECLAIM_AT_ONCE` entries and moves at most `MOVES_AT_ONCE` timers each time it holds the mutex. A put may double
+//! the tables of a shard, which moves all entries of the shard; `MAX_SHARD_BYTES` bounds their number. A page of a scan
+//! visits all entries of a shard twice.
 
 mod entry;
 mod error;
@@ -42,46 +42,52 @@ pub use self::{
 };
 use crate::{Moment, locked};
 
-/// Minimum capacity in bytes of a shard, if a cache has several shards, so that the largest value fits.
+/// Minimum capacity in bytes of a shard, in a cache with several shards. A value of the maximum size fits into such a
+/// shard.
 const MIN_SHARD_BYTES: u64 = 16 * 1024 * 1024;
-/// Number of shards with which the threads of a node rarely contend. A cache has fewer only where they would be too
-/// small, and more only where they would be too large.
+/// Usual number of shards, with which the threads of a node rarely contend. A small cache has fewer shards, because of
+/// [`MIN_SHARD_BYTES`]. A large cache has more, because of [`MAX_SHARD_BYTES`].
 const ENOUGH_SHARDS: u64 = 16;
-/// Maximum capacity in bytes of a shard, except in a cache with [`MAX_SHARDS`]. Such a shard has at most 262,144
-/// entries and remembers 32,768 evicted keys. Its tables double for the last time at 229,376 of both together, which is
-/// estimated at 7 to 17 ms; at half as many if each entry has more than 85 bytes of key and value. Cost of more shards:
-/// an empty one takes about 2.5 KiB of memory, of which 2 KiB are slots of timers.
+/// Maximum capacity in bytes of a shard, except in a cache that has [`MAX_SHARDS`] shards. A shard of this capacity has
+/// at most 262,144 entries, and remembers 32,768 evicted keys. Its tables double for the last time when both numbers
+/// together reach 229,376, or half as many if each entry has more than 85 bytes of key and value. This doubling is
+/// estimated to take 7 to 17 ms. An additional empty shard takes about 2.5 KiB of memory, including 2 KiB for slots of
+/// timers.
 const MAX_SHARD_BYTES: u64 = 64 * 1024 * 1024;
-/// Maximum number of shards, so that those of an empty cache take at most 40 MiB. A cache above 1 TiB has larger ones.
+/// Maximum number of shards. The shards of an empty cache take at most 40 MiB. In a cache above 1 TiB, shards are
+/// larger than [`MAX_SHARD_BYTES`].
 const MAX_SHARDS: u64 = 1 << 14;
-/// Maximum bytes of a value that a put overwrites in place, by copying it while the shard's mutex is held.
+/// Maximum bytes of a value that a put overwrites in place. The put copies the new value while it holds the shard's
+/// mutex.
 const MAX_OVERWRITTEN_BYTES: usize = 1024;
-/// Maximum number of expired entries freed in one step while a shard's mutex is held.
+/// Maximum number of expired entries that a reclaim frees each time it holds a shard's mutex.
 const RECLAIM_AT_ONCE: usize = 64;
-/// Maximum number of timers that move within a wheel in one step while a shard's mutex is held: estimated at
-/// 20 to 100 µs.
+/// Maximum number of timers that a reclaim moves within a timer wheel each time it holds a shard's mutex. The moves are
+/// estimated to take 20 to 100 µs.
 const MOVES_AT_ONCE: usize = 1024;
-/// Number of timers that a call of [`Cache::reclaim`] may move, for each entry that it may free. A timer moves at most
-/// seven times before it fires, and mostly two or three times.
+/// Number of timers that one call of [`Cache::reclaim`] may move for each entry that it may free. A timer moves at most
+/// seven times before it fires, and usually two or three times.
 const MOVES_PER_ENTRY: usize = 8;
 
 /// Limits of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Maximum bytes of keys and values, plus [`ENTRY_BYTES`] for each entry. At least [`MIN_CACHE_BYTES`].
-    /// At the limit, the cache evicts the least used entries. One entry can take at most 97 % of a shard. A
-    /// cache below 32 MiB is a single shard; from 256 MiB on, a cache has 16 shards of equal size, and above
-    /// 1 GiB twice as many for each doubling, so that a shard has at most 64 MiB (up to 16,384 shards).
+    /// Maximum bytes of keys and values, plus [`ENTRY_BYTES`] for each entry. At least [`MIN_CACHE_BYTES`]. At the
+    /// limit, the cache evicts the least used entries. One entry can take at most 97 % of a shard. A cache below 32 MiB
+    /// is a single shard. From 256 MiB to 1 GiB a cache has 16 shards of equal size. Above 1 GiB the number of shards
+    /// doubles with each doubling of the capacity, up to 16,384 shards, so that a shard has at most 64 MiB.
     pub max_bytes: u64,
-    /// Seed for hashing keys. Use the system's randomness, so that clients cannot choose colliding keys.
+    /// Seed for hashing keys. Use a random number of the operating system, so that clients cannot choose keys with
+    /// equal hashes.
     pub seed: u64,
 }
 
-/// Number of entries that a scan visits, twice, in one [step](thalweg_types::steps).
+/// Number of entries that a scan visits twice in one [step](thalweg_types::steps), the unit in which the work of a read
+/// is counted.
 const ENTRIES_VISITED_PER_STEP: u64 = 10;
 
-/// Entries that were removed from a cache by [`Cache::clear`]. Dropping this value frees them, which takes about 0.1 µs
-/// for each; a thread that serves clients should leave that to another one.
+/// Entries that [`Cache::clear`] has removed from a cache. Dropping this value frees them, which takes about 0.1 µs for
+/// each entry. A thread that serves clients should leave this to another thread.
 #[derive(Debug)]
 #[must_use = "freeing the entries takes time"]
 pub struct ClearedEntries(Vec<ClearedShard>);
@@ -149,8 +155,8 @@ impl Cache {
         })
     }
 
-    /// Returns the position of a hash in the order of scans. The highest bits of the position choose the
-    /// shard. They differ from the bits that the hash table uses for its buckets and its tags.
+    /// Returns the position of a hash in the order of scans. The highest bits of the position select the shard. They
+    /// differ from the bits of the hash that a shard's hash table uses for its buckets and tags.
     fn scan_position(hash: u64) -> u64 {
         hash.rotate_left(24)
     }
@@ -181,14 +187,15 @@ impl Cache {
         if bytes > max { Err(CacheError::EntryTooLarge { bytes, max }) } else { Ok(()) }
     }
 
-    /// Returns the entry of a key; `None` if the cache has none or its deadline has passed.
+    /// Returns the entry of a key; `None` if the cache has no entry for the key or the entry's deadline has passed.
     #[must_use]
     pub fn get(&self, now: Moment, key: &[u8]) -> Option<CacheEntry> {
         self.read(now, key, Clone::clone)
     }
 
-    /// Calls `read` with the entry of a key, under the shard's mutex. So the caller can copy a small value to
-    /// its destination without increasing a reference count. `read` must not use this cache.
+    /// Calls `read` with the entry of a key, under the mutex of the shard. The caller can copy a small value this way
+    /// without changing a reference count. `read` must not use this cache. Returns the result of `read`; `None` if the
+    /// key has no entry.
     pub fn read<R>(&self, now: Moment, key: &[u8], read: impl FnOnce(&CacheEntry) -> R) -> Option<R> {
         let mut gone = RemovedEntries::new();
         let (key, mut shard) = self.shard(key);
@@ -197,7 +204,7 @@ impl Cache {
         found
     }
 
-    /// Returns the entry of each key, in the order of the keys.
+    /// Returns the entry of each key, in the order of the keys; `None` for a key without an entry.
     #[must_use]
     pub fn get_many<'k>(&self, now: Moment, keys: impl IntoIterator<Item = &'k [u8]>) -> Vec<Option<CacheEntry>> {
         keys.into_iter().map(|key| self.get(now, key)).collect()
@@ -245,7 +252,7 @@ impl Cache {
     /// values before the others.
     ///
     /// # Errors
-    /// Returns an error if a key or value is too long, or an entry too large; then no value was written.
+    /// Returns an error if a key or value is too long, or an entry too large. In this case no value was written.
     pub fn put_many<'k>(
         &self,
         now: Moment,
@@ -256,7 +263,7 @@ impl Cache {
         pairs.into_iter().try_for_each(|(key, value)| self.put(now, key, value, expiry).map(drop))
     }
 
-    /// Deletes a key. Returns true if it existed.
+    /// Deletes a key. Returns true if the key existed.
     pub fn delete(&self, now: Moment, key: &[u8]) -> bool {
         self.apply(now, key, |entry| (Update::Delete, entry.is_some())).1
     }
@@ -293,10 +300,10 @@ impl Cache {
         self.apply(now, key, add).1
     }
 
-    /// Calls `decide` with the current entry of a key, and applies the [`Update`] that `decide` returns. Both
-    /// happen atomically: no other change, eviction or expiry comes in between. All read-modify-write
-    /// operations use this function. `decide` runs under a shard's mutex: it should be fast, and must not use
-    /// this cache. Returns the version after the update, and the second result of `decide`.
+    /// Calls `decide` with the current entry of a key, and applies the [`Update`] that `decide` returns. This is
+    /// atomic: no other change, eviction or expiry comes in between. All operations that read and then write a key use
+    /// this function. `decide` runs under a shard's mutex, so it should be fast and must not use this cache. Returns
+    /// the version of the entry after the update, and the second result of `decide`.
     ///
     /// # Errors
     /// The update's value is too long or too large. The cache is unchanged, but `decide` was called.
@@ -349,11 +356,11 @@ impl Cache {
         held.map(|()| version)
     }
 
-    /// Returns a page of the cache's keys, starting at a cursor: up to `count` keys (limited to
-    /// [`MAX_CACHE_SCAN_KEYS`]) with up to `max_bytes` bytes together, but at least one key. A complete scan
-    /// returns every key that exists during the whole scan exactly once; it may or may not return other keys.
-    /// Each page visits all entries of a shard twice under its mutex (about 5 ns each), so request large
-    /// pages.
+    /// Returns a page of the cache's keys, starting at a cursor. The page has up to `count` keys (limited to
+    /// [`MAX_CACHE_SCAN_KEYS`]) with up to `max_bytes` bytes together, but at least one key if any is left. A complete
+    /// scan returns every key that exists during the whole scan exactly once. It may or may not return keys that exist
+    /// only during a part of the scan. Each page visits all entries of a shard twice under its mutex (about 5 ns each),
+    /// so request large pages.
     #[must_use]
     pub fn scan(&self, now: Moment, from: Option<ScanCursor>, count: usize, max_bytes: usize) -> ScanPage {
         let count = count.clamp(1, MAX_CACHE_SCAN_KEYS);
@@ -367,7 +374,7 @@ impl Cache {
             end = found.last().map(|(place, _)| *place).or(end);
             room = room.saturating_sub(found.iter().map(|(_, key)| key.len()).sum());
             page.keys.extend(found.into_iter().map(|(_, key)| key));
-            // A full page ends here; the next page begins after the last key, or at the next shard.
+            // The page is full and ends here. The next page begins after the last key, or at the next shard.
             if page.keys.len() >= count || !whole || (room == 0 && !page.keys.is_empty()) {
                 page.next = end.map(ScanCursor);
                 break;
@@ -376,29 +383,30 @@ impl Cache {
         page
     }
 
-    /// Returns the position in a scan just after `key`, which need not exist.
+    /// Returns the position in a scan just after `key`. The key need not exist.
     #[must_use]
     pub fn cursor_behind(&self, key: &[u8]) -> ScanCursor {
         ScanCursor(Self::scan_position(self.hasher.hash_one(key)))
     }
 
-    /// Removes all entries of the cache. Its counters keep their values. Returns the removed entries, because freeing
-    /// them takes much longer than removing them.
+    /// Removes all entries of the cache and returns them. The caller chooses the thread that frees them, because
+    /// freeing takes much longer than removing. The counters of the cache keep their values.
     pub fn clear(&self) -> ClearedEntries {
         let clear = |shard: &Padded| locked(shard.0.lock()).clear();
         ClearedEntries(self.shards.iter().map(clear).collect())
     }
 
-    /// Returns the [steps](thalweg_types::steps) that a page of a scan takes in addition to those of its keys: it
-    /// visits all entries of a shard twice.
+    /// Returns the additional [steps](thalweg_types::steps) of a page of a scan, besides those for the returned keys. A
+    /// page takes them because it visits all entries of a shard twice.
     #[must_use]
     pub fn scan_steps(&self) -> u64 {
         self.stats().entries / self.shards.len() as u64 / ENTRIES_VISITED_PER_STEP
     }
 
     /// Frees up to `at_most` expired entries and returns their number. The driver should call this at about
-    /// [`next_deadline`](Self::next_deadline), and again while it returns `at_most`. A call may return less although
-    /// more entries have expired, because very many timers must be moved first; then `next_deadline` stays in the past.
+    /// [`next_deadline`](Self::next_deadline), and again while the result is `at_most`. If very many timers must be
+    /// moved first, a call may free fewer entries although more have expired. In this case `next_deadline` stays in the
+    /// past.
     pub fn reclaim(&self, now: Moment, at_most: usize) -> usize {
         let (mut freed, mut moves) = (0, at_most.saturating_mul(MOVES_PER_ENTRY));
         for shard in &self.shards {
@@ -419,7 +427,7 @@ impl Cache {
         freed
     }
 
-    /// Earliest time at which the cache may have an expired entry to free.
+    /// Earliest time at which the cache may have an expired entry to free; `None` if no entry has a deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.shards.iter().filter_map(|shard| locked(shard.0.lock()).next_due()).min()
@@ -436,7 +444,7 @@ impl Cache {
     }
 }
 
-/// Returns the number of shards of a cache, a power of two.
+/// Returns the number of shards for a cache of this capacity. The number is a power of two.
 fn shards_of(max_bytes: u64) -> u64 {
     let for_threads = 1 << (max_bytes / MIN_SHARD_BYTES).clamp(1, ENOUGH_SHARDS).ilog2();
     let for_size = max_bytes.div_ceil(MAX_SHARD_BYTES).min(MAX_SHARDS).next_power_of_two();
@@ -485,7 +493,7 @@ mod tests {
             cache.put(begin, &key.to_be_bytes(), b"v", Expiry::At(deadline)).unwrap();
         }
         let now = deadline.plus(Duration::from_secs(1));
-        // Several calls move timers before the first entry is freed.
+        // The first call only moves timers. Several calls are necessary before the first entry is freed.
         assert_eq!(cache.reclaim(now, 100), 0);
         let (mut calls, mut freed) = (1, 0);
         while freed < ENTRIES as usize {
@@ -493,7 +501,7 @@ mod tests {
             freed += cache.reclaim(now, 100);
             calls += 1;
         }
-        // Each timer has moved at least once.
+        // Each timer has moved at least once, which limits the number of calls from below.
         assert!((ENTRIES as usize / (100 * MOVES_PER_ENTRY)..1_000).contains(&calls), "{calls}");
         assert!(cache.next_deadline().is_none() && cache.stats().entries == 0);
     }

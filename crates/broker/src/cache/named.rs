@@ -10,18 +10,18 @@ use thalweg_types::limits::{MAX_CACHES, MAX_NAME_BYTES};
 use super::{Cache, CacheConfig, CreateCacheError};
 use crate::{Moment, locked};
 
-/// Number of a cache, counted from 1. Unique until the node restarts: the number is never reused.
+/// Number of a cache, counted from 1. A number is never reused while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheId(pub u32);
 
 /// A cache with its name and id. Clones share the same cache.
 #[derive(Clone, Debug)]
 pub struct NamedCache {
-    /// Number by which connections address the cache.
+    /// Number by which connections refer to the cache.
     pub id: CacheId,
-    /// Name by which people address the cache.
+    /// Name by which clients find the cache.
     pub name: Arc<str>,
-    /// Maximum bytes of the cache.
+    /// Capacity of the cache in bytes.
     pub max_bytes: u64,
     /// Handle of the cache's entries.
     pub cache: Arc<Cache>,
@@ -45,8 +45,8 @@ impl Tables {
     }
 }
 
-/// All caches of a node, by name: at most [`MAX_CACHES`]. The sum of their capacities in bytes is bounded
-/// too.
+/// All caches of a node, by name. Bounds: at most [`MAX_CACHES`] caches, and a limit on the sum of their capacities in
+/// bytes.
 #[derive(Debug)]
 pub struct Caches {
     tables: RwLock<Tables>,
@@ -54,7 +54,7 @@ pub struct Caches {
 }
 
 impl Caches {
-    /// Creates an empty set of caches, whose capacities together can be at most `max_bytes`.
+    /// Creates an empty set of caches. The sum of their capacities can be at most `max_bytes`.
     #[must_use]
     pub fn new(max_bytes: u64) -> Self {
         Self { tables: RwLock::default(), max_bytes }
@@ -101,7 +101,7 @@ impl Caches {
         locked(self.tables.read()).by_name.len()
     }
 
-    /// Number of bytes that are still available for new caches.
+    /// Number of bytes of capacity that are still available for new caches.
     #[must_use]
     pub fn free_bytes(&self) -> u64 {
         self.max_bytes - locked(self.tables.read()).bytes
@@ -119,7 +119,8 @@ impl Caches {
         locked(self.tables.read()).by_id.get(&id).cloned()
     }
 
-    /// Removes the cache with this name and returns it. Its memory is freed when its last user drops it.
+    /// Removes the cache with this name and returns it. Its memory is freed when the last clone of its handle is
+    /// dropped.
     pub fn remove(&self, name: &str) -> Option<NamedCache> {
         locked(self.tables.write()).remove(name)
     }
@@ -137,13 +138,13 @@ impl Caches {
         locked(self.tables.read()).by_name.values().cloned().collect()
     }
 
-    /// Frees expired entries of all caches, cache by cache with [`Cache::reclaim`], until `at_most` entries
-    /// are freed.
+    /// Frees expired entries of one cache after another with [`Cache::reclaim`], until `at_most` entries are freed or
+    /// none is left. Returns their number.
     pub fn reclaim(&self, now: Moment, at_most: usize) -> usize {
         self.list().iter().fold(0, |freed, named| freed + named.cache.reclaim(now, at_most - freed))
     }
 
-    /// Earliest time at which a cache may have an expired entry to free.
+    /// Earliest time at which any cache may have an expired entry to free; `None` if no entry has a deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.list().iter().filter_map(|named| named.cache.next_deadline()).min()

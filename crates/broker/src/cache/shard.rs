@@ -1,10 +1,10 @@
 //! A shard of a cache: entries and their timers, under one mutex.
 //!
 //! Owns: the entries of the shard, their versions and timers, eviction, and the figures. Does not own: the mutex and
-//! the choice of a key's shard (`mod`), the decisions of an update (its caller), or the wheel of the timers (`wheel`).
+//! the choice of a key's shard (`mod`), the decision about an update (its caller), or the timer wheel itself (`wheel`).
 //!
-//! All operations on a key have exclusive access to its shard: reads, writes, eviction, expiry. So a
-//! read-modify-write operation is atomic.
+//! Every operation on a key has exclusive access to its shard: reads, writes, eviction and expiry. So an operation that
+//! reads and then writes a key is atomic.
 //!
 //! Invariants: an entry with a deadline has exactly one timer, and every timer has its entry; no read returns
 //! an entry past its deadline.
@@ -23,15 +23,16 @@ use super::{
 };
 use crate::Moment;
 
-/// Share of a shard's capacity that the most used entries may take; also the maximum share of a single entry.
+/// Share of a shard's capacity that the most used entries may take, from 0 to 1. A single entry may take the same
+/// share.
 const HOT: f64 = 0.97;
-/// Bytes of a shard's capacity for each evicted entry whose key is remembered. If such a key is written
-/// again, its entry counts as used before. A remembered key takes about 100 bytes; together they take 5 % of
-/// the capacity.
+/// Bytes of capacity per remembered key. A shard remembers the keys of some evicted entries. When such a key is written
+/// again, its entry counts as used before. A remembered key takes about 100 bytes, so all remembered keys take about 5
+/// % of the capacity.
 const BYTES_PER_GHOST: u64 = 2048;
 
-/// Longest key in bytes that is stored inside its entry's slot. Such a key is found without another cache
-/// miss of the processor, and put without an allocation.
+/// Longest key in bytes that is stored inside its entry's slot. A lookup of such a key needs no further access to
+/// memory outside the slot, and a put needs no allocation for it.
 const MAX_SHORT: usize = 22;
 
 #[derive(Clone, Debug)]
@@ -68,7 +69,7 @@ impl PartialEq for KeyBytes {
 
 impl Eq for KeyBytes {}
 
-/// A key of a cache with its hash, which is computed once.
+/// A key of a cache with its hash. The hash is computed only once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     hash: u64,
@@ -100,7 +101,7 @@ impl Equivalent<Key> for Lookup<'_> {
     }
 }
 
-/// Hasher that returns the hash stored in the key, instead of computing one.
+/// Hasher that returns the hash stored in the key, instead of computing a new one.
 #[derive(Clone, Debug)]
 struct StoredHasher;
 
@@ -135,7 +136,7 @@ pub(crate) struct Stored {
     timer: TimerId,
 }
 
-/// Entries that were removed from a shard, to be freed after its mutex is released.
+/// Entries that an operation removed from a shard. They are freed after the shard's mutex is released.
 pub(crate) type RemovedEntries = SmallVec<[(Key, Stored); 2]>;
 
 #[derive(Clone, Debug)]
@@ -173,7 +174,7 @@ pub(crate) struct Shard {
     stats: CacheCounts,
 }
 
-/// Entries that were removed from a shard together.
+/// All entries that a clear removed from one shard.
 #[derive(Debug)]
 pub(crate) struct ClearedShard {
     entries: Entries,
@@ -205,7 +206,8 @@ impl Shard {
         CacheCounts { entries, bytes, max_bytes: self.max_bytes, ..self.stats }
     }
 
-    /// Calls `read` with the entry of a key at time `now`. For the eviction order, the entry counts as used.
+    /// Calls `read` with the entry of a key at time `now`. The eviction order treats the entry as used. Returns the
+    /// result of `read`; `None` if the key has no entry.
     #[inline]
     pub(crate) fn read<R>(
         &mut self,
@@ -226,8 +228,9 @@ impl Shard {
         None
     }
 
-    /// Overwrites a value in place if the new value has the same length, no reader holds the old value, and
-    /// neither value has a deadline. So the most frequent kind of put needs no memory and moves no entry.
+    /// Overwrites a value in place, which needs no allocation and moves no entry. Does this only if the new value has
+    /// the same length, no reader holds the old value, and the entry has no deadline. Returns the new version; `None`
+    /// if the value cannot be overwritten.
     #[inline]
     pub(crate) fn overwrite(&mut self, key: Lookup<'_>, value: &[u8]) -> Option<Version> {
         let mut stored = self.entries.get_mut(&key).filter(|stored| stored.entry.deadline == Moment::NEVER)?;
@@ -306,7 +309,7 @@ impl Shard {
         if deadline == Moment::NEVER { TimerId::NONE } else { self.timers.set(deadline, key.clone()) }
     }
 
-    /// Changes the deadline of an entry, if it exists.
+    /// Changes the deadline of an entry, if the entry exists.
     fn touch(&mut self, lookup: Lookup<'_>, deadline: Moment) {
         let Self { entries, timers, .. } = self;
         let Some(mut stored) = entries.peek_mut(&lookup) else { return };
@@ -318,8 +321,9 @@ impl Shard {
         stored.entry.deadline = deadline;
     }
 
-    /// Frees up to `at_most` expired entries of the shard. For that, moves at most `moves` timers within the wheel, and
-    /// subtracts their number. Returns the number of freed entries, and true if no further entry is known to be due.
+    /// Frees up to `at_most` expired entries of the shard. To find them, moves at most `moves` timers within the wheel,
+    /// and subtracts the moved ones from `moves`. Returns the number of freed entries. The second result is true if no
+    /// further entry is known to have expired.
     pub(crate) fn reclaim(
         &mut self,
         now: Moment,
@@ -346,14 +350,14 @@ impl Shard {
         self.timers.next_due()
     }
 
-    /// Removes all entries of the shard. Returns them, to be freed after the mutex is released.
+    /// Removes all entries of the shard and returns them. The caller frees them after it has released the mutex.
     pub(crate) fn clear(&mut self) -> ClearedShard {
         let entries = std::mem::replace(&mut self.entries, entries(self.max_bytes));
         ClearedShard { entries, _timers: std::mem::replace(&mut self.timers, Wheel::new()) }
     }
 
-    /// Returns up to `at_most` keys after a position in the order of scans, and in addition all keys at the
-    /// position of the last one. The second result is false if `max_bytes` cut the list short.
+    /// Returns the keys after a position in the order of scans: up to `at_most` keys, and in addition all keys with the
+    /// same position as the last of them. The second result is false if `max_bytes` shortened the list.
     pub(crate) fn keys_after(
         &self,
         now: Moment,
@@ -372,7 +376,7 @@ impl Shard {
         let mut keys: Vec<_> =
             live().filter(|(place, _)| *place <= last).map(|(place, key)| (place, key.bytes.as_slice())).collect();
         keys.sort_unstable();
-        // Keys of one position stay together, because the next page begins after that position.
+        // Keys with equal positions stay on one page, because the next page begins after the position of the last key.
         let (mut bytes, mut last) = (0, None);
         let mut fits = |(place, key): &(u64, &[u8])| {
             bytes += key.len();

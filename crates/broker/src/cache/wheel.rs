@@ -1,6 +1,6 @@
-//! A timer wheel: constant cost to set and to cancel a timer.
+//! A timer wheel: setting and cancelling a timer have constant cost.
 //!
-//! Owns: the timers, each with an item of its caller. Does not own: the time, which callers pass and which must not
+//! Owns: the timers, each with an item of the caller. Does not own: the clock. Callers pass the time, which must not
 //! decrease.
 //!
 //! ```text
@@ -8,15 +8,15 @@
 //!   level 0  ▪▪▪▪…▪   the current 64 ticks, one slot for each tick
 //!   level 1  ▪▪▪▪…▪   the current 64 × 64 ticks, ...
 //! ```
-//! A timer is at the level of the highest base-64 digit in which its tick differs from the current tick, in
-//! the slot of that digit. When time reaches a slot above level 0, the slot's timers move to a lower level.
-//! Eight levels hold every tick of a 64-bit nanosecond clock.
+//! The level of a timer is the highest base-64 digit in which the timer's tick differs from the current tick. This
+//! digit is also the number of its slot. When time reaches a slot above level 0, the timers of the slot move to lower
+//! levels. Eight levels hold every tick of a 64-bit nanosecond clock.
 //!
-//! A slot may have very many timers, so each call moves only as many as its caller permits, and further calls move the
-//! others. Until then the wheel's current tick stays at the beginning of the slot, and no timer fires.
+//! A slot may have very many timers. So each call moves only as many timers as its caller permits, and later calls move
+//! the rest. Until all are moved, the wheel's current tick stays at the beginning of the slot, and no timer fires.
 //!
-//! A timer never fires before its deadline. It fires in the first call at least one tick after it that is permitted to
-//! move all timers in the way.
+//! A timer never fires before its deadline. It fires in the first call that comes at least one tick after its deadline
+//! and is permitted to move all timers that must be moved first.
 
 use crate::Moment;
 
@@ -28,23 +28,24 @@ const NONE: u32 = u32::MAX;
 
 const _: () = assert!(LEVELS as u32 * DIGIT_BITS + TICK_BITS >= u64::BITS);
 
-/// Handle of a timer that was set, for cancelling the timer.
+/// Handle of a timer, by which the timer can be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimerId(u32);
 
 impl TimerId {
-    /// Handle that belongs to no timer, for an entry without a deadline.
+    /// Handle that stands for no timer. Used for an entry without a deadline.
     pub(crate) const NONE: Self = Self(NONE);
 }
 
 /// Result of [`Wheel::pop_due`].
 #[derive(Debug)]
 pub(crate) enum Due<T> {
-    /// A timer whose deadline has passed was removed. Contains the item that was stored with it.
+    /// A timer with a passed deadline was removed. Contains the item that was stored with the timer.
     Fired(T),
     /// No timer's deadline has passed.
     None,
-    /// The call has made all permitted moves. The next calls must move more timers before another one fires.
+    /// The call has made all moves that it was permitted. Further calls must move more timers before the next timer
+    /// fires.
     Moving,
 }
 
@@ -52,7 +53,7 @@ pub(crate) enum Due<T> {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// Number of the next node in the list of this node's slot, or in the list of unused nodes.
+    /// Number of the next node in a list: the list of this node's slot, or the list of unused nodes.
     next: u32,
     previous: u32,
     slot: u16,
@@ -66,7 +67,8 @@ pub(crate) struct Wheel<T> {
     current: u64,
     occupied: [u64; LEVELS],
     heads: Box<[u32; LEVELS * SLOTS]>,
-    /// Slot above level 0 that time has reached, while its timers move to lower levels. It begins at the current tick.
+    /// Slot above level 0 whose timers are moving to lower levels, because time has reached it; `None` if there is
+    /// none. The slot begins at the current tick.
     moving: Option<usize>,
 }
 
@@ -98,7 +100,7 @@ impl<T> Wheel<T> {
         TimerId(number)
     }
 
-    /// Removes a timer that has not fired, and returns the item that was stored with it.
+    /// Removes a timer that has not fired, and returns the item that was stored with the timer.
     pub(crate) fn cancel(&mut self, timer: TimerId) -> Option<T> {
         if timer == TimerId::NONE {
             return None;
@@ -107,8 +109,8 @@ impl<T> Wheel<T> {
         self.release(timer.0)
     }
 
-    /// Removes a timer whose deadline has passed, and returns the item stored with it. Moves at most `moves` timers
-    /// between slots, and subtracts their number. `now` must not decrease between calls.
+    /// Removes a timer with a passed deadline, and returns its item. Moves at most `moves` timers between slots, and
+    /// subtracts the moved ones from `moves`. `now` must not decrease between calls.
     pub(crate) fn pop_due(&mut self, now: Moment, moves: &mut usize) -> Due<T> {
         let target = now.nanos() >> TICK_BITS;
         loop {
@@ -136,13 +138,15 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Returns the next timer of the slot whose timers move to lower levels; `None` if there is no such slot, or if it
-    /// is empty. Timers that are set meanwhile never join this slot: they belong to lower levels or later slots.
+    /// Returns the next timer of the slot whose timers are moving to lower levels; `None` if there is no such slot, or
+    /// if the slot is empty. Timers that are set in the meantime never enter this slot: they belong to lower levels or
+    /// later slots.
     fn next_to_move(&self) -> Option<u32> {
         self.moving.map(|slot| self.heads[slot]).filter(|head| *head != NONE)
     }
 
-    /// Earliest time at which a timer of the wheel may be due. It has passed while timers must be moved.
+    /// Earliest time at which a timer of the wheel may be due; `None` if there are no timers. This time is in the past
+    /// while timers must be moved.
     pub(crate) fn next_due(&self) -> Option<Moment> {
         let start = match self.next_to_move() {
             Some(_) => self.current,
@@ -151,8 +155,8 @@ impl<T> Wheel<T> {
         Some(Moment::from_nanos(start.saturating_mul(1 << TICK_BITS)))
     }
 
-    /// Finds the slot whose timers come first: its level, its number and its first tick. All slots of a lower
-    /// level come before those of a higher level.
+    /// Finds the slot whose timers are due first. Returns its level, its number and its first tick. All slots of a
+    /// lower level are due before those of a higher level.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         let level = self.occupied.iter().position(|occupied| *occupied != 0)?;
         let digit = u64::from(self.occupied[level].trailing_zeros());
@@ -243,7 +247,7 @@ mod tests {
                             let (deadline, _) = model.remove(&fired).expect("set and not cancelled");
                             assert!(deadline <= now, "seed {seed}: early by {}", deadline - now);
                         }
-                        // The other timers must wait while some are set and cancelled.
+                        // The move pauses here while other timers are set and cancelled.
                         Due::Moving if dice.below(4) == 0 => break false,
                         Due::Moving => {}
                         Due::None => break true,
@@ -288,7 +292,7 @@ mod tests {
                 }
             }
         }
-        // All ticks are at the beginning of the slot of level 2, so each timer moves once, to level 0.
+        // All ticks are at the beginning of a slot of level 2, so each timer moves only once, directly to level 0.
         assert_eq!(calls, 9);
         let was_cancelled = |number: &u64| *number < calls;
         assert!((0..TIMERS).filter(was_cancelled).all(|number| !fired.contains(&number)));

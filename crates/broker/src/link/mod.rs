@@ -1,8 +1,7 @@
 //! A link: the broker's side of one connection, with all its subscriptions and their queues.
 //!
-//! Owns: queues, limits, policies, credit, the order of deliveries. Does not own: sockets, the matching of
-//! subjects, or the interface for a connection's driver ([`Link`](crate::Link)). See [`state`] for its
-//! layout.
+//! Owns: queues, limits, policies, credit, the order of deliveries. Does not own: sockets, the matching of subjects, or
+//! the interface for a connection's driver ([`Link`](crate::Link)). [`state`] describes the layout of the data.
 
 mod outbound;
 mod queue;
@@ -35,10 +34,10 @@ pub(crate) struct Shared {
     pub(crate) id: LinkId,
     state: Mutex<LinkState>,
     notify: Arc<dyn Notify>,
-    /// Number of messages queued on the link, as of the last change. Publishers use it to find the less
-    /// loaded member of a queue group.
+    /// Number of messages queued on the link, updated with each change. A publisher reads it without the link's lock to
+    /// find the less loaded member of a queue group.
     load: AtomicU64,
-    /// Counters of the exchange with another node, if this is a link to one.
+    /// Counters of the messages exchanged with another node; `None` if this is not a link to another node.
     pub(crate) node: Option<Arc<Traffic>>,
 }
 

@@ -18,7 +18,7 @@ pub enum Outbound {
     Gap {
         /// Subscription that missed messages.
         subscription: SubscriptionId,
-        /// Number of messages that the subscription missed since the last notice, at least 1.
+        /// Number of messages that the subscription missed since the previous notice, at least 1.
         messages: u64,
     },
     /// The queue of a subscription with [`Policy::Disconnect`](crate::Policy::Disconnect) overflowed. No
@@ -36,13 +36,13 @@ pub enum Outbound {
 pub struct Budget {
     /// Maximum number of batches that one call takes.
     pub batches: usize,
-    /// Maximum bytes of the batches that one call takes; a batch for several subscriptions counts once. The
-    /// first batch is always taken.
+    /// Maximum bytes of the batches that one call takes. A batch for several subscriptions counts once. The first batch
+    /// is always taken, even if it is larger.
     pub bytes: u64,
 }
 
 impl Budget {
-    /// Default limit of one take, enough for a large write: several times the size of a socket's buffer.
+    /// Default limit of one take. It suffices for a large write of several times the size of a socket's buffer.
     pub const DEFAULT: Self = Self { batches: 256, bytes: 256 * 1024 };
     /// No limit: one call takes all batches that may be sent.
     pub const UNLIMITED: Self = Self { batches: usize::MAX, bytes: u64::MAX };
@@ -57,14 +57,13 @@ impl Budget {
     }
 }
 
-/// Result of taking items from a link: whether the link has more items than the budget permitted.
+/// Result of taking items from a link. It tells if the link has more items than the budget permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "after `More` there is no notification: take again"]
 pub enum TakeResult {
-    /// The link has no more items that may be sent now. Its [`Notify`](crate::Notify) is called when it has
-    /// new ones.
+    /// The link has no more items that may be sent now. The broker calls the link's [`Notify`](crate::Notify) when it
+    /// has new ones.
     All,
-    /// The link has more items that may be sent. The driver should take again after sending the items of this
-    /// take.
+    /// The link has more items that may be sent. The driver should take again after it has sent the items of this take.
     More,
 }

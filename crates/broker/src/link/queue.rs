@@ -1,11 +1,10 @@
 //! One subscription: its queue, limits, credit, and missed messages.
 //!
-//! Owns: the queue and its accounts. Does not own: the order among the subscriptions of a link (`state`), the bound on
-//! all queues together (`memory`), or the effect of a policy when the queue is full (`state`).
+//! Owns: the queue, its limits and its credit. Does not own: the order among the subscriptions of a link (`state`), the
+//! bound on all queues together (`memory`), or the effect of a policy when the queue is full (`state`).
 //!
-//! Invariants: `held` is the number of messages and bytes of queued and reserved batches. It is within the
-//! limits, or it is that of a single batch which was accepted into an empty queue. Sequence numbers in the
-//! queue increase.
+//! Invariants: `held` is the number of messages and bytes of all queued batches and all reserved room. `held` is within
+//! the limits, except when an empty queue has accepted a single larger batch. Sequence numbers in the queue increase.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -16,14 +15,14 @@ use crate::{
     options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
-/// Maximum number of batches for which an empty queue keeps its memory.
+/// Maximum number of batches for which a queue keeps allocated memory while it is empty.
 const KEPT_SLOTS: usize = 1024;
 
 #[derive(Debug)]
 struct Queued {
     seq: u64,
-    /// Number of messages that the subscription missed between the batch before this one in the queue and
-    /// this batch.
+    /// Number of messages that the subscription missed directly before this batch, after the previous batch in the
+    /// queue.
     gap: u64,
     batch: Batch,
 }
@@ -47,12 +46,12 @@ pub(crate) struct Subscription {
     gap_before: u64,
     gap_after: u64,
     dropped: u64,
-    /// Sequence number of the first missed message in `gap_after`, if the queue was empty when that message
+    /// Sequence number of the first missed message in `gap_after`. Valid only if the queue was empty when this message
     /// was missed.
     gap_seq: u64,
 }
 
-/// A batch taken from a subscription's queue, with the numbers of messages missed before and after it.
+/// A batch taken from a subscription's queue, with the numbers of messages that were missed before and after it.
 #[derive(Debug)]
 pub(crate) struct TakenBatch {
     pub(crate) batch: Batch,
@@ -91,8 +90,8 @@ impl Subscription {
         }
     }
 
-    /// Returns true if a batch of that cost (messages and bytes) fits into the queue. An empty queue accepts
-    /// a batch larger than its limits.
+    /// Returns true if a batch of this cost (messages and bytes) fits into the queue. An empty queue accepts also a
+    /// batch larger than its limits.
     pub(crate) fn has_room(&self, cost: Cost) -> bool {
         self.held.messages == 0
             || (self.held.messages + cost.messages <= self.max.messages
@@ -104,7 +103,7 @@ impl Subscription {
         self.reserved.add(cost);
     }
 
-    /// Releases room that was reserved for a batch. If the batch is pushed afterwards, it counts as usual.
+    /// Releases the room that was reserved for a batch. A batch that is pushed afterwards takes room as usual.
     pub(crate) fn unreserve(&mut self, cost: Cost) {
         self.held.take(cost);
         self.reserved.take(cost);
@@ -129,7 +128,7 @@ impl Subscription {
         Some(DroppedFront { lost: cost, first })
     }
 
-    /// Counts messages that were not queued for this subscription.
+    /// Counts messages that the subscription missed. `seq` is the sequence number of their publish.
     pub(crate) fn missed(&mut self, messages: u64, seq: u64) {
         if self.queue.is_empty() && self.gap_after == 0 {
             self.gap_seq = seq;
@@ -138,8 +137,8 @@ impl Subscription {
         self.dropped += messages;
     }
 
-    /// Sequence number of the subscription's next item, which is its position in the link's order. `None` if
-    /// there is no item, or no credit to send it.
+    /// Sequence number of the subscription's next item, by which the link orders its subscriptions. `None` if there is
+    /// no item, or no credit to send it.
     pub(crate) fn next_seq(&self) -> Option<u64> {
         match self.queue.front() {
             Some(first) => self.credit.is_open().then_some(first.seq),
@@ -164,7 +163,7 @@ impl Subscription {
         Some(TakenBatch { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
-    /// Returns the number of messages missed since the last batch, and resets it. The queue must be empty.
+    /// Returns the number of messages missed since the last batch, and sets it to 0. The queue must be empty.
     pub(crate) fn take_gap(&mut self) -> u64 {
         debug_assert!(self.queue.is_empty());
         std::mem::take(&mut self.gap_before) + std::mem::take(&mut self.gap_after)
@@ -178,7 +177,7 @@ impl Subscription {
         self.credit.grant(credit);
     }
 
-    /// Number of messages and bytes of queued batches and of room that is reserved.
+    /// Number of messages and bytes of queued batches and of reserved room.
     pub(crate) fn held(&self) -> Cost {
         self.held
     }
@@ -187,7 +186,7 @@ impl Subscription {
         self.dropped
     }
 
-    /// Permanently empties the queue, and releases the room that is reserved in it.
+    /// Empties the queue for good, and releases the room that was reserved in the queue.
     pub(crate) fn clear(&mut self) {
         self.queue = VecDeque::new();
         self.dropped += self.held.messages;
@@ -197,14 +196,15 @@ impl Subscription {
     }
 }
 
-/// Remaining credit of a subscription in messages and bytes. Negative after a batch that overdrew it.
+/// Remaining credit of a subscription in messages and bytes. Negative after a batch that was larger than the remaining
+/// credit.
 #[derive(Debug, Default)]
 struct Account {
     messages: i64,
     bytes: i64,
 }
 
-/// Represents unlimited credit, which is never charged.
+/// Value that stands for unlimited credit. Such credit is never reduced.
 const UNLIMITED: i64 = i64::MAX;
 
 impl Account {

@@ -11,16 +11,16 @@ pub(crate) enum Receiver {
     Node,
 }
 
-/// Slot of a subscription in its link's table, and the tag that distinguishes it from earlier subscriptions
-/// in this slot.
+/// Slot of a subscription in its link's table, and a tag. The tag distinguishes the subscription from earlier
+/// subscriptions in the same slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotId {
     pub(crate) slot: u32,
     pub(crate) tag: Tag,
 }
 
-/// Number that distinguishes successive subscriptions in one slot. It also contains a bit for the policy to
-/// block publishers and one for the kind of receiver, which are readable without the link's lock.
+/// Number that distinguishes successive subscriptions in one slot. Two of its bits can be read without the link's lock:
+/// one is set if the subscription's policy is to block publishers, and one if the receiver is another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(u32);
 
@@ -29,7 +29,7 @@ impl Tag {
         self.0 & 1 != 0
     }
 
-    /// Returns true if the subscription is one of another node.
+    /// Returns true if the receiver of the subscription is another node.
     pub(crate) fn is_of_node(self) -> bool {
         self.0 & 2 != 0
     }

@@ -1,8 +1,8 @@
 //! State under a link's mutex: its subscriptions, the order of their deliveries, and their total cost.
 //!
 //! Owns: the slots, the schedule, the cost of all queues of the link, and the status of the link. Does not own: the
-//! mutex and the waking of drivers (`link`), the queue and the policy of one subscription (`queue`), the memory of all
-//! links together (`memory`), or the matching of subjects (`publish`).
+//! mutex and the notification of drivers (`link`), the queue and the policy of one subscription (`queue`), the memory
+//! of all links together (`memory`), or the matching of subjects (`publish`).
 //!
 //! ```text
 //!   slots      [ sub 7: ▪▪▪ ] [ sub 9: ▪ ] [ free ]     each with a queue of shared batches with sequence numbers
@@ -11,9 +11,9 @@
 //! A publish takes one sequence number for all matching subscriptions of the link. So equal numbers in the
 //! schedule belong to the same batch, which is sent as one copy with the ids of all these subscriptions.
 //!
-//! Invariants: a scheduled subscription has exactly one valid entry in the heap, and the number of this entry
-//! is at most that of its first batch; `held.bytes` is the sum over the subscriptions, and `memory` covers
-//! it.
+//! Invariants: a scheduled subscription has exactly one valid entry in the heap. The number of this entry is at most
+//! the sequence number of the subscription's first batch. `held.bytes` is the sum over the subscriptions, and the
+//! memory reserved for the link is at least as large.
 
 use std::{
     cmp::Reverse,
@@ -40,7 +40,7 @@ use crate::{
 /// Result of offering a batch to a subscription's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OfferResult {
-    /// The batch is queued, possibly after dropping older ones.
+    /// The batch is queued. Older batches may have been dropped for it.
     Queued,
     /// The queue has no room for the batch; the subscription will get a notice of the loss.
     Missed,
@@ -52,9 +52,9 @@ pub(crate) enum OfferResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReserveResult {
     Yes,
-    /// The subscription's queue or its link is full until the link's driver takes items.
+    /// The subscription's queue or its link is full. Room becomes free when the link's driver takes items.
     Full,
-    /// The memory for the queues of all links together is full until a link releases some.
+    /// The memory for the queues of all links together is full. It becomes free when any link releases some.
     NoMemory,
     Ended,
 }
@@ -68,8 +68,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkStatus {
     Open,
-    /// The queue of a subscription with the policy to disconnect overflowed; the driver has not been notified
-    /// yet.
+    /// The queue of a subscription with [`Policy::Disconnect`] overflowed, and the driver has not been told yet.
     Doomed {
         subscription: SubscriptionId,
         messages: u64,
@@ -91,9 +90,9 @@ pub(crate) struct LinkState {
     memory: Reservation,
     dropped: u64,
     status: LinkStatus,
-    /// True if the driver was notified that the link has items, and has not taken any since.
+    /// True if the driver was notified that the link has items, and has not taken any items since then.
     is_notified: bool,
-    /// Publishers that wait for room in the link's queues.
+    /// Publishers that wait for room in the queues of this link.
     waiting: Waiters,
 }
 
@@ -146,7 +145,7 @@ impl LinkState {
         self.slots[slot as usize].subscription.as_ref().expect("ids lead to taken slots").id
     }
 
-    /// Returns the id of the subscription in a slot; the subscription must exist.
+    /// Returns the id of the subscription in a slot. The subscription must exist.
     pub(crate) fn id_at(&self, place: SlotId) -> SubscriptionId {
         self.id_in(place.slot)
     }
@@ -207,15 +206,15 @@ impl LinkState {
         taken.map(|(slot, subscription)| (SlotId { slot, tag: subscription.tag }, subscription)).collect()
     }
 
-    /// Returns the sequence number of a publish, which is the same for all matching subscriptions of the
-    /// link.
+    /// Returns the sequence number for the next publish. All matching subscriptions of the link use this number for the
+    /// publish.
     pub(crate) fn next_seq(&mut self) -> u64 {
         self.last_seq += 1;
         self.last_seq
     }
 
-    /// Returns true if the link can hold `more` additional bytes of messages, and reserves memory for them.
-    /// An empty link can hold any single batch.
+    /// Reserves memory for `more` additional bytes of messages. Returns false if the link may not hold that many. An
+    /// empty link can hold any single batch.
     fn reserve_memory(&mut self, more: u64, memory: &Memory) -> bool {
         let bytes = self.held.bytes + more;
         if self.held.messages == 0 {
@@ -243,7 +242,7 @@ impl LinkState {
         ReserveResult::Yes
     }
 
-    /// Releases room that was reserved for a batch, if its subscription still exists.
+    /// Releases the room that was reserved for a batch, if the subscription still exists.
     pub(crate) fn unreserve(&mut self, place: SlotId, cost: Cost, memory: &Memory) {
         if !self.is_open() {
             return;
@@ -255,7 +254,7 @@ impl LinkState {
         }
     }
 
-    /// Queues a batch for a subscription in whose queue room was reserved.
+    /// Queues a batch for a subscription. Room for the batch was reserved in the subscription's queue before.
     pub(crate) fn queue_reserved(&mut self, place: SlotId, batch: &Batch, seq: u64) -> OfferResult {
         if !self.is_open() {
             return OfferResult::Ended;
@@ -267,7 +266,7 @@ impl LinkState {
         OfferResult::Queued
     }
 
-    /// Queues a batch, or applies the subscription's policy if there is no room.
+    /// Queues a batch for a subscription. If there is no room, applies the subscription's policy instead.
     pub(crate) fn offer(&mut self, place: SlotId, batch: &Batch, seq: u64, memory: &Memory) -> OfferResult {
         let cost = batch.cost();
         if !self.is_open() {
@@ -286,7 +285,7 @@ impl LinkState {
             self.dropped += cost.messages;
             let receiver = self.receiver;
             let subscription = self.at(place).expect("just seen");
-            // Losses of another node are counted for that node.
+            // A message that another node missed is counted in the counters of that node.
             if receiver == Receiver::Client {
                 memory.losses.count(subscription.policy, cost.messages, subscription.dropped() == 0);
             }
@@ -300,8 +299,8 @@ impl LinkState {
         if room { OfferResult::Queued } else { OfferResult::Missed }
     }
 
-    /// Drops the oldest queued batch of a subscription with the policy `DropOld`. Returns false if there is
-    /// none to drop.
+    /// Drops the oldest queued batch of a subscription with [`Policy::DropOld`]. Returns false if the queue has no
+    /// batch to drop.
     fn drop_oldest_batch(&mut self, place: SlotId, memory: &Memory) -> bool {
         let Some(subscription) = self.at(place) else { return false };
         if subscription.policy != Policy::DropOld {
@@ -314,8 +313,8 @@ impl LinkState {
         true
     }
 
-    /// Closes the link because the queue of the subscription at `place` overflowed. Frees the memory of all
-    /// queues immediately, and voids reservations in them.
+    /// Closes the link because the queue of the subscription at `place` overflowed. Frees the memory of all queues
+    /// immediately. Reservations in these queues become invalid.
     fn close_for_overflow(&mut self, place: SlotId, memory: &Memory) {
         let subscription = self.at(place).expect("the subscription that overflowed exists");
         let (id, waiting) = (subscription.id, subscription.held().messages);
@@ -323,7 +322,7 @@ impl LinkState {
         memory.losses.count(Policy::Disconnect, waiting, false);
         memory.losses.count_link();
         self.status = LinkStatus::Doomed { subscription: id, messages };
-        // The driver may have been notified of more than it can take. It must be notified of the disconnect
+        // The driver may have been notified already, of items that are gone now. It must be notified of the disconnect
         // in any case.
         self.is_notified = false;
         for slot in &mut self.slots {
@@ -337,7 +336,7 @@ impl LinkState {
         self.memory.shrink(0, memory);
     }
 
-    /// Adds a subscription with a sendable item to the link's schedule, unless it is scheduled already.
+    /// Adds a subscription with a sendable item to the link's schedule, unless the schedule already has it.
     fn schedule(&mut self, place: SlotId) {
         let Some(subscription) = at(&mut self.slots, place) else { return };
         if subscription.scheduled {
@@ -350,8 +349,8 @@ impl LinkState {
         }
     }
 
-    /// Removes entries of ended subscriptions from the schedule. Without this, such entries would accumulate
-    /// while the driver takes no items.
+    /// Removes the entries of ended subscriptions from the schedule. Otherwise these entries would accumulate while the
+    /// driver takes no items.
     fn prune(&mut self) {
         if self.schedule.len() > 2 * self.scheduled + 64 {
             let Self { schedule, slots, .. } = self;
@@ -370,8 +369,8 @@ impl LinkState {
         true
     }
 
-    /// Returns true if the driver must be notified that the link has items. Further calls return false until
-    /// the driver takes items.
+    /// Returns true if the driver must be notified that the link has items. Later calls return false until the driver
+    /// has taken items.
     pub(crate) fn must_notify(&mut self) -> bool {
         let something = !self.schedule.is_empty() || matches!(self.status, LinkStatus::Doomed { .. });
         something && !std::mem::replace(&mut self.is_notified, true)
@@ -446,7 +445,7 @@ impl LinkState {
         self.waiting.take()
     }
 
-    /// Removes and returns the publishers that have begun to wait at `since` or later, except for `own`.
+    /// Removes and returns the publishers that began to wait at stamp `since` or later, except for `own`.
     pub(crate) fn take_waiting_since(
         &mut self,
         since: WaitStamp,
@@ -465,8 +464,8 @@ fn unschedule(subscription: &mut Subscription, scheduled: &mut usize) {
     *scheduled -= 1;
 }
 
-/// Appends a batch for a subscription to `out`. If `shared` is true, the last batch in `out` is the same one,
-/// and only the subscription's id is added to it.
+/// Appends a batch for a subscription to `out`. If `shared` is true, the last batch in `out` is this batch; then only
+/// the subscription's id is added to that item.
 fn emit(out: &mut Vec<Outbound>, taken: super::queue::TakenBatch, subscription: SubscriptionId, shared: bool) {
     let super::queue::TakenBatch { batch, missed_before, missed_after } = taken;
     if missed_before > 0 {

@@ -1,8 +1,8 @@
 //! The state of a link: its connection, the requests and subscriptions in progress, and the frames that wait to be
 //! written.
 //!
-//! Owns: the conditions under which a frame can be staged. Does not own the lock around the state, nor the wake-ups of
-//! callers and of the channel's task (`link`).
+//! Owns: the conditions under which a frame can be staged. Does not own the lock around the state (`link`), nor the
+//! wake-ups of callers and of the channel's task (`link`).
 
 use std::{sync::Arc, task::Waker};
 
@@ -29,7 +29,7 @@ pub(crate) enum Waiter {
 pub(crate) struct SessionParameters {
     /// Largest frame that the server accepts, in bytes without the frame's header.
     pub max_send_bytes: usize,
-    /// Number of the server's run. Ids of caches are valid for one run only.
+    /// Number of the server's run (from start to stop). Ids of caches are valid for one run only.
     pub run: u64,
     /// Maximum number of requests in progress on the channel.
     pub max_requests: u32,
@@ -39,20 +39,20 @@ pub(crate) struct SessionParameters {
 /// Reason why a frame cannot be staged for sending now.
 #[derive(Debug)]
 pub(crate) enum StageError {
-    /// The link has no connection, for this reason. The caller should wait for one.
+    /// The link has no connection, for the stated reason. The caller should wait for a connection.
     Connection(Arc<ConnectError>),
     /// Too many unsent bytes, subscriptions or pings are on the link. The caller should wait until there are fewer.
     Room,
     /// Too many requests are in progress on the link. The caller should wait until one has
     /// [finished](crate::link::Link::finished).
     Requests,
-    /// The link has no connection, for this reason, and the client makes no further attempt to connect.
+    /// The link has no connection, for the stated reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
     /// The client has been closed.
     Closed,
-    /// The server is in another run than the one that the request requires.
+    /// The request is valid only for another run of the server than the present one.
     OtherRun,
-    /// The server has other data than the one for which the request was made.
+    /// The request was made for other data than the server has now.
     OtherData,
     /// The request cannot be sent.
     Invalid(Invalid),
@@ -66,10 +66,10 @@ impl From<EncodeError> for StageError {
 
 #[derive(Debug)]
 pub(super) enum ConnectionState {
-    /// The link has no connection, for this reason.
+    /// The link has no connection, for the stated reason.
     Down(Arc<ConnectError>),
     Up(SessionParameters),
-    /// The link has no connection, for this reason, and the client makes no further attempt to connect.
+    /// The link has no connection, for the stated reason, and the client makes no further attempt to connect.
     Dead(Arc<ConnectError>),
     Closed,
 }
@@ -77,11 +77,11 @@ pub(super) enum ConnectionState {
 /// Number of the server run (from start to stop) for which a request is valid; `None` for any run.
 pub(crate) type Run = Option<u64>;
 
-/// Function that checks whether a frame may be sent on a connection with these parameters. The link calls it under the
-/// lock with which it stages the frame, so the frame is sent on no other connection.
+/// Function that checks if a frame may be sent on a connection with these parameters. The link calls the function and
+/// stages the frame under one lock, so the frame goes out on the connection that was checked.
 pub(crate) type Check<'a> = dyn Fn(&SessionParameters) -> Result<(), StageError> + 'a;
 
-/// The [`Check`] of a frame that any server may receive.
+/// The [`Check`] of a frame that may go to any server.
 pub(crate) fn any_server(_: &SessionParameters) -> Result<(), StageError> {
     Ok(())
 }
@@ -92,18 +92,18 @@ pub(super) struct State {
     pub(super) session: Option<Session<Waiter>>,
     pub(super) generation: u64,
     pub(super) staged: Staged,
-    /// Number of bytes that waited for the socket after the last flush.
+    /// Number of bytes that the last flush left in the queue of the socket.
     pub(super) writing_bytes: usize,
-    /// Waker of the channel's task. `woken` is true if this task has been woken since its last turn began.
+    /// Waker of the channel's task. The field `woken` is true if this task was woken after its last turn began.
     pub(super) task: Option<Waker>,
     pub(super) woken: bool,
     /// True if a caller waits until the link has room for its frame.
     pub(super) waits_for_room: bool,
-    /// True once a caller had to wait until a request of this connection finishes. From then on, each request that
-    /// finishes wakes one such caller.
+    /// True once a caller had to wait until a request of this connection finishes. From then on, each finished request
+    /// wakes one waiting caller.
     pub(super) waits_for_request: bool,
     pub(super) closing: bool,
-    /// True once the client has moved to another node, and the channel is to end with a goodbye.
+    /// True once the client has moved to another node. The channel then sends a goodbye and ends.
     pub(super) leaving: bool,
     pub(super) pings: Vec<(u64, oneshot::Sender<()>)>,
     pub(super) next_token: u64,
@@ -131,8 +131,8 @@ impl State {
         }
     }
 
-    /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the size
-    /// of the largest permitted frame in bytes. If this succeeds, `session` is present.
+    /// Checks that a frame can be staged now. Returns the generation (number of the connection) and the largest
+    /// permitted frame size in bytes. After a success, `session` is `Some`.
     pub(super) fn ready(&mut self, check: &Check<'_>, options: &Options) -> Result<(u64, usize), StageError> {
         let parameters = match &self.connection {
             ConnectionState::Up(parameters) => parameters,

@@ -1,6 +1,6 @@
 //! Operations of the pool's supervisor on a link: connecting it, moving it to another node, and closing it.
 //!
-//! Does not own dialling, nor the choice of the node (`pool`).
+//! Does not own: dialling, and the choice of the node. Both belong to `pool`.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -39,8 +39,8 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Keeps further requests waiting until the link has a connection to another node. Returns the answer to a ping: it
-    /// arrives when the server has processed all frames that were staged before.
+    /// Makes further requests wait until the link has a connection to another node. Returns a receiver for the answer
+    /// to a ping. The answer arrives when the server has processed all frames that were staged before.
     pub(crate) fn begin_move(&self) -> Option<oneshot::Receiver<()>> {
         let pong = self.ping().ok();
         let mut state = self.lock();
@@ -50,7 +50,7 @@ impl Link {
         pong
     }
 
-    /// Waits until all requests that are in progress on a link that moves have their replies.
+    /// Waits until all requests in progress on this link, which moves to another node, have their replies.
     pub(crate) async fn until_idle(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -62,7 +62,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection of a link that moves: the channel's task sends a goodbye and ends.
+    /// Ends the connection of a link that moves to another node: the channel's task sends a goodbye and ends.
     pub(crate) fn leave(&self) {
         let task = {
             let mut state = self.lock();
@@ -108,8 +108,8 @@ impl Link {
         self.changed.notify_waiters();
     }
 
-    /// Closes the link: callers can stage no more frames, the channel's task writes the staged ones, and then
-    /// the channel ends.
+    /// Closes the link. Callers can stage no more frames. The channel's task writes the staged frames, and then the
+    /// channel ends.
     pub(crate) fn close(&self) {
         let task = {
             let mut state = self.lock();

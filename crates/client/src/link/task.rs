@@ -1,6 +1,6 @@
 //! Operations of the channel's task on its link: writing staged frames, and passing received frames to their callers.
 //!
-//! Does not own reading, nor the order of the steps of a turn (`channel`).
+//! Does not own: reading, and the order of the steps of a turn. Both belong to `channel`.
 
 use std::{
     io,
@@ -22,7 +22,8 @@ impl Link {
         loop {
             {
                 let mut state = self.lock();
-                // While the socket is slow, frames stay in `staged`, where they count towards the bound.
+                // While the socket is slow, frames stay in `staged`. There they count towards the bound of unsent
+                // bytes.
                 if io.outbox.len() < HAND_OVER_BYTES {
                     state.staged.move_to(&mut io.outbox);
                 }
@@ -44,8 +45,8 @@ impl Link {
         }
     }
 
-    /// Begins a turn of the channel's task; a wake-up from now on causes another turn. Returns true if the
-    /// channel must be closed.
+    /// Begins a turn of the channel's task. A wake-up after this call causes another turn. Returns true if the channel
+    /// must be closed.
     pub(crate) fn begin_turn(&self, cx: &Context<'_>) -> bool {
         let mut state = self.lock();
         match &mut state.task {
@@ -56,14 +57,14 @@ impl Link {
         state.closing || state.leaving
     }
 
-    /// Returns true if writing the staged frames should wait for those that other callers are about to stage.
+    /// Returns true if the task should first let other callers stage their frames, and then write all frames together.
     pub(crate) fn should_gather(&self) -> bool {
         let state = self.lock();
         !state.staged.is_empty() && state.in_progress() > 1
     }
 
-    /// Calls `run` with the state of the connection's requests and subscriptions, under the lock of that
-    /// state. Used to process a received frame.
+    /// Calls `run` with the session of the connection (its requests and subscriptions) under the lock of the link's
+    /// state. Used to process a received frame. Returns `None` if there is no connection.
     pub(crate) fn with_session<R>(&self, run: impl FnOnce(&mut Session<Waiter>) -> R) -> Option<R> {
         let mut state = self.lock();
         let before = state.in_progress();

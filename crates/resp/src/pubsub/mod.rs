@@ -12,18 +12,19 @@
 //!
 //! # Cost
 //!
-//! The first subscriber by name that speaks a RESP version encodes a batch for all such subscribers; the encoding is
-//! kept with the batch. Messages for patterns are encoded for each subscription, because they contain the pattern. A
-//! delivery therefore costs one copy into a socket buffer and a share of a write.
+//! A batch is encoded once for each RESP version, for all subscribers by name. The first such subscriber encodes it,
+//! and the encoding is kept with the batch. Messages for patterns are encoded for each subscription, because they
+//! contain the pattern. A delivery therefore costs one copy into a socket buffer and a share of a write.
 //!
-//! `turns` schedules deliveries and publishers of a thread, and [`bulk`](thalweg_serving::bulk) limits the bytes that
-//! the thread sends before it polls its sockets again.
+//! `turns` decides when each client of a thread receives messages and publishes. [`bulk`](thalweg_serving::bulk) limits
+//! the bytes that the thread sends before it polls its sockets again.
 //!
 //! # Slow subscribers
 //!
-//! Messages that a client does not read wait in its link's queue, bounded by [`SUBSCRIPTION_BYTES`] for each of its
-//! subscriptions and by `max_link_bytes` for all of them. At the limit the client is disconnected, as by Redis's
-//! `client-output-buffer-limit pubsub`: the protocol has no other way to report missing messages.
+//! Messages that a client does not read wait in the queue of its link. The queue is bounded by [`SUBSCRIPTION_BYTES`]
+//! for each subscription, and by `max_link_bytes` for all subscriptions of the client. At the limit the server
+//! disconnects the client, as Redis does with its `client-output-buffer-limit pubsub`. The protocol has no other way to
+//! report missing messages.
 
 pub(crate) mod publishing;
 pub(crate) mod registry;
@@ -59,22 +60,22 @@ use super::{client::Client, out::ReplyTarget};
 pub(crate) use publishing::Publishing;
 pub(crate) use registry::{Kind, PAGE_NAMES, Registry};
 
-/// Maximum bytes queued for one subscription: the hard limit of Redis's `client-output-buffer-limit pubsub`.
+/// Maximum bytes queued for one subscription. Redis's `client-output-buffer-limit pubsub` has the same hard limit.
 const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
-/// Maximum messages queued for one subscription, which bounds their memory overhead.
+/// Maximum messages queued for one subscription. It limits the memory overhead of the messages.
 const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 
-/// Number of comparisons of patterns with channels, about a millisecond, after which a delivery continues in the
-/// client's next turn.
+/// Number of comparisons of patterns with channels after which a delivery continues in the client's next turn. So many
+/// comparisons take about a millisecond.
 const MAX_COMPARISONS: u64 = 1_000_000;
-/// Number of comparisons that are charged for sending to a subscription, in addition to those of its pattern.
+/// Number of comparisons that sending to one subscription counts as, in addition to the comparisons of its pattern.
 const COMPARISONS_OF_SUBSCRIPTION: u64 = 64;
 
 /// Maximum number of message batches that a client takes from its link to the broker in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
-/// Handle by which the broker notifies a client's task of messages to deliver. Remembers a notification until the
-/// task takes the messages.
+/// Handle by which the broker notifies a client's task that there are messages to deliver. Remembers the notification
+/// until the task takes the messages.
 #[derive(Debug)]
 pub(crate) struct DeliveryNotice {
     client: Arc<Client>,
@@ -90,39 +91,40 @@ impl DeliveryNotice {
 
 impl Notify for DeliveryNotice {
     fn notify(&self) {
-        // A client that has not looked since the last notification needs no other.
+        // If the client's task has not looked since the last notification, it needs no second one.
         if !self.is_pending.swap(true, Ordering::AcqRel) {
             self.client.bell.ring();
         }
     }
 }
 
-/// Kind and name of the client's subscription to which a subscription at the broker belongs.
+/// Kind and name of the client's subscription for which a subscription at the broker was created.
 #[derive(Debug)]
 struct Subscription {
     kind: Kind,
     name: Arc<[u8]>,
-    /// Share of the client in the server's bounds on subscriptions, and on those that match the same subjects.
+    /// Share that the subscription takes of the server's limits on subscriptions, and on subscriptions that match the
+    /// same subjects.
     _share: SubscriptionShare,
 }
 
 /// Channel and pattern subscriptions of a client.
 #[derive(Default)]
 pub(crate) struct Subscriber {
-    /// The client's link to the broker, opened by its first subscription.
+    /// The client's link to the broker; `None` until the first subscription opens it.
     link: Option<(Link, Arc<DeliveryNotice>)>,
-    /// Names to which the client is subscribed, by kind, each with the ids of its subscriptions at the broker.
+    /// Names to which the client is subscribed, by kind. Each name has the ids of its subscriptions at the broker.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
     by_id: HashMap<SubscriptionId, Subscription>,
     last_id: u64,
     taken: Vec<Outbound>,
-    /// Position in `taken` of the item that is being sent, and in its subscriptions: first those by name, then those by
-    /// pattern.
+    /// Position of the delivery that is being sent: the index of its item in `taken`, and the index among the
+    /// subscriptions of this item. Subscriptions by name come before those by pattern.
     sending: (usize, usize),
-    /// True if the broker has more messages for the client than the client has taken.
+    /// True if the broker has more messages for this client than the client's task has taken.
     has_more: bool,
-    /// True if the client is queued for its turn to take messages, which the clients of a thread take one after the
-    /// other.
+    /// True if the client is queued for its turn to take messages. The clients of a thread have their turns one after
+    /// the other.
     waits: bool,
 }
 
@@ -139,7 +141,7 @@ pub(crate) enum Delivery {
     Nothing,
     /// Queued messages were moved into the client's outbox.
     Moved,
-    /// The client reads too slowly, so its connection must end.
+    /// The client reads too slowly. Its connection must end.
     TooSlow,
 }
 
@@ -156,8 +158,8 @@ impl Subscriber {
         self.names.iter().any(|names| !names.is_empty())
     }
 
-    /// Returns the number of subscriptions that the reply to `SUBSCRIBE` and similar commands reports: sharded
-    /// channels are counted separately, all others together.
+    /// Returns the number of subscriptions that the reply to `SUBSCRIBE` and similar commands reports. Sharded channels
+    /// are counted separately, and channels and patterns together.
     #[must_use]
     pub(crate) fn counted_with(&self, kind: Kind) -> usize {
         match kind {
@@ -178,16 +180,16 @@ impl Subscriber {
         self.names.iter().map(BTreeMap::len).sum()
     }
 
-    /// Returns all names of a kind to which the client is subscribed, in order.
+    /// Returns all names of a kind to which the client is subscribed, in sorted order.
     #[must_use]
     fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         self.names[kind as usize].keys().cloned().collect()
     }
 
-    /// Subscribes the client to a name, unless it is subscribed already.
+    /// Subscribes the client to a name, unless it is already subscribed to this name.
     ///
     /// # Errors
-    /// Returns the text for the client if the name is invalid or the broker rejects the subscription.
+    /// Returns the text of the error reply if the name is invalid or the broker rejects the subscription.
     pub(crate) fn subscribe(
         &mut self,
         views: &Views,
@@ -226,8 +228,8 @@ impl Subscriber {
         Ok(())
     }
 
-    /// Creates a subscription at the broker for each pattern, or none if one is rejected. Returns the ids of the
-    /// subscriptions.
+    /// Creates a subscription at the broker for each pattern. Creates none if the broker rejects one of them. Returns
+    /// the ids of the subscriptions.
     fn subscribe_link(&mut self, views: &Views, patterns: &[Pattern]) -> Result<Vec<SubscriptionId>, SubscribeError> {
         let Some((link, _)) = &self.link else { return Ok(Vec::new()) };
         let (messages, bytes) = (SUBSCRIPTION_MESSAGES, SUBSCRIPTION_BYTES);
@@ -247,29 +249,29 @@ impl Subscriber {
         Ok(ids)
     }
 
-    /// Ends the client's subscription to a name, if there is one.
+    /// Ends the client's subscription to a name, if it has one.
     pub(crate) fn unsubscribe(&mut self, registry: &Registry, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
         self.publish_count(kind);
         for id in ids {
             self.by_id.remove(&id);
             if let Some((link, _)) = &self.link {
-                // A link that the broker closed has no subscriptions any more.
+                // If the broker has closed the link, the link has no subscriptions any more.
                 let _ = link.unsubscribe(id);
             }
         }
         registry.remove(kind, name);
     }
 
-    /// Stores the number of the client's subscriptions of a kind where other connections can read it.
+    /// Stores the client's number of subscriptions of a kind where other connections can read it.
     fn publish_count(&self, kind: Kind) {
         if let Some((_, news)) = &self.link {
             news.client.subscribed[kind as usize].store(self.count(kind), Ordering::Relaxed);
         }
     }
 
-    /// Takes all subscriptions of the client, and its queued messages. The client gets no message of them any more;
-    /// they end when [`end`](Self::end) is called.
+    /// Takes all subscriptions and queued messages away from the client, which gets no more messages. The subscriptions
+    /// end when [`end`](Self::end) is called on the result.
     pub(crate) fn take_all(&mut self) -> Self {
         let taken = std::mem::take(self);
         self.last_id = taken.last_id;
@@ -286,25 +288,26 @@ impl Subscriber {
         }
     }
 
-    /// Returns true if the broker may have new messages for the client.
+    /// Returns true if the broker has notified the client of messages, and the client's task has not looked for them
+    /// since.
     #[inline]
     pub(crate) fn may_deliver(&self) -> bool {
         self.link.as_ref().is_some_and(|(_, news)| news.is_pending.load(Ordering::Acquire))
     }
 
-    /// Returns true if the broker may have messages that the client has not taken.
+    /// Returns true if the broker may have messages that the client's task has not taken.
     #[inline]
     pub(crate) fn has_messages(&self) -> bool {
         self.has_more || self.may_deliver()
     }
 
-    /// Keeps the client's turn among the clients of its thread, which it has not used yet.
+    /// Keeps the client's turn, which it has not used yet, so that it need not wait for another turn.
     pub(crate) fn keep_turn(&mut self) {
         self.has_more = true;
     }
 
-    /// Returns true if the client must wait with new messages until other clients of its thread had their turn. The
-    /// client's task is woken when it is its turn.
+    /// Returns true if the client must wait with new messages until other clients of its thread have had their turns.
+    /// The client's task is woken when its turn comes.
     pub(crate) fn must_wait(&mut self, client: &Arc<Client>) -> bool {
         if !self.may_deliver() || self.has_more {
             return false;
@@ -317,8 +320,8 @@ impl Subscriber {
         self.waits
     }
 
-    /// Moves queued messages into the client's outbox, as far as the outbox has room, and patterns need no more than
-    /// [`MAX_COMPARISONS`]. The remaining messages follow in the next call.
+    /// Moves queued messages into the client's outbox, until the outbox is full or comparing patterns has taken
+    /// [`MAX_COMPARISONS`]. The next call continues with the remaining messages.
     pub(crate) fn deliver(&mut self, protocol: Protocol, out: &mut Outbox) -> Delivery {
         let Some((link, news)) = &self.link else { return Delivery::Nothing };
         if !news.is_pending.swap(false, Ordering::Acquire) && !self.has_more {
@@ -333,14 +336,14 @@ impl Subscriber {
                 while self.sending.1 < 2 * count {
                     if compared >= MAX_COMPARISONS {
                         self.has_more = true;
-                        // There is more to compare, although nothing may have been sent.
+                        // There is more to compare, so this counts as progress even if no message was sent.
                         return Delivery::Moved;
                     }
                     if out.len() >= OUTBOX_BYTES {
                         self.has_more = true;
                         return if is_cut(link) { Delivery::TooSlow } else { delivery };
                     }
-                    // Subscriptions by name precede those by pattern, as in Redis.
+                    // As in Redis, subscriptions by name come before subscriptions by pattern.
                     let is_by_pattern = self.sending.1 >= count;
                     let id = subscriptions[self.sending.1 % count];
                     self.sending.1 += 1;
@@ -359,7 +362,7 @@ impl Subscriber {
             if !self.has_more {
                 return delivery;
             }
-            // Without room no messages are taken, but a disconnect by the broker is still noticed.
+            // Without room in the outbox no messages are taken. A disconnect by the broker must still be noticed.
             let room = OUTBOX_BYTES.saturating_sub(out.len());
             let batches = if room == 0 { 0 } else { BATCHES_AT_ONCE };
             let budget = Budget { batches, bytes: room as u64 };
@@ -371,14 +374,14 @@ impl Subscriber {
     }
 }
 
-/// Returns true if the broker has disconnected the link, which is noticed also while its client takes no messages.
+/// Returns true if the broker has disconnected the link. This is noticed even while the client takes no messages.
 fn is_cut(link: &Link) -> bool {
     let mut items = Vec::new();
     let _ = link.take(&mut items, Budget { batches: 0, bytes: 0 });
     items.iter().any(|item| !matches!(item, Outbound::Batch { .. }))
 }
 
-/// Size in bytes from which encoded messages are passed to the outbox by reference instead of as a copy.
+/// Size in bytes at which encoded messages are passed to the outbox by reference instead of being copied.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 
 fn send(batch: &Batch, subscription: &Subscription, protocol: Protocol, out: &mut Outbox, compared: &mut u64) {
@@ -398,13 +401,14 @@ fn send(batch: &Batch, subscription: &Subscription, protocol: Protocol, out: &mu
         {
             out.buffer().extend_from_slice(&encoded(batch, &[b"pmessage", &subscription.name], protocol));
         }
-        // The subject pattern matches more than the glob does.
+        // The broker's pattern can match more channels than the glob pattern of the client. So the glob is compared
+        // below.
         Kind::Pattern => {}
     }
 }
 
-/// Encodes the messages of a batch for a subscriber. Each message is an array of the elements `before`, the
-/// channel, and the payload.
+/// Encodes the messages of a batch for a subscriber. Each message is an array of the elements in `before`, the channel,
+/// and the payload.
 fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
     let channel = channel_of(batch.subject().as_bytes());
     let mut head = Vec::new();
@@ -414,7 +418,7 @@ fn encoded(batch: &Batch, before: &[&[u8]], protocol: Protocol) -> Vec<u8> {
     writer.bulk(&channel);
     let each = head.len() + 16;
     let mut all = Vec::with_capacity(batch.encoded().len() + batch.messages() as usize * each);
-    // Every published batch was checked, whatever its protocol.
+    // The batch was checked when it was published, whatever the protocol of its publisher, so decoding cannot fail.
     let messages = wire::Batch::decode(batch.encoded()).map(|batch| batch.messages());
     for message in messages.into_iter().flatten().flatten() {
         all.extend_from_slice(&head);

@@ -1,11 +1,12 @@
-//! `PUBLISH`: messages to one channel that arrive in one read from a client form one batch.
+//! `PUBLISH`. Messages to one channel that arrive in one read from a client form one batch.
 //!
-//! Owns: the *run*, which is the messages gathered for one channel. Does not own the choice of receivers.
+//! Owns: the *run*, which is the list of messages gathered for one channel. Does not own the choice of receivers.
 //!
-//! Invariants: the replies of a run are written when it is published, and before any other reply. A run is published
-//! before any command that is not a publish to the same channel, and at the end of the received commands. A publish of
-//! a Redis client never waits for a subscriber. After many deliveries its client waits for a turn on its thread. A
-//! subscriber of another protocol whose queue is full misses the messages, even if its policy is to block publishers.
+//! Invariants: the replies to a run are written when the run is published, and before any other reply. A run is
+//! published before any command that is not a publish to the same channel, and at the end of the received commands. A
+//! publish of a Redis client never waits for a subscriber. After its publishes have caused many deliveries, the client
+//! waits for a turn on its thread. If the queue of a subscriber of another protocol is full, this subscriber misses the
+//! messages, even if its policy is to block publishers.
 
 use thalweg_broker::{Batch, Published, Subject};
 use thalweg_redis::channels::subject_of;
@@ -25,7 +26,7 @@ pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,
     /// Work that the client's requests have caused since its last turn.
     pub(crate) caused: CausedWork,
-    /// Subject to which the client published last, cached because publishers mostly stay with one channel.
+    /// Subject to which the client published last. Cached because publishers usually stay with one channel.
     last: Option<Subject>,
 }
 
@@ -68,8 +69,8 @@ impl Publishing {
         Ok(Run { subject, writer })
     }
 
-    /// Adds a message to the gathered messages. Returns false if the message is for another channel, or if the
-    /// gathered messages have reached their limit.
+    /// Adds a message to the gathered messages. Returns false if the gathered messages are for another channel, or have
+    /// reached their limit.
     pub(crate) fn try_join(&mut self, channel: &[u8], payload: &[u8]) -> bool {
         let Some(run) = &mut self.run else { return false };
         let is_same = subject_of(channel).is_ok_and(|name| *name == *run.subject.as_bytes());
@@ -80,7 +81,7 @@ impl Publishing {
     }
 }
 
-/// Returns the number of clients and native subscriptions that have received a published message.
+/// Returns the number of Redis clients and other subscriptions that have received a published message.
 pub(crate) fn receivers(published: Published, subject: &Subject, registry: &Registry) -> i64 {
     published.delivered.saturating_sub(registry.unmatched_globs(subject)) as i64
 }

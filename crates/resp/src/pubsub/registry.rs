@@ -1,10 +1,10 @@
-//! Table of the subscriptions of all Redis clients by name: for `PUBSUB`, and for the number of receivers of a
-//! message.
+//! Table of the subscriptions of all Redis clients, by name. `PUBSUB` reads it, and publishers use it to compute the
+//! number of receivers of a message.
 //!
-//! The broker counts the subscriptions to a subject. A glob's subject pattern matches more than the glob, so
-//! subscriptions whose pattern matches the subject but whose glob does not match its channel are subtracted from that
-//! count. This costs one comparison for each glob and batch, as in Redis, and nothing without globs; the number of
-//! comparisons is bounded.
+//! The broker counts the subscriptions that match a subject. For a glob, the client subscribes at the broker with a
+//! subject pattern, which can match more channels than the glob. So the subscriptions whose glob does not match the
+//! channel are subtracted from the broker's count. This costs one comparison for each glob and batch, as in Redis, and
+//! nothing if there are no globs. The number of comparisons is bounded.
 
 use std::{
     collections::BTreeMap,
@@ -18,12 +18,12 @@ use std::{
 use thalweg_broker::{Pattern, Subject};
 use thalweg_redis::{channels::channel_of, glob};
 
-/// Number of names that are read from the table while it is locked.
+/// Maximum number of names that are read from the table each time it is locked.
 pub(crate) const PAGE_NAMES: usize = 256;
-/// Number of comparisons of globs with a published channel, about a third of a millisecond, after which a publish
-/// counts further receivers without comparing their globs.
+/// Number of comparisons after which a publish stops comparing globs with its channel, and counts the remaining globs
+/// as matching. So many comparisons take about a third of a millisecond.
 const MAX_COMPARISONS: u64 = 300_000;
-/// Number of comparisons that are charged for examining a glob, in addition to those of its bytes.
+/// Number of comparisons that examining one glob counts as, in addition to the comparisons of its bytes.
 const COMPARISONS_OF_SUBJECT: u64 = 64;
 
 /// Kind of a client's subscription.
@@ -54,8 +54,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     tables: Mutex<[BTreeMap<Arc<[u8]>, Entry>; Kind::COUNT]>,
-    /// Number of distinct globs to which clients are subscribed. The number is mostly 0; then publishers skip the
-    /// table.
+    /// Number of distinct globs to which clients are subscribed. It is usually 0, and publishers then skip the table.
     globs: AtomicUsize,
 }
 
@@ -64,8 +63,8 @@ impl Registry {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a client's subscription to a name. `patterns` are the subject patterns that the broker uses for the
-    /// name.
+    /// Adds a client's subscription to a name. `patterns` are the subject patterns with which the client is subscribed
+    /// at the broker for this name.
     pub(crate) fn add(&self, kind: Kind, name: &Arc<[u8]>, patterns: Vec<Pattern>) {
         let mut tables = self.tables();
         let entry = tables[kind as usize].entry(Arc::clone(name)).or_default();
@@ -105,7 +104,8 @@ impl Registry {
         self.globs.load(Ordering::Acquire)
     }
 
-    /// Returns at most [`PAGE_NAMES`] names of a kind to which clients are subscribed, in order, starting after a name.
+    /// Returns at most [`PAGE_NAMES`] names of a kind to which clients are subscribed, in sorted order, after the name
+    /// `after`.
     #[must_use]
     pub(crate) fn names_after(&self, kind: Kind, after: Option<&Arc<[u8]>>) -> Vec<Arc<[u8]>> {
         let tables = self.tables();
@@ -114,8 +114,8 @@ impl Registry {
         names.take(PAGE_NAMES).map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Number of clients' glob subscriptions for which the broker delivers a subject's messages, although the glob
-    /// does not match the channel of the subject. After [`MAX_COMPARISONS`], further globs are taken to match.
+    /// Returns the number of glob subscriptions of clients that match the subject at the broker, although their glob
+    /// does not match the channel. After [`MAX_COMPARISONS`], all further globs count as matching.
     #[must_use]
     pub(crate) fn unmatched_globs(&self, subject: &Subject) -> u64 {
         if self.globs() == 0 {

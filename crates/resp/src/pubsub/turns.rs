@@ -2,15 +2,15 @@
 //!
 //! Owns: the queue of this thread's clients that wait for a turn to receive messages. Does not own the messages.
 //!
-//! A message to ten subscribers takes ten socket writes, which take much longer than publishing it. If all of them
-//! came first, the next messages of the publisher would wait for them. The thread therefore polls its sockets after
-//! some of the writes, and newly published messages join the waiting ones: the higher the rate of messages, the
-//! more of them share one write. Nothing waits for time to pass.
+//! A message to ten subscribers takes ten socket writes, which take much longer than publishing the message. If the
+//! thread made all these writes first, the next messages of the publisher would wait for them. So the thread polls its
+//! sockets after some of the writes. Messages that are published then join the waiting messages. The higher the rate of
+//! messages, the more of them share one write. No message waits for time to pass.
 //!
-//! Bounds: in each round one of [`SHARES`] parts of the waiting clients has its turn before the sockets are polled
-//! again. A client therefore waits for at most that many polls, at any rate of messages.
+//! Bounds: the waiting clients are divided into [`SHARES`] parts. One part has its turn between two polls of the
+//! sockets. So a client waits for at most this number of polls, at any rate of messages.
 //!
-//! Invariant: a waiting client is on a thread with its own runtime ([`threads`](thalweg_serving::threads)), so the
+//! Invariant: a waiting client is on a thread that has its own runtime ([`threads`](thalweg_serving::threads)), so the
 //! queue needs no lock.
 
 use std::{
@@ -23,7 +23,7 @@ use std::{
 
 use crate::client::Client;
 
-/// Number of parts into which waiting clients are divided. One part receives messages between two polls of the
+/// Number of parts into which the waiting clients are divided. One part receives messages between two polls of the
 /// sockets.
 const SHARES: usize = 8;
 
@@ -36,18 +36,18 @@ struct Turns {
     turn_task: TurnTask,
 }
 
-/// State of a thread's task that lets the waiting clients receive messages one after the other.
+/// State of the task of a thread that gives the waiting clients their turns.
 enum TurnTask {
     /// The task is not running.
     Missing,
-    /// The task lets clients receive messages, or was woken to do so.
+    /// The task gives clients their turns, or was woken to do this.
     Busy,
     /// The task sleeps until a client waits for messages.
     Idle(Waker),
 }
 
-/// Queues a client until it may receive messages. When it is the client's turn, [`Client::has_turn`] returns true
-/// and the client's task is woken.
+/// Queues a client for its turn to receive messages. When the turn comes, [`Client::has_turn`] returns true and the
+/// client's task is woken.
 pub(super) fn join(client: &Arc<Client>) {
     TURNS.with_borrow_mut(|turns| {
         turns.waiting.push_back(Arc::clone(client));
@@ -66,8 +66,8 @@ async fn give_turns() {
         for client in next {
             client.give_turn();
         }
-        // Returns after the clients have sent their messages, the sockets were polled, and the tasks woken by that have
-        // run.
+        // This returns after the clients have sent their messages, the sockets were polled, and the tasks that this
+        // woke have run.
         tokio::task::yield_now().await;
     }
 }
@@ -83,13 +83,13 @@ fn poll_next(cx: &mut Context<'_>) -> Poll<Vec<Arc<Client>>> {
     })
 }
 
-/// Guard of the task that gives clients their turns. When the task ends, the guard records that, so that the next
+/// Guard of the task that gives clients their turns. When the task ends, the guard records this, so that the next
 /// waiting client starts a new task.
 struct TurnTaskGuard;
 
 impl Drop for TurnTaskGuard {
     fn drop(&mut self) {
-        // The thread-local data may be destroyed already.
+        // The thread-local data may already be destroyed.
         let _ = TURNS.try_with(|turns| turns.borrow_mut().turn_task = TurnTask::Missing);
     }
 }

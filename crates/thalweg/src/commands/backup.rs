@@ -1,8 +1,8 @@
 //! `backup` and `restore`: snapshot files, and directories of them.
 //!
-//! Owns: the names of backup files, the choice between a full backup and an increment, and the checks of a chain of
-//! files. Does not own: the bytes of a snapshot (`thalweg_snapshot`), its download (`session/snapshot`), or the restore
-//! of a directory (the engine).
+//! Owns: the names of backup files, the choice between a full backup and an increment, and the checks that a list of
+//! files forms a chain. Does not own: the bytes of a snapshot (`thalweg_snapshot`), its download (`session/snapshot`),
+//! or the restore of a directory (the engine).
 //!
 //! ```text
 //! DIR/full-<lsn>.tws                    a full snapshot
@@ -173,7 +173,8 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
     let partial = (dir, "backup");
     let mut covered = next_increment(&there);
     if let Some(newest) = newest {
-        // An increment is taken before a full backup as well, so that every point in time up to it stays restorable.
+        // An increment is also taken before a full backup. So every point in time up to the full backup can still be
+        // restored.
         let mut taken = take(args, session, covered, partial, &name);
         if covered.is_some_and(|since| since < newest.applied.lsn)
             && let Err(failure) = &taken
@@ -204,7 +205,8 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
         return Err(Failure::usage("the directory already has a full backup of this LSN"));
     };
     print_backup(args, &path, &full)?;
-    // Entries written between the increment and the full backup are in neither of them as single steps.
+    // The node wrote entries between the increment and the full backup. The full backup has their effect but not the
+    // entries, so a further increment stores them.
     let Some(since) = covered.filter(|since| *since < full.info.applied.lsn) else { return Ok(()) };
     match take(args, session, Some(since), partial, &name) {
         Ok(Some((path, verified))) => print_backup(args, &path, &verified),
@@ -217,8 +219,8 @@ fn into_directory(args: &Backup, session: &Session, dir: &Path) -> Result<(), Fa
 }
 
 /// Returns the LSN at which the next increment must begin, so that no entry is missing between the backups of a
-/// directory; `None` if the directory has no full backup. This is the end of the newest backup. But if the newest
-/// backup is a full one, and the entries before it are in no increment, it is the end of the backup before.
+/// directory; `None` if the directory has no full backup. Normally this is the end of the newest backup. If the newest
+/// backup is a full one, and no increment has the entries before it, this is the end of the previous backup.
 fn next_increment(there: &[(PathBuf, SnapshotInfo)]) -> Option<Lsn> {
     let fulls = there.iter().filter(|(_, info)| info.kind == PartKind::Full);
     let full = fulls.map(|(_, info)| info.applied.lsn).max()?;
@@ -229,14 +231,14 @@ fn next_increment(there: &[(PathBuf, SnapshotInfo)]) -> Option<Lsn> {
     Some(before.filter(|_| newest == full && !is_covered).unwrap_or(newest))
 }
 
-/// Returns true if an increment is impossible because the node no longer has the entries since the last backup, or
-/// never had them.
+/// Returns true if no increment can be taken: the node no longer has the entries since the last backup, or never had
+/// them.
 fn is_out_of_reach(failure: &Failure) -> bool {
     matches!(&*failure.code, "compacted" | "past_end")
 }
 
-/// Checks that an increment has all entries after the backup at whose end it begins. A node of a cluster that was
-/// replaced by a snapshot of another node in between does not have them in its log.
+/// Checks that an increment has all entries after the backup that it continues. A node of a cluster may have taken its
+/// state from another node in between. Its log then lacks some of these entries.
 fn check_follows(there: &[(PathBuf, SnapshotInfo)], new: &Verified) -> Result<(), Failure> {
     let Verified { info, totals, .. } = new;
     let is_before = |other: &&(PathBuf, SnapshotInfo)| other.1.applied.lsn == info.since;
@@ -287,8 +289,8 @@ fn hint(failure: Failure) -> Failure {
     failure
 }
 
-/// Takes a snapshot, verifies it, and renames the file to the path that `name` returns. Removes the file and
-/// returns `None` if `name` returns `None`. Until then the file is in the directory `dir`, and its name begins with
+/// Takes a snapshot, verifies it, and renames the file to the path that `name` returns. If `name` returns `None`,
+/// removes the file and returns `None`. Until the rename the file is in the directory `dir`, and its name begins with
 /// `stem`.
 fn take(
     args: &Backup,
@@ -386,7 +388,7 @@ fn kind_name(kind: PartKind) -> &'static str {
     }
 }
 
-/// Returns the files that the user has named, and the backup files in the directories that the user has named.
+/// Returns the backup files that the user means: the named files, and the files in the named directories.
 fn parts(from: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut files = Vec::new();
     for path in from {
@@ -428,7 +430,7 @@ fn verify_file(path: &Path, json: bool) -> Result<Verified, SnapshotReadError> {
     verified
 }
 
-/// Runs `backup verify`: checks every backup file, then whether the files form a chain from a full backup to the
+/// Runs `backup verify`: checks every backup file. Then checks that the files form a chain from a full backup to the
 /// newest increment.
 fn check(args: &BackupSources) -> Result<(), Failure> {
     let files = parts(&args.from)?;
@@ -464,7 +466,7 @@ fn check(args: &BackupSources) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs `backup show`: lists backups and the range that they can restore.
+/// Runs `backup show`: lists backups, and the range of LSNs and times that they can restore.
 fn show(args: &BackupSources) -> Result<(), Failure> {
     let all = infos(&parts(&args.from)?)?;
     if all.is_empty() && !args.json {

@@ -2,7 +2,7 @@
 //! reports as text or JSON, and exits with their verdicts.
 //!
 //! Owns: the list of suites, the destinations of a report, and the line that shows the run in progress. Does not own:
-//! the options of a suite, its measurements, or the forms of a report (`thalweg_lab`).
+//! the options of a suite, its measurements, or the formats of a report (`thalweg_lab`).
 
 use std::{
     io::{self, IsTerminal as _},
@@ -39,7 +39,7 @@ use crate::{
     heap, render,
 };
 
-/// Subcommands of `bench`: one for each suite, and those that compare results.
+/// Subcommands of `bench`: one for each suite of measurements, and those that compare results.
 #[derive(Subcommand, Debug)]
 #[command(
     after_help = "Exit codes: 0 all checks are met; 4 a check is missed; 1 the figures are void (the report gives the\n\
@@ -175,12 +175,12 @@ pub(crate) enum Bench {
                       thalweg bench report --all --quick\n  thalweg bench report --only http,resp"
     )]
     Report(Suite<RegenerateOptions>),
-    /// A stored measurement, and the check that a later one is not worse
+    /// Store a measurement, or check that a new one is not worse than a stored one
     #[command(subcommand)]
     Baseline(Baseline),
 }
 
-/// The commands of a baseline.
+/// Subcommands of `bench baseline`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Baseline {
     /// Measure a load and store the measurement with the load
@@ -198,7 +198,7 @@ pub(crate) enum Baseline {
     Check(Suite<CheckOptions>),
 }
 
-/// Options of a suite, and the destination of its report.
+/// Options of a suite, and the destinations of its report.
 #[derive(Args, Debug)]
 pub(crate) struct Suite<O: Args> {
     #[command(flatten)]
@@ -217,10 +217,10 @@ pub(crate) struct Suite<O: Args> {
     html: Option<PathBuf>,
 }
 
-/// Steps of the bar of a run.
+/// Number of steps of the progress bar of a run.
 const RUN_STEPS: u64 = 1000;
 
-/// The run in progress, on one line of standard error that is redrawn.
+/// Progress of the present run, on one line of standard error that is redrawn.
 #[derive(Default)]
 struct RunBar(Mutex<Option<ProgressBar>>);
 

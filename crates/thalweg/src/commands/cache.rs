@@ -19,7 +19,7 @@ use crate::{
     span::parse_bytes,
 };
 
-/// Number of keys in a requested page.
+/// Number of keys that the command requests in each page.
 const PAGE_KEYS: u64 = 10_000;
 
 #[derive(Subcommand, Debug)]

@@ -1,6 +1,6 @@
 //! `cluster`: shows the members of a cluster, and changes them.
 //!
-//! Owns: the arguments, and the tables. Does not own: the diagnosis of `cluster doctor`
+//! Owns: the arguments, and the tables of the output. Does not own: the diagnosis of `cluster doctor`
 //! ([`diagnosis`](super::diagnosis)).
 
 use std::{
@@ -29,9 +29,9 @@ use crate::{
     span::{show_span, show_time},
 };
 
-/// Environment variable with the admin token.
+/// Environment variable from which the admin token is read.
 const TOKEN_VARIABLE: &str = "THALWEG_ADMIN_TOKEN";
-/// Time for which `doctor` waits for the answer of each node.
+/// Maximum time for which `cluster doctor` waits for the answer of each node.
 const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const AFTER_HELP: &str = "\
@@ -53,7 +53,7 @@ pub(crate) struct ClusterCommand {
     pub action: ClusterAction,
 }
 
-/// The admin token of a cluster.
+/// Options that give the admin token of a cluster.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TokenArgs {
     /// Read the admin token from this file [env: THALWEG_ADMIN_TOKEN is the token itself]
@@ -62,7 +62,7 @@ pub(crate) struct TokenArgs {
 }
 
 impl TokenArgs {
-    /// Returns the admin token that the user gives, if any.
+    /// Returns the admin token that the user has given; `None` if the user has given none.
     pub(crate) fn token(&self) -> Result<Option<String>, Failure> {
         if let Some(path) = &self.token_file {
             let text = fs::read_to_string(path).map_err(|error| Failure::file(path, &error))?;
@@ -311,7 +311,7 @@ pub(crate) fn run(args: &ClusterCommand) -> Result<(), Failure> {
         ClusterAction::Transfer { node, token, place } => {
             let body = node.as_ref().map_or_else(|| json!({}), |node| json!({ "to": node }));
             let reply = change("transfer", &body, token, place)?;
-            // A server of an earlier version states the id alone.
+            // A server of an earlier version states only the id of the leader, not its name.
             let leader = reply["leader_name"].as_str().filter(|name| !name.is_empty());
             done(&reply, place, || format!("{} leads", leader.map_or_else(|| text(&reply["leader"]), str::to_owned)))
         }
@@ -361,7 +361,8 @@ fn new_admin_token(data: &Path, json: bool) -> Result<(), Failure> {
         let message = format!("{} has no file {CREDENTIALS_FILE}: it is no member of a cluster", data.display());
         Failure::new(Exit::NotFound, "not_clustered", message)
     })?;
-    // A running server keeps the hash of the former token, and would refuse the new one.
+    // The directory is locked, because a running server keeps the hash of the former token in memory and would reject
+    // the new one.
     let _lock = log::open(data).map_err(|failure| match &*failure.code {
         "locked" => failure.then("stop the server of this directory first"),
         _ => failure,
@@ -371,24 +372,25 @@ fn new_admin_token(data: &Path, json: bool) -> Result<(), Failure> {
     render::print_result(&json!({ "admin_token": admin.reveal() }), json, || admin.reveal().to_owned())
 }
 
-/// Prints which files were created.
+/// Prints the names of the created files.
 fn created(files: &CertificateFiles, json: bool) -> Result<(), Failure> {
     let (certificate, key) = (files.certificate.display().to_string(), files.key.display().to_string());
     let object = json!({ "certificate": certificate, "key": key });
     render::print_result(&object, json, || format!("certificate:  {certificate}\nprivate key:  {key}"))
 }
 
-/// Time for which a change of the members is repeated while the cluster elects a leader or completes another change.
+/// Time for which the command repeats a change of the members while the cluster elects a leader or completes another
+/// change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns true for a change of the members that can be repeated: one without a leader has not happened, or the next
-/// leader completes it, and one beside another change has not happened.
+/// Returns true if the command can repeat a change of the members after this failure. Without a leader, the change has
+/// not happened, or the next leader completes it. If another change was in progress, this one has not happened.
 fn is_transient(failure: &Failure) -> bool {
     matches!(&*failure.code, "not_leader" | "no_leader" | "change_in_progress")
 }
 
-/// Refuses a request about the node that answers if several addresses are given: if the first cannot be reached,
-/// another node would answer.
+/// Rejects a request about the answering node itself if the user has given several addresses. If the first address
+/// could not be reached, another node would execute the request.
 fn check_one(what: &str, node: Option<&str>, place: &ServerArgs) -> Result<(), Failure> {
     if node.is_some() || !place.url().contains(',') {
         return Ok(());
@@ -397,8 +399,8 @@ fn check_one(what: &str, node: Option<&str>, place: &ServerArgs) -> Result<(), F
     Err(Failure::usage(message).then("name one server with --server, or the node with --node"))
 }
 
-/// Requests a change of the members. Repeats the request while no node leads, leadership moves, or another change is in
-/// progress.
+/// Requests a change of the members. Repeats the request while there is no leader, leadership moves, or another change
+/// is in progress.
 fn change(what: &str, body: &Value, token: &TokenArgs, place: &ServerArgs) -> Result<Value, Failure> {
     let (token, mut attempts) = (token.token()?, 0);
     while_failing(PATIENCE, is_transient, || {
@@ -431,7 +433,7 @@ fn status_text(status: &Value) -> String {
     render::table(&["figure", "value"], rows)
 }
 
-/// Returns the API's list of members. Each member also has the lag from the API's list of replicas.
+/// Returns the members as the API lists them. Adds to each member its lag from the API's list of replicas.
 fn merged(session: &Session) -> Result<Vec<Value>, Failure> {
     let (members, replicas) = (session.cluster("members")?, session.cluster("replicas")?);
     let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
@@ -512,7 +514,7 @@ fn watch(past: bool, limit: Option<u64>, place: &ServerArgs) -> Result<(), Failu
     })
 }
 
-/// Formats an event in one line: its time, its kind, and its node.
+/// Formats an event as one line: its time, its kind, and the node that it is about.
 fn event_text(event: &Map<String, Value>) -> String {
     let field = |name: &str| event.get(name).unwrap_or(&Value::Null);
     if let Some(missed) = field("gap").as_u64() {

@@ -1,4 +1,4 @@
-//! `commit`, `txn`: execute requests across keyspaces and streams, given as JSON.
+//! `commit` and `txn`: execute requests over several keyspaces and streams. The requests are JSON.
 
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ pub(crate) fn txn(args: &Txn) -> Result<(), Failure> {
     let answer = Session::with(&args.place, Access::Write, |session| session.transact(&body))?;
     let nothing_done = answer["results"].as_array().is_none_or(Vec::is_empty);
     let is_refused = answer["succeeded"] == json!(false) && nothing_done;
-    // The text would report a success. The JSON contains the outcome, and names the condition.
+    // The text output would look like a success. The JSON output contains the outcome and the failed condition.
     if !is_refused || args.place.json {
         render::print_result(&answer, args.place.json, || transaction_text(&answer))?;
     }

@@ -1,10 +1,10 @@
-//! `consume`: a member of a consumer group that prints records, or runs a command for each.
+//! `consume`: acts as a member of a consumer group. Prints the delivered records, or runs a command for each.
 //!
-//! Owns: the fetches and pushes of one member, the user's command for each record, and the acks. Does not own: the
-//! management of groups and acks by hand (`groups`), or the connection to the server (`session`).
+//! Owns: the fetches and pushes of one member, the user's command for each record, and the acks. Does not own: managing
+//! groups and acking by hand (`groups`), or the connection to the server (`session`).
 //!
-//! A record is acked after it was printed, or after its command succeeded. However this process ends, a record that
-//! was not handled is therefore delivered again, to this member or another.
+//! A record is acked only after it was printed, or after its command succeeded. So however this process ends, the group
+//! delivers each record that was not handled again, to this member or to another.
 
 use std::{
     collections::BTreeMap,
@@ -29,12 +29,13 @@ use crate::{
     span::{parse_bytes, parse_span},
 };
 
-/// Maximum wait of one fetch, so that a lost server is noticed soon.
+/// Maximum time that one fetch waits for records. It is short, so that the command soon notices the loss of the server.
 const WAIT_AT_A_TIME: Duration = Duration::from_secs(10);
-/// Time for which `--follow` and `--push` retry to reach a server that is lost, or that was down at the start.
+/// Time for which `--follow` and `--push` try to reach a server again, after the server was lost or if it is down at
+/// the start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time at which records are acked.
+/// Choice of the time at which records are acked.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acks {
     /// Ack records after they were printed, or after their command succeeded
@@ -84,7 +85,7 @@ pub(crate) struct Consume {
     /// Wait for records without a limit, and let the server push them; at most --batch of them are unacked at a time
     #[arg(long, conflicts_with_all = ["wait", "follow", "exec"])]
     pub push: bool,
-    /// Maximum bytes of unacked records; a push pauses above it
+    /// Maximum bytes of unacked records; at this number the server pauses the push
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, requires = "push")]
     pub credit_bytes: Option<u64>,
     /// Time at which records are acked
@@ -114,7 +115,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Returns the offsets of the batch as ranges of consecutive records, each with its first and last offset
+    /// Returns the offsets of the batch as ranges of consecutive records. Each range has its first and its last offset
     /// (inclusive).
     fn ranges(&self) -> Vec<[u64; 2]> {
         let mut ranges: Vec<[u64; 2]> = Vec::new();
@@ -131,7 +132,7 @@ impl Batch {
 pub(crate) fn run(args: &Consume) -> Result<(), Failure> {
     let access = if args.create { Access::Write } else { Access::Read };
     let failed = Session::with(&args.place, access, |session| {
-        // A service that follows a stream may start before its server.
+        // With these options the command may run as a service, which may start before its server.
         let patience = if args.follow || args.push { PATIENCE } else { Duration::ZERO };
         let deadline = retry::while_unavailable(patience, || deadline(args, session))?;
         let member = Member { args, session, deadline };
@@ -147,8 +148,8 @@ pub(crate) fn run(args: &Consume) -> Result<(), Failure> {
     }
 }
 
-/// Returns the time within which a member of the consumer group must ack. Creates the group if the user requests
-/// it.
+/// Returns the time within which a member of the consumer group must ack a record. Creates the group if the user has
+/// requested this.
 fn deadline(args: &Consume, session: &Session) -> Result<Duration, Failure> {
     let group = if args.create {
         session.group(GroupCall::Create, &args.stream, &args.group, &json!({}))?
@@ -167,7 +168,7 @@ struct Member<'a> {
 
 impl Member<'_> {
     /// Fetches and handles records until the limit is reached or no record arrives in time. Returns the number of
-    /// records whose command failed.
+    /// records for which the user's command failed.
     fn consume(&self) -> Result<u64, Failure> {
         let (mut lines, mut left, mut failed) = (Lines::new(), self.args.limit.unwrap_or(u64::MAX), 0);
         let mut until = Instant::now() + self.args.wait;
@@ -226,7 +227,7 @@ impl Member<'_> {
         self.session.group(call, &self.args.stream, &self.args.group, body)
     }
 
-    /// Fetches records once, and waits for them at most until `until`. With `--follow`, retries while the server
+    /// Fetches records once, and waits for them until `until` at most. With `--follow`, tries again while the server
     /// restarts.
     fn fetch(&self, left: u64, until: Instant) -> Result<Batch, Failure> {
         let wait = if self.args.follow { WAIT_AT_A_TIME } else { until.saturating_duration_since(Instant::now()) };
@@ -253,7 +254,7 @@ impl Member<'_> {
                 Acks::Auto => record::stream_text(record),
             })?;
         }
-        // Records are acked only after they were printed.
+        // Records are acked only after they were printed, so the output is flushed first.
         lines.flush()?;
         if self.args.ack == Acks::Auto {
             let done = json!([{ "attempt": batch.attempt, "ranges": batch.ranges() }]);
@@ -262,8 +263,7 @@ impl Member<'_> {
         Ok(())
     }
 
-    /// Runs the user's command for each record of a batch. Returns the number of records for which the command
-    /// failed.
+    /// Runs the user's command for each record of a batch. Returns the number of records for which the command failed.
     fn exec(&self, command: &str, batch: &Batch) -> Result<u64, Failure> {
         let mut failed = 0;
         for message in &batch.messages {
@@ -271,7 +271,8 @@ impl Member<'_> {
             let one = json!([{ "attempt": batch.attempt, "ranges": [[offset, offset]] }]);
             let keep = || {
                 let by = self.deadline.as_secs_f64();
-                // The server may be back before the deadline; if not, the record is delivered again.
+                // An error is ignored. If the server is back before the deadline, a later call extends the deadline;
+                // otherwise the group delivers the record again.
                 let _ = self.call(GroupCall::Extend, &json!({ "attempts": [batch.attempt], "by_seconds": by }));
             };
             let status = run_command(command, batch.attempt, message, self.deadline / 3, &keep)?;
@@ -289,7 +290,8 @@ impl Member<'_> {
     }
 
     /// Acks or nacks records. With `--follow` and `--push`, tries again while the server is not available, for example
-    /// while a cluster elects a leader: the records stay with this member until their deadline, also on another node.
+    /// while a cluster elects a leader. Until their deadline the records stay with this member, even if another node
+    /// becomes the leader.
     fn settle(&self, call: GroupCall, body: &Value) -> Result<(), Failure> {
         let goes_on = self.args.follow || self.args.push;
         let patience = if goes_on { PATIENCE.min(self.deadline) } else { Duration::ZERO };
@@ -323,7 +325,7 @@ fn batch_of(answer: &Value) -> Option<Batch> {
     Some(Batch { attempt, messages })
 }
 
-/// Parses a pushed record. Returns the record with the number of the attempt to which its delivery belongs.
+/// Parses a pushed record. Returns the number of the delivery attempt and the record.
 fn pushed_message(object: &Map<String, Value>) -> Option<(u64, Message)> {
     let message = Message { record: StreamRecord::of(object)?, deliveries: object.get("deliveries")?.as_u64()? };
     Some((object.get("attempt")?.as_u64()?, message))
@@ -341,8 +343,8 @@ fn batches(messages: Vec<(u64, Message)>) -> Vec<Batch> {
     batches
 }
 
-/// Returns the environment variables for the command that handles a record. A key that is not valid in an
-/// environment is left out.
+/// Returns the environment variables for the command that handles a record. Leaves out a key that is not valid in an
+/// environment.
 fn variables(attempt: u64, message: &Message) -> BTreeMap<&'static str, String> {
     let Message { record, deliveries } = message;
     let mut variables = BTreeMap::from([
@@ -358,7 +360,7 @@ fn variables(attempt: u64, message: &Message) -> BTreeMap<&'static str, String> 
     variables
 }
 
-/// Runs a command in a shell, and calls `keep` at the interval `every` while it runs.
+/// Runs a command in a shell. Calls `keep` each time that the interval `every` has passed while the command runs.
 fn run_command(
     command: &str,
     attempt: u64,
@@ -372,7 +374,7 @@ fn run_command(
     let stdin = child.stdin.take();
     thread::scope(|scope| {
         scope.spawn(move || {
-            // A command need not read its stdin.
+            // An error of the write is ignored, because a command need not read its stdin.
             stdin.map(|mut stdin| stdin.write_all(&message.record.record.payload))
         });
         let (ended, end) = mpsc::channel();
@@ -409,7 +411,7 @@ mod tests {
         assert!(run_command(command, 1, &message(b"k", b"payload"), long, &keep).unwrap().success());
         assert!(!run_command("exit 3", 1, &message(b"k", &[0; 1 << 20]), long, &keep).unwrap().success());
         assert_eq!(kept.get(), 0);
-        // A machine that stands still may not look before a short command has ended.
+        // On a machine that stalls, a short command may end before the first check. So longer commands are tried too.
         for command in ["sleep 0.1", "sleep 1", "sleep 10"] {
             run_command(command, 1, &message(b"k", b""), Duration::from_millis(20), &keep).unwrap();
             if kept.get() > 0 {

@@ -3,12 +3,12 @@
 //! Owns: the arguments, the user's command with its environment and signals, and the exit codes. Does not own: the
 //! rules of locks, semaphores and elections (`thalweg_recipes`), or their requests (`session/coordination`).
 //!
-//! The command gets the fencing token in its environment. If the lock, slot or leadership (the *hold*) is lost,
-//! this process ends the command, but ending it takes a moment, and a process may be paused before it notices. Work
-//! that must not overlap with the next holder's needs fencing.
+//! The command gets the fencing token in its environment. The lock, slot or leadership is called the *hold*. If the
+//! hold is lost, this process ends the command. But ending it takes a moment, and this process may be paused before it
+//! notices the loss. So work that must not overlap with the work of the next holder needs fencing.
 //!
-//! A process that is killed while it waits leaves its lease, which keeps its position in the queue until the TTL ends.
-//! If this process is killed with SIGKILL, the command continues without it.
+//! If this process is killed while it waits, its lease keeps its position in the queue until the TTL ends. If this
+//! process is killed with SIGKILL while the command runs, the command continues without the hold.
 
 use std::{
     ffi::OsString,
@@ -34,7 +34,7 @@ use crate::{
     span::parse_span,
 };
 
-/// Interval at which the process checks that it still holds the lock, the slot or the leadership.
+/// Interval at which the process checks that it still has the lock, slot or leadership.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time between SIGTERM and SIGKILL for a command that must end because its lock, slot or leadership is lost.
 const GRACE: Duration = Duration::from_secs(5);
@@ -54,7 +54,7 @@ The exit code is the command's (128 + N if signal N ended it). Otherwise:
 /// Options of the commands that run another command.
 #[derive(Args, Debug)]
 pub(crate) struct HoldArgs {
-    /// Time for which others wait if this process dies
+    /// Time for which other clients have to wait if this process dies
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = parse_span)]
     pub ttl: Duration,
     /// Maximum time to wait, also for a server that is down; 0s does not wait [default: no limit]
@@ -207,8 +207,8 @@ fn leader_text(leader: Option<&recipes::Leader>, json: bool) -> String {
     }
 }
 
-/// Acquires a lock, a slot or the leadership, runs the user's command, and releases what it acquired. Ends with the
-/// exit code of the command. `what` names the lock in messages.
+/// Acquires a lock, a slot or the leadership, runs the user's command, and releases the lock, slot or leadership. Ends
+/// the process with the exit code of the command. `what` is the word for the lock, slot or leadership in messages.
 fn run_holding(
     run: &HoldArgs,
     keyspace: &str,
@@ -241,8 +241,8 @@ fn run_holding(
     }
 }
 
-/// Opens the node. With `--wait`, a node that is not available is tried again until that time is over. Without it,
-/// the command ends immediately, because a mistyped address would make it wait forever.
+/// Opens the node. With `--wait`, tries again while the node is not available, until the wait is over. Without
+/// `--wait`, fails immediately: otherwise the command would wait forever because of a mistyped address.
 fn open(run: &HoldArgs, keyspace: &str) -> Result<Coordination, Failure> {
     let open = || Coordination::open(&run.place, keyspace, run.ttl);
     match run.wait {
@@ -254,7 +254,7 @@ fn open(run: &HoldArgs, keyspace: &str) -> Result<Coordination, Failure> {
 /// Event that occurs while the user's command runs.
 enum Event {
     Ended(std::io::Result<ExitStatus>),
-    /// This process received a signal that the command gets, too.
+    /// This process has received a signal. It passes the signal on to the user's command.
     Received(Signal),
 }
 
@@ -285,7 +285,7 @@ fn run_command(kept: &KeptHold<Coordination>, keyspace: &str, command: &[OsStrin
         .then("another client may hold it already; check what the command has done before you run it again"))
 }
 
-/// Ends the user's command with SIGTERM, and with SIGKILL if the command continues for longer than [`GRACE`].
+/// Ends the user's command with SIGTERM. Sends SIGKILL if the command still runs after [`GRACE`].
 fn end(pid: Pid, events: &Receiver<Event>) {
     send_signal(pid, Signal::TERM);
     let ended = |patience| loop {
@@ -312,9 +312,10 @@ fn wait_for(mut child: Child, send: Sender<Event>) {
     });
 }
 
-/// Passes SIGTERM and SIGHUP on to the user's command from now on. The terminal sends SIGINT to both processes, and the
-/// command decides how to handle the signal. In either case this process releases its lock, slot or leadership, and
-/// ends after the command: without it, a command that outlives a SIGHUP would continue without the lock.
+/// Passes SIGTERM and SIGHUP on to the user's command from now on. The terminal itself sends SIGINT to both processes.
+/// The command decides how it handles a signal. This process does not end by these signals: it waits until the command
+/// ends, and then releases the lock, slot or leadership. Otherwise a command that survives a SIGHUP would continue
+/// without the lock.
 fn forward_signals(send: Sender<Event>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();

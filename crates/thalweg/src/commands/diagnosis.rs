@@ -1,20 +1,20 @@
-//! The diagnosis of a cluster: problems and weaknesses, each with the next step.
+//! The diagnosis of a cluster: problems and weaknesses, each with advice on the next step.
 //!
-//! Owns: the rules. They are a pure function of the nodes' answers. Does not own: the requests and the output
+//! Owns: the rules, which are a pure function of the nodes' answers. Does not own: the requests and the output
 //! ([`cluster`](super::cluster)).
 
 use serde_json::Value;
 use thalweg_server::cluster::REMOVED_REASON;
 
-/// Free disk space in bytes below which a node is reported.
+/// Free disk space in bytes below which a node is reported, as a weakness.
 const LOW_DISK_BYTES: u64 = 1 << 30;
 
-/// Largest difference between two wall clocks that is not reported.
+/// Largest difference between two wall clocks, in milliseconds, that is not reported.
 const MAX_CLOCK_DIFFERENCE_MILLIS: i64 = 10_000;
-/// Longest time by which the time of the data may be behind the wall clocks without a report.
+/// Longest time in milliseconds by which the space time of the data may be behind the wall clocks without a report.
 const MAX_TIME_BEHIND_MILLIS: u64 = 60_000;
 
-/// Weight of a finding.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     /// The cluster or a node does not work as it should.
@@ -48,13 +48,13 @@ pub(super) struct Finding {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub name: String,
-    /// Address of the node's HTTP; `None` if it is unknown.
+    /// HTTP address of the node; `None` if it is unknown.
     pub http: Option<String>,
-    /// Status of the node, and the cluster as the node sees it; or the reason why there is no answer.
+    /// Status of the node, and the cluster as this node sees it. If the node gave no answer, the reason.
     pub answer: Result<(Value, Value), String>,
 }
 
-/// Results of the rules, in the order of the report: problems that stop the cluster come first.
+/// Results of the rules, in the order of the report. Problems that stop the cluster come first.
 struct Findings(Vec<Finding>);
 
 impl Findings {
@@ -67,7 +67,8 @@ impl Findings {
     }
 }
 
-/// Returns the findings about a cluster: its status and members as one node sees them, and the answers of all nodes.
+/// Returns the findings about a cluster. `status` and `members` are the cluster as one node sees it, and `nodes` are
+/// the answers of all nodes.
 pub(super) fn diagnose(status: &Value, members: &[Value], nodes: &[Node]) -> Vec<Finding> {
     let mut found = Findings(Vec::new());
     if members.is_empty() {
@@ -179,7 +180,8 @@ fn clocks(found: &mut Findings, members: &[Value], nodes: &[Node]) {
 fn health(found: &mut Findings, members: &[Value]) {
     for member in members {
         let name = text(member, "name");
-        // A command that names a member needs a name that only this member has.
+        // The advice contains a command that names the member. If other members have this name too, the command uses
+        // the id.
         let is_shared = members.iter().filter(|other| other["name"] == member["name"]).count() > 1;
         let id = text(member, "node");
         let (shown, named) = if is_shared { (format!("{name} ({id})"), id) } else { (name.to_owned(), name) };
@@ -218,7 +220,7 @@ fn health(found: &mut Findings, members: &[Value]) {
     }
 }
 
-/// Checks the number of voters, how they are spread over zones, and that all members run one version.
+/// Checks the number of voters, their distribution over zones, and that all members run the same version.
 fn shape(found: &mut Findings, members: &[Value]) {
     let voters: Vec<_> = members.iter().filter(|member| is_voter(member)).collect();
     match voters.len() {
@@ -354,7 +356,7 @@ mod tests {
         assert_eq!(codes(&status, &members, &nodes), Vec::<&str>::new());
     }
 
-    /// Such a node knows of no voters, which are no majority of themselves.
+    /// A node that has not joined a cluster knows of no voters. This must not be reported as a lost majority.
     #[test]
     fn a_node_that_has_not_joined_is_told_from_a_lost_majority() {
         assert_eq!(codes(&json!({ "majority": false, "leader": null }), &[], &[]), ["not_joined"]);

@@ -1,7 +1,7 @@
 //! `doctor`: checks the machine and a directory, and explains each finding.
 //!
-//! Owns: the arguments, the settings of the node that would run there, and the output. Does not own: the facts and the
-//! rules (`thalweg_doctor`), and the permissions of a data directory ([`crate::permissions`]).
+//! Owns: the arguments, the settings of the node that would run on this directory, and the output. Does not own: the
+//! facts and the rules (`thalweg_doctor`), and the permissions of a data directory ([`crate::permissions`]).
 
 use std::{
     path::{Path, PathBuf},
@@ -35,7 +35,7 @@ Examples:
   thalweg doctor --config /etc/thalweg/db1.toml --json
   thalweg doctor --data . --probe 30s";
 
-/// Files that a node has open beside its connections: segments, tables, listening sockets.
+/// Number of files that a node has open in addition to its connections, such as segments, tables and listening sockets.
 const OTHER_FILES: u64 = 1024;
 
 #[derive(Args, Debug)]
@@ -94,8 +94,9 @@ pub(crate) fn run(args: &Doctor) -> Result<(), Failure> {
     Err(Failure::new(Exit::Failed, "machine_problems", render::counted(problems as u64, "problem", "problems")))
 }
 
-/// Adds the findings about the permissions of the directory. In a directory of another program, removes those about
-/// the owners of its files instead: to follow their advice would take the files away from that program.
+/// Adds the findings about the permissions of the directory. If the directory belongs to another program, removes the
+/// findings about the owners of its files instead, because following their advice would take the files away from that
+/// program.
 fn judge_owners(dir: &Path, found: &mut Findings) {
     if let Err(error) = check_directory(dir, None) {
         found.0.retain(|finding| !matches!(finding.code, "foreign_files" | "not_writable"));
@@ -116,7 +117,7 @@ fn judge_owners(dir: &Path, found: &mut Findings) {
     }
 }
 
-/// Returns the parameters of the examination that follow from the settings of the node.
+/// Returns the parameters of the examination. They follow from the settings of the node.
 fn examination(config: &Config, probe_time: Duration) -> Examination {
     let segments = u64::from(config.spare_segments) + 1;
     let group = AvailableMemory::of_this_process().filter(|memory| memory.limited_by.is_some());
@@ -136,7 +137,7 @@ fn text(facts: &Facts, found: &Findings) -> String {
     let mut lines: Vec<String> =
         measured(facts).into_iter().map(|(name, value)| format!("{name:<12} {}", render::name(&value))).collect();
     for finding in &found.0 {
-        // A message names files and mounts, and anybody may have chosen their names.
+        // A message contains names of files and mounts, which any user may have chosen. So it is escaped.
         let message = render::name(&finding.message);
         lines.push(format!("\n{}: {message} [{}]", finding.severity.name(), finding.code));
         lines.push(format!("  {}", finding.meaning));
@@ -148,7 +149,7 @@ fn text(facts: &Facts, found: &Findings) -> String {
     lines.join("\n")
 }
 
-/// Returns the facts that a person compares, one line each.
+/// Returns the facts that a person may want to compare, one for each line.
 fn measured(facts: &Facts) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
     let bytes = |bytes: Option<u64>| bytes.map_or_else(unknown, render::bytes);

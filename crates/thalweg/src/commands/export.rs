@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Export) -> Result<(), Failure> {
     }
 }
 
-/// Destination of an export, which writes in one format.
+/// Destination of an export. It writes the rows in one format.
 struct Sink<'a> {
     rows: Rows<'a>,
     file: Option<OutputFile>,
@@ -101,8 +101,8 @@ enum Rows<'a> {
 }
 
 impl<'a> Sink<'a> {
-    /// Opens the destination. Callers open it only after they found the data to export, so that a mistyped name does
-    /// not replace a file. `columns` are the columns of a CSV file unless the user names others.
+    /// Opens the destination. Callers open it only after they have found the data to export, so that a mistyped name
+    /// does not replace an existing file. `columns` are the columns of a CSV file if the user names none.
     fn open(args: &'a Export, columns: &[&str]) -> Result<Self, Failure> {
         let file = args.output.as_deref().map(OutputFile::create).transpose()?;
         let out: Box<dyn Write> = match &file {
@@ -119,8 +119,8 @@ impl<'a> Sink<'a> {
         Ok(Self { rows, file })
     }
 
-    /// Writes the buffered bytes, and gives the file its name. Dropping the destination instead would lose an error of
-    /// this write.
+    /// Writes the buffered bytes, and gives the file its final name. Dropping the destination instead would lose an
+    /// error of these writes.
     fn finish(self) -> Result<(), Failure> {
         match self.rows {
             Rows::Lines(mut out) | Rows::Ndjson(mut out) => out.flush()?,

@@ -1,6 +1,6 @@
 //! `groups`: manages consumer groups; acks, nacks and extends by hand.
 //!
-//! Owns: the arguments and the output of its subcommands, and the notation of attempts with their offsets. Does not
+//! Owns: the arguments and the output of its subcommands, and the notation of delivery attempts with offsets. Does not
 //! own: the requests (`session/groups`), or a member that consumes (`consume`).
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -47,10 +47,10 @@ pub(crate) enum GroupOrder {
     PerKey,
 }
 
-/// Settings of a group. A setting that is not given keeps its value, or has its default in a new group.
+/// Settings of a group. A setting that the user does not give keeps its value; in a new group it has its default.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DeliveryArgs {
-    /// Time within which a member must ack; then others get the records [default: 30s]
+    /// Time within which a member must ack a record; after it the record is delivered again [default: 30s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub ack_deadline: Option<Duration>,
     /// Number of deliveries without an ack after which a record becomes a dead letter
@@ -59,8 +59,8 @@ pub(crate) struct DeliveryArgs {
     /// Deliver a record without a limit on the number of deliveries
     #[arg(long)]
     pub any_deliveries: bool,
-    /// Maximum number of unacked records, with dead letters that wait for their stream; at the limit, no new records
-    /// are delivered [default: 20000]
+    /// Maximum number of unacked records, including dead letters that are not yet appended to their stream; at the
+    /// limit, no new records are delivered [default: 20000]
     #[arg(long, value_name = "N")]
     pub max_pending: Option<u32>,
     /// Stream to which dead letters are appended; without one they are dropped and counted
@@ -340,9 +340,9 @@ fn settled(settled: &Value, json: bool) -> Result<(), Failure> {
     finish(settled, json, format!("{records}, durability {level}"))
 }
 
-/// Prints the outcome of an ack, a nack or an extension; `done` describes it. If all deliveries were acked, nacked or
-/// extended, prints `ok` and `done`. If some were not, because they were acked or nacked before or because their
-/// deadline has passed, returns a failure whose message names them and includes `done`.
+/// Prints the outcome of an ack, a nack or an extension. `done` describes it. If all records were acked, nacked or
+/// extended, prints `ok` and `done`. Some may have been acked or nacked before, or their deadline may have passed. In
+/// this case returns a failure that names these records and includes `done`.
 fn finish(outcome: &Value, json: bool, done: String) -> Result<(), Failure> {
     let lapsed = outcome["lapsed"].as_array().map_or(&[][..], Vec::as_slice);
     if json {
@@ -357,13 +357,13 @@ fn finish(outcome: &Value, json: bool, done: String) -> Result<(), Failure> {
         .then("they were settled before, or their deadline has passed and they are delivered again"))
 }
 
-/// Returns the number of attempts that were extended, with its unit.
+/// Returns the number of extended attempts with its unit.
 fn extended_count(attempts: &[u64], extended: &Value) -> String {
     let lapsed = extended["lapsed"].as_array().map_or(0, Vec::len);
     render::counted(attempts.len().saturating_sub(lapsed) as u64, "attempt", "attempts")
 }
 
-/// Formats an attempt as the user types it: a number, and the offsets after a colon if only some have lapsed.
+/// Formats an attempt as the user types it: its number, and after a colon the lapsed offsets if only some have lapsed.
 fn attempt_text(lapsed: &Value) -> String {
     let attempt = lapsed.get("attempt").unwrap_or(lapsed);
     match (&lapsed["range"][0], &lapsed["range"][1]) {

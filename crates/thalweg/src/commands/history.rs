@@ -10,7 +10,7 @@ use crate::{
     session::{Access, Session},
 };
 
-/// Number of versions of a key in a requested page.
+/// Number of versions that the command requests in each page.
 const PAGE: u64 = 100;
 
 #[derive(Args, Debug)]
@@ -54,7 +54,8 @@ pub(crate) fn history(args: &History) -> Result<(), Failure> {
     })
 }
 
-/// Formats a version of a key: its revision, its state and its value, as in `17  deleted at 19  value`.
+/// Formats a version of a key as one line with its revision, its state and its value, such as `17  deleted at 19
+/// value`.
 fn version_text(version: &Value) -> String {
     let value = version.as_object().and_then(|object| render::take_bytes(object, "value")).unwrap_or_default();
     let state = version["state"].as_str().unwrap_or_default();

@@ -1,10 +1,10 @@
-//! `import`: loads a file into a stream or a keyspace in batches, each acknowledged before the next is sent.
+//! `import`: loads a file into a stream or a keyspace. The server acknowledges each batch before the next is sent.
 //!
-//! Owns: the arguments, the batches, their destination, and the message that says how to continue. Does not own: the
-//! parsing of a file (`source`), or the requests (`session`).
+//! Owns: the arguments, the batches, their destination, and the message that tells the user how to continue. Does not
+//! own: the parsing of a file (`source`), or the requests (`session`).
 //!
-//! Invariant: batches are sent in the file's order. If one fails, all earlier ones are stored and no later one is; the
-//! failure states how to continue (`--skip`).
+//! Invariant: batches are sent in the order of the file. If a batch fails, all earlier batches are stored and no later
+//! one is. The failure tells the user how to continue (`--skip`).
 
 mod source;
 
@@ -29,7 +29,8 @@ use crate::{
     span::show_span,
 };
 
-/// Maximum bytes of a batch, whatever its number of records; a larger record is sent alone.
+/// Maximum bytes of a batch, even if it has fewer records than its maximum. A larger record is sent in a batch of its
+/// own.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 #[derive(Args, Debug)]
@@ -145,8 +146,8 @@ fn key_rule(args: &Import, format: FileFormat, needs_key: bool) -> Result<KeyRul
     }
 }
 
-/// Sends all records of the file. If a record can't be read, the records before it are sent first, so that the import
-/// can be continued exactly there.
+/// Sends all records of the file. If a record cannot be read, sends the records before it first, so that the import can
+/// be continued exactly at this record.
 fn pump(
     session: &Session,
     sink: &Sink<'_>,
@@ -201,8 +202,8 @@ fn send(session: &Session, sink: &Sink<'_>, batch: Vec<Item>, done: &mut ImportT
     Ok(())
 }
 
-/// Adds two facts to the failure of an import: how many records are stored, and how to continue. A rejected batch is
-/// not stored. If the answer of the server was lost, the batch may be stored.
+/// Adds two facts to the failure of an import: the number of stored records, and how to continue. A rejected batch is
+/// not stored. If the answer of the server was lost, the batch may or may not be stored.
 fn explain(failure: Failure, args: &Import, done: &ImportTotals) -> Failure {
     let acknowledged = args.skip + done.records;
     let mut next = failure.next.clone().map_or(String::new(), |next| format!("{next}\n  "));

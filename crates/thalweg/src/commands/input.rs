@@ -1,4 +1,4 @@
-//! Input of commands: bytes of an argument, a file or stdin, and the lines of stdin in batches.
+//! Input of commands: the bytes of an argument, of a file or of stdin, and the lines of stdin in batches.
 
 use std::{
     io::{BufRead as _, BufReader, IsTerminal as _, Read as _, Stdin},
@@ -9,7 +9,7 @@ use thalweg_types::limits::{MAX_COMMAND_BYTES, MAX_VALUE_BYTES};
 
 use crate::{failure::Failure, render};
 
-/// Maximum number of lines, and maximum number of bytes, in a batch of lines from stdin.
+/// Maximum number of lines, and maximum number of bytes, of a batch of lines from stdin.
 const BATCH: (usize, usize) = (1000, 1024 * 1024);
 
 /// Returns the bytes of a file.
@@ -17,13 +17,13 @@ pub(super) fn file(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(path, &error))
 }
 
-/// Returns a value: the argument, or for `-` or no argument, the contents of stdin.
+/// Returns a value: the argument, or the contents of stdin if the argument is `-` or missing.
 pub(super) fn value(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
-    // Reads one byte more than allowed, so that a longer value is rejected instead of truncated.
+    // Reads one byte more than a value may have, so that a longer value is rejected and not truncated.
     argument_or_stdin(typed, MAX_VALUE_BYTES as u64 + 1)
 }
 
-/// Returns a request in JSON: the argument, or for `-` or no argument, the contents of stdin.
+/// Returns a request in JSON: the argument, or the contents of stdin if the argument is `-` or missing.
 pub(super) fn request(typed: Option<&str>) -> Result<Vec<u8>, Failure> {
     argument_or_stdin(typed, 4 * MAX_COMMAND_BYTES as u64)
 }
@@ -40,7 +40,7 @@ fn argument_or_stdin(typed: Option<&str>, max_bytes: u64) -> Result<Vec<u8>, Fai
     }
 }
 
-/// Prints a note if stdin is a terminal. The command waits there, and would look as if it hung.
+/// Prints a note if stdin is a terminal. The command then waits for input, which could look as if it hung.
 fn note_terminal() {
     if std::io::stdin().is_terminal() {
         render::note("reading the terminal; Ctrl-D ends the input");

@@ -1,7 +1,9 @@
-//! Signals that end a command which has something to put back: a file to remove, a terminal to restore.
+//! Signals that end a command. Some commands must put something back first, such as a terminal's mode, or remove a
+//! file.
 //!
-//! Without this, the default action of a signal would end the process immediately. A process that was started with
-//! SIGHUP ignored, as `nohup` does, goes on to ignore it: a handler would undo that, here and in its child processes.
+//! Without this module, the default action of a signal would end the process immediately. A process that was started
+//! with SIGHUP ignored, as with `nohup`, still ignores SIGHUP: a handler would undo this, in the process and in its
+//! children.
 
 use std::{
     fs, io,
@@ -15,12 +17,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{Exit, Failure};
 
-/// Flag that the signals SIGINT, SIGTERM and SIGHUP set.
+/// Flag that SIGINT, SIGTERM and SIGHUP set.
 #[derive(Clone, Debug)]
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Registers for the signals. From then on they end the process only if it looks at the flag.
+    /// Registers for the signals. From now on a signal only sets the flag, and the command must check it.
     pub(super) fn register() -> Result<Self, Failure> {
         let flag = Self(Arc::new(AtomicBool::new(false)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -53,19 +55,19 @@ impl Interrupt {
     }
 }
 
-/// Receiver of SIGHUP, unless the process was started with that signal ignored.
+/// Receiver of SIGHUP. It receives nothing if the process was started with SIGHUP ignored.
 #[derive(Debug)]
 pub(super) struct Hangup(Option<Signal>);
 
 impl Hangup {
-    /// Registers for the signal, in the context of a runtime.
+    /// Registers for SIGHUP. Must be called within a tokio runtime.
     pub(super) fn register() -> io::Result<Self> {
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let received = if is_hangup_ignored(&status) { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Self(received))
     }
 
-    /// Waits for the signal; forever if it is ignored.
+    /// Waits for SIGHUP. Waits forever if the process ignores SIGHUP.
     pub(super) async fn received(&mut self) {
         match &mut self.0 {
             Some(hangup) => {
@@ -76,7 +78,7 @@ impl Hangup {
     }
 }
 
-/// Returns true if the text of `/proc/PID/status` says that the process ignores SIGHUP, whose number is 1.
+/// Returns true if this text of `/proc/PID/status` says that the process ignores SIGHUP (signal number 1).
 fn is_hangup_ignored(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)

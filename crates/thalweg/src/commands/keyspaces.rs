@@ -161,7 +161,7 @@ fn name(keyspace: &Value) -> String {
     keyspace["name"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns the columns of a table for the settings of a keyspace and the time of its creation.
+/// Returns the cells of a table row for the settings of a keyspace, and the time of its creation.
 fn settings(keyspace: &Value) -> Vec<String> {
     let config = &keyspace["config"];
     let span =

@@ -236,7 +236,7 @@ pub(crate) fn scan(args: &Scan) -> Result<(), Failure> {
             Ok(ControlFlow::Continue(()))
         });
         let more = match scanned {
-            // The first write creates a keyspace, so one that does not exist yet is empty.
+            // The first write creates a missing keyspace. So a keyspace that does not exist yet counts as empty.
             Err(failure) if failure.code == "no_such_keyspace" => {
                 if !args.place.json {
                     render::note(&format!("{}; `thalweg keyspaces` lists the existing ones", failure.message));
@@ -294,7 +294,7 @@ pub(crate) fn incr(args: &Incr) -> Result<(), Failure> {
     render::print_result(&object, args.place.json, || value.to_string())
 }
 
-/// Names the key in an error about the only operation of a request.
+/// Adds the key to the text of an error about a request with a single operation.
 fn naming_key(mut failure: Failure, args: &KeyArgs) -> Failure {
     if let Some(message) = failure.message.strip_prefix("operation 0: ") {
         failure.message = format!("key {:?} in keyspace {:?}: {message}", args.key, args.keyspace);

@@ -1,10 +1,11 @@
-//! `log verify|dump|stats`: inspects a stopped node's log on disk.
+//! `log verify`, `log dump` and `log stats`: inspect the log of a stopped node on disk.
 //!
-//! Owns: the arguments, the lock of the directory, and the output, which shows the commands of an entry in words. Does
-//! not own: the checks and figures of a log (`thalweg_log::offline`), or the decoding of commands (`thalweg_types`).
+//! Owns: the arguments, the lock of the directory, and the output. The output shows the commands of an entry in words.
+//! Does not own: the checks and figures of a log (`thalweg_log::offline`), or the decoding of commands
+//! (`thalweg_types`).
 //!
-//! The commands write nothing. They hold the directory's lock, so that no server changes the log at the same time. A
-//! copy of a directory can be inspected while its server runs.
+//! The commands write nothing. They hold the directory's lock, so that no server changes the log at the same time.
+//! While a server runs, a copy of its directory can be inspected.
 
 use std::{
     ops::ControlFlow,
@@ -75,7 +76,7 @@ pub(crate) fn run(command: &LogCommand) -> Result<(), Failure> {
     }
 }
 
-/// A locked directory that no other process has open.
+/// A data directory that this process has locked. No other process has it open.
 pub(super) struct LockedDirectory {
     disk: RealDisk,
     _lock: Box<dyn LockGuard>,
@@ -263,7 +264,7 @@ fn kind(kind: RecordKind) -> &'static str {
     }
 }
 
-/// Summarizes the commands of a log entry in a few words; `None` for log records of other kinds.
+/// Returns a few words about the commands of a log entry; `None` for log records of other kinds.
 fn contents(record: &LogRecord) -> Option<String> {
     if record.kind != RecordKind::Entry {
         return None;

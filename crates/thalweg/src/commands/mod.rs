@@ -1,5 +1,5 @@
-//! One module per group of commands: their arguments and their execution. Each command opens a node, makes its
-//! requests, and prints the answers.
+//! One module for each group of commands, with their arguments and their execution. Each command opens a node, makes
+//! its requests, and prints the answers.
 
 pub(crate) mod backup;
 #[cfg(feature = "bench")]

@@ -1,10 +1,11 @@
-//! Opening the data directory of a server: progress of the replay, and signals that arrive in the meantime.
+//! Opening the data directory of a server. Shows the progress of a long replay, and handles signals that arrive
+//! meanwhile.
 //!
-//! Owns: log lines about a long replay, and the end of the process if a signal stops it before the directory is open.
-//! Does not own: the signals themselves and what follows the open (`serve`).
+//! Owns: log lines about a long replay, and ending the process if a signal stops it before the directory is open. Does
+//! not own: the signals themselves, and the steps after the open (`serve`).
 //!
-//! A process that is stopped while it opens its directory ends with success: whatever the state has not applied or
-//! persisted yet is in the log, and the next start replays it.
+//! A process that is stopped while it opens its directory ends with success. Everything that the state has not applied
+//! or persisted yet is still in the log, and the next start replays it.
 
 use std::{
     io,
@@ -24,14 +25,14 @@ use tokio::{runtime::Runtime, task::JoinError};
 use super::stop::Stop;
 use crate::{failure::Failure, render};
 
-/// Interval between two log lines about the progress of a replay, and the time before the first one.
+/// Time from the start of a replay to the first log line about its progress, and between two such lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Maximum time that an open may take to end after a signal. The process then ends without it.
+/// Maximum time that an open may still take after a signal. Afterwards the process ends without waiting for it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Opens a data directory on a thread of its own: alone, or as a member that founds or is in this cluster. Returns
-/// `None` if a signal arrives before it is open.
+/// Opens a data directory on a separate thread. The directory is opened alone, or as a member that founds or belongs to
+/// the cluster of `member`. Returns `None` if a signal arrives before the directory is open.
 pub(super) fn open_unless_stopped(
     runtime: &Runtime,
     path: &Path,
@@ -65,7 +66,7 @@ pub(super) fn open_unless_stopped(
                 Err(error) if error.code() != "interrupted" => Err(Failure::of(&error)),
                 Err(_) => Ok(None),
                 Ok(database) => {
-                    // Nothing was written that a close would have to persist.
+                    // This open has written nothing that a close would have to persist, so an error is ignored.
                     let _ = database.close();
                     Ok(None)
                 }
@@ -84,7 +85,7 @@ fn finished(opened: Result<Result<Database, OpenError>, JoinError>) -> Result<Da
     opened.map_err(io::Error::from)?.map_err(|error| Failure::of(&error))
 }
 
-/// Log lines about a replay that takes long.
+/// Writer of log lines about a long replay.
 struct ReplayReport {
     started: Instant,
     reported: Instant,
@@ -96,7 +97,7 @@ impl ReplayReport {
         Self { started: now, reported: now }
     }
 
-    /// Logs the progress, unless the last line is recent.
+    /// Logs the progress of the replay, unless the last log line is recent.
     fn note(&mut self, progress: &ReplayProgress) {
         if self.reported.elapsed() < REPORT_INTERVAL {
             return;
@@ -106,7 +107,7 @@ impl ReplayReport {
     }
 }
 
-/// Returns the line about a replay that has taken `took` so far.
+/// Returns the log line about a replay that has taken `took` so far.
 fn line(progress: &ReplayProgress, took: Duration) -> String {
     let (part, seconds) = (progress.part().clamp(0.0, 1.0), took.as_secs_f64().max(0.001));
     let left = if part > 0.0 { seconds / part * (1.0 - part) } else { 0.0 };

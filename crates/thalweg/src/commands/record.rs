@@ -47,7 +47,7 @@ fn parse_header(text: &str) -> Result<(String, Vec<u8>), Failure> {
     }
 }
 
-/// Prints a record or a message, depending on the options: as JSON, as its payload only, or as a line of text.
+/// Prints a record or a message in the format that the options select: as JSON, only its payload, or as a line of text.
 pub(super) fn show(
     lines: &mut Lines,
     format: &RecordFormat,

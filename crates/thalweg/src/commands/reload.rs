@@ -1,9 +1,9 @@
-//! Reload of a running server at SIGHUP.
+//! Reloading the configuration and certificates of a running server at SIGHUP.
 //!
-//! Owns: the log level that can change at run time, and the comparison of the configuration with the one in use. Does
-//! not own the files of certificates (`thalweg_native::security`, `serve::link_tls`).
+//! Owns: the log level, which can change while the server runs, and the comparison of the new configuration with the
+//! one in use. Does not own the files of certificates (`thalweg_native::security`, `serve::link_tls`).
 //!
-//! Invariant: SIGHUP never ends the server. If the new configuration has an error, everything stays as it is.
+//! Invariant: SIGHUP never ends the server. If the new configuration has an error, all settings stay as they are.
 
 use std::{io::Write as _, time::Duration};
 
@@ -24,7 +24,8 @@ use tracing_subscriber::{
 use super::serve::link_tls;
 use crate::{log_fields, render};
 
-/// Time between two warnings of certificates that expire soon: a server may run for longer than they are valid.
+/// Time between two warnings about certificates that expire soon. Warnings are repeated because a server may run for
+/// longer than its certificates are valid.
 const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
 
 /// Log output whose level can change.
@@ -51,14 +52,14 @@ impl Log {
 
     fn set(&self, level: LogLevel) {
         if let Err(error) = self.0.reload(filter(level)) {
-            // The subscriber is gone, so there is no log to write this to.
+            // The log output no longer exists, so the message goes directly to stderr.
             let _ = writeln!(std::io::stderr(), "the log level could not be changed: {error}");
         }
     }
 }
 
-/// Returns the filter of log lines. The lines of openraft are about its own steps, so they are shown two levels below
-/// their own; the crates of this workspace report what operators need to know of them.
+/// Returns the filter of log lines for a level. Lines of openraft describe its internal steps, so they are logged two
+/// levels lower than they state. The crates of this workspace report everything about consensus that operators need.
 fn filter(level: LogLevel) -> Targets {
     let (level, of_consensus) = match level {
         LogLevel::Error => (LevelFilter::ERROR, LevelFilter::OFF),
@@ -70,8 +71,8 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new().with_default(level).with_target("openraft", of_consensus)
 }
 
-/// Reloads the certificates of the native port and of the links, and the configuration, at each SIGHUP. `read` reads
-/// the configuration as at the start. Warns once a day of certificates that expire soon.
+/// At each SIGHUP, reloads the configuration and the certificates of the native port and of the links. `read` reads the
+/// configuration as at the start. Also warns once a day about certificates that expire soon.
 pub(crate) async fn reload_at(
     mut hangup: Signal,
     mut config: Config,
@@ -119,7 +120,7 @@ pub(crate) async fn reload_at(
     }
 }
 
-/// Calls `action` after each period, for ever.
+/// Calls `action` each time that `period` has passed, forever.
 async fn repeatedly(period: Duration, action: impl Fn()) {
     loop {
         tokio::time::sleep(period).await;
@@ -127,10 +128,10 @@ async fn repeatedly(period: Duration, action: impl Fn()) {
     }
 }
 
-/// Returns the names of the knobs whose values differ.
+/// Returns the names of the settings with different values in the two configurations.
 fn changed(old: &Config, new: &Config) -> Vec<&'static str> {
     let differs = |name: &str| match name {
-        // The texts hide the secrets.
+        // The two secrets are compared directly, because the text of a configuration hides them.
         "resp_password" => old.resp_password != new.resp_password,
         "join_token" => old.join_token != new.join_token,
         name => old.get(name) != new.get(name),
@@ -144,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate that is valid when the server starts expires while it runs.
+    /// A certificate that is valid when the server starts can expire while the server runs.
     #[tokio::test]
     async fn warnings_are_repeated() {
         let count = AtomicU32::new(0);

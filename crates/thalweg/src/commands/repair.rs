@@ -1,12 +1,12 @@
-//! `cluster repair`: puts a snapshot of another member in the place of a stopped member's state.
+//! `cluster repair`: replaces the state of a stopped member by a snapshot of another member.
 //!
 //! Owns: the order of the steps, and the check that the server belongs to the same cluster. Does not own: the install
-//! itself, which is that of a member which lacks entries (`Database::reinstall`).
+//! itself. It is the same as for a member that lacks log entries (`Database::reinstall`).
 //!
-//! The node's votes and log stay, so it cannot vote twice in a term and has all entries that it has acknowledged. The
-//! snapshot contains committed entries only, as every member's state does.
+//! The node's votes and log are kept. So the node cannot vote twice in a term, and still has all entries that it has
+//! acknowledged. The snapshot contains only committed entries, like the state of every member.
 //!
-//! Invariant: until the last step, which is atomic, the directory has its former state.
+//! Invariant: the directory keeps its former state until the last step, which is atomic.
 
 use std::{
     io::{self, BufReader, Seek as _},
@@ -29,7 +29,7 @@ use crate::{
     unfinished_file::{self, UnfinishedFile},
 };
 
-/// Beginning of the name of the file for the snapshot, in the directory that is repaired.
+/// Beginning of the temporary name of the snapshot's file, in the repaired directory.
 const STEM: &str = "repair";
 
 /// Runs `cluster repair`.
@@ -45,7 +45,8 @@ pub(super) fn repair(data: &Path, place: &ServerArgs) -> Result<(), Failure> {
     let database = Database::open_member(data, options, MemberIdentity::Existing).map_err(unopened)?;
     check_cluster(&database, &session)?;
     let installed = install(&database, &session, data, place.json)?;
-    // A repair that was due is done now, so the node may again repair itself without an operator.
+    // The repair that the note may request is done now. Clearing the note lets the node repair itself again later,
+    // without an operator.
     database.note_repair(&RepairNote::default()).map_err(|error| Failure::file(data, &error))?;
     database.close().map_err(|error| Failure::of(&error))?;
     let (from, index, rows) = (format!("{:016x}", installed.from.0), installed.applied.index.0, installed.totals.rows);
@@ -67,7 +68,7 @@ fn unopened(error: thalweg_engine::OpenError) -> Failure {
     }
 }
 
-/// Checks that the server is another member of the directory's cluster.
+/// Checks that the server is another member of the cluster to which the directory belongs.
 fn check_cluster(database: &Database, session: &Session) -> Result<(), Failure> {
     let status = session.cluster("status")?;
     let (here, there) = (database.report().cluster.map(|cluster| cluster.to_string()), status["cluster"].as_str());
@@ -82,7 +83,7 @@ fn check_cluster(database: &Database, session: &Session) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Downloads a snapshot, and installs it.
+/// Downloads a snapshot from the server, and installs it in the directory.
 fn install(database: &Database, session: &Session, data: &Path, json: bool) -> Result<Installed, Failure> {
     unfinished_file::sweep(data, STEM);
     let partial = UnfinishedFile::create(data, STEM).map_err(|error| Failure::file(data, &error))?;

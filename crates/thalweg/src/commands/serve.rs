@@ -1,8 +1,8 @@
 //! `serve`: the process that runs the server.
 //!
-//! Owns: parsing flags into given settings, signals (SIGTERM and SIGINT to stop, SIGHUP to reload), the startup line,
-//! the order of starting and stopping, also of a member that repairs its state. Does not own: settings
-//! (`thalweg_server::config`, from whose table the flags are generated), log output and reloading
+//! Owns: parsing flags into settings, signals (SIGTERM and SIGINT stop the server, SIGHUP reloads), the startup line,
+//! and the order of starting and stopping, also for a member that repairs its state. Does not own: the table of
+//! settings from which the flags are generated (`thalweg_server::config`), log output and reloading
 //! ([`reload`](super::reload)), and requests.
 
 mod headings;
@@ -55,7 +55,7 @@ Examples:
   thalweg serve --data n2 --http 127.0.0.1:7080 --cluster 127.0.0.1:7082 --join 127.0.0.1:7072
   thalweg serve --example-config > thalweg.toml";
 
-/// Maximum duration of a stop, even with a hanging disk or client.
+/// Maximum duration of a stop, even if the disk or a client hangs.
 const STOP_LIMIT: Duration = Duration::from_millis(9_500);
 
 /// Parsed arguments of `serve`.
@@ -67,8 +67,8 @@ pub(crate) struct Serve {
     given: Vec<(&'static str, String)>,
 }
 
-/// Action of `serve`, selected by its arguments: run a node, explain the configuration, or print an example of it.
-/// Other commands only read the configuration.
+/// Action of `serve`, which its arguments select: run a node, explain the configuration, or print an example of it.
+/// Other commands use a fourth one, which only reads the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
     #[default]
@@ -108,8 +108,8 @@ impl Args for Serve {
     }
 }
 
-/// Creates the command-line flag for a setting. The default that its help text shows comes from the table that also
-/// applies the default.
+/// Creates the command-line flag for a setting. Its help text shows the default from the table of settings, which is
+/// also the default that is applied.
 fn flag(knob: &Knob) -> Arg {
     let default = Config::default().get(knob.name).unwrap_or_default();
     let help = format!("{} [default: {default}]", knob.help.trim());
@@ -143,7 +143,8 @@ impl FromArgMatches for Serve {
 }
 
 impl Serve {
-    /// Creates the arguments for reading the configuration of a node on a directory, with a file if there is one.
+    /// Creates the arguments with which another command reads the configuration of a node. `data` is the node's
+    /// directory, and `config` the configuration file; each is optional.
     pub(super) fn on(data: Option<&Path>, config: Option<&Path>) -> Self {
         let given = data.map(|data| ("data", data.to_string_lossy().into_owned()));
         let (config, given) = (config.map(Path::to_owned), given.into_iter().collect());
@@ -161,8 +162,8 @@ impl Serve {
             layers = layers.file(path)?;
         }
         let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
-        // Only the start of a server uses the token. Other commands must also work in a shell in which the operator has
-        // exported it.
+        // Only the start of a server uses the join token. An operator may have exported it in the shell, and other
+        // commands must still work there.
         let is_for_us = |name: &str| self.mode != Mode::Read || name != "THALWEG_JOIN_TOKEN";
         let variables = variables.filter(|(name, _)| is_for_us(name));
         layers
@@ -172,7 +173,7 @@ impl Serve {
     }
 }
 
-/// Runs a node until a signal stops it. Only prints the configuration if the arguments request that.
+/// Runs a node until a signal stops it. If the arguments request this, only prints the configuration.
 pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     if args.mode == Mode::Example {
         return render::out(example(&Config::default()).as_bytes());
@@ -184,17 +185,18 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
     heap::permit_huge_pages();
     let log = Log::to_stderr(&resolved.config);
     let part = membership::decide(&resolved.config)?;
-    // The warnings name commands for the directory, which would be wrong for one of another program.
+    // The directory is checked before the warnings. They contain commands for the directory, which would be wrong for a
+    // directory of another program.
     membership::check_directory(&part, &resolved.config.data)?;
-    // The directory is looked at before the server creates it.
+    // The permissions are checked before the server creates the directory.
     for warning in permissions::warnings(&resolved).into_iter().chain(resolved.warnings()) {
         tracing::warn!("{warning}");
     }
     permissions::only_for_the_owner();
     raise_file_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("thalweg").build()?;
-    // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after
-    // that.
+    // From here on signals do not end the process. A SIGHUP that arrives while the database opens is handled after the
+    // open.
     let (mut stop, hangup) = {
         let _context = runtime.enter();
         (Stop::new()?, signal(SignalKind::hangup())?)
@@ -203,7 +205,8 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         OpenRole::Alone => None,
         OpenRole::Member(member) => {
             membership::keep(member, &resolved.config.data)?;
-            // The directory has only the token's hash. A start that fails later must not lose the token.
+            // The admin token is shown now. The directory has only its hash, so a start that fails later must not lose
+            // the token.
             if let Some(admin) = &member.admin {
                 let _ = writeln!(io::stdout(), "admin token: {}", admin.reveal());
             }
@@ -228,7 +231,7 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         let member = node.as_ref().zip(part.member());
         let served = runtime.block_on(serve(args, &resolved.config, &database, member, stop, hangup, log));
         if let Some(node) = node {
-            // The server has stopped the member, unless it could not start.
+            // Normally the server has already stopped the member. If the server could not start, this call stops it.
             node.shut_down();
         }
         served
@@ -238,24 +241,25 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
         Ok(ServerEnd::Stopped) => Ok(()),
         Ok(ServerEnd::RepairDue) => repair::start_again(),
         Err(failure) => {
-            // The server did not close the database. Acknowledged writes are safe either way.
+            // The server did not close the database, so it is closed here. An error is ignored: acknowledged writes are
+            // safe either way.
             let _ = database.close();
             Err(failure)
         }
     }
 }
 
-/// Reason why a server has ended without a failure.
+/// Reason for which a server has ended without a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerEnd {
-    /// A signal has stopped it.
+    /// A signal has stopped the server.
     Stopped,
-    /// The member ends to get the state of another member.
+    /// The server has stopped so that the member can get the state of another member.
     RepairDue,
 }
 
-/// Raises the limit on open files. Each segment, table and connection needs a file descriptor, and many systems start
-/// processes with a limit of 1,024, which a process may raise itself.
+/// Raises the limit on open files. Each segment, table and connection needs a file descriptor. Many systems start
+/// processes with a limit of 1,024, but let a process raise its own limit.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
@@ -277,8 +281,8 @@ fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result
     Node::start(database, member.credentials.cluster, options).map(Some).map_err(|error| listening::of_node(&error))
 }
 
-/// Runs a server over the database until a signal or an administrator stops it; the server then stops the member and
-/// closes the database.
+/// Runs a server over the database until a signal or an administrator stops it. The server itself then stops the member
+/// and closes the database.
 async fn serve(
     args: &Serve,
     config: &Config,
@@ -299,7 +303,7 @@ async fn serve(
     let again = args.clone();
     let links = member.and_then(|(node, _)| node.tls().cloned());
     tokio::spawn(reload_at(hangup, config.clone(), (server.certificate(), links), log, move || again.resolve()));
-    // Stdout may have no reader; the node must keep running in that case.
+    // Nobody may read stdout. The node must keep running in this case, so an error is ignored.
     let _ = writeln!(io::stdout(), "{}", startup_line(&server, config, database.report()));
     if let Some(fingerprint) = server.fingerprint() {
         let _ = writeln!(io::stdout(), "native certificate: SHA-256 {fingerprint}");
@@ -333,14 +337,14 @@ async fn serve(
         give_up_after(STOP_LIMIT);
     };
     server.run(stopped).await.map_err(|error| Failure::of(&error))?;
-    // If a signal has arrived in the meantime, the process ends instead of starting the repaired node.
+    // If a signal has arrived meanwhile, the process ends and does not start the repaired node.
     let is_signalled =
         ended == ServerEnd::RepairDue && tokio::time::timeout(Duration::ZERO, stop.signalled()).await.is_ok();
     Ok(if is_signalled { ServerEnd::Stopped } else { ended })
 }
 
-/// Ends the process when the stop of the server has taken longer than `limit`. A stop that hangs on a dead disk
-/// must not block a supervisor that restarts the node. Acknowledged writes are safe.
+/// Ends the process if the server has not stopped within `limit`. A stop that hangs because of a dead disk must not
+/// block a supervisor that restarts the node. Acknowledged writes are safe.
 fn give_up_after(limit: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(limit);
@@ -349,7 +353,7 @@ fn give_up_after(limit: Duration) {
     });
 }
 
-/// Returns the startup line, which reports how the node was opened and where it listens.
+/// Returns the startup line. It reports how the node was opened, and the addresses at which it listens.
 fn startup_line(server: &Server, config: &Config, report: &OpenReport) -> String {
     let found = if report.created {
         "new".to_owned()

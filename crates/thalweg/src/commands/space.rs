@@ -1,4 +1,4 @@
-//! `space`: explains where the bytes of a data directory are, and what would make it smaller.
+//! `space`: explains where the bytes of a data directory are, and how to make the directory smaller.
 //!
 //! Owns: the arguments, the table, and the comparison with an earlier report. Does not own: the figures
 //! (`thalweg_engine::space`), and the advice ([`mod@findings`]).
@@ -51,10 +51,10 @@ pub(crate) struct Space {
     /// Read the settings of the stopped node from this file; they bound the history of its log
     #[arg(long, value_name = "FILE", requires = "data", help_heading = "Where")]
     config: Option<PathBuf>,
-    /// Count the payload however large the state is; a server may need a longer --timeout
+    /// Count the payload even if the state is large; a server may then need a longer --timeout
     #[arg(long)]
     count: bool,
-    /// Show the changes since an earlier report, which this command has printed with --json
+    /// Show the changes since an earlier report of this command, printed with --json
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
     #[command(flatten)]
@@ -157,7 +157,8 @@ fn change(bytes: i64) -> String {
     }
 }
 
-/// Returns a row for each level of the LSM backend. The share is relative to the sizes of the files in the rows above.
+/// Returns a table row for each level of the LSM backend. Shares are relative to the sizes of the files in the rows
+/// above.
 fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     let levels = report.state.levels.iter().enumerate().filter(|(_, level)| level.tables > 0);
     levels.map(|(number, level)| {
@@ -165,7 +166,7 @@ fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-/// Returns the first line of the report: the size of the directory, compared with its payload.
+/// Returns the first line of the report: the size of the directory, and its ratio to the payload.
 fn summary(report: &Report) -> String {
     let place = report.directory.as_ref().map_or_else(|| "the node".to_owned(), |dir| render::name(dir));
     let size = format!("{place} takes {}", render::bytes(report.bytes));

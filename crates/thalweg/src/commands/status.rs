@@ -26,8 +26,8 @@ pub(crate) fn run(args: &Status) -> Result<(), Failure> {
     render::print_result(&status, args.place.json, || text(&status))
 }
 
-/// Formats the status: plain figures first, then each group of figures under its name. It shows every figure of the
-/// JSON, also those that this version of the command does not know.
+/// Formats the status: single figures first, then each group of figures under its name. Shows every figure of the JSON,
+/// also those that this version of the command does not know.
 fn text(status: &Value) -> String {
     let mut lines = Vec::new();
     let (mut plain, mut groups) = (Vec::new(), Vec::new());

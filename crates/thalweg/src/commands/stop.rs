@@ -4,14 +4,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Signals that stop a server.
+/// Receivers of the signals that stop a server.
 pub(super) struct Stop {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Stop {
-    /// Registers for the signals. Must be called within a runtime.
+    /// Registers for the signals. Must be called within a tokio runtime.
     pub(super) fn new() -> Result<Self, Failure> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }

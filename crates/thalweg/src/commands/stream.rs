@@ -1,7 +1,7 @@
 //! `append`, `read`, `tail`: write and read records of a stream.
 //!
 //! Owns: the arguments and the output of these commands, and appending the lines of stdin in batches. Does not own: the
-//! requests (`session/streams`), the management of streams and producers (`streams`), or the form of a record
+//! requests (`session/streams`), the management of streams and producers (`streams`), or the notation of a record
 //! (`record`).
 
 use std::{ops::ControlFlow, path::PathBuf};
@@ -43,7 +43,7 @@ pub(crate) struct Append {
     /// Append a tombstone, which marks the key as deleted; compaction removes the key's earlier records
     #[arg(long, requires = "key", conflicts_with_all = ["records", "file"])]
     pub tombstone: bool,
-    /// Append only if the next offset of the stream is this one; `none`: only if the stream never had a record
+    /// Append only if this is the next offset of the stream; `none`: only if the stream never had a record
     #[arg(long, value_name = "OFFSET|none|any", default_value = "any", hide_default_value = true, value_parser = parse_expected)]
     pub expect: ExpectedOffset,
     /// Append as this producer; a repeated append with the same sequence number has no further effect
@@ -79,8 +79,8 @@ pub(crate) fn append(args: &Append) -> Result<(), Failure> {
 }
 
 /// Returns the producer's id, epoch and sequence number for an append; `None` without `--producer`. Fails if the
-/// records come from stdin: their batches depend on timing, but a producer that repeats an append must send the
-/// same records.
+/// records come from stdin. A producer that repeats an append must send the same records, but the batches of stdin
+/// depend on timing.
 fn producer(args: &Append) -> Result<Option<ProducerStamp<'_>>, Failure> {
     let (Some(id), Some(sequence)) = (&args.producer, args.sequence) else { return Ok(None) };
     if args.file.is_none() && args.records.is_empty() && !args.tombstone {
@@ -98,7 +98,7 @@ fn append_stdin(session: &Session, args: &Append, record: &dyn Fn(Vec<u8>) -> Re
             return Ok(());
         }
         let appended = session.append(&args.stream, &records, &expect.into())?;
-        // The condition applies to the first append of this input; the other appends follow it without a gap.
+        // The condition applies only to the first append of this input. The other appends continue it without a gap.
         if let (Some(_), Some((_, next))) = (expect.offset(), appended.offsets) {
             expect = ExpectedOffset::Exact(Offset(next));
         }

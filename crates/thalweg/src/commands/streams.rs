@@ -79,19 +79,19 @@ pub(crate) struct Named {
 pub(crate) struct Configured {
     /// Name of the stream
     pub stream: String,
-    /// Remove records older than this span of time; none lifts the limit
+    /// Remove records older than this span of time; none means no limit
     #[arg(long, value_name = "SPAN", value_parser = |text: &str| parse_limit(text, parse_span))]
     pub max_age: Option<Limit<Duration>>,
-    /// Remove the oldest batches while the stream has more bytes than this; none lifts the limit
+    /// Remove the oldest batches while the stream has more bytes than this; none means no limit
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
     pub max_bytes: Option<Limit<u64>>,
-    /// Remove the oldest records while the stream has more records than this; none lifts the limit
+    /// Remove the oldest records while the stream has more records than this; none means no limit
     #[arg(long, value_name = "N", value_parser = |text: &str| parse_limit(text, parse_count))]
     pub max_records: Option<Limit<u64>>,
-    /// Reject records of more bytes than this; none lifts the limit
+    /// Reject records of more bytes than this; none means no limit
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
     pub max_record_bytes: Option<Limit<u64>>,
-    /// Reject appends of more bytes than this; none lifts the limit
+    /// Reject appends of more bytes than this; none means no limit
     #[arg(long, value_name = "SIZE", value_parser = |text: &str| parse_limit(text, parse_bytes))]
     pub max_batch_bytes: Option<Limit<u64>>,
     /// Keep only the newest record of each key; --compact=false keeps all of them from now on
@@ -109,8 +109,9 @@ fn parse_count(text: &str) -> Result<u64, String> {
 }
 
 impl Configured {
-    /// Returns the settings that the user names, as JSON for the HTTP API. `old` is the configuration of the stream if
-    /// it exists: a stream that is compacted already keeps its grace time unless the user names another one.
+    /// Returns the settings that the user gives, as JSON for the HTTP API. `old` is the configuration of the stream, or
+    /// null if the stream does not exist. A stream that is already compacted keeps its grace time unless the user gives
+    /// another one.
     fn config(&self, old: &Value) -> Value {
         let mut object = Map::new();
         let mut add = |name: &str, limit: Option<Value>| object.extend(limit.map(|limit| (name.to_owned(), limit)));
@@ -224,7 +225,7 @@ fn show_producers(stream: &str, rows: &[ProducerReply], json: bool) -> Result<()
     render::line(&render::table(&["producer", "epoch", "next sequence", "last append"], shown))
 }
 
-/// Formats the retention of a stream: age, bytes, number of records, compaction.
+/// Formats the retention of a stream: its limits on age, bytes and records, and compaction.
 fn keeps(config: &Value) -> String {
     let age = config["max_age_seconds"].as_f64().and_then(|age| Duration::try_from_secs_f64(age).ok());
     let limits = [

@@ -1,7 +1,7 @@
 //! `publish`, `subscribe`, `request`, `reply`: exchange messages with current subscribers.
 //!
 //! Owns: the arguments and the output of these commands, and the user's command that answers requests. Does not own:
-//! the requests (`session/subjects`), or the form of a message (`record`).
+//! the requests (`session/subjects`), or the notation of a message (`record`).
 
 use std::{
     io::Write as _,
@@ -47,7 +47,7 @@ pub(crate) struct Publish {
     /// Subject to which subscribers publish their answers
     #[arg(long, value_name = "SUBJECT")]
     pub reply: Option<String>,
-    /// Maximum time to wait for subscribers that make publishers wait [default: 5s]
+    /// Maximum time to wait for subscribers whose full queues block publishers [default: 5s]
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub wait: Option<Duration>,
     #[command(flatten)]
@@ -76,7 +76,7 @@ pub(crate) fn publish(args: &Publish) -> Result<(), Failure> {
         }
         let Published { messages, delivered, missed, nodes } = send(&batch)?;
         all.messages += messages;
-        // Reports the highest number of receivers of any batch.
+        // The output reports the highest number of receivers of any batch.
         all.delivered = all.delivered.max(delivered);
         all.missed = all.missed.max(missed);
         all.nodes = all.nodes.max(nodes);
@@ -102,7 +102,7 @@ fn show_published(published: Published, json: bool) -> Result<(), Failure> {
 /// Action when the queue of a subscription is full.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Publishers wait
+    /// Publishers wait until the queue has room
     Block,
     /// New messages are dropped; the subscriber sees a gap
     DropNew,
@@ -238,7 +238,7 @@ pub(crate) struct Request {
 
 pub(crate) fn request(args: &Request) -> Result<(), Failure> {
     let message = Record { payload: input::value(args.message.as_deref())?, ..args.record.template()? };
-    // The connection's timeout must be longer than the wait.
+    // The timeout of the connection is set longer than the wait for the answer.
     let place =
         ServerArgs { timeout: args.place.timeout.max(args.wait + Duration::from_secs(5)), ..args.place.clone() };
     let answer = Session::of_server(&place)?.request(args.subject.as_bytes(), message, args.wait)?;
@@ -313,7 +313,7 @@ fn run_command(command: &str, message: &Message) -> Result<Result<Vec<u8>, std::
     let stdin = child.stdin.take();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // A command need not read its stdin.
+            // An error of the write is ignored, because a command need not read its stdin.
             stdin.map(|mut stdin| stdin.write_all(&message.record.payload))
         });
         let output = child.wait_with_output()?;

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Watch) -> Result<(), Failure> {
     })
 }
 
-/// Formats a change as one JSON object, like the API.
+/// Formats a change as one JSON object, in the format of the HTTP API.
 fn change_json(change: &Change) -> String {
     let mut object = Map::new();
     object.insert("revision".into(), json!(change.revision));

@@ -1,4 +1,4 @@
-//! Requests for the caches of a server. Directories have none, since caches exist only in memory.
+//! Requests for the caches of a server. A directory has no caches, because caches exist only in memory.
 
 use serde_json::{Value, json};
 use thalweg_server::parse::encode;

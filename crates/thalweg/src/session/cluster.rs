@@ -1,4 +1,4 @@
-//! Requests for the cluster of a server. Answers are in the API's form.
+//! Requests for the cluster of a server. Replies are returned in the JSON format of the API.
 
 use std::{cell::Cell, ops::ControlFlow, time::Duration};
 
@@ -23,13 +23,13 @@ pub(crate) enum EventsFrom {
     Kept,
 }
 
-/// Position in the events of a node, from which a watch continues on its next connection.
+/// Position in the events of a node. The watch continues from this position on its next connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Position {
-    /// Sequence number of the last event seen; `None` before the first reply to a watch that begins with the next
-    /// event.
+    /// Sequence number of the last event that the watch has received. `None` before the first reply, if the watch
+    /// begins with the next event.
     after: Option<u64>,
-    /// Number of the node's run to which the sequence number belongs, if the node states it.
+    /// Number of the node's run to which the sequence number belongs; `None` if the node has not stated it.
     run: Option<u64>,
 }
 
@@ -42,10 +42,11 @@ impl Position {
         format!("/v1/cluster/events{mark}{}", query.join("&"))
     }
 
-    /// Takes a part of a reply, and passes an event of the cluster to `visit`.
+    /// Handles a part of a reply, and passes each event of the cluster to `visit`.
     fn take(&mut self, part: Part, visit: VisitEvents<'_>) -> Step {
         let Part::Event(event) = part else {
-            // Nodes of earlier versions do not state their position.
+            // Nodes of earlier versions do not state their position. It is 0 until the first event: no event was
+            // received.
             self.after.get_or_insert(0);
             return Ok(ControlFlow::Continue(()));
         };
@@ -63,11 +64,11 @@ impl Position {
     }
 }
 
-/// Extra time that the command waits for a reply, in addition to the time that the server waits for the cluster.
+/// Time that the command waits for a reply in addition to the time that the server waits for the cluster.
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Session {
-    /// Returns one of the cluster's lists or figures: `status`, `members`, `nodes` or `replicas`.
+    /// Returns one of the cluster's documents: `what` is `status`, `members`, `nodes` or `replicas`.
     pub(crate) fn cluster(&self, what: &str) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/cluster/{what}")))
     }
@@ -86,15 +87,16 @@ impl Session {
         self.waiting(RequestBuilder::post("/v1/cluster/digest"))
     }
 
-    /// Sends a request that waits for the cluster. It waits at most as long as the command waits for a reply.
+    /// Sends a request for which the server waits for the cluster. The server is told to wait no longer than the
+    /// command waits for a reply.
     fn waiting(&self, ask: RequestBuilder<'_>) -> Result<Value, Failure> {
         let wait = self.timeout.saturating_sub(MARGIN).min(Duration::from_secs(600));
         let reply = self.http.ask(ask.header("thalweg-timeout", wait.as_secs_f64().to_string()))?;
         if reply.body.is_empty() { Ok(Value::Null) } else { self.http.parse(&reply.body) }
     }
 
-    /// Passes the events of the cluster to `visit` as they happen. After a lost connection it continues with the event
-    /// after the last one, or, if the node that answers does not know it, with all events that the node keeps.
+    /// Passes the events of the cluster to `visit` as they happen. After a lost connection it continues after the last
+    /// event. If the answering node does not know this event, it continues with all events that the node keeps.
     pub(crate) fn cluster_events(&self, from: EventsFrom, visit: VisitEvents<'_>) -> Result<(), Failure> {
         let after = (from == EventsFrom::Kept).then_some(0);
         let position = Cell::new(Position { after, run: None });
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
     use crate::session::events::{Event, Events};
 
-    /// Takes the parts of one connection. Returns the events that were shown.
+    /// Handles the parts of one connection. Returns the numbers of the events that were passed on.
     fn take(position: &mut Position, reply: &str) -> Vec<u64> {
         let http = Http::server("http://127.0.0.1:1", Duration::from_secs(1)).unwrap();
         let mut shown = Vec::new();
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(position.path(), "/v1/cluster/events?after=7&run=3", "nothing happened before the loss");
         assert_eq!(take(&mut position, &format!("{begin}{}{}", event(8), event(9))), [8, 9]);
         assert_eq!(position.path(), "/v1/cluster/events?after=9&run=3");
-        // The node has restarted: its numbers begin again.
+        // The node has restarted, so its event numbers begin again.
         let unknown = "event: position\ndata: {\"after\":0,\"run\":4,\"unknown\":true}\n\n";
         assert_eq!(take(&mut position, &format!("{unknown}{}", event(1))), [1]);
         assert_eq!(position.path(), "/v1/cluster/events?after=1&run=4");

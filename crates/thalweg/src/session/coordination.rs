@@ -1,4 +1,4 @@
-//! Locks, elections and semaphores: implements the traits of [`thalweg_recipes`] over the API.
+//! Locks, elections and semaphores. Implements the traits of [`thalweg_recipes`] over the HTTP API.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -29,10 +29,11 @@ use crate::{
     render::take_bytes,
 };
 
-/// Maximum number of changes that the thread that reads a watch queues for its user. Further changes wait at the
-/// server.
+/// Maximum number of changes that the reading thread of a watch queues for the user of the watch. Further changes wait
+/// at the server.
 const QUEUED: usize = 1024;
-/// Maximum duration of a request. A slow request could keep a lease alive for which other clients wait.
+/// Maximum duration of a request. Without it, a slow request could keep a lease alive while other clients wait for its
+/// end.
 const MAX_REQUEST: Duration = Duration::from_secs(10);
 
 /// Access to the locks, semaphores and elections that a node stores in a keyspace.
@@ -43,8 +44,8 @@ pub(crate) struct Coordination {
 }
 
 impl Coordination {
-    /// Opens the directory or prepares the connection to the server. Creates the keyspace for locks if it is
-    /// missing. A request may take a third of `ttl`, so that two more fit before a lease expires.
+    /// Opens the directory, or prepares the connection to the server. Creates the keyspace for locks if it is missing.
+    /// Each request may take at most a third of `ttl`, so that two more attempts fit before a lease ends.
     pub(crate) fn open(place: &TargetArgs, keyspace: &str, ttl: Duration) -> Result<Self, Failure> {
         let timeout = place.timeout.min((ttl / 3).clamp(Duration::from_millis(500), MAX_REQUEST));
         let session = Session::open(&TargetArgs { timeout, ..place.clone() }, Access::Write)?;
@@ -80,9 +81,9 @@ impl Coordinator for Coordination {
         failure.exit == Exit::Unavailable
     }
 
-    /// Returns the time since boot. This time continues while the machine is suspended, as does the time that
-    /// determines when a lease expires. After a suspend, the holder of a lock therefore detects immediately that it
-    /// may have lost the lock.
+    /// Returns the time since boot, including the time in which the machine was suspended. The time that ends a lease
+    /// also continues during a suspend. So the holder of a lock notices immediately after a suspend that it may have
+    /// lost the lock.
     fn now(&self) -> Duration {
         let time = clock_gettime(ClockId::Boottime);
         Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -141,7 +142,7 @@ impl Coordinator for Coordination {
             Watched::Prefix(prefix) => WatchKeys::Prefix(prefix.to_vec()),
         };
         let ask = RequestBuilder::get(path(&self.keyspace, &keys, None)).header("accept", "application/x-ndjson");
-        // The watch is active once the reply has begun.
+        // The watch is active as soon as the reply has begun.
         let reply = self.session.http.open(ask)?;
         let (send, receive) = sync_channel(QUEUED);
         thread::spawn(move || follow(BufReader::new(reply.body), &send));
@@ -162,8 +163,8 @@ impl KeyWatch for CoordinateWatch {
     }
 }
 
-/// Reads the changes of a watch and queues them, until the connection or the watch ends. If the user of the watch
-/// has dropped it, the thread ends at the next line; the server sends a line every few seconds.
+/// Reads the changes of a watch and queues them, until the connection or the watch ends. If the user of the watch has
+/// dropped it, the thread ends at the next line. The server sends a line every few seconds.
 fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<WatchResult>) {
     let mut line = Vec::new();
     loop {
@@ -180,8 +181,8 @@ fn follow(mut lines: BufReader<impl Read>, send: &SyncSender<WatchResult>) {
     }
 }
 
-/// Converts a line of a watch to its result. A line that only reports progress is passed on as well, so that the
-/// thread detects a dropped watch.
+/// Converts a line of a watch to its result. A line that only reports progress is also passed on, so that the thread
+/// notices a dropped watch.
 fn noticed(object: &Map<String, Value>) -> WatchResult {
     if object.contains_key("progress") {
         return WatchResult::Nothing;

@@ -1,7 +1,7 @@
-//! A directory that this process opens, and the HTTP API over it without sockets.
+//! A directory that this process opens, with the HTTP API over it but without sockets.
 //!
-//! Invariant: while the directory is open, its lock keeps every other process out. So nothing changes except through
-//! this process, and a tail or a watch is over once it has shown all that exists.
+//! Invariant: while the directory is open, its lock excludes every other process. So only this process can change it,
+//! and a tail or a watch ends when it has shown all that exists.
 
 use std::{
     io::{self, Read},
@@ -29,7 +29,7 @@ use ureq::http::{Request, Response};
 
 use crate::{failure::Failure, span::parse_span};
 
-/// Time without changes after which a watch reports its position. A watch of a directory then ends, since no other
+/// Time without changes after which a watch reports its position. A watch of a directory then ends, because no other
 /// process can change the directory.
 const PROGRESS_AFTER: Duration = Duration::from_millis(100);
 
@@ -52,13 +52,13 @@ pub(super) struct Directory {
     access: Access,
     http: Arc<http::Http>,
     runtime: Arc<Runtime>,
-    /// Sender of the API's stop signal. The API keeps running while this sender exists and sends nothing.
+    /// Sender of the API's stop signal. The API runs as long as this sender exists and sends nothing.
     _stop: watch::Sender<bool>,
 }
 
 impl Directory {
-    /// Opens a data directory. Its writes have the durability `durability` by default, or the engine's default if
-    /// that is `None`.
+    /// Opens a data directory. `durability` is the default durability of its writes; `None` selects the engine's
+    /// default.
     pub(super) fn open(path: &Path, access: Access, durability: Option<Durability>) -> Result<Self, Failure> {
         let create = if access == Access::Write { Create::IfMissing } else { Create::Never };
         let mut options = Options { create, ..Options::default() };
@@ -99,14 +99,14 @@ impl Directory {
         self.database.stats().applied_revision.0
     }
 
-    /// Computes the digest of the state as it is, without writing a log entry for the digest. Calls `progress` with
-    /// the number of rows read so far.
+    /// Computes the digest of the present state, without writing a log entry for the digest. Calls `progress` with the
+    /// number of rows read so far.
     pub(super) fn digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
         let report = self.database.state_view().digest(progress).map_err(|error| Failure::of(&error))?;
         Ok(digest_json(&report))
     }
 
-    /// Closes the directory, unless it was opened only to be inspected.
+    /// Closes the directory. Does nothing if it was opened only to be inspected.
     pub(super) fn close(&self) -> Result<(), Failure> {
         if self.access == Access::Inspect {
             return Ok(());
@@ -116,7 +116,7 @@ impl Directory {
     }
 }
 
-/// Returns the bound on jumps of the wall clock: that of the environment, which `serve` reads too, or `default`.
+/// Returns the limit on jumps of the wall clock: the value in the environment, which `serve` reads too, or `default`.
 fn max_clock_jump(default: Duration) -> Result<Duration, Failure> {
     let Ok(text) = std::env::var("THALWEG_MAX_CLOCK_JUMP") else { return Ok(default) };
     parse_span(&text).map_err(|why| Failure::usage(format!("THALWEG_MAX_CLOCK_JUMP={text}: {why}")))

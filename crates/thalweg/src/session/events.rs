@@ -1,4 +1,4 @@
-//! Replies without an end: server-sent events, and how a command follows them across restarts of the server.
+//! Replies that do not end: server-sent events, and reading them across restarts of the server.
 
 use std::{
     io::{BufRead, BufReader, Read},
@@ -20,20 +20,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two attempts to reach a server after the connection is lost.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A reply without an end, which is opened again after the connection breaks.
+/// A reply that does not end. It is requested again after the connection breaks.
 pub(super) struct Endless<'a> {
-    /// Function that returns the path to request with the next connection.
+    /// Function that returns the path to request on the next connection.
     pub(super) path: &'a dyn Fn() -> String,
-    /// Function that returns the text that follows the note "the connection is lost", such as "retrying".
+    /// Function that returns the text after the note "the connection is lost", such as "retrying".
     pub(super) next: &'a dyn Fn() -> String,
-    /// True if the next connection continues the reply where the last one ended. An event that reports an
-    /// unavailable server then counts as a lost connection, not as a failure of the command.
+    /// True if the next connection continues the reply where the previous one ended. An event that reports an
+    /// unavailable server then counts as a lost connection, and not as a failure of the command.
     pub(super) resumes: bool,
 }
 
 /// Part of an endless reply: the start of a connection, or an event.
 pub(super) enum Part {
-    /// A connection begins: the first one, or one after a loss of the connection.
+    /// A connection begins: the first connection, or one after a lost connection.
     Opened,
     Event(Event),
 }
@@ -101,8 +101,8 @@ pub(super) struct Event {
     pub(super) object: Map<String, Value>,
 }
 
-/// Maximum size of a line of the reply in bytes: the largest record as base64 in JSON, and some room for other
-/// fields.
+/// Maximum size of a line of the reply in bytes. The largest record fits into it as base64 in JSON, with some room for
+/// other fields.
 const MAX_LINE_BYTES: u64 = 32 * 1024 * 1024;
 
 /// Reader that parses server-sent events one by one.
@@ -115,8 +115,8 @@ impl<R: BufRead> Events<R> {
         Self { input }
     }
 
-    /// Returns the next event; `None` when the connection ends, cleanly or not. Drops an incomplete event. Fails if
-    /// the data of the event is not a JSON object.
+    /// Returns the next event; `None` when the connection ends, with or without an error. Drops an incomplete event.
+    /// Returns an error if the data of the event is not a JSON object.
     fn next_event(&mut self) -> Option<serde_json::Result<Event>> {
         let (id, name, data) = self.next_fields()?;
         Some(serde_json::from_str(&data).map(|object| Event { id, name, object }))

@@ -1,4 +1,4 @@
-//! Requests for consumer groups. Bodies and answers are those of the API; see `docs/http.md`.
+//! Requests for consumer groups. Bodies and replies have the JSON format of the API; see `docs/http.md`.
 
 use serde_json::{Map, Value, json};
 use thalweg_server::parse::encode;
@@ -36,8 +36,8 @@ pub(crate) struct PushRequest<'a> {
     pub limit: Option<u64>,
 }
 
-/// Function that gets the received records, each as JSON of the HTTP API; no records for a sign of life. `Break` ends
-/// the push.
+/// Function that gets the received records, each as JSON of the HTTP API. It also gets empty lists, for keepalive
+/// lines. `Break` ends the push.
 type VisitPushed<'v> = &'v mut dyn FnMut(Vec<Map<String, Value>>) -> Step;
 
 impl Session {
@@ -86,7 +86,7 @@ impl Session {
         }
         let mut records = Vec::new();
         self.http.lines(RequestBuilder::get(path).header("accept", "application/x-ndjson"), |object, is_last| {
-            // Other lines are signs of life.
+            // Lines without an offset are keepalive lines.
             if object.contains_key("offset") {
                 records.push(object);
             }

@@ -1,4 +1,4 @@
-//! One HTTP exchange with a node, and the meaning of its failures.
+//! One HTTP exchange with a node, and the conversion of its failures.
 //!
 //! Owns: the connection, timeouts, and the conversion of each failure of a request to a [`Failure`] with advice. Does
 //! not own: the contents of requests.
@@ -24,10 +24,10 @@ use crate::failure::{Exit, Failure};
 
 /// Maximum size in bytes of the body of an error reply. A regular body has one line.
 const MAX_ERROR_BYTES: u64 = 64 * 1024;
-/// Maximum size in bytes of a reply held in memory: the largest value, or a page of records as base64.
+/// Maximum size in bytes of a reply that is held in memory. The largest value fits, and a page of records as base64.
 const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Minimum time without any byte of a reply after which the server counts as lost: three times the interval at
+/// Minimum time without any byte of a reply after which the server counts as lost. It is three times the interval at
 /// which an idle tail sends a keepalive.
 const MIN_SILENCE: Duration = Duration::from_secs(45);
 
@@ -36,10 +36,10 @@ const MAY_HAVE_RUN_LATE: &str =
 const MAY_HAVE_RUN: &str = "the connection broke and the request may have been executed; read before you write again";
 const CHECK_ADDRESS: &str = "nothing was sent; check --server or THALWEG_SERVER";
 
-/// Result of handling one part of a reply: continue, end the reply early (`Break`), or fail.
+/// Result of handling one part of a reply: continue with the next part, end the reply early (`Break`), or fail.
 pub(super) type Step = Result<ControlFlow<()>, Failure>;
 
-/// Returns true if the address of the server could not be reached, so that there was no connection.
+/// Returns true if the server's address could not be reached. No connection was established in this case.
 fn is_unreachable(error: &io::Error) -> bool {
     use io::ErrorKind::{AddrNotAvailable, HostUnreachable, NetworkUnreachable};
     // The standard library has no error kind for an unknown host name.
@@ -56,19 +56,19 @@ fn is_unsent(error: &ureq::Error) -> bool {
     }
 }
 
-/// Returns true if the failure is a connection that broke, or a reply that did not arrive in time. False for a server
-/// that was never reached.
+/// Returns true if the failure is a broken connection, or a reply that did not arrive in time. Returns false for a
+/// server that was never reached.
 pub(super) fn is_broken_connection(failure: &Failure) -> bool {
     matches!(failure.next.as_deref(), Some(MAY_HAVE_RUN | MAY_HAVE_RUN_LATE))
 }
 
-/// HTTP client of one node, which is a server, one of several members of a cluster, or a directory that this process
+/// HTTP client of a node. The node is a server, one of several members of a cluster, or a directory that this process
 /// has opened.
 pub(super) struct Http {
     transport: Transport,
-    /// Addresses of the server, of which there is at least one, or path of the directory.
+    /// Addresses of the server, at least one; or the path of the directory as the only element.
     bases: Vec<String>,
-    /// Position of the address that is in use. If it cannot be reached, the next one is tried.
+    /// Index of the address that is in use. If this address cannot be reached, the next one is tried.
     current: AtomicUsize,
 }
 
@@ -135,14 +135,14 @@ impl<'a> RequestBuilder<'a> {
     }
 }
 
-/// A reply whose status and headers have arrived, and whose body is not read yet.
+/// A reply whose status and headers have arrived. Its body is not read yet.
 pub(super) struct OpenReply {
     status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Box<dyn Read + Send>,
 }
 
-/// A reply whose body is read completely.
+/// A reply whose body was read completely.
 pub(super) struct Reply {
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
@@ -161,11 +161,11 @@ impl Reply {
 }
 
 impl Http {
-    /// Creates the client of the server at this address, or of the first one that can be reached of several addresses,
-    /// separated by commas.
+    /// Creates a client of a server. `urls` is its address, or several addresses separated by commas; the first that
+    /// can be reached is used.
     pub(super) fn server(urls: &str, timeout: Duration) -> Result<Self, Failure> {
         let bases = urls.split(',').map(Self::base_of).collect::<Result<Vec<_>, _>>()?;
-        // A proxy from the environment would send data to a host that the command line does not name.
+        // No proxy is used: a proxy from the environment would send data to a host that the command line does not name.
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
@@ -178,7 +178,7 @@ impl Http {
         Ok(Self { transport: Transport::Server(config.into()), bases, current: AtomicUsize::new(0) })
     }
 
-    /// Returns an address as requests use it.
+    /// Returns an address in the form that requests use. Fails if the address is invalid.
     fn base_of(url: &str) -> Result<String, Failure> {
         let url = url.trim().trim_end_matches('/');
         let base = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
@@ -211,12 +211,12 @@ impl Http {
         }
     }
 
-    /// Address that is in use, or path of the directory, for messages.
+    /// Address that is in use, or path of the directory. Used in messages.
     pub(super) fn base(&self) -> &str {
         &self.bases[self.current.load(Ordering::Relaxed) % self.bases.len()]
     }
 
-    /// Sends a request and reads the whole reply; a status other than success is a [`Failure`].
+    /// Sends a request and reads the whole reply. A status other than success becomes a [`Failure`].
     pub(super) fn ask(&self, ask: RequestBuilder<'_>) -> Result<Reply, Failure> {
         self.complete(self.open(ask)?)
     }
@@ -248,8 +248,8 @@ impl Http {
         serde_json::from_slice(body).map_err(|error| self.unexpected_reply(&error.to_string()))
     }
 
-    /// Calls `line` with each line of an NDJSON reply, as an object. The second argument is true if no further line
-    /// has arrived yet.
+    /// Calls `line` with each line of an NDJSON reply, parsed as an object. The second argument is true if no further
+    /// line has arrived yet.
     pub(super) fn lines(
         &self,
         ask: RequestBuilder<'_>,
@@ -279,7 +279,7 @@ impl Http {
         let path = ask.path.split('?').next().unwrap_or_default();
         let is_nameless = path.contains("//") || path.ends_with('/');
         self.succeeded(self.exchange(ask)?).map_err(|failure| match &*failure.code {
-            // The usual cause is an unset variable in a script.
+            // An empty name usually comes from an unset variable in a script.
             "unknown_route" if is_nameless => Failure::usage("a name on the command line is empty"),
             _ => failure,
         })
@@ -311,7 +311,7 @@ impl Http {
         }
     }
 
-    /// Sends a request to the address in use. If nothing could be sent, tries the other addresses in turn.
+    /// Sends a request to the address in use. If this address cannot be reached, tries the other addresses in turn.
     fn reach(&self, agent: &Agent, ask: &RequestBuilder<'_>) -> Result<Response<Body>, Failure> {
         let mut first = None;
         for _ in 0..self.bases.len() {
@@ -346,7 +346,7 @@ impl Http {
         refusal::refused(status, body).unwrap_or_else(|| self.unexpected_reply(&format!("status {status}")))
     }
 
-    /// Converts an error of the connection to a failure. The request or its answer is lost.
+    /// Converts an error of the connection to a failure. The request or its reply may be lost.
     pub(super) fn lost(&self, error: impl Into<ureq::Error>) -> Failure {
         let (base, error) = (self.base(), error.into());
         if self.opened_directory().is_some() {
@@ -377,20 +377,20 @@ impl Http {
         Failure::new(Exit::Unavailable, "unreachable", message).then(next)
     }
 
-    /// Returns the failure for a reply that a Thalweg server of this version would not send; `what` describes what
-    /// is wrong.
+    /// Returns the failure for a reply that a Thalweg server of this version would never send. `what` describes what is
+    /// wrong with it.
     pub(super) fn unexpected_reply(&self, what: &str) -> Failure {
         let message = format!("{} did not answer like a Thalweg server: {what}", self.base());
         Failure::new(Exit::Failed, "not_thalweg", message)
             .then("check --server or THALWEG_SERVER, and that server and command have the same version")
     }
 
-    /// Returns a part of a reply that must exist. Fails if the part is missing; `what` describes the part.
+    /// Returns a part of a reply that must exist. Fails if the part is missing. `what` describes the part.
     pub(super) fn required<T>(&self, found: Option<T>, what: &str) -> Result<T, Failure> {
         found.ok_or_else(|| self.unexpected_reply(&format!("the reply has no {what}")))
     }
 
-    /// Returns the durability level that the acknowledgement of a write reports.
+    /// Returns the durability level in the acknowledgement of a write.
     pub(super) fn level(&self, reply: &Reply) -> Result<Durability, Failure> {
         self.required(reply.header("thalweg-durability"), "durability level")
     }

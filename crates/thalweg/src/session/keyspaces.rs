@@ -1,4 +1,4 @@
-//! Requests for keyspaces. Descriptions and configurations are in the API's form.
+//! Requests for keyspaces. Descriptions and configurations have the JSON format of the API.
 
 use serde_json::Value;
 use thalweg_server::parse::encode;
@@ -23,7 +23,7 @@ impl Session {
         self.write_json(RequestBuilder::new(Method::PUT, path(name)).json(config))
     }
 
-    /// Changes the settings of a keyspace that `config` contains; other settings keep their values.
+    /// Changes those settings of a keyspace that `config` contains. Other settings keep their values.
     pub(crate) fn configure_keyspace(&self, name: &str, config: &Value) -> Result<Value, Failure> {
         self.write(RequestBuilder::new(Method::PATCH, path(name)).json(config))?;
         self.keyspace(name)

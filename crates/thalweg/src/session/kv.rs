@@ -1,8 +1,7 @@
 //! Requests for keys and values, and for several of them at once.
 //!
-//! Owns: the types of conditions, scans and results, and the requests with the JSON and headers that they need. Does
-//! not own: changes of a lifetime without a write, and leases (`leases`), keyspaces (`keyspaces`), or the HTTP exchange
-//! (`http`).
+//! Owns: the types of conditions, scans and results, and the requests with their JSON and headers. Does not own: leases
+//! and changes of a lifetime without a write (`leases`), keyspaces (`keyspaces`), or the HTTP exchange (`http`).
 
 use std::time::Duration;
 
@@ -69,11 +68,12 @@ pub(crate) struct ScanQuery {
     pub keys_only: bool,
     /// Revision at which to read the keyspace; `None` for its current state.
     pub revision: Option<u64>,
-    /// Cursor of an earlier page of the scan, after which to resume.
+    /// Cursor of an earlier page of the scan. The scan resumes after this page. `None` begins at the start of the
+    /// range.
     pub cursor: Option<String>,
 }
 
-/// Key, value and revision that a scan returns; `value` is `None` if only keys were requested.
+/// A key with its value and revision, as a scan returns it. `value` is `None` if only keys were requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair<'a> {
     pub key: &'a [u8],
@@ -82,8 +82,8 @@ pub(crate) struct Pair<'a> {
 }
 
 impl RequestBuilder<'_> {
-    /// Adds the condition of a write as an HTTP header. A condition on the value has no header; it is sent in the
-    /// body of a commit instead.
+    /// Adds the condition of a write as an HTTP header. A condition on the value has no header: the caller sends it in
+    /// the body of a commit instead.
     pub(super) fn expect(self, expected: Expected<'_>) -> Self {
         match expected {
             Expected::Anything | Expected::Value(_) => self,
@@ -127,7 +127,7 @@ impl Session {
         self.written(&self.write(ask)?)
     }
 
-    /// Puts all pairs of keys and values or none, in one commit.
+    /// Puts all pairs of keys and values in one commit, or none of them.
     pub(crate) fn put_many(&self, keyspace: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Written, Failure> {
         if let [(key, value)] = pairs {
             return self.put(keyspace, key, value, &PutTerms::default());
@@ -187,8 +187,7 @@ impl Session {
         }
     }
 
-    /// Writes a key on the condition that the key has exactly this value. `write` is the write in the JSON of the
-    /// HTTP API.
+    /// Writes a key if the key has exactly the value `value`. `write` is the write in the JSON format of the HTTP API.
     fn commit_if(&self, keyspace: &str, key: &[u8], value: &[u8], write: Value) -> Result<Written, Failure> {
         let mut expect = Map::new();
         insert_bytes(&mut expect, "value", value);
@@ -198,8 +197,8 @@ impl Session {
         self.written(&self.write(RequestBuilder::post("/v1/commit").json(&commit))?)
     }
 
-    /// Calls `visit` with the pairs of a keyspace that the query covers. Returns a cursor if the limit of the query
-    /// left out pairs.
+    /// Calls `visit` with the pairs of a keyspace that the query covers. Returns a cursor if the query's limit left out
+    /// some pairs; `None` otherwise.
     pub(crate) fn scan(
         &self,
         keyspace: &str,
@@ -235,7 +234,7 @@ impl Session {
         Ok((self.http.required(value, "value of the counter")?, self.written(&reply)?))
     }
 
-    /// Removes all keys with a prefix. Returns the number of removed keys; `None` if there were too many to count.
+    /// Removes all keys with a prefix. Returns the number of removed keys; `None` if they were too many to be counted.
     pub(crate) fn delete_prefix(&self, keyspace: &str, prefix: &[u8]) -> Result<(Option<u64>, Written), Failure> {
         let path = format!("/v1/kv/{}?prefix={}", encode(keyspace.as_bytes()), encode(prefix));
         let reply = self.write(RequestBuilder::delete(path))?;

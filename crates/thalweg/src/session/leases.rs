@@ -1,4 +1,4 @@
-//! Requests for the lifetime of keys, and for leases. Leases are in the API's form.
+//! Requests for the lifetime of keys, and for leases. Leases have the JSON format of the API.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const PAGE: usize = 1000;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KeyLifetime {
     pub revision: u64,
-    /// Time until the key expires, by its own deadline or the end of its lease, whichever is earlier; `None` if the
+    /// Time until the key expires, by its own deadline or by the end of its lease, whichever comes first; `None` if the
     /// key does not expire.
     pub remaining: Option<Duration>,
     pub lease: Option<LeaseId>,
@@ -31,7 +31,7 @@ impl Session {
     pub(crate) fn lifetime(&self, keyspace: &str, key: &[u8]) -> Result<Option<KeyLifetime>, Failure> {
         let ask = RequestBuilder::new(Method::HEAD, key_path(keyspace, key));
         let Some(reply) = self.http.send_or_none(ask)? else {
-            // A reply to HEAD has no body, so only one to GET tells a missing keyspace from a missing key.
+            // The reply to HEAD has no body. Only the reply to GET shows if the keyspace or only the key is missing.
             self.get(keyspace, key)?;
             return Ok(None);
         };

@@ -1,10 +1,10 @@
 //! The connection of a command to a node: to a server, or to a directory that this process opens.
 //!
-//! Both are reached through the HTTP API. For a directory its router runs in this process ([`directory`]), so a
-//! command behaves alike for both, and each request is written once.
+//! Commands reach both through the HTTP API. For a directory, the router of the API runs in this process
+//! ([`directory`]). So each request is written only once, and behaves in the same way for both.
 //!
-//! Owns: the requests of commands, with their paths, headers and bodies, and the meaning of replies and failures.
-//! Does not own: command-line options and output (`commands`), and the behaviour of the API (`thalweg_http`).
+//! Owns: the requests of commands, with their paths, headers and bodies, and the interpretation of replies and
+//! failures. Does not own: command-line options and output (`commands`), and the behaviour of the API (`thalweg_http`).
 //!
 //! ```text
 //! kv  keyspaces  streams  groups  leases  caches  subjects  watch  snapshot  node  cluster   requests by subject
@@ -61,7 +61,7 @@ pub(crate) use self::{
     watch::{Change, WatchKeys, WatchQuery},
 };
 
-/// Connection of one command to a node, through which the command makes its requests.
+/// Connection of one command to a node. The command makes its requests through it.
 pub(crate) struct Session {
     http: Http,
     /// Durability level that the user requests; `None` for the node's default.
@@ -71,7 +71,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Opens the directory, or prepares the connection to the server, that the options of the command name.
+    /// Opens the directory, or prepares the connection to the server, which the options of the command name.
     pub(crate) fn open(place: &TargetArgs, access: Access) -> Result<Self, Failure> {
         let http = match &place.data {
             Some(data) => Http::directory(Directory::open(data, access, place.durability)?),
@@ -95,12 +95,12 @@ impl Session {
         Ok(done)
     }
 
-    /// Prepares the connection to a server, for requests that need a server because a directory cannot serve them.
+    /// Prepares the connection to a server, for requests that a directory cannot serve.
     pub(crate) fn of_server(place: &ServerArgs) -> Result<Self, Failure> {
         Ok(Self { http: Http::server(&place.url(), place.timeout)?, durability: None, timeout: place.timeout })
     }
 
-    /// Closes the node. A directory is flushed, so that it opens fast the next time.
+    /// Closes the node. If it is a directory, flushes its state, so that it opens fast the next time.
     pub(crate) fn close(&self) -> Result<(), Failure> {
         self.http.opened_directory().map_or(Ok(()), Directory::close)
     }
@@ -118,8 +118,8 @@ impl Session {
         self.http.parse(&self.write(ask)?.body)
     }
 
-    /// Returns all items of a list, which the node returns page by page. `path` includes a query, to which the
-    /// cursor of each further page is added.
+    /// Returns all items of a list that the node returns in pages. `path` must include a query; the cursor of each
+    /// further page is added to this query.
     fn list(&self, path: &str, field: &str) -> Result<Vec<Value>, Failure> {
         let (mut items, mut cursor) = (Vec::new(), String::new());
         loop {

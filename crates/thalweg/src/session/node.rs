@@ -1,4 +1,4 @@
-//! Requests for the node as a whole. Answers are in the API's form.
+//! Requests for the node as a whole. Replies are returned in the JSON format of the API.
 
 use serde_json::{Value, json};
 
@@ -18,8 +18,8 @@ impl Session {
         self.http.json(RequestBuilder::get("/ready"))
     }
 
-    /// Returns the report of a server about its disk space. It has the payload if `count` is true or the state is
-    /// small.
+    /// Returns a server's report about its disk space. The report includes the payload if `count` is true or the state
+    /// is small.
     pub(crate) fn space(&self, count: bool) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get(format!("/v1/space?count={count}")))
     }
@@ -30,8 +30,8 @@ impl Session {
         Ok(String::from_utf8_lossy(&reply.body).into_owned())
     }
 
-    /// Computes the digest of the state. Calls `progress` with the number of rows read so far, if this process
-    /// computes the digest and not a server.
+    /// Computes the digest of the state. If this process computes the digest itself, and not a server, calls `progress`
+    /// with the number of rows read so far.
     pub(crate) fn state_digest(&self, progress: &mut dyn FnMut(u64)) -> Result<Value, Failure> {
         match self.http.opened_directory() {
             Some(directory) => directory.digest(progress),
@@ -53,8 +53,8 @@ impl Session {
         self.http.json(RequestBuilder::get("/v1/state/version"))
     }
 
-    /// Raises the version of the state machine in force, and returns the versions as JSON. With `force`, members of the
-    /// cluster that do not answer do not matter.
+    /// Raises the version of the state machine in force, and returns the versions as JSON. With `force`, raises the
+    /// version even if members of the cluster do not answer.
     pub(crate) fn raise_version(&self, to: u16, force: bool, token: Option<&str>) -> Result<Value, Failure> {
         let body = if force { json!({ "to": to, "force": true }) } else { json!({ "to": to }) };
         let mut ask = RequestBuilder::post("/v1/state/version").json(&body);

@@ -1,4 +1,4 @@
-//! Records and messages, and their form in the API: text as it is, and other bytes as base64.
+//! Records and messages, and their JSON format in the API: text unchanged, and other bytes as base64.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,5 @@
-//! Conversion of error replies of the API to failures of commands, with advice in terms of commands.
+//! Conversion of error replies of the API to failures of commands. The advice names commands and options instead of
+//! requests.
 
 use serde_json::Value;
 use thalweg_types::Action;
@@ -20,7 +21,7 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     };
     let exit = if matches!(status, 404 | 410 | 416) { Exit::NotFound } else { exit_of(&code, action) };
     let message = match &*code {
-        // The server's message names the header of a request.
+        // The server's message names an HTTP header, which a user of the command does not set. So it is replaced.
         "token_missing" => {
             "changes of the cluster need its admin token, which the first node printed when it created the cluster"
                 .to_owned()
@@ -65,7 +66,7 @@ pub(super) fn refused(status: u16, body: &Value) -> Option<Failure> {
     })
 }
 
-/// Names the key whose condition was not met, for a message; returns "the key" if the error does not contain it.
+/// Returns the key whose condition was not met, for a message. Returns "the key" if the error does not contain the key.
 fn culprit(body: &Value) -> String {
     let keyspace = body.get("keyspace").and_then(Value::as_str);
     let key = body.as_object().and_then(|object| render::take_bytes(object, "key"));

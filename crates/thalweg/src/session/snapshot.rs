@@ -1,4 +1,4 @@
-//! Download of a snapshot into a file, resumed after a broken connection.
+//! Download of a snapshot into a file. The download is resumed after a broken connection.
 
 use std::{
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
@@ -19,10 +19,10 @@ use crate::{
     render,
 };
 
-/// Time for which a backup retries to reach a lost server, equal to the time for which the server keeps a snapshot.
+/// Time for which a backup tries to reach a lost server again. The server keeps a snapshot for the same time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum number of snapshots that a backup begins. A server that restarted, or was unreachable for too long, no
-/// longer has the previous snapshot.
+/// Maximum number of snapshots that one backup begins. A new one is necessary if the server no longer has the previous
+/// snapshot, because it was restarted or was unreachable for too long.
 const TRIES: u32 = 3;
 /// Pause between two attempts to resume the download of a snapshot.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -63,8 +63,7 @@ impl PartialFile {
 }
 
 impl Session {
-    /// Downloads a snapshot of the node into a file. Takes a new snapshot if the server no longer has the one
-    /// begun.
+    /// Downloads a snapshot of the node into a file. Begins a new snapshot if the server no longer has the current one.
     pub(crate) fn snapshot(&self, ask: &mut SnapshotRequest<'_>, out: &mut PartialFile) -> Result<(), Failure> {
         for left in (0..TRIES).rev() {
             match self.take_one_snapshot(ask, out)? {
@@ -96,7 +95,7 @@ impl Session {
             let lost = self.http.lost(broken);
             let (Some(name), Some(partial)) = (&name, out.cut()?) else { return Ok(DownloadEnd::Lost(lost)) };
             if partial.is_complete {
-                // The snapshot is complete; only the end of the reply was lost.
+                // The snapshot is complete. Only the end of the reply was lost.
                 return Ok(DownloadEnd::Whole);
             }
             bytes = partial.bytes;
@@ -108,8 +107,8 @@ impl Session {
         }
     }
 
-    /// Requests a new snapshot. Repeats the request if its connection breaks, like later requests, until the server
-    /// answers. A server that cannot be reached at all is a failure immediately, because its address may be wrong.
+    /// Requests a new snapshot. If the connection breaks, repeats the request until the server answers, like later
+    /// requests. If the server was never reached, fails immediately, because the address may be wrong.
     fn begin_download(&self, path: &str) -> Result<OpenReply, Failure> {
         let until = Instant::now() + PATIENCE;
         let mut first: Option<Failure> = None;
@@ -132,8 +131,8 @@ impl Session {
         }
     }
 
-    /// Requests the remaining chunks of a snapshot after a lost connection, and repeats the request while the server
-    /// is unreachable or still busy with the lost connection. An inner error (`Ok(Err(_))`) means that the server no
+    /// Requests the remaining chunks of a snapshot after a lost connection. Repeats the request while the server is
+    /// unreachable, or still busy with the lost connection. The inner error (`Ok(Err(_))`) means that the server no
     /// longer has the snapshot.
     fn resume_download(&self, path: &str, lost: Failure) -> Result<Result<Box<dyn Read + Send>, Failure>, Failure> {
         let until = Instant::now() + PATIENCE;
@@ -152,7 +151,7 @@ impl Session {
 /// End of the download of a snapshot.
 enum DownloadEnd {
     Whole,
-    /// The connection broke, and the snapshot can't be resumed.
+    /// The connection broke, and the snapshot cannot be resumed.
     Lost(Failure),
 }
 
@@ -162,8 +161,8 @@ fn given_up(lost: Failure) -> Failure {
         .then("find out why the connection breaks or the server restarts, or run the backup on the server's machine")
 }
 
-/// Copies the body of a reply to the file, until the end of the body or until the connection breaks. The inner
-/// result contains the error of the connection.
+/// Copies the body of a reply to the file, until the body ends or the connection breaks. The inner result is the error
+/// of the connection.
 fn copy(
     body: &mut impl Read,
     out: &mut PartialFile,

@@ -1,6 +1,6 @@
 //! Requests for streams: appends, reads and tails of records, configuration, producers.
 //!
-//! Owns: the types of results, the requests, and the pages in which records are read. Does not own: the form of a
+//! Owns: the types of results, the requests, and the pages in which records are read. Does not own: the format of a
 //! record (`record`), tails across restarts of the server (`events`), or the HTTP exchange (`http`).
 
 use std::{cell::Cell, ops::ControlFlow};
@@ -25,9 +25,9 @@ use crate::{
     render::note,
 };
 
-/// Number of records in a requested page.
+/// Number of records that the command requests in each page.
 const PAGE_RECORDS: u64 = 10_000;
-/// Maximum bytes of the records in a requested page.
+/// Maximum bytes of records that the command requests in each page.
 const PAGE_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Acknowledgement of an append.
@@ -37,7 +37,7 @@ pub(crate) struct Appended {
     /// Offset of the first appended record, and the offset after the last one; `None` at the durability level
     /// `none`.
     pub offsets: Option<(u64, u64)>,
-    /// True if the producer had sent the same append before, so that nothing was appended now.
+    /// True if the producer had already sent this append before. In this case nothing was appended now.
     pub duplicate: bool,
 }
 
@@ -87,7 +87,8 @@ impl Session {
             path.push_str(&format!("producer={id}&epoch={epoch}&sequence={sequence}&"));
         }
         let ask = match records {
-            // A single payload is sent as raw bytes: as JSON, one of the largest size could exceed the request limit.
+            // A single payload is sent as raw bytes. As JSON, a payload of the maximum size could exceed the limit on
+            // requests.
             [Record { key, headers, payload, is_tombstone: false }] if headers.is_empty() => {
                 path.extend(key.as_ref().map(|key| format!("key={}", encode(key))));
                 RequestBuilder::post(path).body(payload).header("content-type", "application/octet-stream")
@@ -104,7 +105,8 @@ impl Session {
         })
     }
 
-    /// Passes the records from the offset `from` to the current end of the stream to `visit`, at most `limit`.
+    /// Passes the records from the offset `from` to the present end of the stream to `visit`, but at most `limit`
+    /// records.
     pub(crate) fn read(&self, stream: &str, from: u64, limit: u64, visit: VisitRecords<'_>) -> Result<(), Failure> {
         let (mut from, mut left, mut end) = (from, limit, None);
         while left > 0 && end.is_none_or(|end| from < end) {
@@ -114,9 +116,10 @@ impl Session {
             self.http.lines(RequestBuilder::get(path), |object, _| {
                 let Some(record) = StreamRecord::of(&object) else {
                     whole = true;
-                    // Records appended during the read are not part of it.
+                    // The end is fixed by the first page, so records appended during the read are not returned.
                     end = end.or(object.get("high_watermark").and_then(Value::as_u64));
-                    // Compaction may leave gaps, so the last record does not show how far the page reaches.
+                    // Compaction may leave gaps between offsets, so the offset of the last record does not show where
+                    // the page ends.
                     from = object.get("next").and_then(Value::as_u64).unwrap_or(from).max(from);
                     return Ok(ControlFlow::Continue(()));
                 };
@@ -158,8 +161,8 @@ impl Session {
         })
     }
 
-    /// Returns the offset of the first record whose time is at or after `micros`, in microseconds since 1970. Without
-    /// such a record, returns the offset that the next record will get.
+    /// Returns the offset of the first record with a time at or after `micros`, in microseconds since 1970. If there is
+    /// no such record, returns the offset that the next record will get.
     pub(crate) fn offset_at(&self, stream: &str, micros: u64) -> Result<u64, Failure> {
         let path = format!("{}/records?since={}&limit=1", path(stream), SpaceTime(micros));
         let mut found = None;
@@ -185,9 +188,8 @@ impl Session {
         Ok((self.http.parse(&reply.body)?, reply.status == 201))
     }
 
-    /// Changes settings of a stream, or creates the stream with them if it is missing. `settings` gets the present
-    /// configuration, or null for a missing stream, and returns the settings to change. Returns the description of the
-    /// stream.
+    /// Changes settings of a stream, or creates a missing stream with them. `settings` gets the present configuration,
+    /// or null for a missing stream, and returns the settings to change. Returns the description of the stream.
     pub(crate) fn configure_stream(
         &self,
         name: &str,
@@ -204,7 +206,7 @@ impl Session {
         self.stream(name)
     }
 
-    /// Removes the records of a stream whose offsets are below `before`.
+    /// Removes the records of a stream with offsets below `before`.
     pub(crate) fn trim_stream(&self, name: &str, before: u64) -> Result<StreamReply, Failure> {
         self.write(RequestBuilder::post(format!("{}/trim", path(name))).json(&json!({ "before": before })))?;
         self.stream(name)

@@ -1,5 +1,5 @@
-//! Requests for the subjects of a server: publish, subscribe, ask. Directories have none, since messages are not
-//! stored.
+//! Requests for the subjects of a server: publish, subscribe, and ask. A directory has no subjects, because messages
+//! are not stored.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ use crate::{failure::Failure, render::take_bytes};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Message {
     pub subject: Vec<u8>,
-    /// Subject to which the answer is to be published; `None` if the sender wants no answer.
+    /// Subject to which the answer should be published; `None` if the sender wants no answer.
     pub reply: Option<Vec<u8>>,
     pub record: Record,
 }
 
-/// Number of messages published, and of subscriptions that received or missed them.
+/// Number of published messages, and numbers of subscriptions that received or missed them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Published {
     pub messages: u64,
     pub delivered: u64,
     pub missed: u64,
-    /// Number of other nodes to which the messages are sent; `None` without a cluster.
+    /// Number of other nodes to which the messages are sent; `None` if the server has no cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u64>,
 }
@@ -101,7 +101,7 @@ impl Session {
     }
 }
 
-/// Passes a part of the reply to a subscription on to the visitor of the subscription.
+/// Passes a part of the reply on to the visitor of the subscription.
 fn pass_on(part: Part, visit: Visit<'_>) -> Step {
     match part {
         Part::Opened => visit(SubscriptionEvent::Subscribed),

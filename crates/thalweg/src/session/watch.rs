@@ -21,7 +21,7 @@ use crate::{
 pub(crate) enum WatchKeys {
     Key(Vec<u8>),
     Prefix(Vec<u8>),
-    /// The keys from the first key, inclusive, to the second one, exclusive. `None` means no bound.
+    /// The keys from the first value, inclusive, to the second value, exclusive. `None` means no bound on this side.
     Range(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
@@ -60,8 +60,8 @@ impl Change {
 type VisitChanges<'v> = &'v mut dyn FnMut(&Change) -> Step;
 
 impl Session {
-    /// Passes the changes from a revision on to `visit`, and then new changes as they happen, until `visit` ends
-    /// the watch. After a restart of the server, the watch continues with the commit after the last one passed to
+    /// Passes the changes from a revision on to `visit`, and then new changes as they happen, until `visit` ends the
+    /// watch. After a restart of the server, the watch continues with the commit after the last one that was passed to
     /// `visit`. A watch of a directory ends after the newest change.
     pub(crate) fn watch(&self, keyspace: &str, query: &WatchQuery, visit: VisitChanges<'_>) -> Result<(), Failure> {
         let newest = self.http.opened_directory().map(Directory::revision);
@@ -89,11 +89,11 @@ impl Session {
     }
 }
 
-/// Changes of the commit that is being received. The changes are passed on once the commit is complete, so that
-/// none is passed on twice.
+/// Changes of the commit that is being received. They are passed on only when the commit is complete. So no change is
+/// passed on twice after a lost connection.
 struct Commits<'a> {
-    /// Revision from which the watch continues after a lost connection: the one after the last complete commit.
-    /// Before the first commit, the revision that the user gave.
+    /// Revision from which the watch continues after a lost connection. This is the revision after the last complete
+    /// commit. Before the first commit it is the revision that the user gave.
     from: &'a Cell<Option<u64>>,
     changes: Vec<Change>,
 }

@@ -1,4 +1,4 @@
-//! Rows of an export to CSV: the whole of a record or pair, or fields of the JSON object that it contains.
+//! Rows of an export to CSV. A row has all parts of a record or pair, or fields of the JSON object in its value.
 
 use std::io::Write;
 
@@ -9,12 +9,13 @@ use crate::failure::{Exit, Failure};
 /// Writer of CSV rows.
 pub(super) struct CsvRows<'a> {
     out: csv::Writer<Box<dyn Write + 'a>>,
-    /// Fields that become columns; empty if the rows contain whole records.
+    /// Fields that become columns; empty if the rows contain all parts of a record.
     fields: &'a [String],
 }
 
 impl<'a> CsvRows<'a> {
-    /// Creates a writer, and writes the header: the names of the fields, or those of the parts of a whole record.
+    /// Creates a writer, and writes the header. The header has the names of the fields, or of the parts of a record
+    /// (`whole`).
     pub(super) fn new(out: Box<dyn Write + 'a>, fields: &'a [String], whole: &[&str]) -> Result<Self, Failure> {
         let mut rows = Self { out: csv::Writer::from_writer(out), fields };
         if fields.is_empty() {
@@ -25,8 +26,8 @@ impl<'a> CsvRows<'a> {
         Ok(rows)
     }
 
-    /// Writes a row: the fields of the JSON object in `value`, or the cells that `whole` returns. `name` describes the
-    /// record in a failure.
+    /// Writes a row. The cells are fields of the JSON object in `value`, or the cells that `whole` returns. `name`
+    /// describes the record in a failure.
     pub(super) fn write(
         &mut self,
         value: &[u8],
@@ -46,13 +47,14 @@ impl<'a> CsvRows<'a> {
         self.out.write_record(cells).map_err(failure)
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered rows.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
 }
 
-/// Converts an error of the CSV writer, and keeps the kind of an I/O error: a closed pipe ends the export quietly.
+/// Converts an error of the CSV writer to a failure. Keeps the kind of an I/O error, so that a closed pipe ends the
+/// export quietly.
 fn failure(error: csv::Error) -> Failure {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error.into(),
@@ -65,7 +67,8 @@ pub(super) fn unfit(name: &str, why: &str) -> Failure {
     Failure::new(Exit::Usage, "unfit_format", format!("{name} {why}")).then("export with --format ndjson")
 }
 
-/// Formats a field: text without quotes, nothing for a missing field or null, and JSON otherwise.
+/// Formats a field for a cell: text without quotes, an empty cell for a missing field or null, and JSON for other
+/// values.
 fn cell(field: Option<&Value>) -> Vec<u8> {
     match field {
         None | Some(Value::Null) => Vec::new(),

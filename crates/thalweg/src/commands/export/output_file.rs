@@ -1,8 +1,8 @@
-//! The file of `--output`.
+//! The output file of `--output`.
 //!
-//! A regular file is written under a temporary name and replaces an existing one when the export is complete, so an
-//! export that fails leaves the existing file as it was. A device or a pipe is written directly. A symbolic link is
-//! refused, because another user may have put it there to have its target overwritten.
+//! A regular file is written under a temporary name. It replaces an existing file when the export is complete, so a
+//! failed export leaves the existing file unchanged. A device or a pipe is written directly. A symbolic link is
+//! rejected, because another user may have placed it so that the export overwrites its target.
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,9 +22,9 @@ const LINK: &str = "it is a symbolic link: name the file that it points to, or o
 
 /// Destination of an export in the file system.
 pub(super) enum OutputFile {
-    /// A file that gets its name when it is complete.
+    /// A regular file. It gets its final name when it is complete.
     New { unfinished: UnfinishedFile, path: PathBuf },
-    /// A device or a pipe.
+    /// A device or a pipe, which is written directly.
     Special { file: File, path: PathBuf },
 }
 
@@ -49,7 +49,7 @@ impl OutputFile {
         let Some(name) = path.file_name() else { return Err(io::ErrorKind::IsADirectory.into()) };
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let stem = name.to_string_lossy();
-        // Files that a killed export left behind.
+        // Removes unfinished files of earlier exports that were killed.
         unfinished_file::sweep(parent, &stem);
         let unfinished = UnfinishedFile::create(parent, &stem)?;
         Ok(Self::New { unfinished, path: owned })
@@ -63,7 +63,7 @@ impl OutputFile {
         }
     }
 
-    /// Gives a new file its name. The contents and the name are durable on return.
+    /// Gives a regular file its final name. On return the contents and the name are durable.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let Self::New { unfinished, path } = self else { return Ok(()) };
         let synced = unfinished.handle().and_then(|file| file.sync_all());

@@ -3,7 +3,7 @@
 //! Owns: the formats, the rule by which a record gets its key and its value, and the failures of records that cannot be
 //! imported. Does not own: batches and the order in which they are sent (`import`).
 //!
-//! Memory is bounded by one line or one row, each of at most [`MAX_LINE_BYTES`].
+//! Memory is bounded by one line or one row, of at most [`MAX_LINE_BYTES`].
 
 use std::{
     cell::Cell,
@@ -22,13 +22,13 @@ use crate::{
     render,
 };
 
-/// Maximum size of a line in bytes. It equals the maximum size of a record, which values do not exceed either.
+/// Maximum size of a line in bytes. It equals the maximum size of a record. Values are not longer either.
 const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
 
-/// Number of digits of a generated key, so that the keys of a file sort in the order of its records.
+/// Number of digits of a generated key. With a fixed number, the keys sort in the order of the records.
 const NUMBER_DIGITS: usize = 12;
 
-/// Code of the failure for a record that cannot be imported, whatever the server does.
+/// Code of the failure for a record that cannot be imported, independent of the server.
 pub(super) const BAD_RECORD: &str = "bad_record";
 
 /// Format of a file.
@@ -43,7 +43,7 @@ pub(crate) enum FileFormat {
 }
 
 impl FileFormat {
-    /// Returns the format that the extension of a file's name suggests.
+    /// Returns the format that belongs to the extension of a file's name; `None` for an unknown extension.
     pub(crate) fn of_name(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "csv" => Some(Self::Csv),
@@ -101,14 +101,15 @@ enum Rows<'a> {
 struct CsvRows<'a> {
     reader: csv::Reader<RowLimit<'a>>,
     header: csv::StringRecord,
-    /// Bytes that may still be read for the current row.
+    /// Number of bytes that may still be read for the current row.
     left: Rc<Cell<u64>>,
 }
 
 /// Number of bytes that the CSV reader may read beyond the end of a row: several times its buffer.
 const MAX_BYTES_AHEAD: u64 = 64 * 1024;
 
-/// Input of a CSV reader, which would otherwise read a row with an unclosed quote to the end of the file into memory.
+/// Input of a CSV reader with a limit on the bytes of a row. Without the limit, a row with an unclosed quote would be
+/// read into memory up to the end of the file.
 struct RowLimit<'a> {
     input: Box<dyn BufRead + 'a>,
     left: Rc<Cell<u64>>,
@@ -139,8 +140,8 @@ impl<'a> Source<'a> {
         Ok(Self { rows, shape, count: 0 })
     }
 
-    /// Skips the next `count` records of the file without parsing them, so that a record that cannot be imported can be
-    /// skipped, too.
+    /// Skips the next `count` records of the file without parsing them. So a record that cannot be imported can be
+    /// skipped too.
     pub(super) fn skip(&mut self, count: u64) -> Result<(), Failure> {
         for _ in 0..count {
             let is_found = match &mut self.rows {
@@ -164,8 +165,8 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Returns the next record of the file; `None` at the end. An empty line is a record in the format `lines`, and
-    /// is ignored in `ndjson`.
+    /// Returns the next record of the file; `None` at the end of the file. An empty line is a record in the format
+    /// `lines`, and is ignored in the format `ndjson`.
     pub(super) fn next_item(&mut self) -> Result<Option<Item>, Failure> {
         let number = self.count + 1;
         let shape = &self.shape;
@@ -212,14 +213,14 @@ fn next_line(input: &mut dyn BufRead, number: u64) -> Result<Option<Vec<u8>>, Fa
     Ok(Some(line))
 }
 
-/// Kind of a line that was skipped.
+/// Kind of a line that [`skip_line`] has skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Line {
     Blank,
     Text,
 }
 
-/// Skips a line of any length, without keeping it in memory. Returns `None` at the end of the input.
+/// Skips a line of any length without keeping it in memory. Returns `None` at the end of the input.
 fn skip_line(input: &mut dyn BufRead) -> io::Result<Option<Line>> {
     let mut line = None;
     loop {
@@ -245,7 +246,7 @@ fn line_item(line: Vec<u8>, shape: &Shape<'_>, number: u64) -> Result<Item, Fail
             Some(at) => Ok(Item { key: Some(line[..at].to_vec()), value: line[at + 1..].to_vec() }),
             None => Err(bad_record(format!("record {number} has no tab: write key, tab, value"))),
         },
-        // Lines have no fields, which `Source::new` checks.
+        // Lines have no fields. `Source::new` has rejected the rule `Fields` for them.
         KeyRule::Without | KeyRule::Fields { .. } => Ok(Item { key: None, value: line }),
         KeyRule::Number => Ok(Item { key: Some(number_key(number)), value: line }),
     }
@@ -255,7 +256,7 @@ fn number_key(number: u64) -> Vec<u8> {
     format!("{number:0NUMBER_DIGITS$}").into_bytes()
 }
 
-/// Returns the key of a record; `field` returns the bytes of one of its columns or fields.
+/// Returns the key of a record. `field` returns the bytes of a column or field of the record.
 fn key_of(
     shape: &Shape<'_>,
     number: u64,
@@ -269,7 +270,8 @@ fn key_of(
             let mut parts = Vec::with_capacity(names.len());
             for name in names {
                 let part = field(name)?;
-                // Otherwise different records could get the same key, and one would replace the other.
+                // If a part could contain the separator, different records could get equal keys, and one would replace
+                // the other.
                 if !separator.is_empty() && memmem(&part, separator.as_bytes()) {
                     return Err(bad_record(format!(
                         "record {number}: {name:?} contains {separator:?}, which separates the parts of a key: choose \
@@ -305,16 +307,16 @@ fn json_item(line: Vec<u8>, shape: &Shape<'_>, number: u64) -> Result<Item, Fail
     Ok(Item { key, value })
 }
 
-/// A field of a JSON object as bytes.
+/// Value of a field of a JSON object, as bytes.
 enum JsonField {
-    /// A text without its quotes, the bytes of a base64 field, a number or a truth value.
+    /// Text without its quotes, the bytes of a base64 field, a number, or a Boolean value.
     Scalar(Vec<u8>),
-    /// JSON of an object, an array or null.
+    /// JSON text of an object, an array or null.
     Nested(Vec<u8>),
 }
 
-/// Returns a field of a JSON object. Bytes that are not text may be in the field `name_base64`, as an export writes
-/// them.
+/// Returns a field of a JSON object. If the field `name` is missing, the field `name_base64` may have the bytes, as an
+/// export writes it.
 fn json_field(record: &Value, name: &str, number: u64) -> Result<JsonField, Failure> {
     match record.get(name) {
         Some(Value::String(text)) => Ok(JsonField::Scalar(text.clone().into_bytes())),
@@ -353,8 +355,8 @@ impl<'a> CsvRows<'a> {
         }
     }
 
-    /// Skips a row, even one that [`next`](Self::next) rejects, unless it is too long. Returns false at the end of the
-    /// file.
+    /// Skips a row, even one that [`next`](Self::next) would reject, unless the row is too long. Returns false at the
+    /// end of the file.
     fn skip(&mut self) -> Result<bool, Failure> {
         self.left.set(MAX_LINE_BYTES + MAX_BYTES_AHEAD);
         match self.reader.read_byte_record(&mut csv::ByteRecord::new()) {
@@ -367,8 +369,8 @@ impl<'a> CsvRows<'a> {
     }
 }
 
-/// Checks that a CSV file has the columns that the import needs, and has no column twice, because one of the two would
-/// be lost.
+/// Checks the header of a CSV file: it must have the columns that the import needs, and no column twice. One of two
+/// equal columns would be lost.
 fn check_header(header: &csv::StringRecord, shape: &Shape<'_>) -> Result<(), Failure> {
     let mut names = HashSet::new();
     if let Some(twice) = header.iter().find(|name| !names.insert(*name)) {
@@ -394,8 +396,8 @@ fn csv_error(error: &csv::ErrorKind) -> String {
     }
 }
 
-/// Makes an item of a row of a CSV file. The value is one column, or a JSON object of strings in the order of the
-/// columns.
+/// Makes an item from a row of a CSV file. Its value is one column, or a JSON object with all columns as strings, in
+/// the order of the columns.
 fn row_item(
     header: &csv::StringRecord,
     row: &csv::StringRecord,

@@ -1,12 +1,13 @@
-//! Measures a profile: clients append records to a node on this machine, alone or the leader of a cluster on this
-//! machine, each waiting for its acknowledgement.
+//! Measuring a profile. Clients append records to a node on this machine: a node alone, or the leader of a cluster on
+//! this machine. Each client waits for the acknowledgement of a record before it sends the next.
 //!
-//! Owns: the runs, the clients, and the checks that make a run void. Does not own: the server processes (`server`), or
-//! the conclusions from the profile (`thalweg_planner`).
+//! Owns: the runs, the clients, and the checks that make a run invalid. Does not own: the server processes (`server`),
+//! or the conclusions from the profile (`thalweg_planner`).
 //!
-//! Rules: the first part of each run does not count; rounds alternate with sizes and numbers of clients, so that a slow
-//! minute of the machine does not fall on one of them; a run whose clients and whose server count different numbers of
-//! writes is void; at the end each stream must have exactly the acknowledged records, and the same node must lead.
+//! Rules: the first part of each run does not count. Each round has runs with all sizes and numbers of clients, so that
+//! a slow minute of the machine does not affect only one combination. A run is invalid if its clients and its server
+//! count different numbers of writes. At the end each stream must have exactly the acknowledged records, and the same
+//! node must still lead.
 
 use std::{
     collections::BTreeMap,
@@ -30,27 +31,29 @@ use crate::{
     session::{Record, Session},
 };
 
-/// Payload sizes of the runs, in bytes.
+/// Payload sizes of the appended records, in bytes. Each run uses one of them.
 const SIZES: [usize; 3] = [100, 1000, 10_000];
-/// Numbers of clients.
+/// Numbers of clients. Each run uses one of them.
 const WRITERS: [usize; 3] = [1, 16, 64];
-/// Rounds over all sizes and numbers of clients.
+/// Number of rounds. Each round has one run for each combination of size and number of clients.
 const ROUNDS: usize = 2;
-/// Time for which the raw disk is measured.
+/// Time for which the raw disk is measured before the runs.
 const DISK_TIME: Duration = Duration::from_secs(1);
 
-/// Writes of each client below which a run continues after its time: percentiles of fewer writes say nothing.
+/// Minimum average number of writes for each client. A run with fewer writes continues after its time, because
+/// percentiles of so few writes mean nothing.
 const LEAST_WRITES: u64 = 10;
-/// Longest duration of a run, as a multiple of the requested duration. A disk that pauses for seconds makes the profile
-/// void.
+/// Maximum duration of a run, as a multiple of the requested duration. If the disk pauses for so long, the profile is
+/// invalid.
 const LONGEST: u32 = 10;
 
-/// Phases of a run.
+/// Phases of a run: warming up, counting writes, and ended.
 const WARMING: u8 = 0;
 const COUNTING: u8 = 1;
 const ENDED: u8 = 2;
 
-/// Measures a profile below an existing directory. Calls `report` with each step.
+/// Measures a profile in a new directory below the existing directory `data`. Calls `report` with a description of each
+/// step.
 pub(super) fn measure(
     data: &Path,
     replicas: u32,
@@ -118,8 +121,8 @@ fn stream_of(size: usize) -> String {
     format!("plan-{size}")
 }
 
-/// Lets clients append for a while. Returns the run, and the number of all acknowledged records, those of the warm-up
-/// included.
+/// Lets clients append for one run. Returns the run, and the number of all acknowledged records, including those of the
+/// warm-up.
 fn one_run(
     server: &Server,
     size: usize,
@@ -147,7 +150,8 @@ fn one_run(
                 }
                 rest(run_time / 10, interrupt)?;
             }
-            // Both readings are made while all clients write, so that writes in progress distort both alike.
+            // The server's counters are read while all clients write, at the beginning and at the end. So writes in
+            // progress distort both readings equally.
             let (after, seconds) = (server.counters(&session)?, began.elapsed().as_secs_f64());
             Ok((before, after, seconds))
         })();
@@ -163,7 +167,7 @@ fn one_run(
         }
         let (before, after, seconds) = measured?;
         let writes = (after.commands - before.commands) as u64;
-        // Each client can have one write that one side counts and the other does not, at the beginning and at the end.
+        // At the beginning and at the end, each client can have one write that only one of the two sides counts.
         if writes.abs_diff(times.len() as u64) > 2 * writers as u64 + writes / 20 {
             let message = format!("void: the clients counted {} writes, and the server {writes}", times.len());
             return Err(Failure::new(Exit::Failed, "void", message).then("measure on a machine without other load"));
@@ -181,7 +185,7 @@ fn one_run(
             cpu_seconds: after.cpu_seconds - before.cpu_seconds,
             log_bytes: (after.log_bytes - before.log_bytes) as u64,
             syncs: (after.syncs - before.syncs) as u64,
-            // A flush between the readings can make the state smaller.
+            // The state can become smaller because of a flush between the two readings.
             state_bytes: (after.state_bytes - before.state_bytes).max(0.0) as u64,
             peak_memory_bytes: after.peak_memory_bytes,
             p50_micros: percentile(0.5),
@@ -193,7 +197,7 @@ fn one_run(
     })
 }
 
-/// Waits, or fails when a signal arrives.
+/// Waits for `time`. Returns an error if a signal arrives.
 fn rest(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -205,8 +209,8 @@ fn rest(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Appends records, one after the other. Returns the times of those that began in the counted part of the run, and the
-/// number of all of them.
+/// Appends records one after the other. Returns the times of the appends that began in the counted part of the run, and
+/// the number of all appends.
 fn client(
     server: &Server,
     size: usize,
@@ -232,7 +236,7 @@ fn client(
     }
 }
 
-/// Checks that each stream has the acknowledged records, and no others.
+/// Checks that each stream has exactly the acknowledged records.
 fn verify(server: &Server, acknowledged: &BTreeMap<usize, u64>) -> Result<(), Failure> {
     let session = server.session()?;
     if !server.leads(&session)? {

@@ -1,7 +1,8 @@
-//! `plan`: the nodes, processors, memory, disk and network that a load needs, from measured runs of this machine.
+//! `plan`: computes the nodes, processors, memory, disk and network that a load needs, from measured runs on this
+//! machine.
 //!
-//! Owns: the arguments, the file of the profile, and the output. Does not own: the computation (`thalweg_planner`), and
-//! the measuring ([`measure`]).
+//! Owns: the arguments, the profile's file, and the output. Does not own: the computation (`thalweg_planner`), and the
+//! measuring ([`measure`]).
 
 mod measure;
 mod server;
@@ -44,7 +45,7 @@ Examples:
   thalweg plan --measure --data /var/lib/thalweg --replicas 1 --profile alone.json
   thalweg plan --profile alone.json --writes 500/s --size 100 --retention 30d --replicas 1 --objective 'p999<50ms' --json";
 
-/// Largest size of a profile's file in bytes. A profile of 18 runs has 6 KiB.
+/// Maximum size in bytes of a profile's file. The file of a profile with 18 runs has about 6 KiB.
 const MAX_PROFILE_BYTES: u64 = 1 << 20;
 
 #[derive(Args, Debug)]
@@ -63,13 +64,13 @@ pub(crate) struct Plan {
     /// Objective for the time of a write: p50, p90, p99 or p999, and a span
     #[arg(long, value_name = "OBJECTIVE", value_parser = parse_objective, requires = "writes")]
     objective: Option<Objective>,
-    /// Members of each cluster; 1 is a node alone
+    /// Number of members of each cluster; 1 means a single node without a cluster
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=7))]
     replicas: u32,
     /// Time of a round trip between the nodes, which a replicated write waits for
     #[arg(long, value_name = "SPAN", default_value = "0s", value_parser = parse_span)]
     round_trip: Duration,
-    /// Part of every resource that stays free, in percent
+    /// Share of each resource that must stay free, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=95))]
     headroom: u32,
     /// File of the profile

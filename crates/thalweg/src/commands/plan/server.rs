@@ -1,5 +1,5 @@
-//! Server processes for measurements, a node alone or a cluster, in a directory of their own, and the figures that the
-//! kernel and the node report about the measured one.
+//! Server processes for measurements: a node alone or a cluster, in a temporary directory. Also the figures that the
+//! kernel and the node report about the measured node.
 //!
 //! Owns: the processes, their directory, the choice of ports, and the counters of the measured node. Does not own: the
 //! runs (`measure`).
@@ -24,28 +24,28 @@ use crate::{
     session::Session,
 };
 
-/// Longest time for the start of a server in an empty directory.
+/// Maximum time that a server may take to start in an empty directory.
 const START: Duration = Duration::from_secs(60);
-/// Time of a tick in `/proc/PID/stat`: the kernel shows hundredths of a second, whatever its own clock is.
+/// Unit of times in `/proc/PID/stat`, in seconds. The kernel always shows hundredths of a second there.
 const TICK_SECONDS: f64 = 0.01;
 
-/// Interval between questions for the leader of a new cluster.
+/// Interval at which the leader of a new cluster is looked for.
 const LOOK: Duration = Duration::from_millis(50);
-/// Ports of a cluster's nodes for each other. They lie below those from which the kernel chooses for outgoing
-/// connections, so that no connection takes one while its node starts.
+/// Ports at which a cluster's nodes listen for each other. They lie below the ports that the kernel chooses for
+/// outgoing connections. So no outgoing connection takes a node's port before the node starts.
 const PORTS: Range<u16> = 12_000..32_000;
 
-/// Server processes that the measurement has started, with their directory: a node alone, or the nodes of a cluster.
+/// Server processes of a measurement, with their directory: a node alone, or the nodes of a cluster.
 pub(super) struct Server {
     nodes: Vec<Child>,
     directory: PathBuf,
-    /// Address of the measured node, which leads its cluster.
+    /// HTTP address of the measured node. In a cluster this is the leader.
     url: String,
-    /// Number of the measured node.
+    /// Index of the measured node among the processes.
     measured: usize,
 }
 
-/// Counters of a server at one moment.
+/// Counters of a server at one point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub cpu_seconds: f64,
@@ -57,7 +57,8 @@ pub(super) struct Counters {
 }
 
 impl Server {
-    /// Starts a node, or a cluster of several nodes, in a new directory below `parent`, and waits until it is ready.
+    /// Starts a node, or a cluster of several nodes, in a new directory below `parent`. Waits until the node or the
+    /// cluster is ready.
     pub(super) fn start(parent: &Path, replicas: u32) -> Result<Self, Failure> {
         let directory = parent.join(format!("plan-probe-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|error| Failure::file(&directory, &error))?;
@@ -72,7 +73,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the nodes of a cluster, which found it together.
+    /// Starts the nodes of a new cluster. They found the cluster together.
     fn found(&mut self, replicas: u32) -> Result<(), Failure> {
         let peers = free_addresses(replicas)?;
         let all = peers.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
@@ -101,7 +102,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits until one of several nodes leads all of them, which is then the measured node.
+    /// Waits until one node leads all of the nodes. This node becomes the measured node.
     fn await_leader(&mut self, urls: &[String]) -> Result<(), Failure> {
         let until = Instant::now() + START;
         loop {
@@ -119,7 +120,7 @@ impl Server {
         }
     }
 
-    /// Returns true if the measured node is alone, or leads the other nodes and all of them vote.
+    /// Returns true if the measured node is alone, or if it leads all other nodes and all of them are voters.
     pub(super) fn leads(&self, session: &Session) -> Result<bool, Failure> {
         let cluster = &session.status()?["cluster"];
         Ok(self.nodes.len() == 1 || (cluster["leads"] == true && cluster["voters"] == self.nodes.len()))
@@ -146,10 +147,10 @@ impl Server {
         })
     }
 
-    /// Returns the CPU time of all threads of the process, user and system.
+    /// Returns the CPU time of the measured process in seconds: of all its threads, in user and system mode.
     fn cpu_seconds(&self) -> Option<f64> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.nodes[self.measured].id())).ok()?;
-        // The name in parentheses may hold blanks: the fields begin after the last parenthesis.
+        // The process name in parentheses may contain blanks. So the fields are counted from the last parenthesis.
         let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
         let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
         Some((user + system) as f64 * TICK_SECONDS)
@@ -162,7 +163,7 @@ impl Server {
     }
 }
 
-/// Returns a command that runs this program without its settings in the environment.
+/// Returns a command that runs this program, without the settings of this program in its environment.
 fn own_command() -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     let variables = std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("THALWEG_"));
@@ -172,7 +173,7 @@ fn own_command() -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Returns addresses of the loopback at which nothing listens now.
+/// Returns loopback addresses with ports at which no process listens now.
 fn free_addresses(count: u32) -> Result<Vec<SocketAddr>, Failure> {
     let (offset, ports) = (std::process::id() % u32::from(PORTS.end - PORTS.start), PORTS);
     let listeners = ports
@@ -180,12 +181,12 @@ fn free_addresses(count: u32) -> Result<Vec<SocketAddr>, Failure> {
         .skip(offset as usize)
         .take(PORTS.len())
         .filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
-    // All of them listen until the last one is found, so that no port is found twice.
+    // All listeners stay open until the last one is found, so that no port is found twice.
     let listeners: Vec<TcpListener> = listeners.take(count as usize).collect();
     Ok(listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?)
 }
 
-/// Reads a node's startup line, which has its address.
+/// Waits for a node's startup line, and returns the address in it.
 fn await_url(node: &mut Child) -> Result<String, Failure> {
     let (send, lines) = mpsc::channel();
     let stdout = node.stdout.take();
@@ -205,7 +206,7 @@ fn await_url(node: &mut Child) -> Result<String, Failure> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Their data is removed, so there is nothing to end cleanly.
+        // The nodes are killed. Their data is removed anyway, so they need no clean end.
         for node in &mut self.nodes {
             let _ = node.kill();
             let _ = node.wait();

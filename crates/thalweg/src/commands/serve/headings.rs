@@ -1,11 +1,11 @@
-//! Headings under which `serve --help` lists the options of the configuration.
+//! Headings for the configuration options in `serve --help`.
 //!
-//! The table of options is ordered by subject, so a heading is defined by its first option. An option that is added to
-//! the table gets the heading of its neighbours.
+//! The table of options is ordered by subject, so a heading applies from its first option to the first option of the
+//! next heading. A new option in the table gets the heading of its neighbours.
 
 use thalweg_server::config::{KNOBS, Knob};
 
-/// Each heading with the first option under it, in the order of the table of options.
+/// Headings in the order of the table of options, each with the first option under it.
 const HEADINGS: &[(&str, &str)] = &[
     ("data", "Data, memory and HTTP"),
     ("native", "Native protocol"),

@@ -1,7 +1,7 @@
-//! TLS of the links between nodes, as the configuration asks for it.
+//! TLS of the links between nodes, according to the configuration.
 //!
-//! Owns: the choice of the kind of TLS, reloading its files, and the warning of certificates that expire soon. Does not
-//! own: certificates and sessions (`thalweg_cluster::PeerTls`).
+//! Owns: the choice of the kind of TLS, reloading its files, and the warning about certificates that expire soon. Does
+//! not own: certificates and sessions (`thalweg_cluster::PeerTls`).
 
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +10,10 @@ use thalweg_server::config::{Config, PeerPem};
 
 use crate::failure::Failure;
 
-/// Time before the end of a certificate's validity from which the server logs a warning.
+/// Remaining validity of a certificate below which the server logs a warning.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Returns the TLS of the links; `None` for plain TCP on the loopback.
+/// Returns the TLS of the links; `None` for plain TCP, which is permitted only on the loopback.
 pub(crate) fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
     if !config.links_use_tls() {
         return Ok(None);
@@ -24,14 +24,14 @@ pub(crate) fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
                 PeerTlsFiles { authorities: authorities.clone(), certificate: certificate.clone(), key: key.clone() };
             PeerTls::with_authority(files).map_err(|error| Failure::of(&error))?
         }
-        // The check of the configuration ensures that all of them are files, or none.
+        // The check of the configuration ensures that either all of the files are configured or none.
         _ => PeerTls::without_authority().map_err(|error| Failure::of(&error))?,
     };
     warn_if_expiring(&tls);
     Ok(Some(tls))
 }
 
-/// Reads the files again, for later connections. Blocks on file reads.
+/// Reads the files of the TLS again. Later connections use the new ones. Blocks while it reads files.
 pub(crate) fn reload(tls: &PeerTls) {
     if !tls.has_authority() {
         return;
@@ -59,7 +59,7 @@ pub(crate) fn warn_if_expiring(tls: &PeerTls) {
     }
 }
 
-/// Returns the days until a certificate expires, if they are few.
+/// Returns the number of days until a certificate expires; `None` if this is not soon.
 fn days_left(not_after: i64, now: Duration) -> Option<u64> {
     let left = u64::try_from(not_after).unwrap_or(0).saturating_sub(now.as_secs());
     (left < NEARLY_OVER.as_secs()).then_some(left / (24 * 3600))

@@ -1,4 +1,4 @@
-//! Failures of a server that cannot listen on an address, with advice for the cause.
+//! Failures of a server that cannot listen on an address, with advice that fits the cause.
 
 use std::{
     fs, io,
@@ -11,7 +11,7 @@ use thalweg_types::Classified;
 
 use crate::failure::{Exit, Failure};
 
-/// Maximum number of addresses of the machine that an advice lists.
+/// Maximum number of the machine's addresses that the advice lists.
 const MAX_LISTED: usize = 8;
 
 /// Creates the failure of a server that did not start.
@@ -35,9 +35,9 @@ pub(super) fn of_node(error: &NodeError) -> Failure {
     }
 }
 
-/// Creates the failure of a server that cannot listen. Its exit code is not the one of a wrong configuration, after
-/// which a supervisor does not start the server again: the process that listens there may be about to end, or the
-/// network may not have the address yet.
+/// Creates the failure of a server that cannot listen. A supervisor does not restart a server after the exit code of a
+/// wrong configuration, so this failure has another exit code. A restart may help, because the process that listens
+/// there may be about to end, or the network may not have the address yet.
 fn unbound(error: &impl Classified, address: SocketAddr, cause: &io::Error, option: &str) -> Failure {
     Failure { exit: Exit::Unavailable, ..Failure::of(error) }.then(advice(address, cause.kind(), option, own_addresses))
 }
@@ -71,13 +71,13 @@ fn listed(addresses: &[IpAddr]) -> String {
     format!("{}{rest}", shown.join(", "))
 }
 
-/// Returns the addresses of this machine; none if the system does not tell them.
+/// Returns the addresses of this machine; an empty list if the system does not report them.
 fn own_addresses() -> Vec<IpAddr> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     [ipv4_addresses(&text("/proc/net/fib_trie")), ipv6_addresses(&text("/proc/net/if_inet6"))].concat()
 }
 
-/// Returns the addresses of the machine among the routes, as `/proc/net/fib_trie` shows them.
+/// Returns the local IPv4 addresses in `routes`, the contents of `/proc/net/fib_trie`.
 fn ipv4_addresses(routes: &str) -> Vec<IpAddr> {
     let mut found = Vec::new();
     let mut leaf = None;
@@ -94,7 +94,8 @@ fn ipv4_addresses(routes: &str) -> Vec<IpAddr> {
     found
 }
 
-/// Returns the addresses that `/proc/net/if_inet6` shows, without those that are valid on one network interface only.
+/// Returns the IPv6 addresses in `interfaces`, the contents of `/proc/net/if_inet6`. Leaves out addresses that are
+/// valid on only one network interface.
 fn ipv6_addresses(interfaces: &str) -> Vec<IpAddr> {
     let addresses = interfaces.lines().filter_map(|line| {
         let digits = line.split_whitespace().next()?;

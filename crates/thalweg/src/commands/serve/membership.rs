@@ -1,7 +1,7 @@
-//! The decision of `serve` how a data directory is opened: alone, or as a member of a cluster.
+//! The decision of `serve` to open a data directory alone, or as a member of a cluster.
 //!
-//! Owns: the credentials in the directory, and the choice of the member's identity by the configuration. Does not own:
-//! the checks of the identity against the directory's contents, which the engine makes, and consensus.
+//! Owns: the credentials in the directory, and the choice of the member's identity from the configuration. Does not
+//! own: consensus, and the checks of the identity against the directory's contents. The engine makes these checks.
 //!
 //! | configuration | directory with credentials | directory without |
 //! |---|---|---|
@@ -11,9 +11,10 @@
 //! | `cluster`, `join` | the member that it is | joins with the token |
 //! | `cluster`, `join`, `expect` | the member that it is | joins with the token the cluster that the nodes found together |
 //!
-//! Invariants: the credentials are durable before the directory is opened for the first time as a member. A start that
-//! ends in between takes the same decision again. A directory that cannot be opened in the role gets no credentials. A
-//! single node's directory with credentials, of a start that then could not open it, is still that of a single node.
+//! Invariants: the credentials are durable before the directory is first opened as a member. A start that ends in
+//! between makes the same decision again. A directory that cannot be opened in the role gets no credentials. A
+//! directory of a single node can have credentials from a start that then could not open it. It still counts as a
+//! directory of a single node.
 
 use std::path::Path;
 
@@ -28,7 +29,7 @@ use thalweg_types::NodeId;
 use super::link_tls;
 use crate::failure::{Exit, Failure};
 
-/// Way in which a directory is opened.
+/// Role in which a data directory is opened.
 #[derive(Debug)]
 pub(super) enum OpenRole {
     /// The node runs alone.
@@ -38,7 +39,7 @@ pub(super) enum OpenRole {
 }
 
 impl OpenRole {
-    /// Returns the part of a member; `None` for a node that runs alone.
+    /// Returns the data of a member; `None` for a node that runs alone.
     pub(super) fn member(&self) -> Option<&MemberPart> {
         match self {
             Self::Alone => None,
@@ -50,27 +51,28 @@ impl OpenRole {
 /// Data with which a node takes part in a cluster: its identity and its credentials.
 #[derive(Debug)]
 pub(super) struct MemberPart {
-    /// Way in which the directory becomes, or is, a member.
+    /// Identity of the member, and the way in which the directory becomes a member if it is none yet.
     pub identity: MemberIdentity,
     /// Credentials of the cluster.
     pub credentials: Credentials,
-    /// Admin token, if this start creates the cluster. It is shown once.
+    /// Admin token, if this start creates the cluster; otherwise `None`. It is shown only once.
     pub admin: Option<AdminToken>,
-    /// TLS of the links to other nodes; `None` for plain TCP. Its files are read before anything is written, so that a
-    /// wrong file leaves no directory, and no admin token that is shown only once.
+    /// TLS of the links to other nodes; `None` for plain TCP. Its files are read before anything is written. So a wrong
+    /// file leaves neither a new directory nor an admin token, which is shown only once.
     pub links: Option<PeerTls>,
     /// True if the credentials are not in the directory yet.
     pub is_new: bool,
 }
 
-/// Decides how a directory is opened.
+/// Decides the role in which a directory is opened.
 pub(super) fn decide(config: &Config) -> Result<OpenRole, Failure> {
     let dir = &config.data;
     let stored = Credentials::of_directory(dir).map_err(|error| Failure::of(&error))?;
     let shown = dir.display();
     if config.cluster.address().is_none() {
         let Some(stored) = stored else { return Ok(OpenRole::Alone) };
-        // A start that was to make it a member did not open the directory, such as one beside a server that runs.
+        // An earlier start stored the credentials but could not open the directory as a member, for example because a
+        // server was using it.
         if Database::is_of_single_node(dir).map_err(|error| Failure::of(&error))? {
             return Ok(OpenRole::Alone);
         }
@@ -119,16 +121,16 @@ fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberId
     }
 }
 
-/// Checks that the directory can be opened in this role. A start that is refused has then written nothing: with
-/// credentials in it, a directory that runs alone could not be opened alone any more.
+/// Checks that the directory can be opened in this role. So a start that is rejected has written nothing. This matters
+/// because a directory with credentials can no longer be opened alone.
 pub(super) fn check_directory(role: &OpenRole, dir: &Path) -> Result<(), Failure> {
     let new = role.member().filter(|part| part.is_new);
     let new = new.map(|part| (part.identity, part.credentials.cluster));
     thalweg_engine::check_directory(dir, new).map_err(|error| Failure::of(&error))
 }
 
-/// Makes the credentials durable, before the directory is opened for the first time. Two starts can come here at the
-/// same time, because the directory is locked when it is opened: the second one is refused.
+/// Makes the credentials durable, before the directory is first opened. The directory is locked only when it is opened,
+/// so two starts can reach this point at the same time. The second one is then rejected.
 pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
     if part.is_new {
         std::fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;
@@ -137,10 +139,10 @@ pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the credentials of a given token that this start has kept, after it could not open a single node's
-/// directory, which may have data of its own or be in use. Otherwise a later start with `cluster_init` would found a
-/// second cluster with the id and the secret of the one that the directory was to join. Credentials that this start has
-/// made stay, because their admin token was shown.
+/// Removes the credentials that this start has stored from a given token, after it could not open a directory of a
+/// single node. The directory may have data, or may be in use. Otherwise a later start with `cluster_init` would found
+/// a second cluster, with the id and the secret of the cluster that the directory was to join. Credentials that this
+/// start has created are kept, because their admin token was already shown.
 pub(super) fn take_back(role: &OpenRole, dir: &Path) {
     let is_given = role.member().is_some_and(|part| part.is_new && part.admin.is_none());
     if is_given
@@ -151,7 +153,7 @@ pub(super) fn take_back(role: &OpenRole, dir: &Path) {
     }
 }
 
-/// Checks that the directory, now that it is open, belongs to the cluster of its credentials.
+/// Checks that the opened directory belongs to the cluster of its credentials.
 pub(super) fn check(part: &MemberPart, database: &Database) -> Result<(), Failure> {
     let (found, wanted) = (database.report().cluster, part.credentials.cluster);
     if found == Some(wanted) {
@@ -233,8 +235,8 @@ mod tests {
         assert_eq!(refused.code, "is_member", "a member is not opened alone by a slip");
     }
 
-    /// Otherwise the first one would run with a secret that the directory does not have, and its admin token, which was
-    /// shown, would be worth nothing.
+    /// If both starts succeeded, the first node would run with a secret that the directory does not have. The admin
+    /// token that it has shown would then be useless.
     #[test]
     fn of_two_first_starts_at_the_same_time_one_is_refused() {
         let dir = tempfile::tempdir().unwrap();

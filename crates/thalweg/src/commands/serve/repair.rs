@@ -1,10 +1,11 @@
-//! Repair of a member's state before its consensus starts, if its directory names members that can give it.
+//! Repair of a member's state before its consensus starts. Happens if the note in its directory requests a repair and
+//! names members that can give their state.
 //!
-//! Owns: when a repair is tried, and the signals that arrive meanwhile. Does not own: the note in the directory
-//! (`engine`), the decision and the repair (`cluster`).
+//! Owns: the times at which a repair is tried, and the signals that arrive meanwhile. Does not own: the note in the
+//! directory (`engine`), and the decision and the repair itself (`cluster`).
 //!
-//! Without `cluster_repair`, or without members that can give their states, the node starts, takes part in consensus
-//! and does not serve.
+//! Without the setting `cluster_repair`, or without members that can give their state, the node starts and takes part
+//! in consensus, but does not serve clients.
 
 use std::{
     io,
@@ -28,25 +29,25 @@ use crate::{
     failure::{Exit, Failure},
 };
 
-/// Pause after an attempt that has failed.
+/// Pause after a failed attempt to repair.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Interval at which the pause looks for a signal.
+/// Interval at which a signal is looked for during the pause.
 const LOOK: Duration = Duration::from_millis(50);
-/// Maximum time that an attempt may take to end after a signal. The process then ends without it.
+/// Maximum time that an attempt may still take after a signal. Afterwards the process ends without waiting for it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Result of reading the repair note in the directory.
+/// Result of a repair at the start of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Repaired {
-    /// The node starts with its state.
+    /// No repair was made. The node starts with its own state.
     Unchanged,
-    /// The state is that of another member. The directory must be opened again.
+    /// The directory now has the state of another member. It must be opened again.
     Done,
     /// A signal has stopped the repair.
     Stopped,
 }
 
-/// Repairs the state if that is due and possible. Tries again until it succeeds or a signal stops it.
+/// Repairs the state, if a repair is due and possible. Tries again until the repair succeeds or a signal stops it.
 pub(super) fn if_due(
     runtime: &Runtime,
     config: &Config,
@@ -54,7 +55,7 @@ pub(super) fn if_due(
     database: &Database,
     stop: &mut Stop,
 ) -> Result<Repaired, Failure> {
-    // The start of the node reports a note that cannot be read.
+    // A note that cannot be read is ignored here. The start of the node reports it.
     let due = database.repair_note().ok().and_then(|note| note.due);
     if !config.cluster_repair || due.is_none_or(|due| due.sources.is_empty()) {
         return Ok(Repaired::Unchanged);
@@ -114,7 +115,7 @@ fn until_repaired(
     }
 }
 
-/// Starts this program again in the place of the process, with the same arguments. Returns only an error.
+/// Replaces this process by a new run of the same program with the same arguments. Returns only if this fails.
 pub(super) fn start_again() -> Result<(), Failure> {
     let mut arguments = std::env::args_os();
     let mut again = std::process::Command::new(std::env::current_exe()?);

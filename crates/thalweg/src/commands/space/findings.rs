@@ -1,7 +1,7 @@
-//! Advice about disk space: for each kind of bytes beyond the payload, their cause and a way to reduce them.
+//! Advice about disk space. For each kind of bytes beyond the payload, it states the cause and a way to reduce them.
 //!
-//! Owns: the shares from which bytes are a finding, and the texts with the next step. Does not own: the figures
-//! (`report`, as a node computes them), or the output (`space`).
+//! Owns: the minimum share of a directory at which bytes become a finding, and the texts with the next step. Does not
+//! own: the figures (`report`, as a node computes them), or the output (`space`).
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::report::Report;
 use crate::{render, span::show_span};
 
-/// State of the node whose directory is examined.
+/// State of the node to which the examined directory belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Running,
@@ -32,13 +32,13 @@ impl Finding {
     }
 }
 
-/// Share of the directory, in percent, below which bytes are no finding.
+/// Share of the directory, in percent, below which a kind of bytes is not reported as a finding.
 const LEAST_PERCENT: u64 = 5;
-/// Ratio of the bytes of the state's files to those of its rows, in percent, above which the report counts overwritten
-/// rows in the files. Below it, the difference is indexes, filters and checksums.
+/// Size of the state's files, in percent of the size of its rows, above which the report counts overwritten rows in the
+/// files. Up to this size, the difference is taken to be indexes, filters and checksums.
 const STATE_PERCENT: u64 = 115;
 
-/// Returns the reasons why the directory is larger than its payload; reasons with more bytes come first.
+/// Returns the reasons why the directory is larger than its payload. Reasons with more bytes come first.
 pub(super) fn findings(report: &Report, node: Node) -> Vec<Finding> {
     let all =
         [history(report), prepared(report), dead(report, node), replay(report, node), rows(report), versions(report)];
@@ -106,7 +106,7 @@ fn replay(report: &Report, node: Node) -> Option<Finding> {
     of_kind(report, "log_replay", "replay", message, next.to_owned())
 }
 
-/// Overwritten and deleted rows in the files of the state.
+/// Returns a finding about overwritten and deleted rows in the files of the state; `None` if there is none.
 fn rows(report: &Report) -> Option<Finding> {
     let rows = report.payload?.row_bytes;
     let files = report.bytes_of("state");
@@ -163,7 +163,7 @@ fn foreign(report: &Report) -> Option<Finding> {
 mod tests {
     use super::*;
 
-    /// Creates a report of a directory with these bytes of each kind.
+    /// Creates a report of a directory. `kinds` are the numbers of bytes by kind.
     fn report(kinds: &[(&str, u64)], row_bytes: u64, open_snapshots: u64) -> Report {
         let all = kinds.iter().map(|(kind, bytes)| json!({ "kind": kind, "files": 1, "bytes": bytes }));
         let object = json!({

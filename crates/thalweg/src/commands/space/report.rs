@@ -1,4 +1,4 @@
-//! The report about disk space, as a node sends it, and the names of its kinds.
+//! The report about disk space, as a node sends it, and readable names of the kinds of bytes.
 
 use serde::Deserialize;
 
@@ -11,13 +11,13 @@ pub(super) struct Report {
     pub(super) bytes: u64,
     kinds: Vec<Kind>,
     pub(super) payload: Option<Payload>,
-    /// Bytes that counting the payload reads.
+    /// Number of bytes that must be read to count the payload.
     pub(super) count_bytes: u64,
     pub(super) log: LogFigures,
     pub(super) state: StateFigures,
 }
 
-/// Bytes of one kind.
+/// Files and bytes of one kind in the directory.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Kind {
     kind: String,
@@ -76,25 +76,26 @@ impl Report {
         self.kinds.iter().map(|kind| (kind.kind.clone(), kind.files, kind.bytes))
     }
 
-    /// Returns the bytes without those that the user bounds by options of the log: history and prepared segments.
+    /// Returns the bytes of the directory without history and prepared segments. The user bounds these two by options
+    /// of the log.
     pub(super) fn bytes_without_history(&self) -> u64 {
         self.bytes.saturating_sub(self.bytes_of("log_history") + self.bytes_of("log_prepared"))
     }
 
-    /// Divides a number of bytes by the payload; `None` if the payload is below [`LEAST_PAYLOAD_BYTES`] or was not
-    /// counted.
+    /// Divides a number of bytes by the payload. Returns `None` if the payload is smaller than [`LEAST_PAYLOAD_BYTES`]
+    /// or was not counted.
     pub(super) fn ratio(&self, bytes: u64) -> Option<f64> {
         let payload = self.payload.filter(|payload| payload.bytes >= LEAST_PAYLOAD_BYTES)?;
         Some(bytes as f64 / payload.bytes as f64)
     }
 }
 
-/// Minimum payload, in bytes of keys and values, for which a report shows the ratio of the directory's size to the
-/// payload. An empty directory takes some MiB, mostly segments prepared for the writer, so the ratio for a few keys
-/// would be in the millions and would not predict the size for more data.
+/// Minimum payload, in bytes of keys and values, at which a report shows the ratio of the directory's size to the
+/// payload. An empty directory takes some MiB, mostly segments prepared for the writer. For a few keys the ratio would
+/// be in the millions, and would not predict the size for more data.
 pub(super) const LEAST_PAYLOAD_BYTES: u64 = 1 << 20;
 
-/// Names of the kinds for people.
+/// Readable names of the kinds of bytes.
 const LABELS: [(&str, &str); 10] = [
     ("log_live", "log: records and large values in use"),
     ("log_replay", "log: to be replayed at a start"),
@@ -108,7 +109,7 @@ const LABELS: [(&str, &str); 10] = [
     ("foreign", "other files"),
 ];
 
-/// Returns the name of a kind for people. A kind that this version does not know keeps its name.
+/// Returns the readable name of a kind. A kind that this version does not know keeps its name.
 pub(super) fn label(kind: &str) -> &str {
     LABELS.iter().find(|(name, _)| *name == kind).map_or(kind, |(_, label)| label)
 }

@@ -1,7 +1,7 @@
-//! Metrics in the text format of OpenMetrics, as a server's `/metrics` has them.
+//! Metrics in the text format of OpenMetrics, as a server returns them at `/metrics`.
 //!
-//! Owns: parsing, sums over labels, and histograms. Invariant: no text makes the parser fail or panic; lines that it
-//! does not understand are left out, because a newer server may have more than this version knows.
+//! Owns: parsing, sums over labels, and histograms. Invariant: no text makes the parser fail or panic. The parser
+//! leaves out lines that it does not understand, because a newer server may send more than this version knows.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Series {
     }
 }
 
-/// All metrics of one scrape, by name. Names are without the prefix `thalweg_`.
+/// All metrics of one scrape, by name without the prefix `thalweg_`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Metrics(BTreeMap<String, Vec<Series>>);
 
@@ -48,19 +48,21 @@ impl Metrics {
         self.sum_where(name, |_| true)
     }
 
-    /// Returns the sum over the chosen series of a metric; `None` if the metric does not exist. A metric that exists
-    /// without such a series has the sum 0, because a server shows some series only from their first event on.
+    /// Returns the sum over the series of a metric for which `chosen` returns true; `None` if the metric does not
+    /// exist. If the metric exists but has no such series, returns 0, because a server shows some series only after
+    /// their first event.
     pub(crate) fn sum_where(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
         let series = self.0.get(name)?;
         Some(series.iter().filter(|series| chosen(series)).map(|series| series.value).sum())
     }
 
-    /// Returns a metric of the series that has exactly this value of a label.
+    /// Returns the value of the series that has this value of a label; `None` if there is none.
     pub(crate) fn of(&self, name: &str, label: &str, value: &str) -> Option<f64> {
         self.series(name).iter().find(|series| series.label(label) == value).map(|series| series.value)
     }
 
-    /// Returns the histogram with this name, summed over the chosen series. It is empty if there is none.
+    /// Returns the histogram with this name, summed over the series for which `chosen` returns true. The histogram is
+    /// empty if there are none.
     pub(crate) fn histogram(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Histogram {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for series in self.series(&format!("{name}_bucket")).iter().filter(|series| chosen(series)) {
@@ -79,14 +81,14 @@ impl Metrics {
 /// A histogram with cumulative counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Histogram {
-    /// Inclusive upper bound of each bucket, and the number of values up to it.
+    /// Buckets of the histogram: the inclusive upper bound of each, and the number of values up to this bound.
     buckets: Vec<(f64, f64)>,
     sum: f64,
 }
 
 impl Histogram {
-    /// Returns the values that were added after `earlier`. If the counts have fallen, the server was restarted, and all
-    /// of them are new.
+    /// Returns the histogram of the values that were added after `earlier`. If the counts have fallen, the server was
+    /// restarted, so all values are new.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         if self.count() < earlier.count() {
             return self.clone();
@@ -107,8 +109,8 @@ impl Histogram {
         (self.count() > 0.0).then(|| self.sum / self.count())
     }
 
-    /// Returns an upper bound of this part of the values, such as 0.99; `None` if there are no values. For a value
-    /// beyond all finite bounds, returns the largest finite bound.
+    /// Returns an upper bound of the given part of the values, such as 0.99 of them; `None` if there are no values. If
+    /// the bound lies beyond all finite buckets, returns the largest finite bound.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         if self.count() <= 0.0 {
             return None;
@@ -132,7 +134,7 @@ fn parse_line(line: &str) -> Option<(&str, Series)> {
     (!name.is_empty()).then_some((name, Series { labels, value }))
 }
 
-/// Parses labels up to the closing brace, and returns the text after it.
+/// Parses labels up to the closing brace. Returns the labels and the text after the brace.
 fn parse_labels(mut text: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     loop {
@@ -146,7 +148,7 @@ fn parse_labels(mut text: &str) -> Option<(Vec<(String, String)>, &str)> {
     }
 }
 
-/// Parses the value of a label up to its closing quote. Quotes, backslashes and line feeds in it are escaped.
+/// Parses the value of a label up to its closing quote. In the value, quotes, backslashes and line feeds are escaped.
 fn parse_value(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -225,7 +227,7 @@ thalweg_d_seconds_bucket{le=\"+Inf\",k=\"a\"} 4
             let parsed = Metrics::parse(odd);
             assert!(parsed.0.len() <= 1, "{odd}");
         }
-        // Every cut of a valid text is accepted.
+        // The parser accepts every prefix of a valid text without a failure.
         for end in (0..TEXT.len()).filter(|end| TEXT.is_char_boundary(*end)) {
             Metrics::parse(&TEXT[..end]);
         }

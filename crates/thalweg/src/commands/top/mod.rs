@@ -1,9 +1,10 @@
-//! `top`: the figures of a running node, refreshed.
+//! `top`: shows the figures of a running node, and refreshes them.
 //!
-//! Owns: the arguments, the readings of a server, and the loops: one for a terminal, one for a pipe. Does not own: the
-//! computation ([`view`]), the lines ([`screen`]) and the terminal ([`terminal`]).
+//! Owns: the arguments, the readings of a server, and two loops: one for a terminal and one for a pipe. Does not own:
+//! the computation ([`view`]), the lines ([`screen`]) and the terminal ([`terminal`]).
 //!
-//! A thread of its own makes the readings, so that a server that does not answer does not hold up the keys.
+//! A separate thread reads the figures from the server. So a server that does not answer does not delay the handling of
+//! keys.
 
 mod metrics;
 mod screen;
@@ -45,7 +46,8 @@ Examples:
   thalweg top --once
   thalweg top --json --interval 10s >> figures.ndjson";
 
-/// Shortest interval. A scrape of a server with many groups takes milliseconds of its processor.
+/// Shortest permitted interval. A scrape of a server with many groups takes some milliseconds of the server's processor
+/// time.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the command checks keys, signals and the size of the terminal.
 const TICK: Duration = Duration::from_millis(50);
@@ -74,13 +76,14 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     }
     let interrupt = Interrupt::register()?;
     let mut readings = Readings::begin(&args.place)?;
-    // The first reading shows that the address is right, while failures can still be printed.
+    // The first reading is made before the screen is set up. If the address is wrong, the failure can still be printed
+    // normally.
     let first = readings.wait(&interrupt)?;
     let terminal = Terminal::take()?;
     watch(args, &terminal, &interrupt, &mut readings, first)
 }
 
-/// Prints the figures after each interval, until a signal or the end of the reader.
+/// Prints the figures after each interval, until a signal arrives or the reader of the output closes it.
 fn print(args: &Top) -> Result<(), Failure> {
     let session = Session::of_server(&args.place)?;
     let mut before = read(&session)?;
@@ -103,7 +106,7 @@ fn print(args: &Top) -> Result<(), Failure> {
     }
 }
 
-/// Shows the figures on a terminal until a key or a signal.
+/// Shows the figures on a terminal until the user presses a key to quit, or a signal arrives.
 fn watch(
     args: &Top,
     terminal: &Terminal,
@@ -116,7 +119,7 @@ fn watch(
     let (mut last, mut shown_size) = (first, None);
     loop {
         let size = terminal.size();
-        // Drawn only after a change: of the figures, which resets the size, or of the terminal.
+        // Draws only after a change of the figures (which resets `shown_size`) or of the terminal's size.
         if shown_size != Some(size) {
             terminal.show(&lines, size)?;
             shown_size = Some(size);
@@ -138,7 +141,7 @@ fn watch(
                 lines = screen::lines(&View::of(Some(&last), &now));
                 last = now;
             }
-            // The former figures stay below the failure.
+            // The figures of the last successful reading stay on the screen, below the failure.
             Some(Err(failure)) => {
                 let is_repeated = lines.first().is_some_and(|line| line.text.starts_with(FAILURE));
                 let text = format!("{FAILURE}{}", render::one_line(failure.message.as_bytes()));
@@ -168,7 +171,7 @@ fn read(session: &Session) -> Result<Reading, Failure> {
     Ok(Reading { at: Instant::now(), metrics: Metrics::parse(&metrics), status, members })
 }
 
-/// Readings that a thread makes on request, one at a time.
+/// Readings of a server. A thread makes them on request, one at a time.
 struct Readings {
     requests: Sender<()>,
     results: Receiver<Result<Reading, Failure>>,
@@ -193,17 +196,17 @@ impl Readings {
         Ok(readings)
     }
 
-    /// Requests a reading, unless one is under way.
+    /// Requests a reading, unless one is in progress.
     fn request(&mut self) {
         if !self.is_requested {
-            // Without the thread, `poll` reports the failure.
+            // If the thread has ended, `poll` reports the failure, so an error is ignored here.
             let _ = self.requests.send(());
             self.is_requested = true;
         }
     }
 
-    /// Returns the result of the requested reading, if it is there. Fails if the thread has ended, which happens only
-    /// after a panic, whose message needed the terminal in its former mode.
+    /// Returns the result of the requested reading; `None` if it has not arrived. Fails if the thread has ended. This
+    /// happens only after a panic, for whose message the terminal was restored.
     fn poll(&mut self) -> Result<Option<Result<Reading, Failure>>, Failure> {
         match self.results.try_recv() {
             Ok(result) => {
@@ -215,7 +218,7 @@ impl Readings {
         }
     }
 
-    /// Waits for the requested reading, or for a signal.
+    /// Waits for the requested reading. Fails if a signal arrives first.
     fn wait(&mut self, interrupt: &Interrupt) -> Result<Reading, Failure> {
         loop {
             match self.results.recv_timeout(TICK) {

@@ -1,11 +1,11 @@
-//! The view as lines of text: tables under headings, for a terminal of any size and for a pipe.
+//! The view as lines of text: tables under headings, for a terminal of any size or for a pipe.
 //!
 //! Owns: the layout, and the cutting of lines to the width of a terminal. Does not own: the figures (`view`), or the
 //! terminal (`terminal`).
 //!
-//! Invariant: no line contains characters that control a terminal. Names come from clients and other servers; each name
-//! is escaped when it is put into a line. Every line for a terminal also passes [`fitted`], which replaces remaining
-//! control characters.
+//! Invariant: no line contains characters that control a terminal. Names come from clients and other servers, so each
+//! name is escaped when it is put into a line. Every line for a terminal also passes [`fitted`], which replaces any
+//! remaining control characters.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ pub(super) fn fitted(text: &str, width: usize) -> String {
 }
 
 fn number(value: f64) -> String {
-    // `as` saturates, and maps what is no number to 0.
+    // The conversion with `as` saturates, and converts NaN to 0.
     let rounded = value.round() as i64;
     let sign = if rounded < 0 { "-" } else { "" };
     format!("{sign}{}", render::count(rounded.unsigned_abs()))
@@ -69,7 +69,7 @@ fn amount(value: f64, unit: &str) -> String {
 
 fn per_second(value: Option<f64>, unit: &str) -> String {
     or_dash(value, |value| {
-        // A rate below 10 in whole numbers would hide that something happens at all.
+        // Rates below 10 are shown with decimals. In whole numbers, a small rate would look like 0.
         let is_small = unit.is_empty() && value > 0.0 && value < 10.0;
         if is_small { format!("{value:.1}/s") } else { format!("{}/s", amount(value, unit)) }
     })
@@ -225,7 +225,7 @@ fn caches(view: &View) -> String {
     }
     let rows = view.caches.iter().map(|cache| {
         vec![
-            // The server has escaped the name already.
+            // The server has already escaped the name.
             cache.cache.clone(),
             amount(cache.bytes, "bytes"),
             amount(cache.max_bytes, "bytes"),

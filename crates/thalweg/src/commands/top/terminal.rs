@@ -1,11 +1,11 @@
-//! The terminal while `top` owns it: its alternate screen, its mode, its size, its keys.
+//! The terminal while `top` uses it: alternate screen, mode, size, and keys.
 //!
-//! Owns: entering and leaving that mode, drawing, and reading keys. Does not own: the lines (`screen`), or the signals
-//! (`interrupt`).
+//! Owns: entering and leaving the mode that `top` needs, drawing, and reading keys. Does not own: the lines (`screen`),
+//! or the signals (`interrupt`).
 //!
-//! Invariant: however the command ends, the terminal gets its old state back: when the guard is dropped, or before a
-//! panic prints its message. A signal ends the command through the guard too, because the command watches for signals
-//! ([`Interrupt`](crate::commands::interrupt)).
+//! Invariant: the terminal gets its former state back, however the command ends. This happens when the guard is
+//! dropped, or before a panic prints its message. After a signal the guard is dropped too, because the command watches
+//! for signals ([`Interrupt`](crate::commands::interrupt)).
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -22,33 +22,33 @@ use super::screen::{Line, fitted};
 
 /// Escape sequences that switch to the alternate screen, hide the cursor, and turn off the wrapping of long lines.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
-/// Escape sequences that undo [`ENTER`], in the opposite order.
+/// Escape sequences that undo [`ENTER`], in the reverse order.
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 /// Assumed size of a terminal that does not report its size.
 const USUAL_SIZE: (usize, usize) = (80, 24);
 
-/// State to which the terminal returns. `None` if `top` does not own it.
+/// State that the terminal gets back at the end; `None` while `top` does not use the terminal.
 static RESTORE: Mutex<Option<Restore>> = Mutex::new(None);
 
-/// Mode of the terminal before; `None` if the input is no terminal.
+/// Former mode of the terminal; `None` if stdin is not a terminal.
 struct Restore(Option<Termios>);
 
-/// The terminal in the mode that `top` needs. Dropping it restores the former mode.
+/// The terminal, in the mode that `top` needs. Dropping this value restores the former mode.
 #[derive(Debug)]
 pub(super) struct Terminal {
     reads_keys: bool,
 }
 
-/// Key that means something.
+/// Keys to which `top` reacts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     Quit,
-    /// Read the figures at once.
+    /// Read the figures immediately.
     Refresh,
 }
 
 impl Terminal {
-    /// Takes the terminal: stdout, and stdin for keys if that is a terminal too.
+    /// Takes over the terminal: stdout for the screen, and stdin for keys if stdin is a terminal too.
     pub(super) fn take() -> io::Result<Self> {
         let input = io::stdin();
         let former = if input.is_terminal() { Some(tcgetattr(&input)?) } else { None };
@@ -56,7 +56,7 @@ impl Terminal {
         restore_before_panic_messages();
         let terminal = Self { reads_keys: former.is_some() };
         if let Some(mut mode) = former {
-            // Keys arrive one by one and are not shown; Ctrl-C arrives as a key.
+            // In this mode keys arrive one by one, are not shown, and Ctrl-C arrives as a key.
             mode.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
             tcsetattr(&input, OptionalActions::Flush, &mode)?;
         }
@@ -64,7 +64,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Returns the width and the height in characters.
+    /// Returns the width and the height of the terminal in characters.
     pub(super) fn size(&self) -> (usize, usize) {
         match tcgetwinsize(io::stdout()) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
@@ -72,12 +72,12 @@ impl Terminal {
         }
     }
 
-    /// Shows the lines. Those that do not fit are counted in the last line.
+    /// Shows the lines. If some do not fit, the last line shows their number.
     pub(super) fn show(&self, lines: &[Line], (width, height): (usize, usize)) -> io::Result<()> {
         write(&frame(lines, width, height))
     }
 
-    /// Waits for a key, at most for `patience`.
+    /// Waits for a key for at most `patience`. Returns `None` if there was no key with a meaning.
     pub(super) fn key(&self, patience: Duration) -> io::Result<Option<Key>> {
         if !self.reads_keys {
             std::thread::sleep(patience);
@@ -92,7 +92,7 @@ impl Terminal {
         };
         let mut bytes = [0; 64];
         let count = rustix::io::read(&input, &mut bytes)?;
-        // A terminal that has gone away is always ready and has nothing to read.
+        // A read of 0 bytes means that the terminal has gone away. Such a terminal is always ready to read.
         Ok(if count == 0 { Some(Key::Quit) } else { meaning(&bytes[..count]) })
     }
 }
@@ -103,7 +103,8 @@ impl Drop for Terminal {
     }
 }
 
-/// Returns the meaning of typed bytes. A lone escape quits; with more bytes it is the code of a special key.
+/// Returns the key to which the typed bytes belong; `None` for other keys. A single escape byte quits. An escape
+/// followed by more bytes is the code of a special key.
 fn meaning(bytes: &[u8]) -> Option<Key> {
     match bytes {
         [b'\x1b'] => Some(Key::Quit),
@@ -114,9 +115,9 @@ fn meaning(bytes: &[u8]) -> Option<Key> {
     }
 }
 
-/// Returns the bytes that draw the lines over the present content of the screen. The screen is not cleared first, so it
-/// does not flicker. Each row is erased before its text and not after it: behind a text as wide as the terminal the
-/// cursor stays on the last character, which erasing would take away.
+/// Returns the bytes that draw the lines over the present contents of the screen. The screen is not cleared first, so
+/// it does not flicker. Each row is erased before its text is written, and not afterwards. After a text as wide as the
+/// terminal, the cursor stays on the last character, and erasing would remove this character.
 fn frame(lines: &[Line], width: usize, height: usize) -> String {
     let shown = if lines.len() > height { height.saturating_sub(1) } else { lines.len() };
     let mut rows: Vec<String> = lines[..shown]
@@ -142,10 +143,10 @@ fn write(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Restores the terminal. Does nothing if it is restored already.
+/// Restores the terminal, unless it was already restored.
 fn restore() {
     if let Some(Restore(former)) = RESTORE.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // A terminal that has gone away needs nothing.
+        // An error is ignored: a terminal that has gone away need not be restored.
         let _ = write(LEAVE);
         if let Some(mode) = former {
             let _ = tcsetattr(io::stdin(), OptionalActions::Flush, &mode);
@@ -188,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Runs in a process of its own, started by the test below.
+    /// The test below starts this test in a separate process.
     #[test]
     #[ignore = "run by a_panic_restores_the_terminal_before_its_message"]
     fn panics_on_a_terminal() {
@@ -206,7 +207,7 @@ mod tests {
             ptr::null_mut,
         };
         let (mut ours, mut theirs) = (-1, -1);
-        // SAFETY: both descriptors are written by the call, and the other pointers may be null.
+        // SAFETY: the call writes to both descriptors, and the other pointers may be null.
         let opened = unsafe { libc::openpty(&raw mut ours, &raw mut theirs, null_mut(), null_mut(), null_mut()) };
         assert_eq!(opened, 0, "a terminal");
         // SAFETY: the descriptors were just created and have no other owner.
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!((now.local_modes, now.output_modes), (former.local_modes, former.output_modes));
         drop(end);
         let mut shown = Vec::new();
-        // The read fails once no process has the other end open.
+        // The read ends with an error when no process has the other end open any more.
         let _ = terminal.read_to_end(&mut shown);
         let shown = String::from_utf8_lossy(&shown);
         let at = |text: &str| shown.find(text).unwrap_or_else(|| panic!("{text:?} is not in {shown:?}"));

@@ -1,7 +1,7 @@
-//! The view of a node between two readings: rates, latencies, queues, lags.
+//! The view of a node between two readings: rates, latencies, queues, and lags.
 //!
-//! Owns: the computation, and the JSON form. A figure that cannot be computed is `None`: a rate without an earlier
-//! reading or across a restart of the server, and a metric that the server does not have.
+//! Owns: the computation, and the JSON format of the view. A figure that cannot be computed is `None`. Examples are a
+//! rate without an earlier reading or across a restart of the server, and a metric that the server does not have.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub(super) struct Reading {
     pub metrics: Metrics,
     /// Reply of `/v1/status`.
     pub status: Value,
-    /// Members of the cluster; `None` for a node alone.
+    /// Members of the cluster; `None` if the node runs alone.
     pub members: Option<Vec<Value>>,
 }
 
@@ -25,7 +25,8 @@ pub(super) struct Reading {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct View {
     pub node: NodeFigures,
-    /// Seconds between the two readings; `None` for the first one, and for the first one after a restart of the server.
+    /// Seconds between the two readings; `None` for the first reading, and for the first one after a restart of the
+    /// server.
     pub interval_seconds: Option<f64>,
     pub rates: Vec<Rate>,
     pub latencies: Vec<Latency>,
@@ -51,23 +52,24 @@ pub(super) struct NodeFigures {
     pub resp_connections: Option<f64>,
 }
 
-/// Events per second.
+/// A rate: a number of events per second.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Rate {
     pub name: &'static str,
     pub per_second: Option<f64>,
-    /// Unit of the events: empty, or `bytes`.
+    /// Unit of the events: an empty string for plain events, or `bytes`.
     pub unit: &'static str,
 }
 
-/// Times of the requests of one protocol at one durability level, or of the log's fsyncs.
+/// Latencies of the requests of one protocol at one durability level, or of the log's fsyncs.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Latency {
     pub name: &'static str,
-    /// Level of the replies; empty for requests without one, such as reads.
+    /// Durability level of the replies; empty for requests without a level, such as reads.
     pub durability: String,
     pub per_second: Option<f64>,
-    /// Upper bounds of the quantiles: bounds of histogram buckets.
+    /// Upper bound of the median in seconds: a bound of a histogram bucket. The other quantiles are bounds too. `None`
+    /// if there were no values.
     pub p50_seconds: Option<f64>,
     pub p99_seconds: Option<f64>,
     pub p999_seconds: Option<f64>,
@@ -79,7 +81,7 @@ pub(super) struct Queue {
     pub name: String,
     pub used: f64,
     pub limit: Option<f64>,
-    /// Rejections per second at the bound.
+    /// Number of requests per second that were rejected because the queue had reached its bound.
     pub shed_per_second: Option<f64>,
     pub unit: &'static str,
 }
@@ -120,7 +122,7 @@ pub(super) struct Group {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Subscribers {
     pub subscriptions: Option<f64>,
-    /// Subscriptions that have missed messages since the start of the server.
+    /// Number of subscriptions that have missed messages since the start of the server.
     pub slow: Option<f64>,
     pub slow_per_second: Option<f64>,
     pub dropped_per_second: Option<f64>,
@@ -136,12 +138,12 @@ pub(super) struct Cache {
     pub cache: String,
     pub bytes: f64,
     pub max_bytes: f64,
-    /// Share of the reads in the interval that found an entry, from 0 to 1; `None` without reads.
+    /// Share of the reads in the interval that found an entry, from 0 to 1; `None` if there were no reads.
     pub hit_ratio: Option<f64>,
     pub evictions_per_second: Option<f64>,
 }
 
-/// The cluster as the node sees it.
+/// The cluster as this node sees it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Cluster {
     pub leads: bool,
@@ -166,7 +168,7 @@ pub(super) struct Member {
     pub behind_millis: Option<f64>,
 }
 
-/// Rates that are shown: name, metric, unit.
+/// Rates that `top` shows: for each its name, its metric, and its unit.
 const RATES: [(&str, &str, &str); 12] = [
     ("HTTP requests", "http_requests_total", ""),
     ("native requests", "native_requests_total", ""),
@@ -182,7 +184,7 @@ const RATES: [(&str, &str, &str); 12] = [
     ("native out", "native_sent_bytes_total", "bytes"),
 ];
 
-/// Two readings, of which the earlier one may be missing.
+/// Two readings. The earlier one may be missing.
 struct Pair<'r> {
     before: Option<&'r Reading>,
     now: &'r Reading,
@@ -194,10 +196,11 @@ impl Pair<'_> {
         self.now.metrics.sum(name)
     }
 
-    /// Returns the change of a counter per second, summed over the chosen series.
+    /// Returns the change of a counter per second, summed over the series for which `chosen` returns true.
     fn rate_where(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Option<f64> {
         let now = self.now.metrics.sum_where(name, &chosen)?;
-        // A metric that appears with its first event counts from zero.
+        // If a series was missing in the earlier reading, it appeared with its first event. So its counter was zero
+        // then.
         let then = self.before?.metrics.sum_where(name, &chosen).unwrap_or(0.0);
         (now >= then).then_some((now - then) / self.elapsed?)
     }
@@ -223,7 +226,7 @@ impl Pair<'_> {
 }
 
 impl View {
-    /// Computes the view from the newest reading and the one before it.
+    /// Computes the view from the newest reading and the reading before it.
     pub(super) fn of(before: Option<&Reading>, now: &Reading) -> Self {
         let before = before.filter(|before| is_same_process(before, now));
         let elapsed = before.map(|before| now.at.saturating_duration_since(before.at));
@@ -244,8 +247,8 @@ impl View {
     }
 }
 
-/// Returns true if both readings are of one process. The counters of a restarted server, or of another one behind the
-/// same address, begin at zero and may have passed their former values since.
+/// Returns true if both readings come from the same server process. The counters of a restarted server, or of another
+/// server at the same address, begin at zero. They may already have passed the former values.
 fn is_same_process(before: &Reading, now: &Reading) -> bool {
     let [was_up, is_up] = [before, now].map(|reading| reading.status["uptime_seconds"].as_u64());
     before.status["node"] == now.status["node"] && was_up.zip(is_up).is_none_or(|(was_up, is_up)| is_up >= was_up)
@@ -270,7 +273,7 @@ fn node(pair: &Pair<'_>) -> NodeFigures {
     }
 }
 
-/// Returns the levels for which a histogram has series, in the order in which the server lists them.
+/// Returns the durability levels for which a histogram has series, in the order in which the server lists them.
 fn levels(metrics: &Metrics, metric: &str) -> Vec<String> {
     let mut levels: Vec<String> = Vec::new();
     for series in metrics.series(&format!("{metric}_count")) {
