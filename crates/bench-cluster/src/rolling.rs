@@ -27,7 +27,7 @@ use crate::{
     server::NativePort,
 };
 
-/// Goal: longest pause in milliseconds.
+/// Goal: longest time in milliseconds that a client's request takes while a node restarts.
 const MAX_PAUSE_MS: f64 = 300.0;
 /// Number of requests that all clients together make before a node is stopped, and again after it is back.
 const REQUESTS_BETWEEN: u64 = 200;

@@ -11,9 +11,10 @@ use thalweg_types::{Index, NodeId, SpaceTime};
 
 use crate::about::AboutNode;
 
-/// Minimum time between two remembered ends of the leader's log, and their maximum number. With these, the time for
-/// which a node was behind is exact to a second, up to a minute.
+/// Minimum time after which the leader stores the end of its log again. It compares the stored ends with the progress
+/// of another node. So the time for which that node was behind is exact to a second.
 const AWAITED_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of stored ends of the log for each other node: about one minute.
 const MAX_AWAITED: usize = 64;
 
 /// Facts that this node knows about one other node.

@@ -128,7 +128,8 @@ impl Mesh {
         }))
     }
 
-    /// Starts a thread that exchanges the messages of a broker. Does nothing after the first call.
+    /// Starts a thread that exchanges the messages of this node's broker with the other nodes. Does nothing after the
+    /// first call.
     pub(crate) fn start(&self, broker: &Broker) -> io::Result<()> {
         let Some(parts) = locked(&self.0.parts).take() else { return Ok(()) };
         let (mesh, broker) = (self.clone(), broker.clone());

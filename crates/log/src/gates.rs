@@ -1,7 +1,7 @@
-//! The sync role, and the gates and wakers of the callers that wait for a sync.
+//! Waiting for a sync: one of the callers that wait has the sync role, which means that it runs fsync for all of them.
 //!
-//! Owns: the state of the role, the gates and the wakers. Does not own: the rules by which the role is handed over (see
-//! `commit`).
+//! Owns: the state of the role, the gates that block waiting threads, and the wakers of waiting tasks. Does not own:
+//! the rules by which one caller hands the role over to the next (see `commit`).
 
 use std::{
     collections::BTreeMap,

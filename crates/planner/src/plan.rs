@@ -60,7 +60,7 @@ pub enum PlanError {
     Replicas {
         /// Number of nodes of the profile.
         measured: u32,
-        /// Number of nodes of the request.
+        /// Number of nodes that the request to the planner asks for.
         wanted: u32,
     },
     /// The round trip between the nodes alone takes as long as the objective permits for a write.

@@ -44,7 +44,8 @@ pub(crate) struct TurnPause {
     multiple: u32,
     /// Value of `multiple` before the last turn.
     multiple_before: u32,
-    /// True if the last turn began before the address had rested for the length of its previous pause.
+    /// True if the last turn began soon after the pause before it: the time between that pause and the turn was shorter
+    /// than the pause.
     is_repeated: bool,
     /// Number of turns of the ready lane before the last turn of the address.
     pub(crate) ready_turns: u64,

@@ -179,7 +179,8 @@ pub(crate) const GROUP_BYTES: u64 =
     600 + 2 * MAX_NAME_BYTES as u64 + FREE_MEMBERS as u64 * MEMBER_BYTES + SHARE_BYTES + FETCHER_BYTES;
 /// Largest memory in bytes of a member of a consumer group, which stores the name twice.
 pub(crate) const MEMBER_BYTES: u64 = 100 + 2 * MAX_MEMBER_NAME_BYTES as u64;
-/// Largest memory in bytes of a record of a consumer group that waits for an ack, or of a dead letter.
+/// Maximum memory in bytes that a consumer group needs for each record that waits for an ack or for redelivery, and
+/// for each dead letter.
 pub(crate) const UNSETTLED_BYTES: u64 = 100;
 /// Largest memory in bytes of a lease, with the share of its creator.
 pub(crate) const LEASE_BYTES: u64 = 120 + SHARE_BYTES;

@@ -111,14 +111,14 @@ pub enum Action {
     },
     /// Acks records of an attempt.
     Ack {
-        /// Number of the attempt.
+        /// Number of the delivery attempt: the fetch that delivered the records returned it.
         attempt: u64,
         /// Offsets of the records, ascending.
         offsets: Vec<u64>,
     },
     /// Returns records of an attempt to the group.
     Nack {
-        /// Number of the attempt.
+        /// Number of the delivery attempt: the fetch that delivered the records returned it.
         attempt: u64,
         /// Offsets of the records, ascending.
         offsets: Vec<u64>,

@@ -73,7 +73,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// All kinds of compression, from which a snapshot has one.
+    /// All kinds of compression. A snapshot uses one of them.
     pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
 
     /// Returns the name of the compression that requests and the command line use.

@@ -116,8 +116,8 @@ impl Window {
         self.first_time <= time && time <= self.last_time
     }
 
-    /// Returns the number of lookups in the state by which the batches of this window were found, and sets the number
-    /// to 0.
+    /// Returns the cost of building this window, as a number of lookups in the state. Sets the cost to 0, so that the
+    /// caller counts it once.
     pub(super) fn take_lookups(&mut self) -> u64 {
         std::mem::take(&mut self.lookups)
     }

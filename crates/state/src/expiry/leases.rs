@@ -69,7 +69,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Removes a lease without attached keys.
+    /// Removes a lease. The caller has already removed or detached all keys of the lease.
     pub(crate) fn remove_lease(&mut self, id: LeaseId, lease: &Lease) {
         self.set_lease(id, Some(lease), None);
         self.applier.lease_count -= 1;

@@ -307,7 +307,7 @@ impl Applying<'_> {
 /// Key of a row in the map, and the row's content.
 pub(crate) type FullRow = (Vec<u8>, Vec<u8>);
 
-/// Returns the row of that version of a key whose value `blob` points to; `None` if no version points there.
+/// Returns the row of the version of a key that has `blob` as the pointer to its value; `None` if no version has it.
 pub(crate) fn version_at(
     view: &dyn View,
     keyspace: KeyspaceId,
