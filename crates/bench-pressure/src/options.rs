@@ -98,10 +98,10 @@ pub struct PressureOptions {
     /// Length of one of these values in bytes.
     #[arg(long, default_value_t = 1200)]
     pub value_size: usize,
-    /// Number of keys of the part keys.
+    /// Number of keys in the part `keys`.
     #[arg(long, default_value_t = 100_000_000)]
     pub keys: u64,
-    /// Length of a value of the part keys in bytes.
+    /// Length in bytes of each value in the part `keys`.
     #[arg(long, default_value_t = 100)]
     pub key_value_size: usize,
     /// Order in which keys are loaded.

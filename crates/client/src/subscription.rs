@@ -123,15 +123,15 @@ pub(crate) struct Feed<S> {
     backoff: Backoff,
     interrupted: bool,
     over: bool,
-    /// Client's number for the data to which the id in the request belongs (`Directory::data`); `None` if the request
-    /// has no id.
+    /// The client numbers the data sets of the servers that it connects to (`Directory::data`). This is the number of
+    /// the data set in which the id in the request is valid; `None` if the request has no id.
     data: Option<u32>,
     pub source: S,
 }
 
 impl<S: Source> Feed<S> {
-    /// Begins the subscription. Returns an error if the first attempt fails. `data` is the client's number for the data
-    /// to which the id in the request belongs (`Directory::data`); `None` if the request has no id.
+    /// Begins the subscription. Returns an error if the first attempt fails. `data` is the number of the data set in
+    /// which the id in the request is valid (`Directory::data`); `None` if the request has no id.
     pub(crate) async fn begin(client: &Client, window: Window, data: Option<u32>, source: S) -> Result<Self, Error> {
         let (client, backoff) = (client.clone(), Backoff::new(client.options().retries));
         let mut feed = Self { client, window, active: None, backoff, interrupted: false, over: false, data, source };

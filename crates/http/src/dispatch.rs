@@ -3,9 +3,9 @@
 //! Each row names an operation, its label in metrics, its method and paths, and its handler. The selection of an
 //! operation, the dispatch of requests, the metrics and the test of the OpenAPI document all use this table.
 //!
-//! Owns: the table, and the properties of each operation: the required state of a member ([`Consistency`]), the need
-//! for an admin token, admission, and the counting of its reply. Does not own: the search for the route of a path
-//! (`routes`), reading and checking requests (the handlers), or limits.
+//! Owns: the table, and for each operation: how recent the state of a cluster member must be ([`Consistency`]), if it
+//! needs the administrators' token, if a full server accepts it, and how its reply counts in the limit on reply bytes.
+//! Does not own: the search for a path's route (`routes`), reading and checking requests (the handlers), or limits.
 //!
 //! Invariants: each operation has one handler, one name in the metrics, and an entry in the OpenAPI document. An
 //! operation without a [`Consistency`] does not compile.

@@ -126,8 +126,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Performs a round of heartbeats, which shows that a majority still follows this leader. Ends early if this node
-    /// learns that another node leads, because a leader that stops may not answer any more.
+    /// Confirms by a round of heartbeats that a majority still follows the leader. A follower asks the leader to do
+    /// this. Ends early if this node learns that a new leader was elected, because the former leader may never answer.
     async fn round(&self) -> Result<Index, BarrierError> {
         let leadership = self.0.member.leadership();
         let leader = match &leadership {

@@ -32,8 +32,9 @@ use crate::{error::StoreError, types::Types};
 
 /// Maximum number of callbacks that wait for the next fsync.
 pub(crate) const MAX_PENDING: usize = 16 * 1024;
-/// Number of fsyncs with a pause after each, following an append that shows this node to be far behind. The number is
-/// bounded because a node that becomes the leader gets no further append that could end the pauses.
+/// Number of pauses that the driver makes, one after each fsync, once an append from the leader shows that this node is
+/// far behind. The number is limited because a node that becomes the leader gets no further append that could end the
+/// pauses.
 const RESTS: u32 = 16;
 
 /// Driver that calls [`SyncQueue::step`] soon after a notification: a thread in a server, the scheduler in a

@@ -50,8 +50,8 @@ struct Failures {
     last: Instant,
     /// End of the delay that the last failure caused.
     failed_until: Instant,
-    /// End of the delay that the check begun last would cause if it failed. Set back to the present when the check
-    /// succeeds.
+    /// End of the delay that the latest password check causes if it fails. A successful check sets it to the present,
+    /// so that the next check may begin immediately.
     checking_until: Instant,
 }
 

@@ -28,7 +28,7 @@ const RECORDED_EVERY: u64 = 1000;
 pub struct SoleClientMode {
     begun: Instant,
     last: AtomicU64,
-    /// Time since which no connection but the last active one has been active, in microseconds since `begun`.
+    /// Start of the period in which only the connection `last` has been active, in microseconds since `begun`.
     since: AtomicU64,
 }
 

@@ -52,8 +52,8 @@ struct Value {
 struct Group {
     /// First record that was never delivered.
     cursor: u64,
-    /// Records that were delivered and not acked. Each has the attempt that holds it (`None` if it was returned), and
-    /// the space time from which it may be delivered again.
+    /// Records that were delivered and not acked, by offset. Each has the number of its last delivery attempt (`None`
+    /// after a nack), and the time from which the group may deliver it again.
     pending: BTreeMap<u64, (Option<u64>, SpaceTime)>,
     last_attempt: u64,
 }

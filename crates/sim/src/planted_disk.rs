@@ -22,7 +22,8 @@ pub struct PlantedDisk {
 /// Bug in the fsyncs of a disk.
 #[derive(Clone, Debug)]
 enum SyncBug {
-    /// Fsyncs of an installed state return success without being performed, until the state is the current one.
+    /// The disk skips the fsyncs of a state that is being installed, and returns success for them. Once the state has
+    /// become the current one, the disk performs them again.
     UnsyncedInstalls {
         /// True from the creation of a state directory until it is the current one.
         is_installing: Arc<AtomicBool>,
@@ -59,8 +60,8 @@ impl SyncBug {
 }
 
 impl PlantedDisk {
-    /// Creates a disk whose fsyncs of an installed state return success without being performed, until the state is the
-    /// current one.
+    /// Creates a disk that skips the fsyncs of a state that is being installed, and returns success for them. Once the
+    /// state has become the current one, the disk performs them again.
     #[must_use]
     pub fn with_unsynced_installs(disk: SimDisk) -> Self {
         Self { disk, bug: SyncBug::UnsyncedInstalls { is_installing: Arc::default() } }

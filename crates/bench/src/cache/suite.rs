@@ -55,8 +55,8 @@ pub struct CacheOptions {
     load: LoadOptions,
 }
 
-/// One operation of row F, a published benchmark of another system. The rate is the published one in operations per
-/// second, over QUIC with 8 connections of 4 streams at concurrency 32.
+/// An operation of the suite, with the rate in operations per second that another system's authors have published. The
+/// project's documents call their benchmark row F. It used QUIC with 8 connections of 4 streams at concurrency 32.
 struct Row {
     name: &'static str,
     operation: Operation,

@@ -371,7 +371,7 @@ impl Hub {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the registry if no round is in progress, and no other thread joins or leaves.
+    /// Locks the registry without waiting. Returns `None` if another thread holds the lock, such as a dispatch round.
     fn free_registry(&self) -> Option<MutexGuard<'_, Registry>> {
         match self.registry.try_lock() {
             Ok(registry) => Some(registry),

@@ -114,7 +114,7 @@ struct OpenReader {
     /// Log entry in which the callback stopped the last read, and the state's row about this entry, if there is one.
     pending: Option<(LogRecord, Option<Bytes>)>,
     verdicts: VecDeque<(Index, Bytes)>,
-    /// Index of the last log entry whose row about it (the verdict) was fetched from the state.
+    /// Last log index that the fetched verdicts cover. A verdict is the state's row about a log entry.
     known: Option<Index>,
 }
 

@@ -19,8 +19,8 @@ pub struct LoadOptions {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
-    /// most 1,200. Without it, 250ms, or so much that a run has 120.
+    /// Length of the windows into which plots and the samples of a report divide each run: at least 10ms, and longer if
+    /// a run would have more than 1,200 windows. The default is 250ms, or longer if a run would have more than 120.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
     /// Time to wait for outstanding replies after the last request.

@@ -105,7 +105,7 @@ impl Ledger {
         self.stored.store(stored, Ordering::Release);
     }
 
-    /// Returns the number of keys that certainly have a value. These are all keys with a lower index.
+    /// Returns the lowest index of a key that may have no value yet. All keys below this index have a value.
     pub fn stored(&self) -> u64 {
         self.stored.load(Ordering::Acquire)
     }

@@ -36,7 +36,7 @@ struct Turns {
     turn_task: TurnTask,
 }
 
-/// State of the task of a thread that gives the waiting clients their turns.
+/// State of the task that gives the waiting clients their turns. Each thread has one such task.
 enum TurnTask {
     /// The task is not running.
     Missing,

@@ -14,7 +14,7 @@ use crate::{error::MachineError, keys};
 /// Upper bound of all counters of a group, so that adding to them never overflows.
 pub(crate) const MAX_COUNTER: u64 = 1 << 62;
 
-/// Stream in the head of a deleted group whose other rows are not all removed yet. No stream has this id.
+/// Stream id in the head row of a deleted group, until the group's other rows are removed. No stream has this id.
 pub(crate) const DELETED: StreamId = StreamId(0);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
