@@ -19,7 +19,7 @@ const MIN_MAPPING_BYTES: usize = 64 << 20;
 
 /// Permits huge pages for the first [`MAX_BYTES`] of the heap. Does nothing where the kernel has none, or where the
 /// allocator has reserved its memory in small mappings.
-pub fn permit_huge_pages() {
+pub(crate) fn permit_huge_pages() {
     let probe = Box::new(0_u8);
     let address = (&raw const *probe).addr();
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
