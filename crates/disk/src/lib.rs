@@ -138,7 +138,8 @@ pub trait File: Send + Sync + std::fmt::Debug {
     /// Truncates the file, or extends it with zeroes.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves disk space for the first `len` bytes without writing them, and extends the file if it is shorter. Bytes
-    /// that were never written read as zeroes. Returns false, without a change, where the system does not support it.
+    /// that were never written read as zeroes. Returns an error if the disk is full, and false if the system cannot
+    /// reserve space: the caller then writes zeroes.
     ///
     /// This takes a moment where writing zeroes takes as long as writing data. But the first write of each block then
     /// changes metadata, too, so a sync after it takes longer.

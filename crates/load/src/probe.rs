@@ -80,20 +80,17 @@ impl Probe {
     }
 
     /// Writes `data` with an `fdatasync` at `rate` writes per second until `is_over` returns true, at least once. Returns
-    /// the time that each write took. A write that had to wait for the one before it counts from the moment at which it
-    /// was due.
+    /// the time that each write took. A write that is late moves the later ones, so that a slow write counts once.
     pub fn run_paced(&mut self, data: &[u8], rate: f64, is_over: impl Fn() -> bool) -> Result<Latencies, BenchError> {
-        let (mut times, begun) = (Latencies::default(), Instant::now());
-        for number in 0_u32.. {
-            let due = begun + Duration::from_secs_f64(f64::from(number) / rate);
-            let early = due.saturating_duration_since(Instant::now());
-            std::thread::sleep(early);
-            let from = if early.is_zero() { due } else { Instant::now() };
+        let (mut times, pause) = (Latencies::default(), Duration::from_secs_f64(1.0 / rate));
+        loop {
+            let begun = Instant::now();
             self.write(data, Sync::Each).map_err(BenchError::files(&self.path))?;
-            times.record(from.elapsed());
+            times.record(begun.elapsed());
             if is_over() {
                 break;
             }
+            std::thread::sleep(pause.saturating_sub(begun.elapsed()));
         }
         Ok(times)
     }

@@ -102,10 +102,10 @@ impl State {
         self.waiting > 0 || !self.wakers.is_empty()
     }
 
-    /// True if a thread or a task waits for a segment that is not ready. A future that was dropped leaves its waker
-    /// behind, which awaits nothing once segments are ready.
+    /// True if a thread or a task waits for a segment, and too few are ready for it. A thread stays in the count of
+    /// waiting ones until it runs again, and a future that was dropped leaves its waker behind.
     fn must_hurry(&self) -> bool {
-        self.waiting > 0 || self.is_awaited() && self.ready.len() < SegmentPool::needed(Purpose::Data)
+        self.is_awaited() && self.ready.len() < SegmentPool::needed(Purpose::Data)
     }
 }
 
@@ -346,7 +346,7 @@ impl SegmentPool {
     /// taken.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.state();
-        if state.must_hurry() {
+        if state.waiting > 0 || state.must_hurry() {
             return false;
         }
         state.at_rest = true;

@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use super::{mapping::RealMapping, resident::read_resident, write_out::write_out};
-use crate::{File, Mapping};
+use crate::{File, Mapping, is_out_of_space};
 
 /// Maximum parts that the kernel accepts in one vectored write (`IOV_MAX`).
 const MAX_PARTS: usize = 1024;
@@ -100,8 +100,10 @@ impl File for RealFile {
             match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
                 Ok(()) => return Ok(true),
                 Err(Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(false),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let error = io::Error::from(error);
+                    return if is_out_of_space(error.kind()) { Err(error) } else { Ok(false) };
+                }
             }
         }
     }

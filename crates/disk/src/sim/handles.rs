@@ -70,6 +70,23 @@ impl File for SimFile {
         self.0.state.lock().set_len(self.0.inode, len)
     }
 
+    fn reserve(&self, len: u64) -> io::Result<bool> {
+        let mut state = self.0.state.lock();
+        state.check_power()?;
+        let content = &state.inode(self.0.inode)?.cached;
+        let holes: Vec<_> =
+            (0..len.div_ceil(BLOCK_BYTES as u64)).filter(|block| !content.is_allocated(*block)).collect();
+        for block in holes {
+            let at = block * BLOCK_BYTES as u64;
+            let zeroes = [0; BLOCK_BYTES];
+            state.write(self.0.inode, &zeroes[..(len - at).min(BLOCK_BYTES as u64) as usize], at)?;
+        }
+        if state.inode(self.0.inode)?.cached.len() < len {
+            state.set_len(self.0.inode, len)?;
+        }
+        Ok(true)
+    }
+
     fn map(&self, len: u64) -> io::Result<Box<dyn Mapping>> {
         {
             let mut state = self.0.state.lock();

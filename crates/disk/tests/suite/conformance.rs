@@ -269,6 +269,29 @@ fn mapped_writes_are_writes() {
 }
 
 #[test]
+fn reserved_bytes_are_zeroes_that_can_be_mapped() {
+    on_both(|disk| {
+        let file = file_with(disk, "a", b"0123456789");
+        if !file.reserve(10_000).unwrap() {
+            // Zeroes are what a caller writes where the file system cannot reserve space.
+            file.write_all_at(&[0; 9_990], 10).unwrap();
+        }
+        assert_eq!(file.len().unwrap(), 10_000);
+        assert!(file.allocated_bytes().unwrap() >= 10_000);
+        let mut expected = vec![0; 10_000];
+        expected[..10].copy_from_slice(b"0123456789");
+        assert_eq!(bytes(&file), expected);
+        file.map(10_000).unwrap().write(b"end", 9_997);
+        expected[9_997..].copy_from_slice(b"end");
+        file.sync_all().unwrap();
+        assert_eq!(bytes(&disk.open("a").unwrap()), expected);
+        // A file that is long enough already keeps its length and its bytes.
+        file.reserve(100).unwrap();
+        assert_eq!(bytes(&file), expected);
+    });
+}
+
+#[test]
 fn a_mapping_is_not_empty_and_lies_within_the_file() {
     on_both(|disk| {
         let file = file_with(disk, "a", &[0; 100]);

@@ -325,11 +325,7 @@ impl File for WatchedFile {
         self.file.set_len(len)
     }
     fn reserve(&self, len: u64) -> io::Result<bool> {
-        if self.can_reserve {
-            let zeroes = vec![0; (len - self.file.len()?) as usize];
-            self.file.write_all_at(&zeroes, self.file.len()?)?;
-        }
-        Ok(self.can_reserve)
+        Ok(self.can_reserve && self.file.reserve(len)?)
     }
     fn map(&self, len: u64) -> io::Result<Box<dyn Mapping>> {
         self.note_growth(len);
