@@ -180,7 +180,7 @@ pub struct LogStats {
     pub waiting_writers: u64,
     /// Bytes of zeroes written into new segments.
     pub zeroed_bytes: u64,
-    /// Bytes of new segments that were reserved and not written, for a writer that waited or wrote fast.
+    /// Bytes of new segments that were reserved and not written, because an append waited for the segment.
     pub reserved_bytes: u64,
     /// Number of times that an append waited for its next segment: none was prepared, or too many earlier segments were
     /// not synced yet.

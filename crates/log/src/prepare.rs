@@ -115,7 +115,7 @@ pub(crate) struct PrepareCounters {
     pub created: AtomicU64,
     pub recycled: AtomicU64,
     pub zeroed_bytes: AtomicU64,
-    /// Bytes of segments that were reserved without zeroes, for a writer that waited or wrote fast.
+    /// Bytes of segments that were reserved without zeroes, because a writer waited.
     pub reserved_bytes: AtomicU64,
     pub waits: AtomicU64,
     pub wait_micros: AtomicU64,
@@ -152,8 +152,6 @@ pub(crate) struct SegmentPool {
     low: AtomicBool,
     /// True while no segment is ready for data.
     is_short: AtomicBool,
-    /// True if the writer filled most of its last segment with system calls, and not through the mapping.
-    is_called: AtomicBool,
     pub counters: PrepareCounters,
     pub progress: AppendProgress,
     /// Scheduler of all background work on the disk.
@@ -209,7 +207,6 @@ impl SegmentPool {
             work: Condvar::new(),
             low: AtomicBool::new(false),
             is_short: AtomicBool::new(true),
-            is_called: AtomicBool::new(false),
             counters: PrepareCounters::default(),
             progress: AppendProgress::default(),
             pacer,
@@ -239,11 +236,6 @@ impl SegmentPool {
         let taken = state.ready.pop_front();
         self.note_ready(&state);
         taken
-    }
-
-    /// Records that the writer has filled a segment, and if most of its bytes were written with system calls.
-    pub(crate) fn note_write_path(&self, is_called: bool) {
-        self.is_called.store(is_called, Ordering::Relaxed);
     }
 
     /// Notes whether a segment is ready for data, after the ready segments have changed.

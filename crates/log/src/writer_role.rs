@@ -69,8 +69,6 @@ pub(crate) struct Core {
     pub active: Arc<Segment>,
     mapping: Box<dyn Mapping>,
     offset: u32,
-    /// Bytes of the active segment that were written with system calls since it was opened.
-    called_bytes: u32,
     pub next: Lsn,
     chain: u32,
     /// LSN below which all records are durable according to the last batch written.
@@ -101,7 +99,6 @@ impl Core {
             active,
             mapping,
             offset: extent.written,
-            called_bytes: 0,
             next: extent.next,
             chain,
             attested: Lsn::ZERO,
@@ -158,7 +155,6 @@ impl Core {
         };
         let header_bytes = header.encode(self.active.key.id, at);
         let file = &self.active.file;
-        let is_mapped = through == WritePath::Mapping && matches!(batch.body, Body::Flat(_));
         let written = match &mut batch.body {
             Body::Flat(bytes) => {
                 bytes[..BATCH_HEADER_BYTES].copy_from_slice(&header_bytes);
@@ -187,7 +183,6 @@ impl Core {
         self.next = header.next();
         self.chain = crc;
         self.attested = attested;
-        self.called_bytes += if is_mapped { 0 } else { total };
         self.counters.bytes += u64::from(total);
         self.active.publish(at, self.offset, first, self.next, batch.times);
         Ok((at, first))
@@ -254,7 +249,6 @@ impl Core {
             truncates: extent.truncates,
         };
         let limit = old.key.limit;
-        spares.note_write_path(std::mem::take(&mut self.called_bytes) > limit / 2);
         self.mapping.write(&footer.encode(old.key.id, limit), limit.into());
         let Prepared { slot, id, generation, mut mapping } = prepared;
         let header = SegmentHeader {

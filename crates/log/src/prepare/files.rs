@@ -28,11 +28,6 @@ const PACE_STEP: Duration = Duration::from_millis(4);
 /// to 64 MiB/s, so that only one in twenty syncs of the writer has to wait for a step.
 const EASY_PACE_STEP: Duration = Duration::from_millis(16);
 
-/// Write rate of the log, in bytes per second, from which zeroes cost more than they save if the batches are written with
-/// system calls. Such a writer syncs hundreds of kilobytes at a time, and zeroes would take as much of the disk as the
-/// data. Small batches are copied into the mapping, and a copy into reserved pages takes seven times as long.
-const FAST_BYTES_PER_SECOND: u64 = 128 << 20;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PrepareSpeed {
     /// Zeroes are written at the full speed of the disk.
@@ -144,15 +139,19 @@ impl SegmentPool {
 
     /// Writes zeroes into a segment file up to its size. Returns false if the thread must stop.
     ///
-    /// The rest of the file is reserved, and not written, while [`skips_zeroes`](Self::skips_zeroes) is true. Each sync of such a
-    /// segment takes longer, until the segment is recycled.
+    /// The rest of the file is reserved, and not written, once a writer waits for a segment. The writer then waits for
+    /// a few milliseconds, and not for the time of the zeroes: under sustained load on a slow disk that is a tenth of a
+    /// second and more. Each sync of such a segment takes longer, until the segment is recycled.
     fn zero_fill(&self, file: &dyn File, path: &str, pace: PrepareSpeed) -> Result<bool, DiskFault> {
         let zeroes = [0; ZERO_PIECE_BYTES];
         let total = u64::from(self.segment_bytes);
         let mut at = 0;
         let mut step_began = Instant::now();
         while at < total {
-            if pace == PrepareSpeed::Bounded && self.skips_zeroes() && file.reserve(total).explain("reserve", path)? {
+            if pace == PrepareSpeed::Bounded
+                && self.state().must_hurry()
+                && file.reserve(total).explain("reserve", path)?
+            {
                 self.counters.reserved_bytes.fetch_add(total - at, Ordering::Relaxed);
                 return Ok(true);
             }
@@ -171,16 +170,6 @@ impl SegmentPool {
             }
         }
         Ok(true)
-    }
-
-    /// Returns true if a new segment gets reserved space instead of zeroes: a writer waits for it, or the writer fills
-    /// segments with system calls at [`FAST_BYTES_PER_SECOND`] or more.
-    fn skips_zeroes(&self) -> bool {
-        let state = self.state();
-        let interval = state.take_times.last_interval();
-        let fast = Duration::from_micros(u64::from(self.segment_bytes) * 1_000_000 / FAST_BYTES_PER_SECOND);
-        let is_fast = !interval.is_zero() && interval < fast;
-        state.must_hurry() || is_fast && self.is_called.load(Ordering::Relaxed)
     }
 
     /// Describes the zero-filling of a segment with `left_bytes` bytes to write. It is due when the writer has filled

@@ -451,27 +451,6 @@ fn a_segment_that_an_append_waits_for_is_not_given_back() {
     }
 }
 
-/// A quarter of a megabyte within 2 ms is fast. Each append finds prepared segments, so none waits.
-#[test]
-fn a_fast_writer_of_large_batches_gets_segments_without_zeroes() {
-    let options = LogOptions { segment_bytes: 256 * 1024, ..options() };
-    for (len, micros, is_reserved) in [(40_000, 100, true), (40_000, 1000, false), (3000, 10, false)] {
-        let (disk, clock): (Arc<dyn Disk>, _) = (Arc::new(SimDisk::new(13)), Arc::new(ManualClock::default()));
-        let (log, _) = Log::open(disk, "log", options.clone(), clock.clone(), 7).unwrap();
-        let mut payloads = Vec::new();
-        while log.stats().segments < 9 {
-            while log.stats().spare_segments < options.spare_segments.into() {
-                pause();
-            }
-            clock.advance(Duration::from_micros(micros));
-            payloads.push(payload(payloads.len() as u64, len));
-            append(&log, &payloads[payloads.len() - 1..], Durability::Os).unwrap();
-        }
-        assert_eq!(log.stats().reserved_bytes > 0, is_reserved, "{len} bytes in {micros} µs: {:?}", log.stats());
-        assert_records(&read_all(&log), 0, &payloads);
-    }
-}
-
 /// Zeroes for a segment take 400 ms on this disk, so appends come to wait. The preparer then reserves space.
 #[test]
 fn a_writer_that_waits_gets_a_segment_without_zeroes() {

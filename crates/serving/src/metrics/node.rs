@@ -82,7 +82,7 @@ fn encode_log(encoder: &mut DescriptorEncoder<'_>, stats: &Stats) -> fmt::Result
     counter(
         encoder,
         "log_reserved_bytes",
-        "Bytes of new segments that were reserved and not zeroed, for a writer that waited or wrote fast",
+        "Bytes of segments that were reserved and not zeroed, because an append waited",
         log.reserved_bytes,
     )?;
     counter(encoder, "log_segment_waits", "Appends that had to wait for their next segment", log.segment_waits)?;
