@@ -80,6 +80,7 @@ struct Inner {
     history: History,
     /// Counter of unique numbers that all clients share.
     numbers: Rc<Cell<u64>>,
+    /// True once the clients must stop. Nodes that find damage are replaced afterwards too.
     is_stopping: Cell<bool>,
     /// True while the clients send no requests.
     is_quiet: Cell<bool>,
@@ -187,6 +188,11 @@ impl Cluster {
     /// Returns true if a node must be replaced, or is being replaced.
     pub(crate) fn has_broken(&self) -> bool {
         !self.0.broken.borrow().is_empty()
+    }
+
+    /// Returns true if a node must be replaced, or a new node is joining for another.
+    pub(crate) fn is_replacing(&self) -> bool {
+        self.has_broken() || self.0.is_replacing.get()
     }
 
     /// Records that a node cannot continue. This is a violation unless the node's files are damaged, its switch to the

@@ -44,7 +44,7 @@ impl Cluster {
                 cluster.0.broken.borrow_mut().remove(&old);
                 return cluster.restart(old).await;
             }
-            while cluster.ids().contains(&old) && !cluster.is_stopping() {
+            while cluster.ids().contains(&old) {
                 if !cluster.0.is_replacing.replace(true) {
                     cluster.replace_node(old).await;
                     cluster.0.is_replacing.set(false);
@@ -130,7 +130,7 @@ impl Cluster {
         F: Future<Output = Result<T, E>> + 'static,
     {
         let end = now() + PATIENCE;
-        while now() < end && !self.is_stopping() {
+        while now() < end {
             if let Some((leader, consensus)) = self.leader().and_then(|id| Some((id, self.0.network.node(id)?))) {
                 let attempt = change(consensus);
                 let (sender, receiver) = tokio::sync::oneshot::channel();
