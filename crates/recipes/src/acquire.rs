@@ -5,14 +5,15 @@ use std::time::Duration;
 /// Options of acquiring a lock, a slot or the leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquire<'a> {
-    /// Time for which a hold lasts without a keepalive. If a holder dies, other contenders have to wait this
-    /// long.
+    /// TTL of the lease behind the lock, slot or leadership. The holder loses it after this time unless it sends
+    /// keepalives. If a holder dies, other contenders have to wait this long.
     pub ttl: Duration,
     /// Maximum time to wait for the lock, slot or leadership. Zero means not to wait, `None` means to wait without
     /// limit. With a limit, a contender retries after every transient error of the database until the time has passed.
-    /// Without a limit, it does so only once it has entered the queue: an earlier error is returned immediately.
+    /// Without a limit, a contender that has not entered the queue yet returns such an error immediately; one that has
+    /// entered retries.
     pub wait: Option<Duration>,
-    /// Value of the contender's key, which identifies the contender to observers.
+    /// Value that the contender stores under its key. Observers read it to learn which client holds the lock or leads.
     pub value: &'a [u8],
 }
 

@@ -57,13 +57,14 @@ pub trait KeyWatch {
 /// Every read must return the current state, never an older one, because contenders decide by the returned
 /// keys which of them holds the lock.
 pub trait Coordinator: Clone {
-    /// Error of a failed operation.
+    /// Error type of this database's operations.
     type Error: std::error::Error;
     /// Type of the watches that this database creates.
     type Watch: KeyWatch;
 
-    /// Maximum time between two reads of the key for whose removal a contender waits. The end of a lease hides its keys
-    /// before the database removes them, and watches report only the removal. Each read costs one [`get`](Self::get).
+    /// Maximum time between two looks at the key of the previous contender, whose removal a waiting contender needs.
+    /// When a lease ends, its keys disappear from reads at once, but watches report them only when the database removes
+    /// them later. Each look costs one [`get`](Self::get).
     const LOOK_EVERY: Duration = Duration::from_secs(1);
 
     /// Returns true if the operation that failed with this error may succeed when it is repeated a moment

@@ -28,13 +28,14 @@ pub enum RecipeError<E: Error> {
         /// position.
         ahead: usize,
     },
-    /// The lease of a hold has ended. The hold is lost, and another contender may have acquired it by now.
+    /// The caller's lock, slot or leadership is lost because its lease has ended. Another contender may have acquired
+    /// it by now.
     #[error("lease {lease} has ended and the hold is lost: stop the work, then acquire again")]
     Lost {
-        /// The lease that ended.
+        /// Id of the lease that ended.
         lease: LeaseId,
     },
-    /// The queue has too many contenders. This contender has left the queue.
+    /// More contenders are in the queue than this crate permits. This contender has left the queue.
     #[error("more than {MAX_CONTENDERS} clients are waiting already: retry later")]
     TooMany,
     /// The database returned an error.
@@ -42,7 +43,7 @@ pub enum RecipeError<E: Error> {
     Store(E),
 }
 
-/// Formats the number of contenders before this one.
+/// Number of contenders before this one, formatted for an error message.
 struct ContendersAhead(usize);
 
 impl fmt::Display for ContendersAhead {
@@ -55,7 +56,7 @@ impl fmt::Display for ContendersAhead {
     }
 }
 
-/// Formats a duration in milliseconds below 10 s, and in seconds from 10 s on.
+/// Waited time, formatted for an error message: in milliseconds below 10 s, and in seconds from 10 s on.
 struct Waited(Duration);
 
 impl fmt::Display for Waited {

@@ -52,20 +52,20 @@ impl<C: Coordinator> Hold<C> {
         FencingToken(self.entry.revision.0)
     }
 
-    /// Key of the holder in the keyspace, which exists while the lock, slot or leadership is held.
+    /// Key that the holder has written in the keyspace. It exists while the lock, slot or leadership is held.
     #[must_use]
     pub fn key(&self) -> &[u8] {
         &self.entry.key
     }
 
-    /// Condition that [`key`](Self::key) still exists with the revision of this hold. A commit with this condition in
-    /// the same space fails if the hold is lost.
+    /// Condition for a commit: the holder's [`key`](Self::key) still exists and was not written again. A commit with
+    /// this condition to the same database fails if the lock, slot or leadership is lost.
     #[must_use]
     pub fn expect(&self) -> Expect<'static> {
         Expect::Revision(Revision(self.entry.revision.0))
     }
 
-    /// Lease to which the hold's key is attached.
+    /// Id of the lease to which the holder's key is attached.
     #[must_use]
     pub fn lease(&self) -> LeaseId {
         self.entry.lease
@@ -77,13 +77,14 @@ impl<C: Coordinator> Hold<C> {
         &self.entry.coordinator
     }
 
-    /// Time for which the hold certainly still lasts, by the local clock; zero when this time is over.
+    /// Time for which the caller certainly still holds the lock, slot or leadership, by the local clock; zero once this
+    /// is no longer certain.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.entry.keeping.remaining(self.entry.coordinator.now())
     }
 
-    /// Time until the next keepalive of the hold is due.
+    /// Time until the holder should send its next keepalive.
     #[must_use]
     pub fn keep_alive_in(&self) -> Duration {
         self.entry.keeping.due_in(self.entry.coordinator.now())
@@ -93,8 +94,8 @@ impl<C: Coordinator> Hold<C> {
         self.entry.keeping.until()
     }
 
-    /// Returns an error if the hold may have ended by the local clock. Sends no request to the database; see
-    /// [`remaining`](Self::remaining).
+    /// Returns an error if, by the local clock, the lock, slot or leadership may already be lost. Sends no request to
+    /// the database; see [`remaining`](Self::remaining).
     pub fn check(&self) -> Result<(), RecipeError<C::Error>> {
         if self.entry.keeping.is_live(self.entry.coordinator.now()) {
             Ok(())
@@ -103,12 +104,11 @@ impl<C: Coordinator> Hold<C> {
         }
     }
 
-    /// Extends the hold's lease by another TTL (time to live). Returns the time for which the hold certainly
-    /// lasts.
+    /// Extends the lease of the lock, slot or leadership by another TTL (time to live). Returns the time for which the
+    /// caller now certainly holds it.
     ///
-    /// # Errors
-    /// [`RecipeError::Lost`] if the hold is lost, or if its state could not be determined in time. After any
-    /// other error, the caller should retry while time [remains](Self::remaining).
+    /// # Errors [`RecipeError::Lost`] if the lock, slot or leadership is lost, or if the database did not answer in
+    /// time. After any other error, the caller should retry while time [remains](Self::remaining).
     pub fn keep_alive(&mut self) -> Result<Duration, RecipeError<C::Error>> {
         self.entry.keep_alive()?;
         Ok(self.remaining())

@@ -56,7 +56,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     stop: bool,
-    /// Time until which the hold certainly lasts, by the coordinator's clock.
+    /// Time, by the coordinator's clock, until which the lock, slot or leadership is certainly held.
     until: Duration,
     lost: bool,
 }
@@ -98,8 +98,8 @@ where
         &self.key
     }
 
-    /// Returns true if the hold may be lost, because the time for which it certainly lasts is over. Once true, the
-    /// result stays true.
+    /// Returns true if the lock, slot or leadership may be lost, because the time for which it was certainly held is
+    /// over. Once true, the result stays true.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let mut state = self.shared.lock();

@@ -46,7 +46,7 @@ pub(crate) struct QueueEntry<C: Coordinator> {
     pub(crate) revision: Revision,
     pub(crate) lease: LeaseId,
     pub(crate) keeping: LeaseSchedule,
-    /// True while the database may have a key of this contender, which must then be removed.
+    /// True while the database may contain this contender's key. The key must be removed when the contender leaves.
     entered: bool,
 }
 
