@@ -1,5 +1,6 @@
-//! CPU cost of a cache's commands in a Redis session, without sockets: taking requests from the received bytes, finding
-//! the command, executing it, writing the reply. Measures the CPU time of one thread, for bursts of 16 commands.
+//! Measures the CPU time that Redis commands on a cache cost one server thread, without sockets. The work for a
+//! command: parsing the request from the received bytes, finding the command, executing it, and writing the reply. The
+//! commands arrive in bursts of 16.
 //!
 //! `cargo run --release -p thalweg-server --example resp_cost`
 //!
@@ -61,7 +62,7 @@ fn measure(
     println!("{what:<32} {:>6.0} ns a command", (cpu_nanos() - begin) as f64 / (bursts.len() * BURST) as f64);
 }
 
-/// Executes a command as a session does.
+/// Executes one command on the cache and appends its reply to `out`, as a Redis session of the server does.
 fn command(cached: &CacheDatabase, arguments: &[&[u8]], out: &mut Vec<u8>) {
     let command = admit(arguments).expect("a command");
     let reply = match command.run {

@@ -38,9 +38,9 @@ pub enum ServerError {
     /// The server could not bind its HTTP address.
     #[error("cannot listen on {http}: {error}")]
     Bind {
-        /// HTTP address of the configuration.
+        /// Configured HTTP address that could not be bound.
         http: SocketAddr,
-        /// Error of the operating system.
+        /// Error that the operating system returned.
         error: io::Error,
     },
     /// The server could not bind the address of the native protocol.
@@ -52,7 +52,8 @@ pub enum ServerError {
          the protocol with native = off."
     )]
     BindNext(ListenError),
-    /// The options of the native protocol's listener do not fit together.
+    /// The options of the native protocol's listener are invalid: the required certificate is missing, or too many
+    /// sockets are requested.
     #[error("{0}. `native_tls`, `native_quic_sockets`, `native_certificate` and `native_key` set them.")]
     NativeOptions(ListenError),
     /// The native protocol's certificate cannot be used.
@@ -64,9 +65,9 @@ pub enum ServerError {
          protocol with resp = off."
     )]
     BindResp {
-        /// Address for Redis clients.
+        /// Configured address for Redis clients.
         resp: SocketAddr,
-        /// Error of the operating system.
+        /// Error that the operating system returned.
         error: io::Error,
     },
     /// A database that the configuration offers to Redis clients cannot be served.
@@ -75,7 +76,7 @@ pub enum ServerError {
     /// The server could not start the threads that serve connections.
     #[error("cannot start threads for connections: {0}. `native_threads` and `resp_threads` set their number.")]
     Threads(io::Error),
-    /// The values of the configuration do not fit together.
+    /// Two values of the configuration contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The database could not be closed cleanly. No acknowledged write is lost: the next open replays the log.
@@ -127,8 +128,8 @@ impl Classified for ServerError {
     }
 }
 
-/// Longest time for which a stopping leader waits until another node has taken over. A transfer takes one round trip if
-/// the other node has all entries.
+/// Longest time for which a stopping leader waits until another node has become the leader. If that node already has
+/// all log entries, the transfer of leadership takes one round trip.
 const HAND_OVER: Duration = Duration::from_secs(2);
 
 /// A server that is bound and not running yet.
@@ -142,7 +143,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
 }
 
-/// Listener, threads and state for native clients.
+/// Listener, threads and shared state that serve clients of the native protocol.
 #[derive(Debug)]
 struct Native {
     listener: Listener,
@@ -150,7 +151,7 @@ struct Native {
     native: Arc<native::Native>,
 }
 
-/// Listener, threads and state for Redis clients.
+/// Listener, threads and shared state that serve Redis clients.
 #[derive(Debug)]
 struct Redis {
     listener: TcpListener,
