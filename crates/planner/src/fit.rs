@@ -6,11 +6,11 @@ use serde::Serialize;
 /// deviations of the measurements from the line are normally distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// Estimate.
+    /// Estimated value, between the two bounds.
     pub value: f64,
-    /// Lower bound.
+    /// Lower bound of the estimated value.
     pub low: f64,
-    /// Upper bound. It is infinite, in JSON `null`, if the measurements do not bound the value.
+    /// Upper bound of the estimated value. It is infinite, in JSON `null`, if the measurements set no upper bound.
     pub high: f64,
 }
 
@@ -28,23 +28,24 @@ impl Interval {
     }
 }
 
-/// Quantiles (97.5 %) of Student's t distribution for 1 to 10 degrees of freedom. For 11 to 20 degrees the code uses
-/// 2.23, and for more it uses 2.09. Both are a little too large, so the bounds are a little too wide.
+/// Critical values for 95 % intervals: the 97.5 % quantiles of Student's t distribution for 1 to 10 degrees of freedom.
+/// For 11 to 20 degrees the code uses 2.23, and for more it uses 2.09. These two are a little too large, so the
+/// intervals are a little too wide.
 const STUDENT: [f64; 10] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
 
-/// A least-squares line through points.
+/// A straight line fitted through measured points `(x, y)` by least squares.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// Value at zero.
+    /// Value of y on the line at x = 0.
     pub at_zero: f64,
-    /// Change of the value for each unit.
+    /// Slope of the line: change of y when x grows by 1.
     pub slope: f64,
-    /// Number of points.
+    /// Number of points through which the line is fitted.
     pub points: usize,
-    /// Standard deviation of the points from the line.
+    /// Standard deviation of the points' y values from the line.
     pub deviation: f64,
     mean: f64,
-    /// Sum of the squared distances of the points' x values from their mean.
+    /// Sum of the squared differences between the points' x values and the mean of these values.
     spread: f64,
     /// Smallest and largest x value of the points.
     pub range: (f64, f64),
@@ -118,8 +119,8 @@ mod tests {
         assert_eq!(Line::through(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 3.0)]), None);
     }
 
-    /// Adds noise from a small generator with a fixed seed to known values. The interval must contain the next
-    /// measurement in about 95 of 100 cases.
+    /// Checks the 95 % interval of predictions: adds noise from a small generator with a fixed seed to known values.
+    /// The interval must contain the next measurement in about 95 of 100 cases.
     #[test]
     fn the_interval_holds_the_next_measurement_about_as_often_as_it_says() {
         let mut state = 7_u64;

@@ -1,15 +1,16 @@
-//! Computes a plan from a load and a profile: nodes, processors, memory, disk and network, each with its formula.
+//! Computes a capacity plan from a requested load and a profile (measured runs): nodes, processors, memory, disk and
+//! network, each with its formula.
 //!
 //! Owns: the formulas, the assumptions in words, and the reasons why there is no plan. Does not own: fitting a line
 //! (`fit`), the measured runs (`profile`), or the load and the settings (`request`).
 //!
 //! The chain of reasoning:
 //!
-//! 1. For each payload size, the plan takes the number of clients that reaches the highest rate and meets the objective
-//!    in every round, and uses its runs. This rate is the capacity of one cluster at this size. The profile must have
-//!    as many nodes as one cluster of the plan, because a write to three nodes costs more than a write to one. The
-//!    planned nodes have a network between them, and the measured ones shared a machine. So each write takes one round
-//!    trip longer than measured, and each client writes less often.
+//! 1. A profile has several runs for each payload size and number of clients. For each payload size, the plan takes the
+//! number of clients that reaches the highest rate and meets the objective in each of its runs. This rate is the
+//! capacity of one cluster at this size. The profile must have as many nodes as one cluster of the plan, because a
+//! write to three nodes costs more than a write to one. The planned nodes have a network between them, and the measured
+//! ones shared a machine. So each write takes one round trip longer than measured, and each client writes less often.
 //! 2. Lines through these runs give the time, the CPU time and the bytes of one write as `a + b × payload`.
 //! 3. One leader takes all writes of its cluster, so a load above the capacity needs more clusters.
 //! 4. All resources follow from the number of writes that one cluster takes.
@@ -18,47 +19,48 @@ use serde::Serialize;
 
 use crate::{Interval, Line, Profile, ProfileError, Quantile, Request, Run, Settings};
 
-/// One figure of a plan, with its formula.
+/// One computed number of a capacity plan, with its name, unit and formula.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// Stable name for programs.
+    /// Name of the number. Names stay the same across versions, so programs can rely on them.
     pub name: &'static str,
     /// Estimated value with its lower and upper bound.
     pub interval: Interval,
-    /// Unit: `writes/s`, `processors`, `bytes`, `bytes/s`, `fsyncs/s` or `seconds`.
+    /// Unit of the value: `writes/s`, `processors`, `bytes`, `bytes/s`, `fsyncs/s` or `seconds`.
     pub unit: &'static str,
-    /// Formula with the numbers that went into it.
+    /// Formula of the value as text, with the numbers that went into it.
     pub formula: String,
 }
 
-/// Number of clusters and nodes that a load needs, and the figures from which they follow.
+/// A capacity plan: the number of clusters and nodes that a load needs, and the computed numbers from which they
+/// follow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// Clusters, each with its own leader.
+    /// Number of clusters, each with its own leader.
     pub clusters: u64,
-    /// Nodes of all clusters.
+    /// Total number of nodes in all clusters.
     pub nodes: u64,
-    /// Figures of one cluster or of each of its nodes.
+    /// Computed numbers of the plan. Each describes one cluster, or one node of it.
     pub figures: Vec<Figure>,
-    /// Assumptions and limits of this plan.
+    /// Assumptions and limits of this plan, as sentences for the reader.
     pub notes: Vec<String>,
 }
 
-/// Reason why there is no plan.
+/// Error returned when no plan can be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// The profile cannot be used.
+    /// The profile (the file of measured runs) cannot be used.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A number of the request is out of its range.
+    /// A number in the request to the planner is outside its valid range.
     #[error("{0}")]
     Request(&'static str),
-    /// The profile was measured with another number of nodes.
+    /// The profile was measured on a cluster with another number of nodes than the plan's clusters are to have.
     #[error(
         "the profile is that of {measured} node(s) and says nothing about clusters of {wanted}, whose writes cost more"
     )]
     Replicas {
-        /// Number of nodes of the profile.
+        /// Number of nodes on which the profile was measured.
         measured: u32,
         /// Number of nodes that the request to the planner asks for.
         wanted: u32,
@@ -66,7 +68,7 @@ pub enum PlanError {
     /// The round trip between the nodes alone takes as long as the objective permits for a write.
     #[error("a round trip between the nodes takes as long as the objective permits")]
     RoundTrip,
-    /// No run meets the objective in every round.
+    /// For one payload size, no number of clients meets the latency objective in all of its measured runs.
     #[error(
         "no measured run with payloads of {payload_bytes} bytes meets the objective in every round: the best {quantile} is \
          {best_micros:.0} µs, with {writers} clients"
@@ -90,15 +92,15 @@ pub enum PlanError {
         /// Payload size of the request, in bytes.
         payload_bytes: u64,
     },
-    /// The chosen runs do not determine a line.
+    /// Too few of the measured runs meet the objective to fit a line through them.
     #[error("too few runs meet the objective to fit a line: measure a profile with more rounds")]
     TooFew,
 }
 
-/// Bytes of the header of a record in the log (docs/formats/log.md).
+/// Length in bytes of the header before each record in the log (see docs/formats/log.md).
 const RECORD_HEADER_BYTES: u64 = 40;
 
-/// Computes the plan of a load.
+/// Computes the capacity plan for a requested load from a profile of measured runs.
 ///
 /// # Errors
 ///
@@ -241,8 +243,8 @@ fn round_trip(request: &Request) -> std::time::Duration {
     if request.replicas > 1 { request.round_trip } else { std::time::Duration::ZERO }
 }
 
-/// Returns the runs that the plan uses. For each payload size they have the number of clients that meets the objective
-/// in every round and reaches the highest mean rate.
+/// Returns the runs from which the plan computes. For each payload size, these are the runs with one number of clients:
+/// the one that meets the objective in all of its runs and reaches the highest mean rate.
 fn chosen_runs<'p>(profile: &'p Profile, request: &Request) -> Result<Vec<&'p Run>, PlanError> {
     let budget = request.objective.below.checked_sub(round_trip(request)).filter(|left| !left.is_zero());
     let budget = budget.ok_or(PlanError::RoundTrip)?.as_secs_f64() * 1e6;
@@ -275,7 +277,7 @@ fn missed(runs: &[&Run], payload_bytes: u64, quantile: Quantile) -> PlanError {
     }
 }
 
-/// Formats a line as a formula. `scale` converts the line's values to `unit`.
+/// Formats a fitted line as a formula with numbers. `scale` converts the line's values to `unit`.
 fn line(line: &Line, scale: f64, unit: &str) -> String {
     let (at_zero, slope, deviation) = (line.at_zero * scale, line.slope * scale, line.deviation * scale);
     format!("{at_zero:.3} + {slope:.6} × bytes {unit}, ± {deviation:.3} over {} runs", line.points)
@@ -339,8 +341,8 @@ mod tests {
     use super::*;
     use crate::{Disk, FORMAT, Machine, Objective};
 
-    /// Returns the profile of a server with known times. With 64 clients, a write takes 20 µs + 10 ns a byte, at a p99
-    /// of 5 ms. With one client, it takes five times as long, at a p99 of 0.2 ms.
+    /// Returns a profile with known times for tests. With 64 clients, a write takes 20 µs + 10 ns a byte, at a p99 of 5
+    /// ms. With one client, it takes five times as long, at a p99 of 0.2 ms.
     fn profile() -> Profile {
         let run = |payload_bytes: u64, writers: u64| {
             let each = (20.0 + 0.01 * payload_bytes as f64) * if writers == 1 { 5.0 } else { 1.0 } / 1e6;

@@ -1,46 +1,47 @@
-//! A profile: runs of a server that were measured on one machine.
+//! A profile: the measured runs of a server on one machine, from which capacity plans are computed.
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the profile's JSON form.
+/// Version of the JSON format of profiles.
 pub const FORMAT: u32 = 1;
 
 /// Reason why a profile cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileError {
-    /// Another version of the program has written the profile.
+    /// The profile has a format version that this program does not read.
     #[error("the profile has format version {found}, and this program reads version {FORMAT}")]
     Format {
-        /// Version that the profile states.
+        /// Format version that the profile states.
         found: u32,
     },
-    /// The profile has fewer than three runs, or runs of only one payload size. A line needs three runs of two sizes.
+    /// The profile has fewer than three runs, or runs of only one payload size. Fitting a line needs three runs and two
+    /// payload sizes.
     #[error("the profile has too few runs: at least three, of two payload sizes")]
     TooFew,
-    /// A run has a figure that no measurement can have.
+    /// A run has a value that no measurement can produce, such as a duration of zero.
     #[error("run {run} of the profile has an impossible {figure}")]
     Impossible {
         /// Position of the run in the profile, from 0.
         run: usize,
-        /// Name of the figure.
+        /// Name of the impossible value, such as `duration`.
         figure: &'static str,
     },
 }
 
-/// Measured runs, with the machine on which they ran.
+/// A profile: measured runs, with a description of the machine on which they ran.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Version of the form, [`FORMAT`].
+    /// Version of the profile's JSON format; this program writes [`FORMAT`].
     pub format: u32,
-    /// Version of the server.
+    /// Version of the measured server.
     pub version: String,
-    /// Build profile of the server: `release` or `debug`.
+    /// Cargo build profile of the measured server: `release` or `debug`.
     pub build: String,
-    /// Machine, which also ran the clients.
+    /// Machine on which the server and its clients ran.
     pub machine: Machine,
-    /// Raw speed of the disk, measured beside the runs.
+    /// Raw speed of the disk, measured in addition to the runs.
     pub disk: Disk,
-    /// Description of the workload.
+    /// Description of the operations that the clients performed.
     pub workload: String,
     /// Durability that each write waited for.
     pub durability: String,
@@ -51,25 +52,25 @@ pub struct Profile {
     pub runs: Vec<Run>,
 }
 
-/// Default of `replicas`: profiles without this field were measured on one node.
+/// Default of the field `replicas`: 1, because profiles without this field were measured on one node.
 fn one() -> u32 {
     1
 }
 
-/// Description of a machine.
+/// Description of the machine on which a profile was measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// Number of processors, shared by the server and the clients.
     pub processors: u64,
-    /// Size of the memory; `None` if the system does not report it.
+    /// Size of the machine's memory in bytes; `None` if the system does not report it.
     pub memory_bytes: Option<u64>,
     /// File system and device of the server's data.
     pub storage: String,
-    /// Release of the kernel.
+    /// Release of the operating system's kernel; `None` if the system does not report it.
     pub kernel: Option<String>,
 }
 
-/// Raw speed of a disk.
+/// Raw speed of the disk of the measured machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Disk {
     /// Median time of an `fdatasync` after a write of 4 KiB, in microseconds.
@@ -86,17 +87,18 @@ pub struct Disk {
 pub struct Run {
     /// Size of each record's payload, in bytes.
     pub payload_bytes: u64,
-    /// Number of clients.
+    /// Number of clients that wrote concurrently.
     pub writers: u64,
     /// Duration of the run, in seconds.
     pub seconds: f64,
-    /// Acknowledged writes.
+    /// Number of acknowledged writes in the run.
     pub writes: u64,
-    /// CPU time of the server's process, in seconds. In a cluster, all figures of the server are those of the leader.
+    /// CPU time that the server's process used during the run, in seconds. In a cluster, all values measured at a
+    /// server are those of the leader.
     pub cpu_seconds: f64,
-    /// Bytes written to the log, including its headers.
+    /// Bytes that the server wrote to its log during the run, including headers.
     pub log_bytes: u64,
-    /// Number of fsyncs of the log.
+    /// Number of fsyncs of the server's log during the run.
     pub syncs: u64,
     /// Growth of the state (memtables and tables) during the run, in bytes.
     pub state_bytes: u64,
@@ -113,13 +115,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns the number of acknowledged writes per second.
+    /// Returns the number of acknowledged writes per second of the run.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.writes as f64 / self.seconds
     }
 
-    /// Divides a total of the run by its number of writes.
+    /// Returns `amount`, a total of the run, divided by the number of writes in the run.
     #[must_use]
     pub fn each(&self, amount: f64) -> f64 {
         amount / self.writes as f64
@@ -131,7 +133,7 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// Fails if the profile has another version of the form, too few runs, or an impossible figure.
+    /// Fails if the profile has another format version, too few runs, or a value that no measurement can produce.
     pub fn check(&self) -> Result<(), ProfileError> {
         if self.format != FORMAT {
             return Err(ProfileError::Format { found: self.format });

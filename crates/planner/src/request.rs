@@ -1,4 +1,5 @@
-//! The load and the objective that a plan is for, and the settings of the nodes.
+//! The input of a capacity plan besides the measurements: the load, the latency objective, and the settings of the
+//! nodes.
 
 use std::time::Duration;
 
@@ -6,17 +7,17 @@ use serde::Serialize;
 
 use crate::Run;
 
-/// Percentile of write times that an objective bounds.
+/// Percentile of the write latency for which an objective sets a maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantile {
-    /// Median.
+    /// Median of the write latency.
     P50,
-    /// 90th percentile.
+    /// 90th percentile of the write latency.
     P90,
-    /// 99th percentile.
+    /// 99th percentile of the write latency.
     P99,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the write latency.
     P999,
 }
 
@@ -44,40 +45,40 @@ impl Quantile {
     }
 }
 
-/// Objective for the time of a write.
+/// Objective for the write latency: one percentile must stay below a maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Objective {
-    /// Percentile that the objective bounds.
+    /// Percentile for which the objective sets a maximum.
     pub quantile: Quantile,
-    /// Time below which the percentile must stay.
+    /// Maximum, exclusive, of the percentile of the write latency.
     pub below: Duration,
 }
 
-/// Load that a plan is for, and the objective that it must meet.
+/// Load for which a capacity plan is requested, and the latency objective that the plan must meet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Request {
-    /// Writes per second.
+    /// Number of writes per second that all planned clusters together must take.
     pub writes_per_second: f64,
     /// Payload of each write, in bytes.
     pub payload_bytes: u64,
     /// Time for which the written data is kept.
     pub retention: Duration,
-    /// Members of each cluster; 1 is a single node.
+    /// Number of members of each planned cluster; 1 is a single node.
     pub replicas: u32,
-    /// Objective for the time of a write.
+    /// Objective for the write latency.
     pub objective: Objective,
-    /// Time of a round trip between the nodes.
+    /// Network round-trip time between the planned nodes.
     pub round_trip: Duration,
-    /// Part of each resource that the plan leaves free, from 0 to below 1.
+    /// Fraction of each resource that the plan leaves unused, from 0 to below 1.
     pub headroom: f64,
 }
 
-/// Settings of the nodes that take disk space and memory.
+/// Settings of the planned nodes that determine disk space and memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Settings {
-    /// Free space that a node keeps (`reserve_bytes`).
+    /// Disk space in bytes that a node always keeps free (setting `reserve_bytes`).
     pub reserve_bytes: u64,
-    /// Bytes of the log segment in use and of the prepared segments.
+    /// Size in bytes of the log segments that a node allocates ahead: the one in use and the prepared ones.
     pub segments_bytes: u64,
     /// Size of the block cache (`cache_bytes`). The plan adds it, because the short runs of a profile do not fill the
     /// cache.
