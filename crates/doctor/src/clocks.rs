@@ -1,5 +1,5 @@
-//! Clocks of the machine: their source, the cost of reading them, steps of the wall clock, and the state of its
-//! synchronisation.
+//! Checks of the machine's clocks: their source, the cost of reading them, steps of the wall clock, and the state of
+//! its synchronisation.
 //!
 //! Owns: the facts, how they are read, and the rules that judge them. Does not own: the observation of the wall clock
 //! over a time (`probe`), or clocks of other nodes, which `thalweg cluster doctor` compares.
@@ -14,8 +14,9 @@ use serde::{Serialize, Serializer};
 
 use crate::{Findings, System, Walls, storage::micros};
 
-/// Step of the wall clock above which the doctor reports it. Synchronisation by slewing (running the clock slightly
-/// faster or slower) changes the clock by at most half a millisecond in a second, so it cannot explain such a step.
+/// Smallest sudden step of the wall clock that the doctor reports. Synchronisation by slewing (running the clock
+/// slightly faster or slower) changes the clock by at most half a millisecond in a second, so it cannot explain such a
+/// step.
 const STEP: Duration = Duration::from_millis(5);
 /// Error bound of a synchronised clock above which the doctor reports the clock. The kernel maintains this bound: it
 /// raises it by half a millisecond in a second, and systemd-timesyncd asks its server every 34 minutes, so the bound of
@@ -23,8 +24,8 @@ const STEP: Duration = Duration::from_millis(5);
 const MAX_ERROR: Duration = Duration::from_secs(3);
 /// Clock sources whose reading takes a system call or access to a slow device.
 const SLOW_SOURCES: [&str; 5] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies", "pit"];
-/// Minimum suspension that is reported. The two clocks are not read at the same moment, so smaller differences mean
-/// nothing.
+/// Shortest suspension of the machine that the doctor reports. It is computed from two clocks that are not read at the
+/// same moment, so smaller differences mean nothing.
 const MIN_SUSPENSION: Duration = Duration::from_secs(1);
 /// Number of clock readings over which the time of one reading is averaged.
 const READINGS: u32 = 10_000;
@@ -42,7 +43,7 @@ pub struct Ntp {
     pub offset: Duration,
 }
 
-/// Facts about the clocks.
+/// Facts that the doctor reads about the machine's clocks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Clocks {
     /// Source of the kernel's time, such as `tsc`.
@@ -58,7 +59,7 @@ pub struct Clocks {
     /// Time for which the machine was suspended since its start. The monotonic clock does not count this time.
     #[serde(rename = "suspended_micros", serialize_with = "in_micros")]
     pub suspended: Duration,
-    /// Synchronisation; `None` if the system does not report it.
+    /// State of the wall clock's synchronisation; `None` if the system does not report it.
     pub ntp: Option<Ntp>,
 }
 
@@ -97,7 +98,7 @@ fn suspended() -> Duration {
     whole.saturating_sub(since(ClockId::Monotonic))
 }
 
-/// Asks the kernel for the state of the wall clock, without changing it.
+/// Asks the kernel how well the wall clock is synchronised, without changing the clock.
 fn ntp() -> Option<Ntp> {
     let mut state = MaybeUninit::<libc::timex>::zeroed();
     // SAFETY: the structure consists of integers, for which zero is valid, and `modes` of zero makes the call only

@@ -42,7 +42,7 @@ impl DeviceClass {
     }
 }
 
-/// A block device.
+/// The block device that stores a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Device {
     /// Name of the whole disk, such as `nvme0n1`. If the device consists of several disks, their names joined by
@@ -52,8 +52,8 @@ pub struct Device {
     pub class: DeviceClass,
     /// Vendor and model; `None` if the device does not report them, or if it consists of disks of different models.
     pub model: Option<String>,
-    /// Cache of the device, as the kernel sees it. With `write back` a sync sends a flush to the device; with `write
-    /// through` it sends none.
+    /// Mode of the device's write cache, as the kernel sees it. With `write back` a sync sends a flush to the device;
+    /// with `write through` it sends none.
     pub write_cache: Option<String>,
 }
 
@@ -61,7 +61,8 @@ pub struct Device {
 const VIRTUAL: [&str; 10] =
     ["QEMU", "VMware", "VBOX", "Virtual", "Msft", "Amazon Elastic", "Google", "PersistentDisk", "Xen", "LIO-ORG"];
 
-/// Maximum number of layers of devices that are followed, such as LVM on dm-crypt on RAID on partitions.
+/// Maximum number of device layers that the doctor follows down to the disks, such as LVM on dm-crypt on RAID on
+/// partitions.
 const MAX_DEPTH: usize = 8;
 
 impl Device {

@@ -1,8 +1,9 @@
-//! Findings: the result of a rule, with its weight, its meaning and the next step.
+//! Findings of `thalweg doctor`. A check of the machine adds a finding for each observation that an operator should
+//! know: its severity, its meaning for a node, and the next step.
 
 use serde::Serialize;
 
-/// Weight of a finding. The order is that of reports: the worst comes first.
+/// Severity of a finding. Reports list the worst findings first, in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -26,28 +27,28 @@ impl Severity {
     }
 }
 
-/// Result of one rule.
+/// One observation about the machine, made by a check of the doctor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Weight of the finding.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// Code of the rule for programs. It does not change between versions.
+    /// Code that identifies the check for programs. It does not change between versions.
     pub code: &'static str,
     /// Description of the finding, with the measured value.
     pub message: String,
-    /// Consequence for a node.
+    /// Consequence of the finding for a node on this machine.
     pub meaning: String,
-    /// Action to take.
+    /// Action that the operator should take.
     pub next: String,
 }
 
-/// Findings of an examination.
+/// List of all findings of one examination of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// Adds a problem.
+    /// Adds a finding of severity `Problem`.
     pub fn problem(
         &mut self,
         code: &'static str,
@@ -58,7 +59,7 @@ impl Findings {
         self.add(Severity::Problem, code, message, meaning.into(), next.into());
     }
 
-    /// Adds a weakness.
+    /// Adds a finding of severity `Weakness`.
     pub fn weakness(
         &mut self,
         code: &'static str,
@@ -69,7 +70,7 @@ impl Findings {
         self.add(Severity::Weakness, code, message, meaning.into(), next.into());
     }
 
-    /// Adds a note.
+    /// Adds a finding of severity `Note`.
     pub fn note(&mut self, code: &'static str, message: String, meaning: impl Into<String>, next: impl Into<String>) {
         self.add(Severity::Note, code, message, meaning.into(), next.into());
     }

@@ -11,11 +11,10 @@ use crate::{Findings, SyncTimes, System, space::shown, storage::micros};
 
 /// Number of connections that a server asks the kernel to queue at each of its ports.
 const BACKLOG: u64 = 1024;
-/// Time that the disk needs to write the maximum of unwritten data, above which the doctor reports it. Syncs may wait
-/// as long as this.
+/// Threshold for a finding about unwritten data. The kernel holds back up to a maximum of unwritten file data; the
+/// doctor reports it if the disk needs longer than this time to write it all, because a sync may wait that long.
 const LONG_WRITEBACK: Duration = Duration::from_secs(10);
-/// Value of `vm.swappiness` from which the doctor reports it, if the machine has swap space. 60 is the kernel's
-/// default.
+/// Lowest value of `vm.swappiness` that the doctor reports, if the machine has swap space. 60 is the kernel's default.
 const EAGER_SWAPPING: u64 = 10;
 
 /// Settings of the kernel. A setting is `None` if the system does not report it.
@@ -28,9 +27,11 @@ pub struct Kernel {
     pub dirty_bytes: Option<u64>,
     /// Bytes of unwritten file data at which the kernel begins to write in the background.
     pub dirty_background_bytes: Option<u64>,
-    /// Age in hundredths of a second at which the kernel writes unwritten file data.
+    /// Age, in hundredths of a second, from which the kernel's background threads write unwritten file data to the
+    /// disk.
     pub dirty_expire_centisecs: Option<u64>,
-    /// Interval in hundredths of a second at which the kernel looks for unwritten data of this age. 0 means never.
+    /// Interval, in hundredths of a second, at which the kernel's background threads look for old unwritten file data.
+    /// 0 means that they never do.
     pub dirty_writeback_centisecs: Option<u64>,
     /// Use of transparent huge pages: `always`, `madvise` or `never`.
     pub huge_pages: Option<String>,
@@ -48,7 +49,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Reads the settings. `memory_bytes` is the memory of the machine, of which some settings state a percentage.
+    /// Reads the kernel settings. `memory_bytes` is the size of the machine's memory. It is needed because some
+    /// settings are percentages of the memory.
     #[must_use]
     pub fn read(system: &System, memory_bytes: Option<u64>) -> Self {
         let vm = |name: &str| system.number(&format!("proc/sys/vm/{name}"));

@@ -48,7 +48,7 @@ pub use self::{
     system::System,
 };
 
-/// Parameters of an examination.
+/// Parameters of an examination of a machine by `thalweg doctor`.
 #[derive(Clone, Debug)]
 pub struct Examination {
     /// Duration of the measurement of syncs. Zero skips it.
@@ -57,8 +57,8 @@ pub struct Examination {
     pub wanted: SpaceNeeds,
     /// Files and connections that a node needs.
     pub needs: Needs,
-    /// Lowest memory limit of this process's control groups, in bytes, read in the way of a server. `None` if no limit
-    /// is below the machine's memory.
+    /// Lowest memory limit of this process's control groups, in bytes, computed as a server computes it. `None` if no
+    /// limit is below the machine's memory.
     pub group_memory_bytes: Option<u64>,
 }
 
@@ -81,14 +81,14 @@ pub struct Facts {
     pub kernel: Kernel,
 }
 
-/// Reads the facts about this machine and an existing directory, and measures syncs in it. The probe calls `go_on`
-/// between two syncs. If `go_on` returns false, the probe ends early without a result.
+/// Reads the facts about this machine and an existing directory, and measures syncs in it. The measurement calls
+/// `go_on` between two syncs. If `go_on` returns false, the measurement ends early without a result.
 ///
 /// # Errors
 ///
-/// Fails if the directory cannot be read, or if a write or sync of the probe fails. It is no error if the probe may not
-/// write, or if its file would take space from the reserve of a node. Then no syncs are measured, and a finding states
-/// the reason.
+/// Fails if the directory cannot be read, or if a write or sync of the measurement fails. It is no error if this
+/// process may not write to the directory, or if the measurement's file would take space that a node keeps free. Then
+/// no syncs are measured, and a finding states the reason.
 pub fn examine(dir: &Path, given: &Examination, go_on: &mut dyn FnMut() -> bool) -> io::Result<(Facts, Findings)> {
     let system = System::of_this_machine();
     let space = Space::read(dir)?;

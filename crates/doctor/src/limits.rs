@@ -3,7 +3,8 @@
 //! Owns: the limits, how they are read, and the rules that judge them. Does not own: the needs of a node, which follow
 //! from its configuration and are passed in (`Needs`).
 //!
-//! The limits of this process are those of a node only if both start in the same way: the `meaning` texts state this.
+//! A node has the same limits as this process only if both are started in the same way. The texts of the findings state
+//! this.
 
 use std::path::Path;
 
@@ -12,8 +13,9 @@ use serde::Serialize;
 
 use crate::{Findings, System, space::shown};
 
-/// Memory below which the defaults of a node leave little for caches. `memory` of a server must be at least 64 MiB; by
-/// default it is half of the memory that the system offers.
+/// Memory limit in bytes below which the doctor reports that the default settings leave a node little memory for
+/// caches. The setting `memory` of a server must be at least 64 MiB; by default it is half of the memory that the
+/// system offers.
 const LITTLE_MEMORY: u64 = 256 << 20;
 
 /// Limits of this process. `None` means no limit, or a limit that the system does not report.
@@ -37,7 +39,7 @@ pub struct Limits {
     pub processors: usize,
 }
 
-/// Resources that a node needs with its configuration.
+/// Client connections and open files that a node needs, according to its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// Maximum number of client connections (`max_connections`). Each takes one open file.

@@ -53,7 +53,7 @@ pub fn mount_of(system: &System, canonical: &Path) -> Option<Mount> {
     mounts.max_by_key(|mount| mount.point.as_os_str().len())
 }
 
-/// Parses a line: `ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - KIND SOURCE OPTIONS`.
+/// Parses a line of `/proc/self/mountinfo`: `ID PARENT DEVICE ROOT POINT OPTIONS [TAG...] - KIND SOURCE OPTIONS`.
 fn parse(line: &str) -> Option<Mount> {
     let (left, right) = line.split_once(" - ")?;
     let mut left = left.split(' ').skip(4);

@@ -1,5 +1,6 @@
-//! Measures syncs with the same calls as the log: it fills a file with zeroes, overwrites parts of it, and calls
-//! `fdatasync` after each write. Overwriting does not change the metadata of the file.
+//! Measures the time that syncs take, with the same system calls as the log: the probe fills a file with zeroes,
+//! overwrites parts of it, and calls `fdatasync` after each write. Overwriting does not change the metadata of the
+//! file.
 //!
 //! Owns: the probe's file and its removal, and the samples. Does not own: the meaning of the times
 //! ([`crate::storage`]). A write that fails ends the probe; a sync is never repeated.
@@ -140,7 +141,7 @@ pub struct SyncTimes {
 /// Observations of the wall clock, compared with the monotonic clock to find steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Walls {
-    /// Monotonic and wall time of the last observation.
+    /// Times of the monotonic clock and of the wall clock at the last observation.
     last: Option<(Duration, Duration)>,
     /// Time from the first observation to the last one.
     pub observed: Duration,
@@ -175,9 +176,9 @@ impl Walls {
     }
 }
 
-/// Measures syncs on a disk for `time`, at least two for each size of write, and observes the clocks meanwhile. Returns
-/// `None` if `go_on` returned false before the end. The probe's file is removed in each case. Files that killed probes
-/// left are removed, too.
+/// Measures syncs on a disk for about the time `time`, at least two syncs for each size of write, and observes the
+/// clocks meanwhile. Returns `None` if `go_on` returned false before the end. Removes the probe's file in each case,
+/// and also files that killed probes have left.
 ///
 /// # Errors
 ///

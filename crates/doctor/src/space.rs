@@ -6,20 +6,20 @@ use serde::Serialize;
 
 use crate::Findings;
 
-/// Number of files that can still be created, below which the doctor reports a file system with a fixed number of
-/// files. A node has one file for each segment and table: some hundreds for 100 GiB of data.
+/// Threshold for a finding about a file system with a fixed number of files: the doctor reports it if fewer files than
+/// this can still be created. A node has one file for each segment and table: some hundreds for 100 GiB of data.
 const FEW_FILES: u64 = 4096;
 
 /// Space of the file system that contains a directory, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Space {
-    /// Size of the file system.
+    /// Size of the file system in bytes.
     pub total_bytes: u64,
     /// Free bytes that this process may use. They exclude the bytes that are reserved for the superuser.
     pub available_bytes: u64,
     /// Number of files that can still be created; `None` if the file system has no fixed number.
     pub available_files: Option<u64>,
-    /// Bytes of the log that are already in the directory; 0 if no node has run there.
+    /// Bytes of log segments that are already in the directory; 0 if no node has run there.
     pub log_bytes: u64,
 }
 

@@ -1,9 +1,9 @@
 //! The file system and the device of a directory, and the meaning of the times that its syncs take.
 //!
-//! Owns: the rules about speed, and about honesty: does a sync really store the data? The bounds below follow from
-//! physics and from the specifications of devices; the doc of each constant names its source. A probe can show that a
-//! sync is too fast to be one. It cannot show that a sync of a plausible speed survives a power failure: only the loss
-//! of power can.
+//! Owns: the checks of the speed of syncs, and the checks that a sync really stores the data. The bounds below follow
+//! from physics and from the specifications of devices; the doc of each constant names its source. A measurement can
+//! show that a sync is too fast to have stored the data. It cannot show that data survives a power failure after a sync
+//! of a plausible speed: only an actual power failure can.
 
 use std::{fs, io, os::unix::fs::MetadataExt as _, path::Path};
 
@@ -259,7 +259,7 @@ fn speed(syncs: &SyncTimes, found: &mut Findings) {
     }
 }
 
-/// Formats a time that is given in microseconds.
+/// Formats a time for people; `micros` is the time in microseconds.
 pub(crate) fn micros(micros: f64) -> String {
     match micros {
         m if m < 10.0 => format!("{m:.1} µs"),

@@ -1,4 +1,4 @@
-//! Files below `/proc` and `/sys` of this machine, or below a directory that a test has made.
+//! Reads files of the kernel below `/proc` and `/sys`, or the like below a directory that a test has made.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 /// hundred KiB.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Root directory below which the kernel's files are read.
+/// The system that the doctor examines: the root directory below which the kernel's files (`/proc`, `/sys`) are read.
 #[derive(Clone, Debug)]
 pub struct System {
     root: PathBuf,
@@ -65,7 +65,7 @@ impl System {
     }
 }
 
-/// Makes a system for a test, with these files in a temporary directory.
+/// Creates a system for a test: a temporary directory with `files`, given as pairs of path and contents.
 #[cfg(test)]
 pub(crate) fn with_files(files: &[(&str, &str)]) -> (tempfile::TempDir, System) {
     let root = tempfile::tempdir().unwrap();
