@@ -39,12 +39,13 @@ const _: () = assert!(BEGIN_BYTES < MAX_BEGIN_BYTES && END_BYTES < MAX_END_BYTES
 const SKIP_BYTES: usize = 256 * 1024;
 const BAD_LENGTH: &str = "it does not decompress to the stated length";
 
-/// Position of the next chunk in the chain of a snapshot's chunks.
+/// Number and previous checksum that the next chunk of a snapshot must have. Each chunk contains the checksum of the
+/// chunk before it, so the chunks form a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Number of the next chunk.
+    /// Number that the next chunk gets, from 0.
     pub(crate) number: u64,
-    /// Checksum of the previous chunk.
+    /// Checksum of the previous chunk, which the next chunk contains.
     pub(crate) chain: u32,
 }
 
@@ -142,9 +143,9 @@ pub(crate) struct Chunk {
     pub(crate) number: u64,
 }
 
-/// Reader of a snapshot that verifies each chunk. Memory: one chunk in stored form, and a window of its contents whose
-/// size the caller bounds. A short file may decompress to large contents, so the reader never decompresses the contents
-/// of a chunk all at once.
+/// Reader of a snapshot that verifies each chunk. Memory: one chunk as stored (compressed), and a part of its
+/// decompressed contents; the caller limits the size of this part. A short file may decompress to large contents, so
+/// the reader never decompresses a whole chunk at once, except with LZ4.
 pub(crate) struct ChunkReader<R> {
     from: R,
     link: Link,
@@ -158,13 +159,13 @@ pub(crate) struct ChunkReader<R> {
     contents: Unread,
 }
 
-/// Position up to which the contents of the last chunk were read.
+/// Progress of decompressing the contents of the chunk that was read last.
 #[derive(Default)]
 struct Unread {
     compression: Compression,
-    /// Number of bytes of `stored` that were consumed; with LZ4, of `plain`.
+    /// Number of bytes of `stored`, the compressed contents, that are consumed. With LZ4: number of bytes of `plain`.
     at: usize,
-    /// Number of bytes of the contents that are not read yet. The header states the total.
+    /// Number of decompressed bytes of the chunk that are not read yet, based on the length that its header states.
     left: usize,
     /// Decompressed contents. Used only with LZ4, which cannot decompress in parts.
     plain: Vec<u8>,
@@ -281,7 +282,7 @@ impl<R: Read> ChunkReader<R> {
         Ok((header, *bytes))
     }
 
-    /// Prepares to read a chunk's contents.
+    /// Prepares to decompress the contents of a chunk with this header.
     fn begin_contents(&mut self, header: &ChunkHeader) -> Result<(), SnapshotReadError> {
         let left = header.plain as usize;
         let mut plain = std::mem::take(&mut self.contents.plain);
@@ -311,8 +312,8 @@ impl<R: Read> ChunkReader<R> {
         Ok(())
     }
 
-    /// Appends more of the chunk's contents to `out`, at most `most` bytes. Returns true if this was the end of the
-    /// contents.
+    /// Appends at most `most` further bytes of the current chunk's contents to `out`. Returns true if the end of the
+    /// contents is reached.
     pub(crate) fn read(&mut self, out: &mut Vec<u8>, most: usize) -> Result<bool, SnapshotReadError> {
         let wanted = self.contents.left.min(most);
         let at = self.contents.at;
@@ -369,7 +370,7 @@ impl<R: Read> ChunkReader<R> {
         SnapshotReadError::Corrupt { chunk, at: self.whole_bytes, what: BAD_LENGTH.to_owned() }
     }
 
-    /// Reads and discards the rest of the chunk's contents, to check that they can be decompressed.
+    /// Reads and discards the rest of the current chunk's contents, to check that they can be decompressed.
     pub(crate) fn skip(&mut self) -> Result<(), SnapshotReadError> {
         let mut scratch = Vec::new();
         while !self.read(&mut scratch, SKIP_BYTES)? {

@@ -9,7 +9,7 @@ use thalweg_types::{Action, Classified, Lsn};
 /// Error returned when a snapshot cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The log no longer reaches back to the LSN at which the requested increment begins.
+    /// The log no longer has all entries from the LSN on at which the requested increment (snapshot of changes) begins.
     #[error("the log no longer has all records since LSN {since} (it begins at {oldest}): take a full snapshot")]
     Compacted {
         /// LSN at which the requested increment begins.
@@ -17,7 +17,7 @@ pub enum SnapshotError {
         /// Oldest LSN that the log still has.
         oldest: Lsn,
     },
-    /// The requested increment would begin after the last entry that this node has applied.
+    /// The requested increment (snapshot of changes) would begin after the last entry that this node has applied.
     #[error(
         "LSN {since} is past the last LSN that this node has applied ({applied}): the backup is from another node, or \
         the log was repaired; take a full snapshot"
@@ -140,9 +140,9 @@ pub enum SnapshotReadError {
     /// The bytes end before the end of the snapshot.
     #[error("it is truncated after {chunks} whole chunks ({bytes} bytes)")]
     Truncated {
-        /// Number of complete chunks.
+        /// Number of complete chunks before the bytes end.
         chunks: u64,
-        /// Total bytes of the complete chunks.
+        /// Total length in bytes of the complete chunks.
         bytes: u64,
     },
     /// The bytes of the snapshot are damaged.

@@ -1,15 +1,15 @@
 //! Writing a snapshot to a file without delaying the fsyncs of other writers.
 //!
-//! Owns: [`SnapshotFile`], the time at which written bytes reach the disk, and the way in which they reach it (directly
-//! or through the page cache). Does not own: the file's name or its contents.
+//! Owns: [`SnapshotFile`], and the decision when and how written bytes reach the disk (directly or through the page
+//! cache). Does not own: the file's name or its contents.
 //!
 //! If a large file reaches the disk in one fsync, all other fsyncs wait until the disk has taken the whole file. On the
 //! test machine, 400 MB delayed them by 130 to 155 ms, where a put otherwise waits 0.17 ms. So the file is written in
-//! pieces that bypass the page cache. While such pieces were written at 650 MB/s, the log's fsyncs had a p99 of 0.4 ms
-//! in every run. For comparison: while pieces were written through the cache at 170 MB/s, each followed by a write-out,
-//! the p99 was 3 to 20 ms. After each piece the writer rests for as long as the piece took, so that the disk is free
-//! for others. If chunks arrive more slowly than this, the writer never waits. On a file system without direct writes,
-//! the pieces go through the cache, and each is then written out.
+//! pieces of [`PIECE_BYTES`] that bypass the page cache. While such pieces were written at 650 MB/s, the log's fsyncs
+//! had a p99 of 0.4 ms in every run. For comparison: while pieces were written through the cache at 170 MB/s, each
+//! followed by a write-out, the p99 was 3 to 20 ms. After each piece the writer pauses for as long as the write took,
+//! so that the disk is free for other writers. If chunks arrive more slowly than this, the writer never waits. On a
+//! file system without direct writes, the pieces go through the cache, and each is then written out.
 //!
 //! Invariant: the bytes in `piece` begin at the file offset `at`, which is a multiple of [`DIRECT_BLOCK_BYTES`]. All
 //! bytes before this offset are in the file.
@@ -24,13 +24,14 @@ use std::{
 
 use thalweg_disk::{DIRECT_BLOCK_BYTES, set_direct, write_out};
 
-/// Number of bytes that are written to the file at a time.
+/// Size in bytes of a piece: the snapshot's file is written in pieces, with a pause after each.
 const PIECE_BYTES: usize = 128 * 1024;
-/// Longest rest after a piece was written. A piece can take long because the disk must seek. An equally long rest would
-/// then only halve the speed.
+/// Longest pause after a piece of the file was written. The writer normally pauses for as long as the write took. A
+/// write can take long because the disk must seek; an equally long pause would then only halve the speed.
 const MAX_REST: Duration = Duration::from_millis(5);
 
-/// A file for a snapshot's chunks. It is written in pieces. The rests between them leave the disk to other writers.
+/// A file for a snapshot's chunks. It is written in pieces, with pauses between them in which other writers have the
+/// disk.
 #[derive(Debug)]
 pub struct SnapshotFile {
     file: File,
@@ -78,8 +79,8 @@ impl SnapshotFile {
         self.file.sync_all()
     }
 
-    /// Writes the incomplete piece through the page cache. Keeps the piece in memory, because more bytes may be added
-    /// to it.
+    /// Writes the piece that is not full yet through the page cache. Keeps its bytes in memory, because more may be
+    /// added.
     fn settle(&mut self) -> io::Result<()> {
         if self.mode == Mode::Direct {
             set_direct(&self.file, false)?;
@@ -133,7 +134,7 @@ impl Write for SnapshotFile {
     }
 }
 
-/// Buffer for one piece of the file. It has the alignment that direct writes require.
+/// Buffer for one piece of the file (the bytes of one write). It has the alignment that direct writes require.
 #[derive(Debug)]
 struct Piece {
     memory: Vec<u8>,

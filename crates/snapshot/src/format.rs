@@ -97,7 +97,7 @@ impl Compression {
     }
 }
 
-/// Kind of a snapshot: full, or an increment.
+/// Kind of a snapshot: the full state, or an increment (the changes since an LSN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartKind {
     /// A full snapshot, with all rows of the state.
@@ -113,24 +113,24 @@ pub struct EntryId {
     pub term: Term,
     /// Index of the entry.
     pub index: Index,
-    /// Space time of the entry.
+    /// Time of the entry, from the replicated clock of the database.
     pub time: SpaceTime,
 }
 
 /// Description of a snapshot, stored in its first chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotInfo {
-    /// Kind of the snapshot: full, or an increment.
+    /// Kind of the snapshot: the full state, or an increment (the changes since an LSN).
     pub kind: PartKind,
     /// Id of the node that took the snapshot. Snapshots of different nodes cannot be combined.
     pub node: NodeId,
-    /// LSN at which an increment begins; 0 for a full snapshot.
+    /// LSN at which an increment (snapshot of changes) begins; 0 for a full snapshot.
     pub since: Lsn,
-    /// Position of the state when this snapshot has been restored. The next increment begins at the LSN of this
+    /// Log position of the state that restoring this snapshot gives. The next increment begins at the LSN of this
     /// position.
     pub applied: Applied,
-    /// Last entry before the start of an increment, if the log still had it. Otherwise, and in a full snapshot, all
-    /// fields are 0.
+    /// Last log entry before the start of an increment (snapshot of changes), if the log still had it. Otherwise, and
+    /// in a full snapshot, all fields of this value are 0.
     pub before: EntryId,
 }
 
@@ -189,8 +189,8 @@ impl SnapshotInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Begin {
     pub(crate) info: SnapshotInfo,
-    /// Membership of the space at the time of the snapshot, and the entry that contained it. `None` in an increment,
-    /// and in a snapshot of version 2.
+    /// Members of the cluster at the time of the snapshot, and the log entry that contained them. `None` in an
+    /// increment, and in a snapshot of format version 2.
     pub(crate) membership: Option<AppliedMembership>,
 }
 
@@ -240,8 +240,8 @@ pub struct Totals {
     pub rows: u64,
     /// Bytes of the keys and values of all rows.
     pub row_bytes: u64,
-    /// Bytes that rows point to in the log (large values, batches of streams), and that the snapshot carries with the
-    /// rows.
+    /// Bytes outside of the rows, such as large values and batches of streams. Rows point to them in the log, and the
+    /// snapshot contains them beside the rows.
     pub carried_bytes: u64,
     /// Number of log entries in the snapshot.
     pub entries: u64,
@@ -272,7 +272,7 @@ impl Totals {
         self.row_bytes + self.carried_bytes + self.entry_bytes
     }
 
-    /// Adds a row or an entry to the numbers.
+    /// Adds the numbers of one row or log entry to these totals.
     pub fn add(&mut self, item: &Item<'_>) {
         match item {
             Item::Row { key, value, bytes } => {
@@ -358,12 +358,12 @@ impl ChunkHeader {
 pub enum EntryKind {
     /// The entry contains commands, which the restore applies.
     Commands,
-    /// The entry changes no data. It is the first entry of a leader, or a membership of a space to which the restored
-    /// node does not belong.
+    /// The entry changes no data: a leader has written it at the start of its term, or it changes the members of a
+    /// cluster to which the restored node does not belong.
     Blank,
 }
 
-/// A log entry in a chunk of an increment.
+/// A log entry in an increment (snapshot of changes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryItem<'a> {
     /// Effect of the entry on a restored state.
@@ -383,7 +383,8 @@ pub enum Item<'a> {
     Row {
         /// Key of the row.
         key: &'a [u8],
-        /// Value of the row. If the value contains a pointer into the log, the position in the pointer is left out.
+        /// Value of the row. If the row points into the log, the log position is left out of the value, because it
+        /// holds only on the node that took the snapshot.
         value: &'a [u8],
         /// Bytes that the row points to in the log; `None` if it contains no pointer.
         bytes: Option<&'a [u8]>,
@@ -420,8 +421,8 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Returns the length in bytes of the item at the beginning of `bytes`, as its header states; `None` if `bytes`
-    /// ends within the header. Returns an error if the stated length is larger than an item of a snapshot can be.
+    /// Returns the length in bytes of the row or log entry at the beginning of `bytes`, as its header states; `None` if
+    /// `bytes` ends within the header. Returns an error if the stated length exceeds the maximum for a snapshot.
     pub(crate) fn size(kind: ChunkKind, bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let u32_at = |at: usize| {
             let field = bytes.get(at..)?.first_chunk::<4>()?;

@@ -1,7 +1,7 @@
-//! Gathering the rows or log entries for the chunks of a snapshot.
+//! Reads the rows or log entries of which a snapshot consists, and packs them into the contents of chunks.
 //!
 //! Owns: [`Source`], the origin of rows and entries, and [`Gatherer`], which reads them. Does not own: the thread on
-//! which a gatherer runs, or the processing of the gathered bytes (see `pipeline`).
+//! which a gatherer runs, or the compression of the gathered bytes (see `pipeline`).
 
 use std::{
     io,
@@ -25,19 +25,19 @@ use crate::{
     stop::Stop,
 };
 
-/// Number of LSNs before the start of an increment in which the last entry before this start is searched.
+/// Number of LSNs that are searched backwards from the start of an increment to find the last entry before it.
 const LOOK_BACK: u64 = 64;
 /// Bytes reserved in a chunk's buffer for its last row. This row may extend beyond the intended size of a chunk.
 const SLACK_BYTES: usize = 64 * 1024;
 
-/// Position that a snapshot has reached in its source, and the totals up to this position.
+/// Position up to which a snapshot has been read, and the totals up to this position.
 #[derive(Clone, Debug)]
 pub(crate) enum Cursor {
     Begin,
-    /// The snapshot continues with the rows after this key; `None` for the first row.
+    /// The snapshot continues with the first row whose key is above this key; `None` for the first row of all.
     Rows(Option<Vec<u8>>, Totals),
-    /// The snapshot continues with the log entries from this LSN on. The index is that of the entry before. It is
-    /// unknown (`None`) before the first entry if the log no longer has the entry before it.
+    /// The snapshot continues with the log entries from this LSN on. The index is that of the last entry before this
+    /// LSN; it is `None` if the log no longer has that entry.
     Entries(Lsn, Option<Index>, Totals),
     End(Totals),
     Done(Totals),
@@ -59,7 +59,8 @@ pub(crate) enum Source {
         view: Arc<dyn View>,
         log: Log,
     },
-    /// The log entries from `since` up to but excluding `end`. Entries that a truncation has undone are left out.
+    /// The log entries from `since` up to but excluding `end`. Entries that a later truncation of the log has undone
+    /// are left out.
     Log {
         log: Log,
         valid: Valid,
@@ -73,8 +74,8 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Creates a source of the present state, and the description of its snapshot. No log segment may be freed from
-    /// before this call until the source is dropped.
+    /// Creates a source of the present state, and the contents of the snapshot's first chunk. The caller must prevent
+    /// the freeing of log segments from before this call until the source is dropped.
     pub(crate) fn of_state(node: NodeId, log: &Log, backend: &dyn Backend) -> Result<(Self, Begin), SnapshotError> {
         let view = backend.view();
         let info = SnapshotInfo {
@@ -88,12 +89,11 @@ impl Source {
         Ok((Self::State { view, log: log.clone() }, Begin { info, membership }))
     }
 
-    /// Creates a source of the changes since an LSN, up to the applied position of the state. No log segment may be
-    /// freed from before this call until the source is dropped.
+    /// Creates a source of the changes since an LSN, up to the applied position of the state. The caller must prevent
+    /// the freeing of log segments from before this call until the source is dropped.
     ///
-    /// # Errors
-    /// [`SnapshotError::Compacted`] if the log no longer has the entries from this LSN on, or if the node has since
-    /// taken its state from another node.
+    /// # Errors [`SnapshotError::Compacted`] if the log no longer has the entries from this LSN on, or if the node has
+    /// replaced its state by that of another node after this LSN.
     pub(crate) fn of_log(
         node: NodeId,
         log: &Log,
@@ -132,12 +132,11 @@ fn log_error(since: Lsn, error: &ReadError) -> SnapshotError {
     }
 }
 
-/// Returns the last entry before the start of an increment that ends at `applied`; all fields are 0 if the log no
-/// longer has this entry. The flag is false if the log has an entry before the start that the increment does not
-/// continue.
+/// Finds the last entry before the LSN at which an increment begins. All fields are 0 if the log no longer has this
+/// entry. The flag is false if the log has an entry there but the increment does not continue it.
 ///
-/// If the node has installed a state from another node, the log may end with entries that do not belong to the history
-/// of this state. They are not returned, because the first entry of the increment does not continue them.
+/// This happens after the node has installed the state of another node: the log may then end with entries that do not
+/// belong to the history of the installed state. Such entries are not returned.
 fn last_entry_before(
     log: &Log,
     valid: &Valid,
@@ -167,9 +166,9 @@ fn last_entry_before(
     Ok((EntryId { term: applied.term, index: applied.index, time: applied.time }, follows))
 }
 
-/// Checks an increment that does not continue the last entry before its start. This happens if the node has taken its
-/// state from another node. The increment must begin after that install. Otherwise it would lack the changes that came
-/// with the installed state.
+/// Checks the start of an increment that does not continue the log entry before it. This happens if the node has
+/// replaced its state by that of another node (an install). The increment must begin after the install. Otherwise it
+/// would lack the changes that came with the installed state.
 fn check_begins_after_install(machine: &Machine, since: Lsn, applied: &Applied) -> Result<(), SnapshotError> {
     // The install has left a mark. The first mark at or above the history floor is this one or a later one.
     let oldest = machine.history_begin(Lsn::ZERO)?.map_or(applied.lsn, |mark| mark.lsn);
@@ -189,7 +188,7 @@ pub(crate) struct Gatherer {
     next: Cursor,
     records: Option<Records>,
     chunk_bytes: usize,
-    /// Signal that makes the gathering of a chunk end with an error.
+    /// Signal by which another thread stops the gathering: the chunk in progress then ends with an error.
     stop: Arc<Stop>,
 }
 
@@ -301,7 +300,7 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
     Ok(())
 }
 
-/// Range of an increment's log entries that are still to be gathered.
+/// Range of log entries that an increment (snapshot of changes) still has to read.
 struct EntryRange<'a> {
     valid: &'a Valid,
     /// LSN at which the increment begins.

@@ -1,4 +1,5 @@
-//! Snapshots: the whole state, or all changes since an LSN, as bytes from which a new data directory can be created.
+//! Snapshots of a database: the whole state, or all changes since an LSN, as bytes from which a new data directory can
+//! be created.
 //!
 //! Owns: the bytes of a snapshot (`format`, `chunk`; see `docs/formats/snapshot.md`); taking a snapshot from a log and
 //! a state ([`Origin`]); reading and checking it ([`verify`], [`survey`], [`Contents`]); loading its rows into an empty
@@ -10,13 +11,13 @@
 //! increment  begin | entries of the log from an LSN on, in order ...                   | end
 //! ```
 //! Invariants:
-//! - A full snapshot is of one view, and therefore of one moment between two entries.
-//! - Everything in a snapshot was on disk before its first chunk was returned, so a power loss cannot take data from
-//!   the node that a backup of it has.
+//! - A full snapshot shows the state as of one moment, between two log entries.
+//! - Everything in a snapshot was on the node's disk before the snapshot's first chunk was returned. So a power loss
+//! cannot make the node lose data that its backup has.
 //! - A snapshot contains nothing that is specific to the node (positions of bytes, votes, the history of the log).
 //! - While a snapshot is open no segment of the log is freed, unless the disk is full ([`Pins`]).
-//! - No byte of a chunk is decoded before the checksum of the whole chunk has been checked, and no contents of a few
-//!   stored bytes fill the reader's memory (`chunk`, `read`).
+//! - No byte of a chunk is decoded before the checksum of the whole chunk has been checked. A small file that
+//! decompresses to huge contents does not fill the reader's memory (`chunk`, `read`).
 //!
 //! There is deliberately no asynchronous interface. Each chunk is up to a megabyte that must be read from disk and
 //! compressed, and beginning a snapshot waits for an fsync. A future would only move this blocking work to a thread for

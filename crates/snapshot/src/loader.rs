@@ -1,7 +1,8 @@
-//! Loading the rows of a full snapshot into an empty state. Bytes that rows point to are appended to a log.
+//! Loads the rows of a full snapshot into an empty state. The bytes that rows point to are appended to the log of the
+//! new node.
 //!
 //! Owns: [`Loader`], which the engine uses for restores and installs. Does not own: the check of the snapshot's
-//! contents (`read`), or rows that describe the new node itself.
+//! contents (`read`), or the rows that describe the new node, which the engine adds.
 //!
 //! Memory: one batch of rows, in addition to the memtables of the backend. Invariant: the state has no valid position
 //! before [`Loader::finish`], so a partly loaded state can be recognised.
@@ -21,10 +22,10 @@ use crate::format::Item;
 /// Maximum number of rows that are written to the backend in one batch.
 const BATCH_ROWS: usize = 10_000;
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes of memory for memtables and cache that suffice to load a snapshot of any length.
+/// Bytes of memory for memtables and caches that suffice to load a snapshot, however long it is.
 pub const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 
-/// Error while rows are loaded.
+/// Error returned when the rows of a snapshot cannot be loaded into a new state.
 #[derive(Debug)]
 pub enum LoadError {
     /// The state could not be written.
@@ -51,25 +52,25 @@ impl From<AppendError> for LoadError {
     }
 }
 
-/// Loader of a full snapshot.
+/// Loads the rows of a full snapshot into an empty state.
 pub struct Loader {
     log: Log,
     backend: Arc<dyn Backend>,
-    /// Space time of the log records that hold the bytes of rows.
+    /// Time that the loader writes into the log records that hold the bytes of rows.
     time: SpaceTime,
     batch: WriteBatch,
     batches: u64,
     placed: RelocatedBytes,
     payload: Vec<u8>,
-    /// Size in bytes at which a batch is persisted immediately instead of waiting in a memtable. With large memtables,
-    /// a batch of ordinary rows, which has about [`BATCH_BYTES`], does not reach this size; only larger rows do. With
-    /// small memtables, as for a backup that is far shorter than its contents, ordinary batches reach it too.
+    /// Size in bytes from which a batch of rows is persisted immediately instead of waiting in a memtable. With large
+    /// memtables, this size exceeds the usual batch of about [`BATCH_BYTES`], so that only batches of unusually large
+    /// rows reach it. With small memtables, usual batches reach it, too.
     flush_bytes: usize,
 }
 
 impl Loader {
-    /// Creates a loader into an empty backend. `memtable_bytes` is the size of its memtables in bytes. `time` is the
-    /// space time of the records that the loader appends to the log.
+    /// Creates a loader that fills an empty backend. `memtable_bytes` is the size of the backend's memtables in bytes.
+    /// `time` is the time of the records that the loader appends to the log.
     #[must_use]
     pub fn new(log: Log, backend: Arc<dyn Backend>, time: SpaceTime, memtable_bytes: usize) -> Self {
         let (batch, placed) = (WriteBatch::new(), RelocatedBytes::default());
@@ -97,8 +98,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Appends the bytes that a row points to to the log, as a move record. The record names the row that owns the
-    /// bytes. So the mover finds the owner later, before it frees the segment.
+    /// Appends bytes that a row points to to the log, as a move record: a record that contains the bytes and names the
+    /// row. By this name, the node finds the row when it later moves the bytes to free the segment.
     fn append_bytes(&mut self, pointing: &PointerRow<'_>, bytes: &[u8]) -> Result<LogPosition, LoadError> {
         self.payload.clear();
         Move::encode(&mut self.payload, &portable::without_position(&pointing.blob), &pointing.owner.target(), bytes);
@@ -129,8 +130,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Applies the remaining rows, the counts of live bytes, and the rows that `add` adds, at the position `applied`.
-    /// The state is complete afterwards.
+    /// Writes the remaining rows, the counts of live bytes in the log segments, and the rows that `add` adds. Sets the
+    /// log position of the state to `applied`. The state is complete afterwards.
     pub fn finish(mut self, applied: Applied, add: impl FnOnce(&mut WriteBatch)) -> Result<(), LoadError> {
         self.placed.write(&mut self.batch);
         add(&mut self.batch);

@@ -1,7 +1,7 @@
-//! Pace at which a snapshot is read while clients write.
+//! Limits the rate at which a snapshot is read while clients write.
 //!
-//! Owns: [`Pacer`], which computes the rest of a snapshot's reader after each chunk. Does not own: the clock, or the
-//! sleeping.
+//! Owns: [`Pacer`], which computes the pause (rest) of a snapshot's reader after each chunk. Does not own: the clock,
+//! or the sleeping.
 //!
 //! A snapshot uses all processor time that other threads leave. Other threads on the machine do not notice this,
 //! because the snapshot's threads have idle priority. But the provider of a virtual machine may limit its processor
@@ -20,12 +20,14 @@ use thalweg_types::Lsn;
 
 /// Time after the last write during which clients count as writing.
 const ACTIVE: Duration = Duration::from_millis(100);
-/// Maximum delay that a snapshot behind its pace may make up for by shorter rests.
+/// Maximum delay for which a snapshot makes up. If chunks took longer than the intended pace permits, later rests
+/// (pauses) are shorter until this much time is gained.
 const CREDIT: Duration = Duration::from_millis(100);
-/// Longest rest after a chunk. So a snapshot reads at least one chunk in this time, even if its pace is slower.
+/// Longest rest (pause) after a chunk. A snapshot therefore reads at least one chunk in this time, even if the
+/// configured pace is slower.
 pub(crate) const MAX_REST: Duration = Duration::from_millis(250);
 
-/// Computes the rest of a snapshot after each chunk. See the module's documentation.
+/// Computes the rest (pause) of a snapshot after each chunk, so that the snapshot keeps its pace while clients write.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     bytes_per_second: Option<NonZeroU64>,

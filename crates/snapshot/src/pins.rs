@@ -1,4 +1,4 @@
-//! Pins of open snapshots. While a snapshot is open, no segment of the log is freed.
+//! Keeps the log's segments from being freed while a snapshot is open: each open snapshot holds a pin.
 //!
 //! A view of the state contains pointers into the log from the time when the view was taken. So all segments of that
 //! time must be kept, including those with bytes that were moved or trimmed since. Only a full disk takes precedence:
@@ -10,7 +10,7 @@ use thalweg_types::limits::MAX_OPEN_SNAPSHOTS;
 
 use crate::error::SnapshotError;
 
-/// Number of a database's open snapshots.
+/// Count of a database's open snapshots. While it is above 0, no log segment is freed, unless the disk is full.
 #[derive(Debug, Default)]
 pub struct Pins {
     state: Mutex<PinState>,

@@ -1,9 +1,9 @@
-//! Reading and compressing the chunks of a snapshot. Usually threads do this before the caller requests the chunks. If
-//! the database was opened in stepped mode, the caller's thread does it.
+//! Reads and compresses the chunks of a snapshot. Usually background threads do this before the caller requests the
+//! chunks. If the database was opened without background threads (stepped mode), the caller's thread does it.
 //!
-//! Owns: one thread that gathers the contents of chunks (the gatherer), several threads that compress chunks in turn
-//! (the packers), and the order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and
-//! checksums (`chunk`).
+//! Owns: one thread that reads the contents of chunks (the gatherer), several threads that compress chunks in turn (the
+//! packers), and the order of their chunks. Does not own: the contents of a chunk (`gather`), or numbers and checksums
+//! (`chunk`).
 //!
 //! ```text
 //!             +- packer 0 -+
@@ -19,8 +19,8 @@
 //! is reading from the log at this moment. The gatherer may then have to wait for processor time before it notices the
 //! drop. The log is also released when the caller has the last chunk.
 //!
-//! Bound: for each packer, one chunk waits before it, one is in it, and one waits after it. One further chunk is being
-//! gathered.
+//! Memory: for each packer, one chunk waits for compression, one is being compressed, and one waits for the caller. One
+//! further chunk is being gathered.
 
 use std::{
     io,
@@ -54,7 +54,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
 const _: () = assert!(MAX_REST.as_millis() * 2 < PATIENCE.as_millis(), "a rest is shorter than the patience");
 
-/// Packed contents of a chunk without its header, and the position of the snapshot after this chunk.
+/// Compressed contents of a chunk, still without the header, and the position of the snapshot after this chunk.
 pub(crate) struct Ready {
     pub(crate) kind: ChunkKind,
     pub(crate) packed: Packed,
@@ -63,7 +63,7 @@ pub(crate) struct Ready {
 
 type Lane<T> = SyncSender<Result<T, SnapshotError>>;
 
-/// Source of the chunks of a snapshot.
+/// Source from which a snapshot takes its compressed chunks: background threads, or the caller's thread.
 pub(crate) enum Pipeline {
     Threads(Threads),
     /// The caller's thread gathers and compresses a chunk when it requests the chunk.
@@ -74,12 +74,12 @@ pub(crate) enum Pipeline {
 /// an error.
 pub(crate) struct Threads {
     lanes: Vec<Receiver<Result<Ready, SnapshotError>>>,
-    /// Index of the packer whose chunk is next.
+    /// Index of the packer (compressing thread) that has the next chunk.
     turn: usize,
     shared: Arc<Reading>,
 }
 
-/// The gathering part of the pipeline, which its thread and the pipeline share.
+/// State of the reading thread, which this thread shares with the owner of the snapshot.
 struct Reading {
     /// Gatherer of the snapshot; `None` after the last chunk. Locked while a chunk is being gathered.
     gatherer: Mutex<Option<Gatherer>>,
@@ -103,7 +103,7 @@ impl Drop for Threads {
 }
 
 impl Pipeline {
-    /// Creates a pipeline without threads.
+    /// Creates a pipeline without threads: the caller's thread does all work.
     pub(crate) fn here(
         source: &Source,
         from: &Cursor,

@@ -3,8 +3,9 @@
 //! Owns: [`Contents`], which visits the items of a snapshot in order, and three functions that inspect a snapshot
 //! without restoring it. They use the contents of a chunk only after they have checked the checksum of the whole chunk.
 //!
-//! Bound: reading needs memory for one chunk in stored form, for a window of its contents, and for the largest item of
-//! a snapshot. So even a short file with very large decompressed contents needs little more memory than its length.
+//! Memory: one chunk as stored (compressed), a part of its decompressed contents, and the largest row or log entry of
+//! the snapshot. So even a short file that decompresses to very large contents needs little more memory than its
+//! length.
 
 use std::{convert::Infallible, io::Read};
 
@@ -24,9 +25,9 @@ use crate::{
     format::{Begin, ChunkKind, Item, PartKind, SnapshotInfo, Totals},
 };
 
-/// Number of bytes of a chunk's contents that are in memory at a time. An item that is larger needs more.
+/// Number of decompressed bytes of a chunk that are in memory at a time. A larger row or log entry needs more.
 const WINDOW_BYTES: usize = 1 << 20;
-/// Maximum number of items that are passed to the callback in one call.
+/// Maximum number of items (rows or log entries) that one call of the visiting callback receives.
 const WINDOW_ITEMS: usize = 10_000;
 
 /// Reader of the items (rows or log entries) in a snapshot.
@@ -41,7 +42,7 @@ pub struct Contents<R> {
 /// Error while the items of a snapshot are visited. It comes from the snapshot, or from the callback that receives the
 /// items.
 pub enum VisitError<E> {
-    /// The bytes are not a valid snapshot.
+    /// The snapshot could not be read, or its bytes are not a valid snapshot.
     Read(SnapshotReadError),
     /// The callback has returned this error.
     Visitor(E),
@@ -74,7 +75,7 @@ impl<R: Read> Contents<R> {
         &self.info
     }
 
-    /// Membership of the space at the time of the snapshot; `None` if the snapshot does not contain it.
+    /// Members of the cluster at the time of the snapshot; `None` if the snapshot does not contain them.
     #[must_use]
     pub fn membership(&self) -> Option<&AppliedMembership> {
         self.membership.as_ref()
@@ -137,8 +138,8 @@ impl<R: Read> Contents<R> {
         visited
     }
 
-    /// Visits the items of a chunk through a window of its contents. The window grows only for an item that does not
-    /// fit.
+    /// Passes the items (rows or log entries) of a chunk to the callback. Decompresses only a part of the chunk's
+    /// contents at a time. This part grows only if an item does not fit.
     fn visit_chunk<E>(
         &mut self,
         chunk: Chunk,
@@ -220,7 +221,7 @@ impl<R: Read> Contents<R> {
     }
 }
 
-/// Decodes one item that takes all of `bytes`.
+/// Decodes one row or log entry, which takes all of `bytes`.
 fn item(kind: ChunkKind, bytes: &[u8]) -> Result<Item<'_>, Malformed> {
     let mut reader = Reader::at(bytes, 0);
     match kind {
@@ -230,15 +231,15 @@ fn item(kind: ChunkKind, bytes: &[u8]) -> Result<Item<'_>, Malformed> {
     }
 }
 
-/// The last visited key and the last visited LSN. Each later one must be greater.
+/// Key of the last visited row and LSN of the last visited entry, kept to check that keys and LSNs ascend.
 #[derive(Default)]
 struct Order {
     key: Vec<u8>,
     lsn: Option<Lsn>,
 }
 
-/// Checks that a snapshot may contain a row of this kind, and that the bytes sent with the row are those that it points
-/// to.
+/// Checks that a snapshot may contain a row of this kind. If the row points to bytes, also checks that `bytes` are
+/// these bytes.
 fn check_row(key: &[u8], value: &[u8], bytes: Option<&[u8]>) -> Result<(), String> {
     match (portable::sort(key, value), bytes) {
         (Err(error), _) => Err(error.to_string()),
@@ -273,7 +274,7 @@ pub struct Verified {
     pub totals: Totals,
     /// Number of chunks, including the first and the last.
     pub chunks: u64,
-    /// Size of the snapshot in bytes, as stored.
+    /// Length of the snapshot in bytes, as stored.
     pub bytes: u64,
 }
 

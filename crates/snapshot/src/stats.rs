@@ -12,7 +12,7 @@ use crate::error::SnapshotError;
 /// Statistics of snapshots since the database was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotStats {
-    /// Number of snapshots in progress. While there is any, no log segment is freed.
+    /// Number of snapshots in progress. While it is above 0, no log segment is freed unless the disk is full.
     pub open: u64,
     /// Number of completed snapshots. A snapshot is complete when its last chunk was returned.
     pub taken: u64,
@@ -76,7 +76,8 @@ impl SnapshotCounter {
         self.counters.lock().bytes += bytes as u64;
     }
 
-    /// Counts the snapshot as completed. If the last chunk is returned several times, only the first call counts.
+    /// Counts this snapshot as completed. Later calls for the same snapshot count nothing, because the caller may
+    /// request the last chunk several times.
     pub(crate) fn taken(&mut self) {
         if self.end.is_none() {
             self.end = Some(End::Taken);
@@ -86,7 +87,7 @@ impl SnapshotCounter {
         }
     }
 
-    /// Counts the snapshot as failed. Only the first call counts.
+    /// Counts this snapshot as failed. Later calls for the same snapshot count nothing.
     pub(crate) fn failed(&mut self, error: &SnapshotError) {
         if error.is_damage() {
             let _ = self.counters.damage.set(error.to_string());

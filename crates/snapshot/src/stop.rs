@@ -1,6 +1,6 @@
-//! The signal with which a snapshot ends its threads.
+//! The signal by which a snapshot stops its background threads.
 //!
-//! Owns: the signal, and waits that end at a time or at the signal. Does not own: the threads (`pipeline`).
+//! Owns: the signal, and pauses that the signal ends early. Does not own: the threads (`pipeline`).
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! Taking a snapshot from the parts of an open database.
+//! Takes a snapshot of an open database.
 //!
 //! Owns: [`Origin`], which begins a snapshot, and [`Snapshot`], which returns its chunks in order and can be rewound by
 //! a few chunks. Does not own: the contents of chunks (`gather`), the threads that read and compress them (`pipeline`),
@@ -37,7 +37,7 @@ use crate::{
 /// Options for taking a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotOptions {
-    /// LSN at which an increment begins; `None` for a full snapshot of the state.
+    /// LSN at which an increment (snapshot of changes) begins; `None` for a full snapshot of the state.
     pub since: Option<Lsn>,
     /// Compression of the chunks.
     pub compression: Compression,
@@ -57,9 +57,10 @@ impl Default for SnapshotOptions {
 
 /// A snapshot in progress, which returns one chunk after the other.
 ///
-/// A snapshot has its own threads with idle priority. They read and compress chunks before the caller requests them. A
-/// snapshot of a database in stepped mode has no threads. Memory: six chunks, and six more for each compressing thread
-/// after the first; there are at most four such threads. Dropping the snapshot frees all of this memory.
+/// A snapshot has its own threads with idle priority. They read and compress chunks before the caller requests them. If
+/// the database was opened without background threads (stepped mode), the snapshot has none either. Memory: six chunks,
+/// and six more for each compressing thread after the first; there are at most four such threads. Dropping the snapshot
+/// frees all of this memory.
 pub struct Snapshot {
     begin: Begin,
     estimated_rows: u64,
@@ -70,15 +71,15 @@ pub struct Snapshot {
     pipeline: Option<Pipeline>,
     /// Priority of the threads that read and compress chunks.
     priority: Priority,
-    /// Choice of the threads that read and compress chunks: the snapshot's own threads, or in stepped mode the caller's
-    /// thread.
+    /// Threads that read and compress chunks: the snapshot's own threads, or in stepped mode (a database without
+    /// background threads) the caller's thread.
     background: Background,
-    /// Longest time that the threads may take for a chunk at idle priority. If they take longer, they are restarted
-    /// with a low priority.
+    /// Longest time that the snapshot waits for a chunk from threads with idle priority. If they take longer, they are
+    /// restarted with a low priority.
     patience: Duration,
     link: Link,
     next: Cursor,
-    /// Positions before each of the latest chunks, oldest first. The snapshot can be rewound to these chunks.
+    /// Positions before each of the chunks returned last, oldest first. The snapshot can be rewound to these chunks.
     cursors: VecDeque<(Link, Cursor)>,
     counted: SnapshotCounter,
     _pin: Pin,
@@ -101,10 +102,10 @@ pub struct Origin<'a> {
     pub backend: &'a Arc<dyn Backend>,
     /// State machine over the backend.
     pub machine: &'a Machine,
-    /// Choice of the threads that read and compress a snapshot: its own threads, or in stepped mode the caller's
-    /// thread.
+    /// Threads that read and compress a snapshot: its own threads, or in stepped mode (a database without background
+    /// threads) the caller's thread.
     pub background: Background,
-    /// Pins of the database's open snapshots.
+    /// Count of the database's open snapshots. While it is above 0, no log segment is freed, unless the disk is full.
     pub pins: &'a Arc<Pins>,
     /// Counters over all snapshots of the database.
     pub counters: &'a Arc<Counters>,
@@ -178,7 +179,8 @@ impl Snapshot {
         &self.begin.info
     }
 
-    /// Membership of the space at the time of the snapshot, and the entry that contained it; `None` in an increment.
+    /// Members of the cluster at the time of the snapshot, and the log entry that contained them; `None` in an
+    /// increment.
     #[must_use]
     pub fn membership(&self) -> Option<&AppliedMembership> {
         self.begin.membership.as_ref()
@@ -267,7 +269,7 @@ impl Snapshot {
         }
     }
 
-    /// Builds the first or the last chunk. Both are short.
+    /// Builds the first or the last chunk of the snapshot from its uncompressed contents.
     fn seal(&mut self, kind: ChunkKind, plain: &[u8]) -> io::Result<Bytes> {
         Ok(self.link.seal(kind, Packer::new(self.compression)?.pack(plain)?))
     }
@@ -338,7 +340,7 @@ mod tests {
         }
     }
 
-    /// The parts of a database that is only in memory.
+    /// A database for tests that exists only in memory.
     struct Node {
         log: Log,
         backend: Arc<dyn Backend>,
