@@ -1,11 +1,10 @@
-//! The disk for the layers above: a directory tree of files, behind one trait.
+//! Access to the disk for all other crates: a directory tree of files, behind one trait.
 //!
-//! Owns: [`Disk`] and [`File`], their real implementation over the operating system ([`RealDisk`]),
-//! and a simulated one with faults and power loss ([`SimDisk`]); the [`Priority`] of threads that use files in the
-//! background; and the [`Pacer`], by which their work leaves the disk to the syncs of clients.
-//! Does not own: any file format, any retry. Errors are returned unchanged. In particular a failed sync is
-//! final: the kernel may have marked the pages clean without writing them, so a later successful sync proves
-//! nothing.
+//! Owns: [`Disk`] and [`File`], their real implementation over the operating system ([`RealDisk`]), and a simulated one
+//! with faults and power loss ([`SimDisk`]); the [`Priority`] of threads that use files in the background; and the
+//! [`Pacer`], which makes such threads pause so that clients' syncs stay fast. Does not own: any file format, any
+//! retry. Errors are returned unchanged. In particular a failed sync is final: the kernel may have marked the pages
+//! clean without writing them, so a later successful sync proves nothing.
 //!
 //! Both implementations return the same results, including error kinds (`tests/suite/differential.rs`). The
 //! simulated disk is stricter where that catches a caller's mistake: it rejects mappings of holes, and a
@@ -28,8 +27,9 @@ pub use priority::Priority;
 pub use real::{DIRECT_BLOCK_BYTES, RealDisk, begin_write_out, decode_resident, read_resident, set_direct, write_out};
 pub use sim::SimDisk;
 
-/// Longest time for which an open waits for a lock that another handle of the same process holds. The last handle of a
-/// database or snapshot can be dropped a moment before the threads that it had have released the lock.
+/// Longest time for which opening a database or snapshot waits for a lock that another handle in the same process
+/// holds. Such a wait is needed because the lock is released by background threads, a moment after the last handle was
+/// dropped.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Returns true for the errors of an operation that failed because the disk, or a quota, has no room left.
@@ -42,8 +42,8 @@ pub const fn is_out_of_space(kind: io::ErrorKind) -> bool {
 pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Opens an existing file for reading and writing. Returns `NotFound` if it does not exist.
     fn open(&self, path: &str) -> io::Result<Arc<dyn File>>;
-    /// Creates an empty file; returns `AlreadyExists` if it exists. Durable only after `sync_all` of the file
-    /// and `sync_dir` of its directory.
+    /// Creates an empty file; returns `AlreadyExists` if a file has this name. The file is durable only after
+    /// `sync_all` of the file and `sync_dir` of its directory.
     fn create(&self, path: &str) -> io::Result<Arc<dyn File>>;
     /// Renames a file and replaces any file at `to`. Returns `IsADirectory` if either path is a directory.
     /// Atomic: a crash leaves the old state or the new one. Durable after `sync_dir`.
@@ -64,9 +64,9 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     /// Names of the files (not directories) directly in a directory, sorted. `NotFound` if the directory does
     /// not exist.
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
-    /// Makes the directory's entries durable. `""` is the root.
+    /// Makes the names in a directory durable: created, renamed and removed files. `""` is the root.
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
-    /// Bytes available for allocation.
+    /// Bytes that are free on the disk for new data.
     fn free_bytes(&self) -> io::Result<u64>;
     /// Takes an exclusive lock between processes on `path` (created if missing), released on drop. Returns
     /// `WouldBlock` if another process, or another handle of this process, holds it.
@@ -77,7 +77,7 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
         let _ = patience;
         self.lock(path)
     }
-    /// The root as a path of the operating system, for libraries that do their own I/O. `None` for the
+    /// Path of this disk's root directory in the operating system, for libraries that do their own I/O. `None` for the
     /// simulated disk.
     fn os_path(&self) -> Option<&std::path::Path>;
 }
@@ -111,7 +111,7 @@ pub trait File: Send + Sync + std::fmt::Debug {
     }
     /// Writes all of `data` at `offset`, extending the file if needed.
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// Writes all parts consecutively at `offset`, as one vectored write where possible.
+    /// Writes the buffers in `parts` one after the other at `offset`, as one vectored write where possible.
     fn write_all_vectored_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()>;
     /// Makes the data durable, with the metadata needed to read it (`fdatasync`). Never retried, not even
     /// after an interruption.
@@ -141,8 +141,8 @@ pub trait File: Send + Sync + std::fmt::Debug {
     /// that were never written read as zeroes. Returns an error if the disk is full, and false if the system cannot
     /// reserve space: the caller then writes zeroes.
     ///
-    /// This takes a moment where writing zeroes takes as long as writing data. But the first write of each block then
-    /// changes metadata, too, so a sync after it takes longer.
+    /// Reserving is much faster than writing zeroes. But the first later write of each block also changes metadata, so
+    /// a sync after such a write takes longer.
     fn reserve(&self, len: u64) -> io::Result<bool> {
         let _ = len;
         Ok(false)

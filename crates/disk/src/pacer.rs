@@ -1,8 +1,10 @@
-//! The pacer: one scheduler for all background work that shares a disk with the syncs of clients.
+//! The pacer: one scheduler for all background work that shares a disk with the syncs of clients. Background work (a
+//! flush, for example) writes its output in pieces, and pauses after each piece so that syncs do not wait for it. The
+//! pacer computes these pauses.
 //!
-//! Owns: the measured rate of the disk, the time of the log's syncs, the kinds of work that are late, and the counters
-//! of its decisions. Does not own: the rules (see `pacing`), or the usual pauses and the deadlines, which callers
-//! determine.
+//! Owns: the measured rate of the disk, the time of the log's syncs, the kinds of work that will miss their deadline
+//! (late work), and the counters of its decisions. Does not own: the rules (see `pacing`), or the usual pauses and the
+//! deadlines, which callers determine.
 //!
 //! ```text
 //! begin(job) -> Permit -> a piece goes to the disk -> Permit::finish -> the caller pauses
@@ -27,18 +29,20 @@ use thalweg_types::{Clock, SystemClock};
 
 use crate::pacing::{DiskRate, DiskUse, MAX_PAUSE_FACTOR, PacedJob, PacedWork, SyncShare, pause_after};
 
-/// A kind of work counts as late until this time has passed since its last late piece.
+/// Time for which a kind of background work still counts as late after its last late piece. A piece (one write of a
+/// job) is late if the job will miss its deadline.
 const LATE_FOR: Duration = Duration::from_millis(100);
 
-/// Scheduler of background work on one disk. The log of a directory creates one, and the state on the same disk shares
-/// it.
+/// Scheduler of background work on one disk, which computes pauses between writes. The log of a data directory creates
+/// it, and the LSM state on the same disk uses it too.
 #[derive(Debug)]
 pub struct Pacer {
-    /// Clock that measures pieces. `None` in stepped mode: nothing is measured, and no work pauses. `AssertUnwindSafe`
-    /// is sound because a panic cannot leave a clock in an invalid state.
+    /// Clock that measures the time of writes. `None` in stepped mode (a run without background threads): nothing is
+    /// measured, and no work pauses. `AssertUnwindSafe` is sound because a panic cannot leave a clock in an invalid
+    /// state.
     clock: Option<AssertUnwindSafe<Arc<dyn Clock>>>,
     measurements: Mutex<Measurements>,
-    /// Total time of the log's syncs, in nanoseconds.
+    /// Total time that the log's syncs have taken, in nanoseconds.
     sync_nanos: AtomicU64,
     works: [WorkCounters; PacedWork::ALL.len()],
 }
@@ -49,29 +53,32 @@ struct Measurements {
     syncs: SyncShare,
 }
 
-/// Counters of one kind of work.
+/// Counters of one kind of background work, such as compaction.
 #[derive(Debug, Default)]
 struct WorkCounters {
     rest_nanos: AtomicU64,
     late: AtomicU64,
-    /// Time, by the pacer's clock, until which this kind of work counts as late.
+    /// Time, by the pacer's clock, until which this kind of work counts as late (its jobs miss their deadlines).
     late_until_nanos: AtomicU64,
 }
 
 /// Counters of a pacer's decisions since its creation, and the rate of its disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PacerStats {
-    /// Rate at which the disk has recently written pieces of background work, in bytes per second; 0 if it is not
+    /// Rate at which the disk has recently written the output of background work, in bytes per second; 0 if it is not
     /// known.
     pub rate_bytes: u64,
-    /// Total microseconds for which each kind of work has paused, in the order of [`PacedWork::ALL`].
+    /// Total time in microseconds for which each kind of background work has paused, in the order of
+    /// [`PacedWork::ALL`].
     pub rest_micros: [u64; PacedWork::ALL.len()],
-    /// Number of pieces of each kind of work that were written without a pause because the job was late.
+    /// Number of writes of each kind of background work that were made without a pause because the job was about to
+    /// miss its deadline. In the order of [`PacedWork::ALL`].
     pub late: [u64; PacedWork::ALL.len()],
 }
 
 impl PacerStats {
-    /// Iterates over the kinds of work: name, total pause in microseconds, number of late pieces.
+    /// Iterates over the kinds of background work. Each item has the name, the total pause in microseconds, and the
+    /// number of writes made late (after which the job does not pause).
     pub fn works(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
         PacedWork::ALL
             .iter()
@@ -97,13 +104,14 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// Creates a pacer that measures pieces by this clock.
+    /// Creates a pacer that measures the time of writes by this clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self::with(Some(clock))
     }
 
-    /// Creates a pacer for a simulation or another stepped run. It reads no clock, and all of its pauses are zero.
+    /// Creates a pacer for a simulation or another run without background threads (stepped mode). It reads no clock,
+    /// and all of its pauses are zero.
     #[must_use]
     pub fn stepped() -> Self {
         Self::with(None)
@@ -120,19 +128,20 @@ impl Pacer {
         self.clock.is_none()
     }
 
-    /// Returns the time of the pacer's clock. Callers compute deadlines relative to it.
+    /// Returns the time of the pacer's clock. Callers compute the deadlines of their jobs relative to it.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.clock.as_ref().map_or(Duration::ZERO, |clock| clock.monotonic())
     }
 
-    /// Begins a piece of a job. The caller writes the piece now. Never waits.
+    /// Begins the measurement of one write (a piece) of a background job. The caller writes after this call, and then
+    /// calls [`Permit::finish`]. Never waits.
     pub fn begin(&self, job: PacedJob) -> Permit<'_> {
         Permit { pacer: self, job, begun: self.now() }
     }
 
-    /// Returns true if the job misses its deadline even without pauses. In this case, counts one late piece, which the
-    /// caller is about to write, and makes other kinds of work pause for longer during the next 100 ms.
+    /// Returns true if the job misses its deadline even without pauses. In this case, also counts one late write, which
+    /// the caller is about to make, and makes other kinds of work pause for longer during the next 100 ms.
     pub fn is_late(&self, job: &PacedJob) -> bool {
         if self.is_stepped() || !job.is_late(self.measurements().rate.get()) {
             return false;
@@ -148,12 +157,12 @@ impl Pacer {
         self.sync_nanos.fetch_add(nanos(took), Relaxed);
     }
 
-    /// Counts a pause of background work.
+    /// Adds a pause that the caller has made to the counter of this kind of background work.
     pub fn count_rest(&self, work: PacedWork, rest: Duration) {
         self.counters(work).rest_nanos.fetch_add(nanos(rest), Relaxed);
     }
 
-    /// Pauses the calling thread, and counts the pause.
+    /// Pauses the calling thread for `pause`, and adds the pause to the counter of this kind of background work.
     pub fn rest(&self, work: PacedWork, pause: Duration) {
         if !pause.is_zero() {
             thread::sleep(pause);
@@ -161,8 +170,8 @@ impl Pacer {
         }
     }
 
-    /// Returns the pause for work that limits its own rate: `pause`, or twice as long while another kind of work is
-    /// late.
+    /// Returns the pause for a kind of background work that limits its own rate: `pause`, or twice as long while
+    /// another kind of work is about to miss its deadline.
     #[must_use]
     pub fn stretched(&self, work: PacedWork, pause: Duration) -> Duration {
         if self.is_other_late(work, self.now()) { pause.saturating_mul(MAX_PAUSE_FACTOR) } else { pause }
@@ -194,8 +203,8 @@ impl Pacer {
     }
 }
 
-/// A piece of background work that is being written; see [`Pacer::begin`]. Dropping it without
-/// [`finish`](Self::finish), for example after an error, leaves the piece out of the measurements.
+/// A measurement of one write (piece) of background work in progress; see [`Pacer::begin`]. Dropping it without
+/// [`finish`](Self::finish), for example after an error, leaves this write out of the measurements.
 #[derive(Debug)]
 #[must_use = "the pause after the piece follows from it"]
 pub struct Permit<'a> {
@@ -205,9 +214,9 @@ pub struct Permit<'a> {
 }
 
 impl Permit<'_> {
-    /// Ends the piece and returns the pause that the caller must make after it. `synced_bytes` is the number of the
-    /// piece's bytes that the disk has received; 0 if the piece does not show the disk's rate. `usual` is called with
-    /// the time that the piece took, and returns the usual pause after it.
+    /// Ends the measurement of one write, and returns the pause that the caller must make now. `synced_bytes` is the
+    /// number of written bytes that the disk has certainly received; 0 excludes the write from the measured rate of the
+    /// disk. `usual` is called with the time that the write took, and returns the usual pause after it.
     #[must_use]
     pub fn finish(self, synced_bytes: u64, usual: impl FnOnce(Duration) -> Duration) -> Duration {
         let Self { pacer, job, begun } = self;

@@ -1,7 +1,9 @@
-//! Rules for the pauses of background work between pieces of its output, as functions of numbers.
+//! Rules for the pauses of background work. Such work writes its output in pieces and pauses after each piece, so that
+//! clients' syncs do not wait for it. The rules are pure functions.
 //!
-//! Owns: the pause after a piece ([`pause_after`]), lateness ([`PacedJob::is_late`]), and the rates of the disk and of
-//! writers. Does not own: clocks, threads and counters (see `pacer`).
+//! Owns: the pause after a piece ([`pause_after`]), the check that a job will miss its deadline
+//! ([`PacedJob::is_late`]), and the measured rates of the disk and of writers. Does not own: clocks, threads and
+//! counters (see `pacer`).
 //!
 //! Each kind of work has a *usual* pause after a piece, which its caller determines. The usual pause leaves time on the
 //! disk for the syncs of clients. It applies unless one of these rules does:
@@ -16,22 +18,23 @@
 
 use std::time::Duration;
 
-/// Minimum share of the disk's time that a job gets, however long syncs take.
+/// Minimum fraction of the disk's time that a background job gets, however long syncs take.
 const MIN_SHARE: f64 = 0.25;
-/// Maximum share of the disk's time that a job takes for its deadline while it is not late.
+/// Maximum fraction of the disk's time that a background job takes to meet its deadline. A job that would still miss
+/// the deadline does not pause at all.
 const MAX_SHARE: f64 = 0.9;
-/// Factor by which a job takes more of the disk's time than its deadline needs, because the measured rates vary.
+/// Safety factor, because the measured rates vary: a job takes this multiple of the disk time that its deadline needs.
 const DEADLINE_MARGIN: f64 = 1.25;
-/// Longest pause, as a multiple of the usual pause.
+/// Longest pause of a background job after a write, as a multiple of its usual pause.
 pub const MAX_PAUSE_FACTOR: u32 = 2;
-/// Minimum number of bytes for one measurement of the disk's rate. Smaller pieces are added up.
+/// Minimum number of bytes for one measurement of the disk's rate. Smaller writes are added up to this number.
 const SAMPLE_BYTES: u64 = 1 << 20;
 /// Highest plausible rate of a disk, in bytes per second. A faster sample is ignored: its bytes were already on the
 /// disk, or only went to memory.
 const MAX_DISK_RATE: u64 = 16 << 30;
-/// Divisor: a new sample counts for one part in this number of the disk's rate.
+/// Weight of a new measurement in the average rate of the disk: one part in this number.
 const SAMPLE_WEIGHT: u64 = 8;
-/// Minimum time over which the rate of writers and the share of syncs are measured.
+/// Minimum time between two measurements of the writers' rate, and of the fraction of time that syncs take.
 const WINDOW: Duration = Duration::from_millis(100);
 
 /// Kind of background work that shares the disk with the syncs of clients.
@@ -50,10 +53,10 @@ pub enum PacedWork {
 }
 
 impl PacedWork {
-    /// All kinds of work.
+    /// All kinds of background work, in the order that arrays of counters use.
     pub const ALL: [Self; 5] = [Self::Segment, Self::Flush, Self::Compaction, Self::Discard, Self::Scrub];
 
-    /// Returns the name of the kind in metrics.
+    /// Returns the name of this kind of background work in metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -69,12 +72,12 @@ impl PacedWork {
 /// A running job of background work: its kind, its remaining bytes and its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacedJob {
-    /// Kind of work that the job does.
+    /// Kind of background work that the job does.
     pub work: PacedWork,
-    /// Bytes that the job still has to write.
+    /// Number of bytes that the job still has to write.
     pub left_bytes: u64,
-    /// Time from now until writers must wait for the job; zero if they wait already. `None` if no writer will wait for
-    /// it, or if the time is not known.
+    /// Deadline of the job, as the time from now until clients' writes must wait for the job; zero if they wait
+    /// already. `None` if no write will wait for the job, or if the time is not known.
     pub deadline: Option<Duration>,
 }
 
@@ -86,8 +89,8 @@ impl PacedJob {
         self.deadline.is_some_and(|deadline| deadline.is_zero()) || self.needed_share(rate) > 1.0
     }
 
-    /// Returns the share of the disk's time that the job needs to meet its deadline; 0 if it has no deadline, or if the
-    /// rate is not known.
+    /// Returns the fraction of the disk's time that the job needs to meet its deadline; 0 if it has no deadline, or if
+    /// the rate is not known. `rate` is the disk's rate in bytes per second.
     fn needed_share(&self, rate: Option<u64>) -> f64 {
         let (Some(deadline), Some(rate)) = (self.deadline, rate) else { return 0.0 };
         self.left_bytes as f64 / (rate.max(1) as f64 * deadline.as_secs_f64().max(1e-9))
@@ -99,13 +102,14 @@ impl PacedJob {
 pub(crate) struct DiskUse {
     /// Rate at which the disk writes, in bytes per second; `None` if it is not known.
     pub(crate) rate: Option<u64>,
-    /// Share of the recent time in which syncs were in progress, 0 to 1.
+    /// Fraction of the recent time in which syncs were in progress, from 0 to 1.
     pub(crate) sync_share: f64,
-    /// True if another kind of work is late.
+    /// True if another kind of background work is about to miss its deadline.
     pub(crate) is_other_late: bool,
 }
 
-/// Returns the pause of a job after a piece for which the disk took the time `took`. `usual` is the job's usual pause.
+/// Returns the pause that a background job must make after a write (one piece of its output) that took the disk the
+/// time `took`. `usual` is the job's usual pause.
 pub(crate) fn pause_after(job: &PacedJob, took: Duration, usual: Duration, disk: &DiskUse) -> Duration {
     if job.is_late(disk.rate) {
         return Duration::ZERO;
@@ -129,11 +133,11 @@ pub(crate) fn pause_after(job: &PacedJob, took: Duration, usual: Duration, disk:
     Duration::try_from_secs_f64(pause).map_or(longest, |pause| pause.min(longest))
 }
 
-/// Average rate at which the disk writes. Recent pieces count more.
+/// Average rate at which the disk writes. Recent writes count more.
 #[derive(Debug, Default)]
 pub(crate) struct DiskRate {
     bytes_per_second: Option<u64>,
-    /// Bytes and time of the pieces that are not included in the rate yet.
+    /// Number of written bytes that are not included in the rate yet, and the time in which they were written.
     bytes: u64,
     took: Duration,
 }
@@ -143,7 +147,7 @@ impl DiskRate {
         self.bytes_per_second
     }
 
-    /// Adds a piece. The disk has received all of its bytes, within the time `took`.
+    /// Adds a write to the average. The disk has received all of its bytes, within the time `took`.
     pub(crate) fn add(&mut self, bytes: u64, took: Duration) {
         self.bytes += bytes;
         self.took += took;
@@ -160,18 +164,18 @@ impl DiskRate {
     }
 }
 
-/// Measures the share of time in which syncs are in progress.
+/// Measures the fraction of time in which syncs are in progress.
 #[derive(Debug, Default)]
 pub(crate) struct SyncShare {
     share: f64,
-    /// Time at which the present measurement began. `synced` is the total time of syncs at that time.
+    /// Time at which the measurement in progress began. The field `synced` is the total time of syncs at that moment.
     since: Duration,
     synced: Duration,
 }
 
 impl SyncShare {
-    /// Returns the share of time, 0 to 1, in which syncs were in progress. `synced` is the total time of syncs until
-    /// `now`.
+    /// Returns the fraction of time, from 0 to 1, in which syncs were in progress. `synced` is the total time of syncs
+    /// until `now`.
     pub(crate) fn at(&mut self, now: Duration, synced: Duration) -> f64 {
         let passed = now.saturating_sub(self.since);
         if passed >= WINDOW {
@@ -183,7 +187,7 @@ impl SyncShare {
     }
 }
 
-/// Measures the rate of writers. The caller passes in the total of written bytes from time to time.
+/// Measures the rate at which writers write. The caller passes in the total of written bytes from time to time.
 #[derive(Debug, Default)]
 pub struct WriteMeter {
     bytes_per_second: Option<u64>,
@@ -204,8 +208,8 @@ impl WriteMeter {
         self.bytes_per_second.filter(|rate| *rate > 0)
     }
 
-    /// Returns the time in which the writers will write `room_bytes` more bytes; `None` if their rate is not known. The
-    /// other arguments are those of [`rate`](Self::rate).
+    /// Returns the time in which the writers will write `room_bytes` more bytes; `None` if their rate is not known.
+    /// `now` and `written_bytes` are those of [`rate`](Self::rate).
     pub fn time_to_fill(&mut self, now: Duration, written_bytes: u64, room_bytes: u64) -> Option<Duration> {
         let rate = self.rate(now, written_bytes)?;
         let nanos = u128::from(room_bytes) * 1_000_000_000 / u128::from(rate);
@@ -233,7 +237,7 @@ mod tests {
         PacedJob { deadline: Some(deadline), ..ENDLESS }
     }
 
-    /// Checks a pause after a piece of 1 ms whose usual pause is 1 ms.
+    /// Checks the pause of a job after a write that took 1 ms, if the usual pause is 1 ms.
     #[track_caller]
     fn assert_pause(job: PacedJob, disk: DiskUse, expected_micros: u64) {
         let pause = pause_after(&job, MILLI, MILLI, &disk);

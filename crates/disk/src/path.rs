@@ -1,4 +1,4 @@
-//! Validation of paths. Both implementations use it, so they accept the same paths.
+//! Validation of paths on a disk. The real and the simulated disk use it, so they accept the same paths.
 //!
 //! Invariant: an accepted path names something below the root, and in exactly one way (no `.`, `..`, empty
 //! component, leading or trailing slash, or NUL). So a simulated disk can compare paths as strings.

@@ -12,7 +12,7 @@ use rustix::{process::setpriority_process, thread::gettid};
 /// Nice value of threads with low priority, which get about a tenth of the processor time of another thread.
 const LOW_PRIORITY: i32 = 10;
 
-/// Priority of a background thread.
+/// Scheduling priority of a background thread, below that of normal threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Priority {
     /// The thread gets only processor time that other threads leave unused, plus about a third of a percent.
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a field of `/proc/thread-self/stat`, counted from 1 as in the manual page.
+    /// Returns a field of `/proc/thread-self/stat` as a number. Fields are counted from 1, as in the manual page.
     fn stat(field: usize) -> i64 {
         let line = fs::read_to_string("/proc/thread-self/stat").unwrap();
         let after_name = line.rsplit_once(')').unwrap().1;

@@ -7,8 +7,8 @@ use rustix::{
     io::Errno,
 };
 
-/// Offset, length and memory address of a direct write must be multiples of this, whatever the disk's block
-/// size.
+/// Alignment of direct writes in bytes: their offset, length and memory address must be multiples of this number, for
+/// every block size of the disk.
 pub const DIRECT_BLOCK_BYTES: usize = 4096;
 
 /// Turns direct I/O of the file on or off, for writes and reads. Returns true if it is on; not every file

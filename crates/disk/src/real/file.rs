@@ -18,7 +18,7 @@ use rustix::{
 use super::{mapping::RealMapping, resident::read_resident, write_out::write_out};
 use crate::{File, Mapping, is_out_of_space};
 
-/// Maximum parts that the kernel accepts in one vectored write (`IOV_MAX`).
+/// Maximum number of buffers that the kernel accepts in one vectored write (`IOV_MAX`).
 const MAX_PARTS: usize = 1024;
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ impl File for RealFile {
     }
 }
 
-/// Writes all parts with a call that can be interrupted or can write less than requested.
+/// Writes all buffers by repeated calls of `write_some`, which can be interrupted or can write less than requested.
 fn write_parts(
     parts: &[io::IoSlice<'_>],
     mut offset: u64,
@@ -155,7 +155,8 @@ fn write_parts(
 mod tests {
     use super::*;
 
-    /// Writes three parts with a call that accepts at most `most` bytes and is interrupted every other time.
+    /// Writes three buffers with a test call that accepts at most `most` bytes and is interrupted every other time.
+    /// Returns the written bytes.
     fn written_in_steps_of(most: usize) -> Vec<u8> {
         let parts = [b"abc".as_slice(), b"", b"de", b"", b"fghij", b""].map(io::IoSlice::new);
         let mut file = vec![];

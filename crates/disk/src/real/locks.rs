@@ -15,7 +15,7 @@ use rustix::fs::FlockOperation;
 
 use crate::LockGuard;
 
-/// Device and inode of a file.
+/// Identity of a file: its device number and its inode number.
 type FileId = (u64, u64);
 
 /// Files that this process has locked. The mutex is held while a lock is taken or released, so that the set always
@@ -27,7 +27,7 @@ static RELEASED: Condvar = Condvar::new();
 /// A locked file; closing it releases the lock.
 #[derive(Debug)]
 pub(super) struct RealLock {
-    /// `None` while the lock is being released.
+    /// The locked file; `None` while the lock is being released.
     file: Option<fs::File>,
     id: FileId,
 }

@@ -91,8 +91,8 @@ fn create_durably(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the entry of an existing directory durable, because an earlier process may have been killed between
-/// creating the directory and syncing its parent.
+/// Makes the name of an existing directory durable by syncing its parent. This is needed because an earlier process may
+/// have been killed between creating the directory and syncing the parent.
 fn sync_entry(dir: &Path) -> io::Result<()> {
     let Some(parent) = dir.parent() else { return Ok(()) };
     if fs::metadata(dir)?.dev() != fs::metadata(parent)?.dev() {

@@ -6,23 +6,23 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Number of the system call, for which `libc` and `rustix` have no name. It is the same on all processors listed
-/// below.
+/// Number of the system call `cachestat`, for which `libc` and `rustix` have no name. The number is the same on all
+/// processors for which this module uses the call.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 const CACHESTAT: libc::c_long = 451;
 
-/// True once the kernel has reported that it does not have this call or does not permit it.
+/// True once the kernel has reported that it does not have the call `cachestat` or does not permit it.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
-/// True once the kernel has counted a page. Until then, a count of zero is not believed: overlay file systems, as in
-/// containers, keep the pages with another file, and always report zero.
+/// True once the kernel has reported at least one page of a file in memory. Until then, a count of zero is not
+/// believed: overlay file systems, as in containers, keep the pages with another file, and always report zero.
 static HAS_COUNTED: AtomicBool = AtomicBool::new(false);
 
-/// Returns false if the kernel has less than `len` bytes at `offset` in its page cache. Returns true if it has all of
-/// the bytes, if it is reading some of them, or if it does not report it.
+/// Returns false only if the kernel reports that some of the `len` bytes at `offset` are not in its page cache. Returns
+/// true if all of them are there, if the kernel is reading some of them, or if it does not report it.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
 pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
-    /// The range of bytes, and the counts of pages, as the kernel declares them.
+    /// Range of bytes in a file, in the layout that the system call `cachestat` expects.
     #[repr(C)]
     struct Range {
         offset: u64,
@@ -57,7 +57,7 @@ pub(super) fn may_contain(file: &File, offset: u64, len: u64) -> bool {
     counts.cached > offset.saturating_add(len - 1) / page - offset / page || !HAS_COUNTED.load(Ordering::Relaxed)
 }
 
-/// Returns true, because the number of the call on this processor is not known.
+/// Returns true: the number of the system call is not known on this processor, so the bytes may be in memory.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 pub(super) fn may_contain(_: &File, _: u64, _: u64) -> bool {
     true

@@ -10,7 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::page_cache;
 
-/// Size in bytes of the buffer that each thread keeps for these reads: enough for a block of a table.
+/// Size in bytes of the buffer that each thread keeps for reads from the page cache. It holds a block of a table.
 const BUFFER_BYTES: usize = 32 << 10;
 
 thread_local! {
@@ -56,7 +56,7 @@ pub fn decode_resident<T>(
     with_buffer(|buffer| Ok(fill(file, &mut buffer[..len], offset)?.then(|| decode(&buffer[..len]))))
 }
 
-/// Calls `read` with the buffer of the calling thread.
+/// Calls `read` with the buffer that the calling thread keeps for reads from the page cache.
 fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut buffer = BUFFER.take();
     buffer.resize(BUFFER_BYTES, 0);
@@ -65,10 +65,10 @@ fn with_buffer<T>(read: impl FnOnce(&mut [u8]) -> T) -> T {
     result
 }
 
-/// Fills `bytes` from the file. Returns false if not all of them are in memory.
+/// Fills `bytes` from the file at `offset`. Returns false if the page cache does not have all of them.
 ///
 /// `preadv2` alone would return the right result, but it is slow if pages are missing: it first allocates memory and
-/// begins to read from the disk. This takes longer than all other work for a read of a key. In a control group at its
+/// begins to read from the disk. This takes longer than all other work of reading a key. In a control group at its
 /// memory limit, the call also waits until the kernel has freed other pages.
 fn fill(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<bool> {
     if !page_cache::may_contain(file, offset, bytes.len() as u64) {

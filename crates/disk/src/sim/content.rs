@@ -1,4 +1,4 @@
-//! Bytes of one file, sparse and shared.
+//! Contents of one file of the simulated disk, stored as sparse blocks that copies of the file share.
 //!
 //! Owns: a length and 4096-byte blocks, allocated on first write and copied only when changed, so that a fork
 //! of a simulated disk is cheap. Does not own: durability.
@@ -10,9 +10,9 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-/// Bytes of a sector, which the medium writes completely or not at all.
+/// Size in bytes of a sector, which the simulated medium writes completely or not at all.
 pub(super) const SECTOR_BYTES: usize = 512;
-/// Bytes of a block, the unit in which the simulated file system allocates.
+/// Size in bytes of a block, the unit in which the simulated file system allocates space.
 pub(super) const BLOCK_BYTES: usize = 4096;
 
 type Block = [u8; BLOCK_BYTES];
@@ -50,7 +50,7 @@ impl Content {
         }
     }
 
-    /// Returns the complete sectors `first..first + count`.
+    /// Returns the bytes of the sectors `first..first + count`.
     pub(super) fn sectors(&self, first: u64, count: u64) -> Vec<u8> {
         let mut bytes = vec![0; count as usize * SECTOR_BYTES];
         self.read(&mut bytes, first * SECTOR_BYTES as u64);
@@ -111,7 +111,7 @@ impl Content {
         }
     }
 
-    /// Allocated sectors from `first` on.
+    /// Returns the numbers of the allocated sectors from `first` on.
     pub(super) fn allocated_sectors_from(&self, first: u64) -> Vec<u64> {
         let per_block = (BLOCK_BYTES / SECTOR_BYTES) as u64;
         let blocks = self.blocks.range(first / per_block..).map(|(block, _)| *block);
@@ -132,8 +132,8 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks(BLOCK_BYTES).all(|chunk| *chunk == ZEROES[..chunk.len()])
 }
 
-/// Splits `len` bytes at `offset` at block boundaries. Each item has the position in its block, the block
-/// number, and the range of the buffer.
+/// Splits a range of `len` bytes at `offset` of a file at block boundaries. Each item has the position in a block, the
+/// block's number, and the corresponding range of the caller's buffer.
 fn pieces(len: usize, offset: u64) -> impl Iterator<Item = (usize, u64, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, fmt, ops::Sub};
 /// Kind of a call to the simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Reading from a file. Reads can fail and are counted. They are not crash points, because they change nothing.
+    /// Reading from a file. Reads are counted and can fail. A simulated power loss never happens at a read, because a
+    /// read changes nothing.
     Read,
     /// Writing to a file, vectored or not.
     Write,
@@ -27,8 +28,8 @@ pub enum Operation {
     Remove,
 }
 
-/// Numbers of calls of each kind. Failed attempts are counted too, except after the power is off. To measure one piece
-/// of work, subtract the numbers before it from those after it.
+/// Numbers of calls to a simulated disk, by kind. Failed calls are counted too, except those after the power is off. To
+/// measure one operation, subtract the numbers before it from those after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of reads.
@@ -51,9 +52,9 @@ pub struct Counts {
     pub renames: u64,
     /// Number of removed files.
     pub removes: u64,
-    /// Writes and `set_len`s that extended a file.
+    /// Number of calls (writes or `set_len`) that made a file longer.
     pub extensions: u64,
-    /// Writes that allocated blocks. Writes into a file that was filled before allocate none.
+    /// Number of writes that allocated blocks. Writes to parts of a file that were written before allocate none.
     pub allocations: u64,
     /// Total bytes read.
     pub bytes_read: u64,
@@ -62,7 +63,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Returns the number of operations that can change the medium. Each of them is a crash point.
+    /// Returns the number of operations that can change the disk's contents. A simulated power loss can happen at each
+    /// of them.
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.writes
@@ -115,7 +117,7 @@ impl Sub for Counts {
     }
 }
 
-/// One operation in the operation log.
+/// One operation of a simulated disk, as its log of operations records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Number of the operation; the disk's first operation is 1.
@@ -138,7 +140,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// A log of the last operations, up to a configured number, which is 0 by default.
+/// Log of a simulated disk's last operations. The test configures how many operations it keeps; the default is 0.
 #[derive(Debug, Default)]
 pub(super) struct OpLog {
     capacity: usize,

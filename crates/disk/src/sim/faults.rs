@@ -1,4 +1,4 @@
-//! Planned faults: which call fails, how, and with which partial effect.
+//! Planned faults of a simulated disk: the call that fails, its error, and the partial effect that it still has.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use thalweg_types::{Action, Classified};
 
 use super::counts::{Counts, Operation};
 
-/// Error code that a fault reports.
+/// Error code that a call returns when a planned fault makes it fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Errno {
     /// `EIO`: the medium failed.
@@ -28,21 +28,21 @@ impl From<Errno> for io::Error {
     }
 }
 
-/// Number of calls that a fault affects.
+/// Number of calls that a planned fault makes fail: one, or all from the first one on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultRepeat {
     Once,
     FromThenOn,
 }
 
-/// Effect of a failing call on the disk.
+/// Effect on the disk that a call still has although a planned fault makes it fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartialEffect {
     Nothing,
     Part,
 }
 
-/// A planned failure of a call.
+/// A planned failure of a call to a simulated disk.
 ///
 /// By default the fault strikes once, on any path, and the failed call has no effect. A failed write has
 /// written nothing. A failed sync has written nothing to the medium, but has marked the pages clean, as Linux
@@ -58,7 +58,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Creates a fault that fails the `nth` call of that kind, counted from 1 at the next call.
+    /// Creates a fault that makes the `nth` call of this kind fail with `errno`. The next such call has the number 1.
     ///
     /// # Panics
     /// Panics if `nth` is 0, or if the operation is [`Operation::MappedWrite`], which can't report an error.
@@ -76,15 +76,15 @@ impl Fault {
         }
     }
 
-    /// Restricts the fault to calls on paths that contain `part`; only they are counted. The path of a file is its
-    /// latest name.
+    /// Restricts the fault to calls on paths that contain `part`. Other calls are not counted for the fault's number.
+    /// The path of a renamed file is its latest name.
     #[must_use]
     pub fn on_path(mut self, part: &str) -> Self {
         part.clone_into(&mut self.path_part);
         self
     }
 
-    /// Makes all later calls fail as well, like a lost device.
+    /// Makes all calls after the first failing one fail as well, like a lost device.
     #[must_use]
     pub fn for_good(mut self) -> Self {
         self.repeat = FaultRepeat::FromThenOn;

@@ -1,4 +1,5 @@
-//! Handles of a simulated disk: open files, mappings, locks. Each has the number of its file and the shared state.
+//! Handles of a simulated disk: open files, mappings and locks. Each handle consists of the number of its file and a
+//! reference to the disk's shared state.
 
 use std::io;
 

@@ -10,17 +10,17 @@ use super::{
     rng::Rng,
 };
 
-/// A change that is not durable yet.
+/// A change of a simulated file that is not durable yet.
 #[derive(Clone, Debug)]
 struct Pending {
     /// Number of the operation that made the change.
     operation: u64,
     sectors: Sectors,
-    /// The new length, if it changed.
+    /// New length of the file in bytes; `None` if the operation did not change the length.
     len: Option<u64>,
 }
 
-/// New versions of whole sectors.
+/// New contents of whole sectors, as one operation has written them.
 #[derive(Clone, Debug)]
 enum Sectors {
     None,
@@ -32,8 +32,8 @@ enum Sectors {
         first: u64,
         count: u64,
     },
-    /// A shorter length: the end of the sector that contains the new end of the file, and every sector from `first` on,
-    /// become zeroes.
+    /// The file became shorter: the rest of the sector that contains the new end of the file becomes zeroes, and so
+    /// does every sector from `first` on.
     Cut {
         boundary: Option<(u64, Box<[u8; SECTOR_BYTES]>)>,
         first: u64,
@@ -47,9 +47,10 @@ pub(super) struct Inode {
     pub(super) cached: Content,
     pub(super) durable: Content,
     pending: Vec<Pending>,
-    /// Offsets of bytes with a flipped bit, each with the byte's value after the flip in the cache and on the medium.
+    /// Offsets of bytes in which a bit was flipped. The two values are the byte's contents after the flip: in the
+    /// cache, and on the medium.
     flips: Vec<(u64, [u8; 2])>,
-    /// True while the cached directory has an entry for the file.
+    /// True while the directory tree, as programs see it, has a name for the file.
     pub(super) linked: bool,
     /// Number of open handles and mappings.
     pub(super) handles: usize,
@@ -109,8 +110,9 @@ impl Inode {
         self.durable.trim();
     }
 
-    /// Makes a sync fail: the pending sectors are lost. They stay in the cache, but no later sync writes them. If
-    /// `spill` is given, a random half of them still reaches the medium. Lengths are metadata and stay pending.
+    /// Makes a sync fail: the pending sectors are lost. They stay in the cache, but no later sync writes them. If the
+    /// generator `spill` is given, it selects a random half of them that still reaches the medium. Lengths are metadata
+    /// and stay pending.
     pub(super) fn fail_sync(&mut self, mut spill: Option<&mut Rng>) {
         for pending in &mut self.pending {
             let sectors = std::mem::replace(&mut pending.sectors, Sectors::None);
@@ -121,8 +123,8 @@ impl Inode {
         self.pending.retain(|pending| pending.len.is_some());
     }
 
-    /// Returns the content after a power loss. `survival` decides for each pending sector version and length if it
-    /// survives.
+    /// Returns the file's content after a power loss. For each pending change of a sector or of the length, `survival`
+    /// decides if the change survives.
     fn survivors(&self, survival: &mut Survival) -> Content {
         let mut content = self.durable.clone();
         survival.next_file();
@@ -182,7 +184,8 @@ fn byte_at(content: &Content, offset: u64) -> u8 {
 }
 
 impl Sectors {
-    /// Applies all sector versions to `content`: the result of [`apply`](Self::apply) that keeps each, in fewer steps.
+    /// Applies the new contents of all sectors to `content`. Faster than [`apply`](Self::apply), which can leave
+    /// sectors out.
     fn apply_all(&self, content: &mut Content) {
         match self {
             Self::Bytes { first, bytes } => content.overwrite(bytes, first * SECTOR_BYTES as u64),
@@ -193,7 +196,7 @@ impl Sectors {
         }
     }
 
-    /// Applies to `content` the sector versions for which `keeps` returns true.
+    /// Applies to `content` the new contents of the sectors for whose numbers `keeps` returns true.
     fn apply(&self, content: &mut Content, mut keeps: impl FnMut(u64) -> bool) {
         match self {
             Self::None => {}

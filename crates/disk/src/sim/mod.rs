@@ -76,19 +76,19 @@ pub struct SimDisk {
     state: SharedState,
 }
 
-/// Position of a flipped bit.
+/// Position of a bit that was flipped to simulate damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flip {
-    /// Path of the file.
+    /// Path of the file with the flipped bit.
     pub path: String,
-    /// Offset of the byte.
+    /// Offset in the file of the byte with the flipped bit.
     pub offset: u64,
-    /// Number of the bit in the byte, 0 to 7.
+    /// Number of the flipped bit in its byte, 0 to 7.
     pub bit: u8,
 }
 
 impl SimDisk {
-    /// Creates an empty disk. The seed determines the partial effects of faults.
+    /// Creates an empty simulated disk. The seed determines the partial effects of faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::from_state(State::new(seed))
@@ -140,7 +140,7 @@ impl SimDisk {
 
     // Faults.
 
-    /// Plans a fault in addition to those planned before.
+    /// Plans a fault. Faults that were planned before stay.
     pub fn fail(&self, fault: Fault) {
         self.state.lock().faults.add(fault);
     }
@@ -150,7 +150,7 @@ impl SimDisk {
         self.state.lock().faults.clear();
     }
 
-    /// Removes the planned faults of one kind of calls.
+    /// Removes the planned faults that concern one kind of calls.
     pub fn clear_faults_of(&self, operation: Operation) {
         self.state.lock().faults.clear_of(operation);
     }
@@ -161,8 +161,8 @@ impl SimDisk {
         self.state.lock().faults.failed()
     }
 
-    /// Sets the capacity in bytes, rounded down to blocks of 4096 bytes. If more is in use already, every allocation
-    /// fails.
+    /// Sets the capacity of the simulated disk in bytes, rounded down to blocks of 4096 bytes. If more is in use
+    /// already, every allocation fails.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().capacity_bytes = bytes;
     }

@@ -1,5 +1,5 @@
-//! The simulated directory tree: the cached entries, the durable entries, and the pending changes between
-//! them.
+//! The directory tree of a simulated disk: the tree that programs see (cached), the tree on the medium (durable), and
+//! the pending changes between them.
 //!
 //! Owns: both trees, and the names that survive a power loss. Does not own: the bytes of files (`inode`), or the
 //! decision which changes survive (`power`).
@@ -48,7 +48,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Returns the file at `path`.
+    /// Returns the number of the file at `path`, or an error if there is none.
     pub(super) fn file(&self, path: &str) -> io::Result<InodeId> {
         match self.cached.get(path) {
             Some(Node::File(inode)) => Ok(*inode),
@@ -78,7 +78,8 @@ impl Names {
         if self.cached.contains_key(path) { Err(io::ErrorKind::AlreadyExists.into()) } else { Ok(()) }
     }
 
-    /// Checks that a file can be moved to `path`. Returns the file that it would replace.
+    /// Checks that a file can be renamed to `path`. Returns the file that the rename would replace; `None` if there is
+    /// none.
     pub(super) fn check_target(&self, path: &str) -> io::Result<Option<InodeId>> {
         self.check_dir(path::parent(path))?;
         match self.cached.get(path) {
@@ -166,7 +167,8 @@ impl Names {
         taken
     }
 
-    /// Returns the tree after a power loss. If a directory is lost, its files are lost too.
+    /// Returns the directory tree after a power loss; `survival` decides which pending changes survive. If a directory
+    /// is lost, its files are lost too.
     pub(super) fn survivors(&self, survival: &mut Survival) -> Self {
         let mut tree = self.durable.clone();
         let mut lost = BTreeSet::new();
@@ -191,12 +193,13 @@ impl Names {
         self.pending.iter().map(|pending| pending.operation)
     }
 
-    /// Files in the cached tree, in order of their paths.
+    /// Files that programs see, each with its path and number, in order of the paths.
     pub(super) fn files(&self) -> impl Iterator<Item = (&str, InodeId)> {
         files(&self.cached)
     }
 
-    /// Returns the file that the medium has under `path`, without unsynced changes.
+    /// Returns the file that has the name `path` on the medium, as if all unsynced changes were lost; `None` if there
+    /// is none.
     pub(super) fn durable_file(&self, path: &str) -> Option<InodeId> {
         let reachable = ancestors(path).all(|dir| self.durable.get(dir) == Some(&Node::Dir));
         match self.durable.get(path) {
@@ -205,7 +208,8 @@ impl Names {
         }
     }
 
-    /// Returns true if a power loss could restore the file.
+    /// Returns true if the file could still have a name after a power loss, because a name or a pending change on the
+    /// medium refers to it.
     pub(super) fn may_be_restored(&self, inode: InodeId) -> bool {
         files(&self.durable).any(|(_, held)| held == inode)
             || self.pending.iter().any(|pending| pending.change.inode() == Some(inode))

@@ -9,23 +9,24 @@
 
 use super::rng::Rng;
 
-/// Outcome of a power loss for unsynced changes.
+/// Outcome of a simulated power loss: the unsynced changes that survive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerLoss {
     /// Discards all unsynced changes. Each file and directory is left as of its last sync.
     LoseUnsynced,
     /// Keeps all unsynced changes, as if they had been synced just in time.
     KeepUnsynced,
-    /// Keeps the first changes, in the order in which they were made, and discards the later ones.
-    /// [`SimDisk::unsynced_changes`](super::SimDisk::unsynced_changes) returns the number of changes.
+    /// Keeps the given number of first changes, in the order in which they were made, and discards the later ones.
+    /// [`SimDisk::unsynced_changes`](super::SimDisk::unsynced_changes) returns the total number of changes.
     KeepPrefix(usize),
-    /// Keeps a random subset, chosen by the seed: sector by sector, length by length, entry by entry.
+    /// Keeps a random subset of the changes, chosen by the seed. The choice is made separately for each sector, each
+    /// change of a length, and each name.
     AnySubset(u64),
 }
 
 impl PowerLoss {
-    /// Chooses one of the outcomes above by a seed. Most seeds give a random subset. Some keep all or none of the
-    /// changes, because these outcomes reveal other bugs.
+    /// Chooses one of the outcomes of this enum by a seed. Most seeds give a random subset. Some keep all or none of
+    /// the changes, because these outcomes reveal other bugs.
     #[must_use]
     pub fn random(seed: u64, unsynced_changes: usize) -> Self {
         let mut rng = Rng::new(seed);
@@ -38,11 +39,11 @@ impl PowerLoss {
     }
 }
 
-/// Decides for one power loss whether each change is kept.
+/// Decides, for one power loss, which unsynced changes survive.
 pub(super) enum Survival {
     /// Keeps changes made by operations below this number.
     Before(u64),
-    /// Keeps each change with a probability of `sixteenths` / 16. `sixteenths` is chosen again for each file.
+    /// Keeps each change with a probability of `sixteenths` / 16. `sixteenths` is a new random number for each file.
     Random { rng: Rng, sixteenths: u64 },
 }
 

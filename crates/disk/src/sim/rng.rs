@@ -1,6 +1,6 @@
 //! The simulated disk's only source of randomness (SplitMix64). A seed gives the same sequence on any machine.
 
-/// A generator with one number as its whole state.
+/// A random number generator. Its whole state is one number.
 #[derive(Clone, Debug)]
 pub(super) struct Rng(u64);
 

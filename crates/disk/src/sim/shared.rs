@@ -1,4 +1,4 @@
-//! The state of a simulated disk, shared by its clones and handles.
+//! The state of a simulated disk behind a lock, shared by the disk's clones and open handles.
 
 use std::{
     fmt,
@@ -8,13 +8,13 @@ use std::{
 
 use super::{names::InodeId, state::State};
 
-/// A reference to the state of one disk.
+/// A reference to the shared state of one simulated disk.
 #[derive(Clone)]
 pub(super) struct SharedState(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// Notified after a lock was released.
+    /// Condition variable that is notified when a file is unlocked.
     released: Condvar,
 }
 

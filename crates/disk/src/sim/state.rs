@@ -1,4 +1,4 @@
-//! State of a simulated disk behind one lock: the tree, the files, the planned faults.
+//! State of a simulated disk: the directory tree, the files, and the planned faults.
 //!
 //! Owns: the disk's operations and their numbers, the power, the capacity, and the files with their handles and locks.
 //! Does not own: the lock (`shared`), the tree (`names`), the content of a file (`inode`), the outcome of a fault
@@ -44,7 +44,7 @@ pub(super) struct State {
     pub(super) counts: Counts,
     pub(super) op_log: OpLog,
     pub(super) capacity_bytes: u64,
-    /// Number of operations before the power goes off.
+    /// Number of operations after which the simulated power goes off.
     power_off_at: u64,
     /// Number of operations that killed processes did earlier in this run of the machine; `counts` does not include
     /// them.
@@ -124,8 +124,8 @@ impl State {
         next
     }
 
-    /// Returns a copy of the state with the tree `names`, without handles, locks and faults, and with all counts at
-    /// zero.
+    /// Returns a copy of the state with the directory tree `names`. The copy has no handles, locks or faults, and all
+    /// its counts are zero.
     fn restarted(&self, names: Names) -> Self {
         Self {
             names,
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    /// Numbers of the operations with unsynced changes, ascending.
+    /// Numbers of the operations with unsynced changes, in ascending order.
     pub(super) fn unsynced(&self) -> Vec<u64> {
         let inodes = self.inodes.values().flat_map(Inode::pending_operations);
         let operations: BTreeSet<u64> = inodes.chain(self.names.pending_operations()).collect();
@@ -214,7 +214,7 @@ impl State {
         result
     }
 
-    /// Updates the file's link status after one of its names was removed.
+    /// Updates the field `linked` of a file after one of its names was removed.
     fn relink(&mut self, id: InodeId) {
         let linked = self.names.files().any(|(_, named)| named == id);
         if let Some(inode) = self.inodes.get_mut(&id) {
@@ -223,7 +223,7 @@ impl State {
         self.release(id);
     }
 
-    /// Drops a file if nothing can reach it any more, even after a power loss.
+    /// Removes a file from memory if no handle and no name refers to it, and no power loss can restore a name.
     fn release(&mut self, id: InodeId) {
         let in_use = self.inodes.get(&id).is_some_and(|inode| inode.linked || inode.handles > 0);
         if !in_use && !self.names.may_be_restored(id) {
@@ -413,7 +413,7 @@ impl State {
     }
 }
 
-/// Returns the end of a range, or an error if it exceeds the maximum length of a file.
+/// Returns the offset after the last byte of a range, or an error if it exceeds the maximum length of a file.
 fn end_of(offset: u64, len: usize) -> io::Result<u64> {
     let end = offset.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok());
     end.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the offset exceeds the maximum length of a file"))
