@@ -8,8 +8,8 @@
 //!     target/release/examples/counted_work sequential-get
 //! ```
 //!
-//! Durability is `interval`, the backend the LSM with the defaults, the directory fresh. Keys have 14 bytes, values
-//! 100.
+//! Each run uses a new directory, the LSM backend with default options, and durability `interval`. Keys have 14 bytes,
+//! values 100.
 
 #![allow(clippy::print_stdout)]
 
@@ -19,7 +19,7 @@ use thalweg_engine::{Database, Keyspace, Options, ScanRange};
 use thalweg_types::{Durability, command::CommitBuilder};
 
 const OPERATIONS: u64 = 20_000;
-/// Number of pairs in a batch, and in a range.
+/// Number of key-value pairs that each batch writes and each range scan reads.
 const PAIRS: u64 = 100;
 const NAMES: &str = "sequential-put, random-put, batch-100, sequential-get, random-get or range-100";
 
@@ -63,7 +63,7 @@ fn key(number: u64) -> String {
     format!("key_{number:010}")
 }
 
-/// Runs the code whose instructions valgrind counts. The command above contains the name of this function.
+/// Runs the code whose instructions valgrind counts. The command in this file's head names this function.
 #[inline(never)]
 fn counted<T>(items: &[T], operation: impl FnMut(&T)) {
     items.iter().for_each(operation);

@@ -34,8 +34,8 @@ pub struct Ack {
     pub duplicate: bool,
 }
 
-/// Rejects a conditional request at level `none`, because such a request would be acknowledged before its outcome is
-/// known.
+/// Rejects a conditional request at durability level `none`, because such a request would be acknowledged before its
+/// outcome is known.
 pub(crate) fn check_outcome_known(conditional: bool, level: Durability) -> Result<(), WriteError> {
     if conditional && level == Durability::None { Err(WriteError::LevelTooLow) } else { Ok(()) }
 }
@@ -50,7 +50,7 @@ pub(crate) fn ack(mut committed: Committed) -> Result<Ack, WriteError> {
 }
 
 impl Ack {
-    /// Fills the ack from the outcome of a successful command. Returns any other outcome.
+    /// Fills the ack from the outcome of a successful command, and returns `None`. Returns any other outcome unchanged.
     #[inline]
     pub(crate) fn take(&mut self, outcome: Option<&mut Outcome>) -> Option<Outcome> {
         let outcome = outcome?;

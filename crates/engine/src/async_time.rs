@@ -48,7 +48,7 @@ impl AsyncDatabase {
         async move { absent_is_none(proposed?.await) }
     }
 
-    /// Grants a lease. If `id` is `None`, the space chooses an id. A lease whose id is unknown is useless, so all
+    /// Grants a lease. If `id` is `None`, the database chooses an id. A lease whose id is unknown is useless, so all
     /// lease requests treat the level `none` as `os`.
     pub fn grant_lease(
         &self,

@@ -42,8 +42,8 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
     disk.os_path().map_or_else(|| PathBuf::from("the simulated disk"), Path::to_owned)
 }
 
-/// Removes all state directories except the current directory of the identity's backend. Such directories are the
-/// remains of a migration or an install that was interrupted before or after its switch.
+/// Removes all state directories except the current directory of the identity's backend. The others are left from a
+/// migration, or from the install of a snapshot, that was interrupted.
 ///
 /// The files that name the current state are written again first. After a kill or a failed sync, the switch to this
 /// state may exist only in the page cache. A power loss must not undo the switch once the former state is gone. Syncing
@@ -100,8 +100,8 @@ pub(crate) fn remove_set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::R
     remove_dir(disk, &aside_dir(kind))
 }
 
-/// Removes the old state of a rebuild that was interrupted, after an open has completed the new one by replay. The new
-/// state is persisted first. If that fails, for example on a full disk, the old state stays until a later open.
+/// Removes the old state that an interrupted rebuild has set aside, after an open has completed the new state. First
+/// persists the new state. If that fails, for example on a full disk, the old state stays until a later open.
 pub(crate) fn finish_rebuild(disk: &Arc<dyn Disk>, state: &dyn Backend) {
     // A rebuild only happens on a real disk.
     if disk.os_path().is_none() {
@@ -124,7 +124,7 @@ fn aside_dir(kind: BackendKind) -> String {
 #[derive(Clone, Copy)]
 pub(crate) struct BackendLocation<'a> {
     pub(crate) disk: &'a Arc<dyn Disk>,
-    /// Directory in the operating system for backends that do their own I/O; `None` for the directory of the disk.
+    /// Directory path in the operating system for backends that do their own I/O; `None` for the root of the disk.
     pub(crate) os_dir: Option<&'a Path>,
     pub(crate) background: Background,
     /// Scheduler of background work on the disk, shared with the log; `None` for a backend without a log.
@@ -214,9 +214,9 @@ impl<'a> BackendLocation<'a> {
         }
     }
 
-    /// Returns the newest state directory if its number shows that an install has ended: 2 or higher, or 1 without
-    /// directory 0. Used when no file names the current directory. `None` on a simulated disk, which cannot list
-    /// directories.
+    /// Returns the newest state directory if it must come from a completed install: its number is 2 or higher, or it is
+    /// 1 and directory 0 is gone. Called when the file that names the current directory is missing. `None` on a
+    /// simulated disk, which cannot list directories.
     pub(crate) fn installed(&self, kind: BackendKind) -> io::Result<Option<StateDir>> {
         let Some(root) = self.os_dir.or_else(|| self.disk.os_path()) else { return Ok(None) };
         let names = match fs::read_dir(root.join(PARENT)) {
@@ -270,7 +270,7 @@ mod tests {
         format!("{}/state", dir.path(kind))
     }
 
-    /// A disk with two states, and with the identity that names the backend of the first one.
+    /// Creates a disk with two state directories, and an identity file that names the backend of the first one.
     fn disk_with(states: [(BackendKind, StateDir); 2]) -> SimDisk {
         let disk = SimDisk::new(1);
         for (kind, number) in states {
@@ -283,14 +283,14 @@ mod tests {
         disk
     }
 
-    /// Removes the states that are not in use, as an open does.
+    /// Removes the state directories that are not in use, as opening the database does.
     fn sweep(disk: &SimDisk) -> io::Result<()> {
         let disk = as_disk(disk);
         let (identity, current) = (Identity::read(&disk)?.expect("written"), StateDir::read(&disk)?);
         remove_all_but(BackendLocation::on(&disk), &identity, current)
     }
 
-    /// Checks that the state that the files name exists. Returns its backend and directory.
+    /// Checks that the state directory that the files of the disk name exists. Returns its backend and number.
     fn check(disk: &SimDisk, context: &str) -> (BackendKind, StateDir) {
         let disk = as_disk(disk);
         let (kind, current) = (Identity::read(&disk).unwrap().unwrap().backend, StateDir::read(&disk).unwrap());
@@ -298,7 +298,7 @@ mod tests {
         (kind, current)
     }
 
-    /// A kill between the rename of `INSTALLED` and its sync leaves a switch that a power loss can still undo.
+    /// After a kill between the rename of `INSTALLED` and its sync, a power loss can still undo the switch of states.
     #[test]
     fn the_removal_of_the_former_state_does_not_outlive_the_switch_to_the_new_one() {
         let new = StateDir::FIRST.next();
@@ -319,7 +319,7 @@ mod tests {
         assert!(undone > 0 && swept, "no power loss has undone the switch");
     }
 
-    /// After a failed sync of a directory, the next sync succeeds without writing the names.
+    /// After a failed sync of a directory, the next sync succeeds without writing the names. The file is written again.
     #[test]
     fn a_switch_whose_sync_failed_is_on_disk_before_the_former_state_is_removed() {
         let new = StateDir::FIRST.next();

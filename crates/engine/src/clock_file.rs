@@ -1,18 +1,18 @@
-//! A small file with a bound of the space times that reads have used.
+//! A small file that stores how far the database's clock has advanced, so that it never goes back after a restart.
 //!
-//! Owns: the file `CLOCK`, and the check of the wall clock at an open. Does not own: the clock of the space
-//! (`thalweg_replica::SpaceClock`), which decides when a time is noted.
+//! Owns: the file `CLOCK`, and the check of the wall clock at an open. Does not own: the clock itself
+//! (`thalweg_replica::SpaceClock`), which decides when a time is written.
 //!
 //! ```text
 //! CLOCK := "THWGCLK1" | time u64 | crc u32        little-endian; the CRC-32C covers the bytes before it
 //! ```
-//! Log entries carry the time of the space, but reads leave no entry. The file therefore holds a time that is at least
+//! Log entries carry the time of this clock, but reads leave no entry. The file therefore holds a time that is at least
 //! that of every read. So a key or lease that a reader found expired stays expired if the process is killed and the
 //! wall clock is set back. The file is written in place, within one sector, and not synced each time: it survives a
-//! kill, but a power loss can lose the times that were written since a round of maintenance last removed expired keys.
+//! kill, but a power loss can lose the times that were written since maintenance last removed expired keys.
 //!
 //! The file also shows when the directory was last in use. A wall clock far ahead of that time is more often wrong than
-//! right, and the time of the space never goes back. So the open fails until an operator has decided.
+//! right, and the database's clock never goes back. So the open fails until an operator has decided.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -86,7 +86,7 @@ fn decode(bytes: &[u8; ENCODED_BYTES]) -> Option<SpaceTime> {
     (*crc == crc32c(checked).to_le_bytes()).then_some(time)
 }
 
-/// Returns the time by which the wall clock is ahead of the last use of the directory; `None` if it is at most `max`.
+/// Returns how far the wall clock is ahead of `last`, the last use of the directory; `None` if it is at most `max`.
 pub(crate) fn jump(wall: SpaceTime, last: SpaceTime, max: Duration) -> Option<Duration> {
     let jump = Duration::from_micros(wall.0.saturating_sub(last.0));
     (!max.is_zero() && jump > max).then_some(jump)

@@ -53,15 +53,15 @@ const KEY_OVERHEAD_BYTES: usize = 64;
 /// Bytes charged to the read budget of the maintenance round when a stream's compaction ends. So a round ends even if
 /// the compaction of each stream is abandoned immediately.
 const STEP_COST: u64 = 64 * 1024;
-/// Maximum number of streams that compaction remembers as not due until the log's active segment changes.
+/// Maximum number of streams that are remembered as not worth compacting until the log's active segment changes.
 const MAX_LOOKED_AT: usize = 10_000;
 
 /// State of compaction that is kept between maintenance rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Compactor {
     pass: Option<Pass>,
-    /// Streams found not to be due, each with the active segment of the log at that time. Until the log begins its
-    /// next segment, such a stream cannot become due.
+    /// Streams that were not worth compacting, each with the active segment of the log at that time. This does not
+    /// change until the log begins its next segment.
     looked_at: HashMap<StreamId, Generation>,
 }
 

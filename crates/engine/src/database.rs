@@ -219,7 +219,7 @@ impl Database {
         Ok(())
     }
 
-    /// Persists the state, so that the next open replays only later entries.
+    /// Persists the state to disk, so that the next open replays only later log entries.
     pub fn flush(&self) -> Result<(), WriteError> {
         self.inner.open.backend.flush()?;
         Ok(())
@@ -232,10 +232,10 @@ impl Database {
         Ok(())
     }
 
-    /// Runs one round of maintenance: retention, reclaiming, flushing, moving and freeing.
+    /// Runs one round of maintenance: applies retention, persists the state, moves live bytes, and frees log segments.
     ///
-    /// On a member that leads, the call blocks until its proposals are committed, so it must not run on the thread of
-    /// consensus; see [`maintain_async`](Self::maintain_async).
+    /// On the leader of a cluster, the call blocks until its proposals are committed, so it must not run on the thread
+    /// of consensus; see [`maintain_async`](Self::maintain_async).
     pub fn maintain(&self) -> Result<Maintenance, WriteError> {
         self.background.run_round(&self.inner)
     }

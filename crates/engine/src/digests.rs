@@ -1,13 +1,13 @@
-//! Results by which replicas of a space are compared: digests of the whole state, and running hashes after some
-//! entries.
+//! Keeps the results by which replicas are compared: digests of the whole state, and running hashes after some entries.
 //!
-//! Owns: the last results, and the ids of digest commands. Does not own: the computation of digests or hashes.
+//! Owns: the last results, and the ids of digest commands (log commands that request a digest). Does not own: the
+//! computation of digests or hashes.
 //!
 //! A running hash covers every entry, so it shows immediately that two replicas have applied an entry differently. Only
 //! a digest of the whole state also shows damage to rows that were written long ago.
 //!
-//! An install drops the results of the former state. Otherwise, if that state was wrong, the node would stop serving
-//! because of a state that it no longer has.
+//! Installing another node's snapshot drops the results of the former state. Otherwise, if that state was wrong, the
+//! node would stop serving because of a state that it no longer has.
 //!
 //! Bounds: [`MAX_REPORTS`] digests, [`MAX_HASHES`] running hashes.
 
@@ -24,17 +24,17 @@ use thalweg_types::{Index, Lsn};
 
 const MAX_REPORTS: usize = 4;
 const MAX_HASHES: usize = 64;
-/// Interval of the entries whose running hashes are kept: those with a multiple of this number as index. So all
-/// replicas keep the hashes of the same entries.
+/// Interval, in log entries, at which running hashes are kept: after each entry whose index is a multiple of this
+/// number. So all replicas keep the hashes of the same entries.
 pub(crate) const HASH_INTERVAL: u64 = 1024;
 
 /// The last state digests of a database, and the id for the next digest command.
 #[derive(Debug)]
 pub(crate) struct Digests {
-    /// Id of the next digest command. It distinguishes concurrent commands on this node; a view that an earlier run of
-    /// the node has requested is dropped when the database opens.
+    /// Id of the next digest command. It distinguishes concurrent commands on this node. Ids of earlier runs of the
+    /// node need no care, because opening the database drops the views that these commands kept.
     pub(crate) next_id: AtomicU64,
-    /// Results in the order of their entries; the last one is the newest.
+    /// Computed digests in the order of their log entries; the last one is the newest.
     reports: Mutex<VecDeque<Arc<DigestReport>>>,
     /// True while a digest is computed that another member has requested.
     pub(crate) is_computing: AtomicBool,
@@ -45,7 +45,7 @@ impl Digests {
         Self { next_id: AtomicU64::new(applied.0), reports: Mutex::default(), is_computing: AtomicBool::new(false) }
     }
 
-    /// Keeps a digest if `is_current` returns true, which means that no install has replaced the digest's state. The
+    /// Keeps a digest if `is_current` returns true: the digested state was not replaced by another node's snapshot. The
     /// check runs under the lock that [`forget`](Self::forget) takes after a replacement.
     pub(crate) fn keep(&self, report: DigestReport, is_current: impl FnOnce() -> bool) -> Arc<DigestReport> {
         let report = Arc::new(report);
@@ -62,7 +62,7 @@ impl Digests {
         report
     }
 
-    /// Forgets the digests of a state that an install has replaced.
+    /// Forgets all digests, because another node's snapshot has replaced the state.
     pub(crate) fn forget(&self) {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -117,7 +117,7 @@ impl HashMarks {
         marks.push_back(mark);
     }
 
-    /// Forgets the hashes of a state that an install has replaced.
+    /// Forgets all running hashes, because another node's snapshot has replaced the state.
     pub(crate) fn forget(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }

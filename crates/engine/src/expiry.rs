@@ -1,7 +1,7 @@
 //! Expiry of keys: puts with a deadline or a lease, touches (changes of a deadline), and the time that a key has left.
 //!
-//! All deadlines are in space time (see [`SpaceTime`]), so stepping the wall clock while the database is open does not
-//! change them. A key past its deadline is never shown, even before its row is removed.
+//! All deadlines are times of the database's own clock ([`SpaceTime`]), so stepping the wall clock while the database
+//! is open does not change them. A key past its deadline is never shown, even before its row is removed.
 
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl PutOptions<'_> {
 pub struct Lifetime {
     /// Revision of the command that wrote the key.
     pub revision: Revision,
-    /// Deadline of the key itself, in space time; `None` if the key has none.
+    /// Deadline of the key itself, by the database's clock; `None` if the key has none.
     pub deadline: Option<SpaceTime>,
     /// Lease that the key is attached to; `None` if it is attached to none.
     pub lease: Option<LeaseId>,
@@ -130,7 +130,7 @@ impl Database {
         Ok(snapshot.end_of(expiry)?.map(|end| between(snapshot.time(), end)))
     }
 
-    /// Current time of the space. Deadlines are compared with this time.
+    /// Current time of the database's clock, with which deadlines are compared.
     #[must_use]
     pub fn space_time(&self) -> SpaceTime {
         self.inner.open.replica.now()
@@ -154,7 +154,7 @@ pub(crate) fn touch_if(
     Ok(commit)
 }
 
-/// Converts the result of a touch: returns the ack, or `None` if the key did not exist.
+/// Converts the result of a touch (a change of a key's deadline): returns the ack, or `None` if the key did not exist.
 pub(crate) fn absent_is_none(answer: Result<Ack, WriteError>) -> Result<Option<Ack>, WriteError> {
     match answer {
         Err(WriteError::ConditionFailed { actual: None, .. }) => Ok(None),

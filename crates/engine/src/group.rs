@@ -55,7 +55,7 @@ pub const MAX_LISTED_MEMBERS: usize = 10_000;
 pub struct Extended {
     /// Durability level that the extension reached.
     pub durability: Durability,
-    /// New ack deadline of the attempts, in space time.
+    /// New ack deadline of the delivery attempts, by the database's clock.
     pub deadline: SpaceTime,
     /// Delivery attempts that were not extended because they hold no records any more.
     pub lapsed: Vec<Attempt>,
@@ -71,7 +71,7 @@ pub enum GroupStart {
     End,
     /// The group begins at this offset.
     Offset(Offset),
-    /// The group begins at the first record that was appended at or after this space time.
+    /// The group begins at the first record that was appended at or after this time.
     Time(SpaceTime),
 }
 
@@ -291,7 +291,7 @@ impl Group {
 pub enum Ready {
     /// A fetch would deliver records now.
     Now,
-    /// A fetch may deliver records after this time; `None` if no time makes records available.
+    /// A fetch may deliver records after this time; `None` if it can deliver only appended or returned records.
     In(Option<Duration>),
 }
 

@@ -1,7 +1,7 @@
-//! Identity of a data directory: the file `IDENTITY`, and the part that the directory takes in a cluster.
+//! Identity of a data directory: the file `IDENTITY` with the node's id, its backend and its cluster.
 //!
 //! Owns: the format of the file, and the rules by which a directory may found a cluster, join one, or be opened alone.
-//! Does not own: the membership of the space, which is in the log.
+//! Does not own: the cluster's members, which are in the log.
 //!
 //! ```text
 //! thalweg 1                        thalweg 2
@@ -50,14 +50,14 @@ pub enum MemberIdentity {
 /// Role in which the caller opens a directory: alone, or as a member of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenRole {
-    /// The node is alone.
+    /// The directory is opened by a node that runs alone.
     Alone,
-    /// The node is a member of a cluster. The second value is the id of a new cluster, used for
+    /// The directory is opened as a member of a cluster. The second value is the id of a new cluster, used for
     /// [`MemberIdentity::Found`].
     Member(MemberIdentity, ClusterId),
 }
 
-/// Source of the entries in a directory's log.
+/// Origin of the first entries in the log of a directory that belongs to a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The directory wrote the first entries of the cluster.
@@ -107,7 +107,7 @@ impl Identity {
         Self { node, backend, cluster }
     }
 
-    /// Checks that a directory with this identity may be opened in `role`.
+    /// Checks that a directory with this identity may be opened in `role`: alone, or as a member of a cluster.
     pub(crate) fn check_role(&self, path: &Path, role: OpenRole) -> Result<(), OpenError> {
         let path = || path.to_owned();
         match (self.cluster, role) {
@@ -124,8 +124,8 @@ impl Identity {
         }
     }
 
-    /// Checks the identity against the log. Returns the new identity if it has changed; the caller must write it before
-    /// it uses the log.
+    /// Checks that the identity permits the log to be as it is (empty or not). Returns the new identity if it has
+    /// changed; the caller must write it before it uses the log.
     pub(crate) fn check_log(&self, path: &Path, role: OpenRole, is_empty: bool) -> Result<Option<Self>, OpenError> {
         let Some(cluster) = self.cluster else { return Ok(None) };
         match (cluster.origin, is_empty) {
@@ -185,7 +185,7 @@ impl Identity {
         FILE.replace(&**disk, &self.encode())
     }
 
-    /// Adds the checksum to the file of an early build.
+    /// Adds the missing checksum line to an identity file that an early development build has written.
     pub(crate) fn add_checksum(disk: &Arc<dyn Disk>) -> io::Result<()> {
         FILE.add_checksum(&**disk, |text| Self::decode(text).map(|identity| identity.encode()))
     }
@@ -239,7 +239,7 @@ mod tests {
         assert!(is_documented(&alone.with_cluster(cluster, Origin::Founded).encode()));
     }
 
-    /// A flipped digit of the node's id would make the directory that of another node.
+    /// Checks that damage to the identity file is found: a flipped digit of the node's id would name another node.
     #[test]
     fn each_flipped_bit_of_the_file_is_found_and_the_file_of_an_early_build_is_read() {
         for origin in [None, Some(Origin::Joined)] {

@@ -45,14 +45,14 @@ pub(crate) struct Inner {
     pub(crate) open: Opened,
     pub(crate) options: Options,
     pub(crate) totals: Mutex<Maintenance>,
-    /// Pins of open snapshots, which keep log segments from being freed.
+    /// Count of open snapshots. While it is above 0, no log segment is freed, unless the disk is full.
     pub(crate) snapshots: Arc<Pins>,
     pub(crate) snapshot_counters: Arc<Counters>,
-    /// Permit for the one install of a snapshot that may run at a time.
+    /// Permit for installing a snapshot: at most one install runs at a time.
     pub(crate) installs: Arc<InstallPermit>,
     /// Number of state views taken for Redis commands since the database was opened.
     pub(crate) redis_views: AtomicU64,
-    /// Gate that decides if rows are looked up before commands are proposed.
+    /// Decides if the rows that commands will read are looked up before the commands are proposed.
     pub(crate) fetch_gate: FetchGate,
     /// Message of the error in the last round of maintenance; `None` if that round succeeded.
     pub(crate) maintenance_error: Mutex<Option<String>>,

@@ -1,4 +1,4 @@
-//! Errors of installing a snapshot.
+//! Errors of installing a snapshot, which replaces the state of a running database by that of another node.
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_snapshot::{LoadError, SnapshotReadError};
@@ -24,27 +24,27 @@ pub enum InstallError {
         /// Message of the operating system.
         reason: String,
     },
-    /// An earlier install failed while it switched to its state, so only the next open shows which state is current.
+    /// An earlier install failed while it made its state the current one. The next open shows which state is current.
     #[error("an earlier install failed while it switched the state: {reason}; restart the node")]
     SwitchFailed {
         /// Message of the operating system.
         reason: String,
     },
-    /// The given bytes are not the chunk that follows. The install can continue with the right chunk.
+    /// The given bytes are not the chunk that the install needs next. The install can continue with the right chunk.
     #[error("chunk {next} was expected: {error}; send the snapshot again from chunk {next} on")]
     Chunk {
         /// Number of the chunk that the install needs next.
         next: u64,
-        /// Reason why the bytes are not this chunk.
+        /// Reason why the bytes are not the needed chunk.
         error: SnapshotReadError,
     },
     /// The contents of the snapshot are damaged, although the checksums of its chunks are right.
     #[error("the snapshot is damaged: {0}; take a new one")]
     Damaged(SnapshotReadError),
-    /// The snapshot is an increment, or has a format that lacks the membership of the space.
+    /// The snapshot is an increment (changes since an LSN), or has an old format without the cluster's members.
     #[error("the snapshot can't be installed: it is {what}; take a full snapshot with the present version")]
     Unsuitable {
-        /// Description of the snapshot.
+        /// Description of the reason why the snapshot cannot be installed.
         what: &'static str,
     },
     /// The database has applied later entries than the snapshot contains.

@@ -1,9 +1,9 @@
-//! Permission for the one install that may be in progress, and the current state directory.
+//! Lets at most one install of a snapshot run at a time, and knows the current state directory.
 //!
 //! Owns: [`InstallPermit`] and [`InstallGuard`]. Does not own: the work of an install.
 //!
-//! While an install is in progress, no row of the state points to the log records that the install has appended. A walk
-//! over their segments would therefore find no live bytes. The guard excludes these segments from walks and from
+//! While an install is in progress, no row of the state points to the log records that the install has appended. A
+//! search of their segments for live bytes (a walk) would find none. The guard excludes them from walks and from
 //! freeing. Segments that were sealed before the install have no such records, so they are walked and freed as usual.
 
 use std::{
@@ -20,10 +20,10 @@ use thalweg_types::Lsn;
 use crate::install_error::InstallError;
 use crate::state_dir::StateDir;
 
-/// Permission to run an install: a database has at most one install at a time.
+/// Gives permission to install a snapshot: a database has at most one install at a time.
 #[derive(Debug)]
 pub(crate) struct InstallPermit {
-    /// LSN of the first record that an install may have appended; [`NONE`] without an install.
+    /// LSN of the first record that the install in progress may have appended; [`NONE`] if none is in progress.
     from: AtomicU64,
     state: Mutex<SlotState>,
 }
@@ -32,13 +32,13 @@ pub(crate) struct InstallPermit {
 struct SlotState {
     current: StateDir,
     is_taken: bool,
-    /// Error of a failed switch. With it, no install may begin before the next open.
+    /// Error of an install that failed while it made its state current. Then no install may begin before the next open.
     failed: Option<String>,
 }
 
 const NONE: u64 = u64::MAX;
 
-/// Guard of an install. Until it is dropped, other installs cannot begin, and the install's segments are not freed.
+/// Guard of an install. Until it is dropped, no other install begins, and the segments of this one are not freed.
 #[derive(Debug)]
 pub(crate) struct InstallGuard(Arc<InstallPermit>);
 
@@ -82,7 +82,8 @@ impl InstallGuard {
         self.0.lock().current = to;
     }
 
-    /// Keeps the install's segments until the database is closed, because the next open may use the new state.
+    /// Ends an install with an unknown outcome. Keeps its segments until the close, because the next open may need
+    /// them.
     pub(crate) fn keep(self, reason: &io::Error) -> InstallError {
         let reason = reason.to_string();
         self.0.lock().failed = Some(reason.clone());

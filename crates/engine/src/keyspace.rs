@@ -303,14 +303,14 @@ pub struct KeyspaceIter {
     /// Number of pairs in the next page; `pair_bytes` is the expected size of each.
     page_items: usize,
     pair_bytes: usize,
-    /// Backend cursor that lends its pairs. It is positioned after `last`.
+    /// Cursor of the backend that lends pairs to the caller without a copy. It is positioned after `last`.
     cursor: LendingCursor,
     /// Value that the cursor last read from the log.
     lent: Bytes,
     failed: bool,
 }
 
-/// State of the backend cursor of an iterator that lends its pairs.
+/// State of the backend cursor from which an iterator lends pairs to its caller.
 #[derive(Clone, Debug)]
 enum LendingCursor {
     /// No cursor is open. The next pair is the first one after the last page.
@@ -492,8 +492,8 @@ impl KeyspaceIter {
         range
     }
 
-    /// Reads the next page, after all pairs of the current one were returned. Returns `None` at the end of the range,
-    /// and after an error.
+    /// Reads the next page of pairs, after the iterator has returned all pairs of the current page. Returns `None` at
+    /// the end of the range, and after an error.
     fn refill(&mut self) -> Option<Result<(), ReadError>> {
         if self.failed || self.left == 0 {
             return None;

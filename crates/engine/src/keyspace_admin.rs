@@ -45,30 +45,30 @@ impl Database {
     }
 }
 
-/// Deletes of many keys (by prefix, of all keys, or of a keyspace) whose rows wait to be removed in the background.
-/// Each method takes a few microseconds at most.
+/// Information about large deletes (by prefix, of all keys, or of a keyspace). Such a delete hides its rows at once,
+/// and they are removed later in the background. Each method takes a few microseconds at most.
 impl Database {
-    /// Returns the number of units of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) that waiting
-    /// deletes use.
+    /// Returns how much of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) is used by large deletes
+    /// whose rows are not all removed yet.
     #[must_use]
     pub fn waiting_delete_units(&self) -> usize {
         self.inner.open.machine.clear_units()
     }
 
-    /// Returns true if rows of the keyspace that any delete has hidden still wait to be removed.
+    /// Returns true if rows of the keyspace that a large delete has hidden are not all removed yet.
     #[must_use]
     pub fn has_waiting_deletes(&self, keyspace: KeyspaceId) -> bool {
         self.inner.open.machine.has_clears_of(keyspace)
     }
 
-    /// Returns true if rows of the keyspace that the command with this revision has deleted still wait to be removed.
-    /// The keyspace may have been dropped.
+    /// Returns true if rows of the keyspace that the delete with this revision has hidden are not all removed yet. The
+    /// keyspace may have been dropped.
     #[must_use]
     pub fn is_delete_waiting(&self, keyspace: KeyspaceId, revision: Revision) -> bool {
         self.inner.open.machine.has_clear_at(keyspace, revision)
     }
 
-    /// Returns the revision of the last delete of all keys of the keyspace; `None` if all its rows are already removed.
+    /// Returns the revision of the last delete of all keys of the keyspace; `None` if all its hidden rows are removed.
     #[must_use]
     pub fn emptied_at(&self, keyspace: KeyspaceId) -> Option<Revision> {
         self.inner.open.machine.emptied_at(keyspace)

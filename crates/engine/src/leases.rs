@@ -1,6 +1,6 @@
 //! Leases: a key attached to a lease lives only as long as the lease is kept alive.
 //!
-//! A lease ends when it is revoked, or when it is not kept alive for its TTL of space time. Its keys are hidden
+//! A lease ends when it is revoked, or when it is not kept alive for its TTL (time to live). Its keys are hidden
 //! immediately; their rows are removed gradually. When a node that was down opens again, it ends the leases whose time
 //! has passed.
 
@@ -28,7 +28,7 @@ pub struct LeaseGrant {
     pub id: LeaseId,
     /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
-    /// Space time at which the lease ends unless it is kept alive before.
+    /// Time, by the database's clock, at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
     /// Durability level that the command reached.
     pub durability: Durability,
@@ -43,14 +43,14 @@ pub struct LeaseKey {
     pub key: Vec<u8>,
 }
 
-/// Handle of the leases of a space. Cheap to clone.
+/// Handle of a database's leases. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Leases {
     db: Database,
 }
 
 impl Database {
-    /// Returns a handle of the space's leases.
+    /// Returns a handle of the database's leases.
     #[must_use]
     pub fn leases(&self) -> Leases {
         Leases { db: self.clone() }
@@ -64,7 +64,7 @@ impl Database {
 }
 
 impl Leases {
-    /// Grants a lease whose id the space chooses.
+    /// Grants a lease whose id the database chooses.
     pub fn grant(&self, ttl: Duration) -> Result<LeaseGrant, WriteError> {
         self.ask(|out| encode_grant_lease(out, None, ttl))
     }

@@ -51,34 +51,35 @@ const EXPIRES_PER_ROUND: u32 = 100;
 /// Maximum number of index rows of deadlines and leases that one maintenance round checks for staleness, which takes a
 /// few milliseconds.
 const STALE_ROWS_PER_ROUND: u32 = 1000;
-/// Maximum number of log records that delete index entries of one stream, in one maintenance round.
+/// Maximum number of log records in one maintenance round that delete index entries of one stream.
 const RECLAIMS_PER_ROUND: u32 = 100;
-/// Maximum number of log records that delete index entries, in one maintenance round over all streams; the remaining
-/// streams wait for their turn. This bounds a round to about 0.1 s after a million streams were trimmed or deleted in
-/// a short time.
+/// Maximum number of log records in one maintenance round that delete index entries of all streams together; other
+/// streams wait for later rounds. This bounds a round to about 0.1 s after a million streams were trimmed or deleted.
 const ALL_RECLAIMS_PER_ROUND: u32 = 20_000;
 
-/// Maximum number of sweep commands in one maintenance round. Together they remove at most 100,000 rows per second.
+/// Maximum number of sweep commands (which remove hidden rows of large deletes) in one maintenance round. Together they
+/// remove at most 100,000 rows per second.
 const SWEEPS_PER_ROUND: u32 = 100;
 const _: () = assert!(STALE_ROWS_PER_ROUND as usize <= MAX_STALE_ROWS);
 
-/// Maximum number of prune commands in one maintenance round. Together they forget at most 100,000 versions per
-/// second.
+/// Maximum number of prune commands, which remove former values (versions) of keys, in one maintenance round. Together
+/// they remove at most 100,000 versions per second.
 const PRUNES_PER_ROUND: u32 = 100;
 
 /// Number of rounds (about half an hour) after which maintenance notes that the directory is in use. Otherwise, if a
 /// node is killed after days without a write, its next open would assume that it was off for days.
 const ROUNDS_PER_NOTE: u32 = 1800;
-/// Number of rounds on a full disk between two flushes that free no log segment. A flush writes a small table, but the
-/// backend returns the space of deletes only after a flush.
+/// Number of maintenance rounds on a full disk between two flushes of the state, unless a flush frees a log segment. A
+/// flush writes a small table, but only after it does the backend return the space of deleted data.
 const FULL_ROUNDS_PER_FLUSH: u32 = 10;
 /// Interval in which the leader of a cluster looks for passed deadlines. Members can show a key after its deadline, for
 /// at most this interval plus the time of a commit. Each check reads one row.
 const DEADLINE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Number of maintenance rounds after which maintenance drops a view of the state that was kept for a digest, if no
-/// caller has taken the view.
+/// Number of maintenance rounds after which a view of the state that a digest command has kept is dropped, if no caller
+/// has taken it to compute a digest.
 const DIGEST_VIEW_ROUNDS: u32 = 10;
-/// Number of maintenance rounds after which a member computes the digest of a kept view that no caller has taken.
+/// Number of rounds after which a member computes the digest of a kept view of the state that no local caller has
+/// taken.
 const MEMBER_DIGEST_ROUNDS: u32 = 1;
 
 /// State of maintenance that is kept between rounds.
@@ -96,7 +97,7 @@ struct Rounds {
     stale: StaleCursor,
     /// Time since which nothing was written.
     quiet: Quiet,
-    /// Id of the digest command whose view is kept, and the number of rounds that have found this view.
+    /// Id of the digest command whose view of the state is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
     /// Number of rounds so far.
     count: u32,
@@ -148,7 +149,7 @@ impl Inner {
         first.0.map_or(Ok(done), Err)
     }
 
-    /// Returns the term in which this node leads the space; `None` on a follower.
+    /// Returns the term in which this node leads; `None` on a follower.
     pub(crate) fn led_term(&self) -> Option<Term> {
         self.open.replica.leadership().led_term()
     }
@@ -188,8 +189,8 @@ impl Inner {
         Ok(expired)
     }
 
-    /// If a deadline has passed, appends an entry whose time is after all passed deadlines. After a restart, space time
-    /// continues from the time of the last entry, so it cannot go back before these deadlines.
+    /// If a deadline has passed, appends an entry whose time is after all passed deadlines. After a restart, the
+    /// database's clock continues from the time of the last entry, so it cannot go back before these deadlines.
     ///
     /// A follower proposes nothing, and a member that leads needs no such entry before it is closed.
     pub(crate) async fn note_passed_deadlines(&self, term: Term) -> Result<(), WriteError> {
@@ -215,7 +216,7 @@ impl Inner {
         }
     }
 
-    /// Writes the present time of the space to the file that shows when the directory was last in use.
+    /// Writes the present time of the database's clock to the file that shows when the directory was last in use.
     pub(crate) fn note_last_use(&self) {
         // Reads of a member only use times of log entries.
         let time = match self.open.replica.member() {
@@ -234,8 +235,8 @@ impl Inner {
         self.propose_removal(term, |out| encode_expire(out, RECLAIMED_PER_COMMAND)).await
     }
 
-    /// Searches the index rows of deadlines and leases for rows that blind writes have made stale, and deletes these.
-    /// Without this, stale rows with a distant deadline would accumulate.
+    /// Searches for outdated index rows of deadlines and leases, and deletes them. Such rows are left by puts that do
+    /// not read the value they replace. Without this search, rows with a distant deadline would accumulate.
     async fn forget_stale(&self, term: Term, cursor: &mut StaleCursor) -> Result<u64, WriteError> {
         let rows = self.open.machine.stale_rows(cursor, STALE_ROWS_PER_ROUND)?;
         let room = MAX_STALE_BYTES.min(self.options.segment_bytes as usize / 2);
@@ -324,7 +325,7 @@ impl Inner {
         Ok(committed.outcome.and_then(|outcome| refusal(outcome).ok()))
     }
 
-    /// Proposes a command that removes some of many rows until none are left, or as often as one round permits.
+    /// Repeats a command that removes a limited number of rows, until none are left or the round's limit is reached.
     async fn remove_all(&self, term: Term, encode: impl Fn(&mut Vec<u8>)) -> Result<(), WriteError> {
         for _ in 0..RECLAIMS_PER_ROUND {
             let outcome = self.propose_removal(term, &encode).await?;
@@ -440,7 +441,7 @@ impl Inner {
     }
 }
 
-/// Returns how many of the first rows have at most `max_bytes` together; at least 1.
+/// Returns the number of rows from the beginning of `rows` that have at most `max_bytes` bytes together; at least 1.
 fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
     let sums = rows.iter().scan(0, |sum, row| {
         *sum += row.len() + size_of::<u32>();
@@ -454,7 +455,7 @@ fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
 pub(crate) struct Background {
     inner: Weak<Inner>,
     signal: Arc<(Mutex<bool>, Condvar)>,
-    /// State between rounds; `None` while an async round has the state.
+    /// State of maintenance that is kept between rounds; `None` while an async round uses it.
     rounds: Arc<Mutex<Option<Rounds>>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
@@ -514,14 +515,14 @@ impl Background {
     }
 }
 
-/// State between rounds, taken out of its lock for an async round. Returned when the future ends or is dropped.
+/// State of maintenance between rounds, taken out of its lock for an async round, and returned when this ends.
 struct TakenRounds<'a> {
     slot: &'a Mutex<Option<Rounds>>,
     rounds: Rounds,
 }
 
 impl<'a> TakenRounds<'a> {
-    /// Takes the state out of its lock; `None` if another round is in progress.
+    /// Takes the state of maintenance out of its lock; `None` if another round is in progress.
     fn take(slot: &'a Mutex<Option<Rounds>>) -> Option<Self> {
         let rounds = slot.try_lock().ok()?.take()?;
         Some(Self { slot, rounds })

@@ -11,9 +11,9 @@ pub struct Maintenance {
     pub trimmed_streams: u64,
     /// Number of index entries of trimmed or deleted stream batches removed.
     pub reclaimed_entries: u64,
-    /// Number of rows that sweeps examined in deleted prefixes and dropped keyspaces.
+    /// Number of rows examined by commands (sweeps) that remove the hidden rows of large deletes and dropped keyspaces.
     pub swept_rows: u64,
-    /// Number of rows that pruning examined to forget versions (former values) which their keyspace no longer keeps.
+    /// Number of rows examined by commands (prunes) that remove former values which a keyspace no longer keeps.
     pub pruned_versions: u64,
     /// Number of dead letters moved from consumer groups to dead-letter streams.
     pub dead_letters: u64,
@@ -24,8 +24,8 @@ pub struct Maintenance {
     pub moved_bytes: u64,
     /// Number of log segments freed.
     pub freed_segments: u64,
-    /// Number of log segments in which a walk found live data although the state counted none. The count was wrong; the
-    /// only cost is the walk.
+    /// Number of log segments that contained live data although the state's counter for them was 0. The wrong counter
+    /// costs only the time of reading the segment.
     pub undercounted_segments: u64,
     /// Number of log segments with a record that cannot be read because the disk has damaged it; each segment counts
     /// once. Such a segment is kept, and others are freed; `thalweg log verify` shows the position of the damage.

@@ -27,19 +27,19 @@ use crate::{
     repair_note::RepairNote,
 };
 
-/// Parts of a member's database that consensus uses.
+/// Parts of a member's database on which consensus works.
 #[derive(Clone, Debug)]
 pub struct MemberParts {
-    /// Log of the node, which contains the entries of the space.
+    /// Log of the node.
     pub log: Log,
-    /// State of the space on this node.
+    /// State machine of the node.
     pub machine: Arc<Machine>,
-    /// This node's part of the space: the proposals and the application of entries.
+    /// Proposal queue of this node, and the application of committed entries to its state.
     pub member: Member,
 }
 
-/// Environment of a database that is opened in stepped mode, without threads of its own. A member that is opened in
-/// this mode may have segments of any size: the caller must ensure that entries fit.
+/// Disk, clock and seed of a database that is opened in stepped mode, without threads of its own. A member that is
+/// opened in this mode may have segments of any size: the caller must ensure that entries fit.
 #[derive(Clone, Debug)]
 pub struct SteppedOptions<'a> {
     /// Disk of the node.
@@ -146,8 +146,8 @@ impl Database {
         let _ = self.inner.open.witness.set(observer);
     }
 
-    /// Keeps the log from entry `floor` on, because a live follower still needs it. The log is kept regardless of its
-    /// age while its size is within `history_bytes`. `None` keeps nothing for followers. A node alone has no followers.
+    /// Keeps the log from the entry `floor` on, because a live follower still needs it. The kept part may be older than
+    /// `history_age`, but not larger than `history_bytes`. `None` keeps nothing for followers.
     pub fn set_follower_floor(&self, floor: Option<Index>) {
         let floor = floor.unwrap_or(Index(u64::MAX));
         self.inner.follower_floor.store(floor.0, Ordering::Release);
@@ -210,8 +210,8 @@ fn drawn_from(seed: u64) -> ClusterId {
 }
 
 impl Inner {
-    /// Tells the log the LSN from which a live follower needs records: the position of the last mark (a stored log
-    /// position) before them. So the log keeps up to some hundred records more than needed.
+    /// Tells the log the LSN from which a live follower needs records. This is the last stored position (mark) before
+    /// these records, so the log keeps up to some hundred records more than needed.
     pub(crate) fn keep_for_followers(&self) {
         let floor = Index(self.follower_floor.load(Ordering::Acquire));
         let from = (floor < Index::MAX).then(|| match self.open.machine.history_mark_before(floor) {

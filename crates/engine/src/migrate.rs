@@ -123,8 +123,8 @@ impl Classified for MigrateError {
     }
 }
 
-/// Log barrier of the copied state. It never has to sync the log, because the log was synced before the old state was
-/// persisted, and the copy contains no later entries.
+/// Log barrier of the copied state, which the backend calls before it persists data. It has nothing to sync: the log
+/// was synced before the old state was persisted, and the copy contains no later entries.
 struct PersistedBefore;
 
 impl LogBarrier for PersistedBefore {

@@ -48,58 +48,56 @@ use thalweg_types::{Generation, Lsn};
 
 use crate::{error::WriteError, inner::Inner, maintenance_counts::Maintenance};
 
-/// Maximum live share of a segment, in percent, at which the mover copies the live bytes to free the segment. Copying
+/// Maximum live part of a segment, in percent, at which the mover copies the live bytes to free the segment. Copying
 /// more would cost more writing than the space is worth.
 const MAX_LIVE_PERCENT: u64 = 50;
 
-/// Bytes that the copy of a stream batch takes in the log in addition to the batch itself, including the head of the
+/// Bytes that a copied stream batch takes in the log in addition to the batch itself: headers, including that of the
 /// move record.
 const BATCH_COPY_BYTES: u64 = COPY_BYTES + 40;
 /// Maximum number of segments that one round walks (reads record by record) although the state counts live bytes in
-/// them. Such walks are limited because they write copies.
+/// them. Such walks usually lead to copies, so they are limited.
 const COUNTED_WALKS_PER_ROUND: usize = 4;
-/// Number of state lookups after which a round begins no further walk of a segment in which the state counts live
-/// bytes. Lookups take much longer than reading the segment.
+/// Number of state lookups in a round after which the mover begins no walk (reading a segment record by record) of
+/// segments with live bytes. Lookups take much longer than reading the segment.
 const COUNTED_LOOKUPS_PER_ROUND: u64 = 100_000;
-/// Number of walked bytes after which a round begins no further walk. The bound is high, because disk space must be
-/// freed as fast as writers use it, and a round runs only every second. This bound and [`LOOKUPS_PER_ROUND`] limit the
-/// time by which a round delays other maintenance: a few seconds after gigabytes became free, and 0.2 s for a segment
-/// of 64 MiB.
+/// Number of walked (read and checked) bytes after which a round of the mover begins no further walk. It is high,
+/// because disk space must be freed as fast as writers use it, and a round runs only every second. With
+/// [`LOOKUPS_PER_ROUND`] it limits the delay of other maintenance: a few seconds after gigabytes became free, and 0.2 s
+/// for 64 MiB.
 const WALKED_BYTES_PER_ROUND: u64 = 1 << 30;
-/// Number of state lookups after which a round begins no further walk of any kind. See [`WALKED_BYTES_PER_ROUND`].
+/// Number of state lookups after which a round of the mover begins no further walk; see [`WALKED_BYTES_PER_ROUND`].
 const LOOKUPS_PER_ROUND: u64 = 1_000_000;
-/// Maximum number of walks over one segment that follow each other immediately. A walk is repeated if values were
+/// Maximum number of walks (reads) of one segment in immediate succession. A walk is repeated if values were
 /// overwritten just before they could be moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
-/// Reclaims space in the log. Keeps the results of walks, so that a segment is not walked in every round.
+/// Reclaims space in the log by freeing segments. Remembers past walks, which search a segment for live bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Mover {
     segments: HashMap<Generation, SegmentHistory>,
-    /// The last segment that was walked although the state counts live bytes in it. The next round continues with the
-    /// segment after it.
+    /// Last walked segment among those in which the state counts live bytes. The next round continues after it.
     last_counted: LastWalked,
-    /// The last segment above the history floor that was walked although the state counts live bytes in it. Such
-    /// segments are walked only while the disk is full.
+    /// Last walked segment among those that are kept for history and have live bytes. They are walked only while the
+    /// disk is full.
     last_of_history: LastWalked,
 }
 
-/// Last segment that was walked although the state counts live bytes in it. The next walks continue after this segment;
+/// Last walked segment among those in which the state counts live bytes. The next walks continue after this segment;
 /// `None` starts with the oldest one.
 type LastWalked = Option<Generation>;
 
 /// Log segments that may be freed once no row of the state points into them, oldest first.
 struct Candidates {
-    /// Segments below the history floor, which only live bytes keep.
+    /// Segments that no watch, backup or follower (the history) needs. Only live bytes still keep them.
     past: Vec<SegmentInfo>,
-    /// Segments that only the history still needs. They are candidates while the disk is full; otherwise the list is
-    /// empty.
+    /// Segments that only the history (watches, backups, followers) still needs. Filled only while the disk is full.
     kept: Vec<SegmentInfo>,
 }
 
 impl Candidates {
-    /// Collects the segments that may be freed. If the disk is short of `short_bytes` bytes, these include segments
-    /// that are kept for history.
+    /// Collects the segments that may be freed. If the full disk lacks `short_bytes` bytes, these include segments that
+    /// are kept for history.
     fn of(inner: &Inner, short_bytes: u64) -> Self {
         let now = inner.open.replica.now();
         inner.keep_for_followers();
@@ -116,7 +114,7 @@ impl Candidates {
     }
 }
 
-/// State of one round of the mover.
+/// State of one round of the mover, in which it frees segments and copies live bytes.
 struct Round<'a> {
     inner: &'a Inner,
     log: LogNow,
@@ -158,10 +156,10 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Reason why the walks of a segment ended before all live bytes were copied out.
+/// Reason why a segment could not be emptied: reading it or copying its live bytes failed.
 enum WalkStop {
     Walk(WalkError),
-    /// Live bytes could not be copied. Contains the error, or `None` if an earlier copy of this round failed.
+    /// Live bytes could not be copied. Contains the error, or `None` if an earlier error of the round prevents copies.
     Copy(Option<WriteError>),
 }
 
@@ -171,11 +169,11 @@ impl From<WalkError> for WalkStop {
     }
 }
 
-/// Result of copying the live bytes of a segment forward.
+/// Result of copying the live bytes of a segment to the end of the log.
 enum CopyResult {
     All,
     /// Some copies had no effect: their bytes were overwritten in the meantime, or are still needed at the old
-    /// position. Only another walk over the segment can tell which.
+    /// position. Reading the segment again shows which.
     Partly,
     /// A copy is too large for a log record of this node.
     TooLarge,
@@ -199,8 +197,8 @@ impl Mover {
         round.failure.map_or(freed, Err)
     }
 
-    /// Frees segments in which walks have found nothing live: all that history does not need. Of the segments that
-    /// history needs, frees only as many as a full disk requires.
+    /// Frees segments in which walks have found nothing live. Frees all of them that history does not need; of the
+    /// others, only as many as the full disk requires.
     fn free_dead_segments(
         &mut self,
         round: &mut Round<'_>,
@@ -222,8 +220,8 @@ impl Mover {
         Ok(())
     }
 
-    /// Walks segments (reads them record by record) within the bounds of a round. Segments that history needs come
-    /// last. They are walked only until the free segments have as many bytes as a full disk lacks.
+    /// Walks segments (reads them record by record) until the round's limits are reached. Segments that history needs
+    /// come last, and only until enough segments can be freed for the full disk.
     fn walk_segments(&mut self, round: &mut Round<'_>, candidates: &Candidates, done: &mut Maintenance) {
         let mut free = 0;
         for segment in walk_order(round, &candidates.past, self.last_counted) {
@@ -247,7 +245,7 @@ impl Mover {
         }
     }
 
-    /// Walks a segment if a walk may help to free it. Returns true if the segment was walked.
+    /// Reads a segment record by record (walks it) if that may help to free it. Returns true if the segment was walked.
     fn walk_segment(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) -> bool {
         let live = round.row(segment).unwrap_or_default();
         let walks = round.has_walk_budget(segment) && self.is_walk_worthwhile(round.log, segment, live);
@@ -261,8 +259,8 @@ impl Mover {
         walks
     }
 
-    /// Frees segments. First makes durable all changes that made them free, and a log record with the last purged
-    /// entry. If a snapshot begins in the meantime, the segments stay for now.
+    /// Frees segments. First makes two things durable: all changes that made them free, and a log record with the last
+    /// purged entry. If a snapshot has begun in the meantime, the segments stay for now.
     fn free(&mut self, inner: &Inner, segments: &[SegmentInfo], done: &mut Maintenance) -> Result<(), WriteError> {
         self.note_purged(inner, segments)?;
         inner.open.log.sync()?;
@@ -308,8 +306,8 @@ impl Mover {
         self.segments.get(&segment.generation).and_then(|walks| walks.free_from).is_some_and(|lsn| lsn <= persisted)
     }
 
-    /// Returns true if a walk over the segment could allow the segment to be freed. The segment must have few live
-    /// stream bytes, and must be new to the mover or due for another walk.
+    /// Returns true if walking (reading) the segment could allow it to be freed. The segment must have few live stream
+    /// bytes, and must not have been walked before or be due for another walk.
     fn is_walk_worthwhile(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
@@ -318,7 +316,7 @@ impl Mover {
         self.segments.get(&segment.generation).is_none_or(|walks| walks.is_due(segment, live, log))
     }
 
-    /// Walks a segment, copies its live bytes forward if they are few, and stores the result for later rounds.
+    /// Searches a segment for live bytes, copies them to the end of the log if they are few, and notes the result.
     fn walk(&mut self, round: &mut Round<'_>, segment: &SegmentInfo, done: &mut Maintenance) {
         let row = round.row(segment);
         let mut walks = self.segments.remove(&segment.generation).unwrap_or_default();
@@ -344,8 +342,8 @@ impl Mover {
     }
 }
 
-/// Walks a segment until all its live bytes are copied forward. Returns the result of the last walk, or `None` if the
-/// segment must stay.
+/// Walks a segment until all its live bytes are copied to the end of the log. Returns the result of the last walk, or
+/// `None` if the segment must stay.
 fn clear(
     round: &mut Round<'_>,
     segment: &SegmentInfo,
@@ -377,8 +375,8 @@ fn clear(
     Ok(None)
 }
 
-/// Copies live bytes forward, the largest first. If the largest copy is too large for a log record, no copy is made,
-/// because the other copies alone would not free the segment.
+/// Copies live bytes to the end of the log, the largest first. If this first copy is too large for a log record, makes
+/// no other copy, because the others alone would not free the segment.
 fn copy_forward(
     inner: &Inner,
     live: &mut [LiveBytes],
@@ -405,8 +403,8 @@ fn copy_forward(
     Ok(copied)
 }
 
-/// Returns segments in the order in which they are walked: the oldest first. Segments up to `last` in which the state
-/// counts live bytes have had their turn, so they come last.
+/// Returns the order in which segments are walked: the oldest first. Segments with live bytes up to `last` come at the
+/// end, because earlier rounds have walked them.
 fn walk_order<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: LastWalked) -> Vec<&'s SegmentInfo> {
     let had_turn = |segment: &&SegmentInfo| last.is_some_and(|last| segment.generation <= last);
     let (later, mut order): (Vec<_>, Vec<_>) =
@@ -415,7 +413,7 @@ fn walk_order<'s>(round: &Round<'_>, segments: &'s [SegmentInfo], last: LastWalk
     order
 }
 
-/// Returns the bytes of disk space that freeing this number of segments gains.
+/// Returns the disk space in bytes that freeing this number of segments gains.
 fn bytes_of(inner: &Inner, segments: usize) -> u64 {
     segments as u64 * u64::from(inner.options.segment_bytes)
 }

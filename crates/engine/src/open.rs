@@ -62,8 +62,8 @@ pub struct OpenReport {
     pub backend: BackendKind,
     /// True if the database was closed cleanly the last time.
     pub clean: bool,
-    /// Number of bytes cut from the end of the log because their write was torn. No acknowledgement had declared these
-    /// bytes durable.
+    /// Number of bytes cut from the end of the log because a crash interrupted their write. They were never
+    /// acknowledged as durable.
     pub cut_bytes: u64,
     /// Number of log records replayed into the state.
     pub replayed_records: u64,
@@ -89,11 +89,10 @@ pub(crate) struct Opened {
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Mutex<Identity>,
     pub(crate) hashes: Arc<HashMarks>,
-    /// Observer that the caller has set, for a member.
+    /// Observer of applied entries that the caller has set on a member of a cluster.
     pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
     pub(crate) mode: Mode,
-    /// Directory in the operating system for the files of backends that do their own I/O; `None` to use that of the
-    /// disk.
+    /// Path of the directory for backends that do their own I/O; `None` for the root of the disk.
     pub(crate) os_dir: Option<PathBuf>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) watches: Arc<Hub>,
@@ -182,7 +181,7 @@ const KNOWN_FILES: [&str; 14] = [
     ".snapshot",
 ];
 
-/// Returns the names of all other files in a directory; none if the directory does not exist.
+/// Returns the names of files that are not in [`KNOWN_FILES`]; none if the directory does not exist.
 fn foreign_files(path: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -205,12 +204,11 @@ pub(crate) struct OpenEnvironment<'a> {
     pub(crate) clock: &'a Arc<dyn Clock>,
     pub(crate) seed: u64,
     pub(crate) mode: Mode,
-    /// Directory in the operating system for the files of backends that do their own I/O; `None` to use that of the
-    /// disk.
+    /// Path of the directory for backends that do their own I/O; `None` for the root of the disk.
     pub(crate) os_dir: Option<&'a Path>,
 }
 
-/// Opens a data directory on any disk.
+/// Opens a data directory on the given disk, which can be a simulated one.
 pub(crate) fn on(
     environment: OpenEnvironment<'_>,
     options: &Options,
@@ -301,7 +299,7 @@ pub(crate) fn on(
 }
 
 impl Opened {
-    /// Returns the location of the backends' files.
+    /// Returns the location at which the backend stores its files.
     pub(crate) fn place(&self) -> BackendLocation<'_> {
         BackendLocation {
             disk: &self.disk,
@@ -380,7 +378,7 @@ pub(crate) fn read_state_dir(
     if place.has(&dir) { Ok(current) } else { Err(OpenError::StateMissing { path: path.to_owned(), dir }) }
 }
 
-/// Adds checksums to the text files that an early build has written.
+/// Adds missing checksum lines to the text files that an early development build has written.
 fn add_checksums(disk: &Arc<dyn Disk>, path: &Path) -> Result<(), OpenError> {
     let files = [Identity::add_checksum, StateDir::add_checksum, RepairNote::add_checksum];
     let added = files.into_iter().try_for_each(|add| add(disk));

@@ -1,4 +1,4 @@
-//! Small parts that the steps of opening a directory share.
+//! Small types and functions that the modules for opening a data directory share.
 
 use std::{io, ops::ControlFlow, path::Path};
 
@@ -11,7 +11,7 @@ use thalweg_types::BlobRef;
 
 use crate::error::OpenError;
 
-/// Way in which the background work of a database is done.
+/// Choice of the threads that do a database's background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Threads of the database do the background work.
@@ -21,7 +21,7 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
-    /// Converts the mode to that of a backend.
+    /// Converts this mode to the backend's own type for it.
     pub(crate) const fn background(self) -> Background {
         match self {
             Self::Threaded => Background::Threads,

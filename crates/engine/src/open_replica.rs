@@ -1,4 +1,4 @@
-//! Opening the space of a directory after the recovery of its log: alone, or as a member of a cluster.
+//! Opens the state and the replica of a data directory after its log is recovered: alone, or as a member of a cluster.
 //!
 //! Owns: replay, the check of the wall clock, and founding a cluster. Does not own: the recovery of the log, or
 //! consensus.
@@ -34,12 +34,12 @@ use crate::{
     plant::min_inline_value_bytes,
 };
 
-/// Number of history rows that a repair deletes immediately. Maintenance deletes the others.
+/// Number of rows about lost history that a repair deletes immediately. Maintenance deletes the others.
 const HISTORY_ROWS: u32 = 1000;
-/// Number of expired keys that are removed when a directory that was used alone is opened as a member.
+/// Number of expired keys that are removed when a member opens a directory that may have been in use alone before.
 const EXPIRED_KEYS: u32 = 1;
 
-/// Parts of a directory from which its space is opened.
+/// Parts of a data directory from which its state and replica are opened.
 pub(crate) struct SpaceParts<'a> {
     pub(crate) disk: &'a Arc<dyn Disk>,
     pub(crate) path: PathBuf,
@@ -51,14 +51,14 @@ pub(crate) struct SpaceParts<'a> {
     pub(crate) mode: Mode,
 }
 
-/// Parts of an opened space: its state, its replica, and a report of the replay.
+/// State and replica of an opened directory, with a report of the replay.
 pub(crate) struct OpenedSpace {
     pub(crate) machine: Arc<Machine>,
     pub(crate) replica: Replica,
     pub(crate) clock_file: Arc<ClockFile>,
     pub(crate) identity: Identity,
     pub(crate) replayed: Replayed,
-    /// Number of log records that a repair found missing.
+    /// Number of log records that a repair skipped because they are missing from the log.
     pub(crate) bridged: u64,
 }
 
@@ -167,9 +167,9 @@ impl SpaceParts<'_> {
         Ok(OpenedSpace { machine, replica, clock_file, identity, replayed: Replayed::default(), bridged: 0 })
     }
 
-    /// Checks that no other node has decided about the entries that this node is about to apply. In a directory that
-    /// was never in a cluster, or has founded its cluster, the first membership in the log names this node. Replay then
-    /// ends at a membership that also names other nodes.
+    /// Checks that this node is the only voter, so that it may apply its log without consensus. A log without a list of
+    /// members passes only if this directory has founded its cluster. Later, replay ends at a list of members with
+    /// other nodes.
     fn check_sole_voter(&self, machine: &Machine) -> Result<(), OpenError> {
         let Some(cluster) = self.identity.cluster else { return Ok(()) };
         let is_sole_voter = match machine.membership()? {
@@ -191,8 +191,8 @@ impl SpaceParts<'_> {
         Ok(is_founder && self.clock_file()?.found().is_some_and(|found| found > applied))
     }
 
-    /// Opens the space alone and closes it again. If a deadline has passed, appends an entry with a later time. Returns
-    /// the time that the space has reached; `None` if other nodes vote.
+    /// Opens the database alone and closes it again. If a deadline has passed, appends an entry with a later time.
+    /// Returns the time that the database's clock has reached; `None` if other nodes vote.
     fn begin_alone(&self, progress: &mut Progress<'_>) -> Result<Option<SpaceTime>, OpenError> {
         let opened = match self.alone(progress) {
             Ok(opened) => opened,

@@ -128,14 +128,14 @@ pub struct Options {
     /// Maximum number of bytes of changes that wait in memory for the watches of all clients. A watch whose changes
     /// have no room reads them from the log later.
     pub max_watch_queues_bytes: usize,
-    /// Number of bytes of keys that a compaction of a stream holds in memory. With fewer bytes, a compaction takes more
+    /// Number of bytes of keys that one compaction of a stream holds in memory. With fewer bytes, a stream needs more
     /// passes.
     pub compaction_key_bytes: usize,
     /// Number of bytes of log after the persisted state above which the state is persisted again. A larger value makes
     /// opening after a crash slower, because more log is replayed.
     pub max_replay_bytes: u64,
-    /// Interval between rounds of maintenance (retention, moving, freeing); with zero, maintenance runs only on
-    /// request.
+    /// Interval between rounds of maintenance (retention, moving live bytes, freeing log segments). With zero,
+    /// maintenance runs only on request.
     pub maintenance_interval: Duration,
     /// Maximum span by which the wall clock may be ahead of the last use of the directory at an open; beyond it, the
     /// open fails with `ClockJump`. Zero disables the check, so a wrong clock ends leases and expires keys for good. A

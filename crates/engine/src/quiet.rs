@@ -1,4 +1,4 @@
-//! Release of disk space on a node to which nothing is written.
+//! Releases disk space on a node to which nothing is written for a while.
 //!
 //! Owns: the check that the log has not grown for a while, and the two steps that follow. The state persists its newest
 //! changes, so that the log need not keep them for a replay; then the log gives its prepared segments back. Does not
@@ -12,21 +12,21 @@ use crate::{error::WriteError, inner::Inner};
 
 /// Time without a log record after which the state persists its newest changes.
 const QUIET_BEFORE_FLUSH: Duration = Duration::from_secs(10);
-/// Divisor of the node's disk space. Prepared segments are given back if they take more than this part of the space.
+/// Divisor of the bytes of the log and the state. Prepared segments are given back if they exceed this fraction.
 const REST_SHARE: u64 = 16;
 /// Time without a log record after which the log gives its prepared segments back.
 const QUIET_BEFORE_REST: Duration = Duration::from_secs(30);
-/// Divisor of a full memtable. If the changes in memory exceed this part of a memtable, they are persisted. A smaller
-/// part would cause more compaction on a node that is written to now and then.
+/// Changes in memory are persisted if they exceed one part in this number of a full memtable. Persisting fewer changes
+/// would cause more compaction on a node that is written to now and then.
 const FLUSH_SHARE: usize = 8;
-/// Divisor like [`FLUSH_SHARE`], used if the last flush for quiet is at least [`RARE_FLUSH_INTERVAL`] ago.
+/// Like [`FLUSH_SHARE`], but used if the last persisting on a quiet node is at least [`RARE_FLUSH_INTERVAL`] ago.
 const RARE_FLUSH_SHARE: usize = 64;
 const RARE_FLUSH_INTERVAL: Duration = Duration::from_secs(600);
 
-/// State that is kept between maintenance rounds.
+/// Observations about a quiet node that are kept between maintenance rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
-    /// End of the log when the last round looked. `since` is the monotonic time at which a round first found this end.
+    /// End of the log at the last round. The field `since` is the monotonic time at which a round first saw this end.
     end: Lsn,
     since: Duration,
     /// Monotonic time at which the state was last persisted because the node was quiet.

@@ -20,8 +20,8 @@ use crate::{
     stream_growth::GrowthListener,
 };
 
-/// Maximum number of views that a read tries. A view fails if a value is freed just before it is read. Each view is
-/// newer than the one before.
+/// Maximum number of views of the state that one read tries. A view fails if the log frees a value just before it is
+/// read. Each view is newer than the one before.
 pub(crate) const VIEWS: usize = 16;
 
 impl Database {

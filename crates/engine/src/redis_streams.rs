@@ -1,7 +1,7 @@
 //! Native streams as read-only keys of Redis clients.
 //!
-//! Owns: a [`Read`] whose keys are the names of streams, and whose parts (entries of a Redis stream) are the records,
-//! found by offset. Does not own: the commands that read, the presentation of a record
+//! Owns: an implementation of [`Read`]. Its keys are the names of streams. The entries of such a Redis stream are the
+//! records, found by offset. Does not own: the commands that read, the presentation of a record
 //! (`thalweg_redis::streams::native`), or writes, which are ordinary appends and trims.
 //!
 //! Unlike other reads of Redis commands, these are not from one consistent view. Streams only grow at their end and

@@ -29,7 +29,7 @@ use crate::{database::Database, inner::Inner};
 
 /// Maximum number of rows that are read for a command.
 const MAX_ROWS: usize = 512;
-/// Number of rows for each thread that reads the rows of a command.
+/// Number of a command's rows for each thread that reads them.
 const ROWS_PER_PART: usize = 16;
 /// Maximum number of threads that read the rows of a command. A disk serves this many concurrent reads nearly as fast
 /// as one.
@@ -37,7 +37,7 @@ const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");
 
-/// Write whose rows are read by a [`RowFetch`].
+/// Write, as given by the caller, whose rows a [`RowFetch`] reads before the write is proposed.
 #[derive(Clone, Copy, Debug)]
 pub enum RowsOf<'a> {
     /// An encoded command.
@@ -46,25 +46,25 @@ pub enum RowsOf<'a> {
     Commit(&'a CommitBuilder),
     /// A transaction.
     Transaction(&'a TransactionBuilder),
-    /// A put or a delete of a key without conditions or deadline. It reads the row of its key if the keyspace has
-    /// settings that require this.
+    /// A put or a delete of a key without conditions or deadline. Its effect depends on the key's row only in keyspaces
+    /// with certain settings.
     Write(KeyspaceId, &'a [u8]),
-    /// Another write whose effect depends on the row of its key.
+    /// Any other write of one key. Its effect depends on the key's row.
     Key(KeyspaceId, &'a [u8]),
 }
 
-/// Part of a value in the log that a command reads.
+/// Use that a command makes of a value that is stored in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ValueUse {
     /// The command does not read the value.
     None,
     /// The command reads the value if it has this length in bytes.
     OfLength(usize),
-    /// The command reads the value.
+    /// The command reads the value, whatever its length.
     Whole,
 }
 
-/// A row that a command reads: the row of a key and, with a part, that of this part of the key's Redis collection.
+/// Row of a key that a command reads and, with `part`, the row of a part (such as a field) of the key's collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row<K> {
     keyspace: KeyspaceId,
@@ -102,8 +102,8 @@ pub struct RowFetch {
 
 impl Database {
     /// Reads the rows that writes will read when they are applied, within `budget`. Returns `None` if the rows were in
-    /// memory, or are not looked up because those of recent commands were in memory. The caller then proposes the
-    /// writes. Otherwise a thread that may wait for the disk first [reads](RowFetch::read) the rows.
+    /// memory, or if no lookup was made because the rows of recent commands were in memory. The caller then proposes
+    /// the writes. Otherwise a thread that may wait for the disk first [reads](RowFetch::read) the rows.
     #[must_use]
     pub fn row_fetch(&self, budget: Budget, of: RowsOf<'_>) -> Option<RowFetch> {
         if !self.inner.fetch_gate.is_open(&self.inner.open.machine) {
@@ -147,7 +147,7 @@ impl Database {
 }
 
 impl RowFetch {
-    /// Returns the reason why the rows were not read on the thread that proposes the command.
+    /// Returns the budget that was used up, which is why the proposing thread did not read the rows itself.
     #[must_use]
     pub fn spent(&self) -> BudgetSpent {
         self.spent
@@ -204,7 +204,7 @@ fn visit<'a>(machine: &Machine, of: RowsOf<'a>, visit: &mut Visit<'_, 'a>) {
 
 struct Rows<'r, 'v, 'a> {
     machine: &'r Machine,
-    /// The keyspace that was looked up last, and true if a write to it reads the row that it replaces.
+    /// Keyspace that was looked up last; true if an unconditional write to it reads the row that it replaces.
     replaced: Option<(KeyspaceId, bool)>,
     visit: &'r mut Visit<'v, 'a>,
 }
@@ -337,7 +337,7 @@ mod tests {
         (dir, db, keyspaces)
     }
 
-    /// Returns the rows of writes as texts of keys and fields, with the use of each value.
+    /// Returns the rows that a write reads, as texts of keys and fields, with the use of each value.
     fn rows(db: &Database, of: RowsOf<'_>) -> Vec<(String, ValueUse)> {
         let mut rows = Vec::new();
         visit(&db.inner.open.machine, of, &mut |row| {

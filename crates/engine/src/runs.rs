@@ -1,7 +1,7 @@
-//! Runs of consecutive stream records, encoded as the log stores them, shared and not decoded.
+//! Runs: consecutive records of a stream in encoded form, as the log stores them. Their bytes are shared, not copied.
 //!
-//! Owns: cutting a page of records to the limits of a receiver. A batch that the receiver wants completely is returned
-//! as it was read. Only if a batch is cut at an end, its records are walked one by one, by their length fields.
+//! Owns: cutting a page of records to the limits of a client. A batch that the client wants completely is returned as
+//! it was read. The records of a batch are walked one by one, by their length fields, only if the batch must be cut.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::{
 pub struct StreamRun {
     /// Offset of the first record in the run.
     pub first: Offset,
-    /// Space time at which the records were appended.
+    /// Time at which the records were appended.
     pub time: SpaceTime,
     /// Number of records in the run.
     pub count: u32,

@@ -13,7 +13,7 @@ use thalweg_types::Revision;
 
 /// Maximum length in bytes of a value that is stored in the shared buffer of its page.
 const MAX_SHARED_BYTES: usize = 1024;
-/// Length in a [`Row`] that marks a value with its own memory, outside the buffer of the page.
+/// Value length that marks, in a [`Row`], a long value, which is stored outside the shared buffer of the page.
 const LONG: u32 = u32::MAX;
 
 /// A pair of a page. The bytes of its key and value follow those of the previous pair in the page's buffer.
@@ -84,9 +84,9 @@ pub(crate) struct Page {
     /// Position in `bytes` of the next pair.
     at: usize,
     rows: std::vec::IntoIter<Row>,
-    /// Values with their own memory that belong to the remaining pairs.
+    /// Long values of the remaining pairs, which are stored outside the shared buffer.
     long: std::vec::IntoIter<Bytes>,
-    /// The last value with its own memory that [`lend`](Self::lend) returned.
+    /// The long value that [`lend`](Self::lend) returned last, kept alive for the caller.
     lent: Bytes,
 }
 

@@ -3,9 +3,9 @@
 //! Owns: the thread, its pace, and the statistics. Does not own: the verification itself, which is part of the log and
 //! of each backend.
 //!
-//! A round reads the sealed segments of the log, oldest first, and then the persisted state. It verifies all checksums,
-//! and checks that no row of the state is missing. Damage is counted and described, but nothing is repaired: the reader
-//! of the damaged data gets an error, and `docs/guides/damage.md` explains what to do.
+//! One scrub (a round) reads the sealed segments of the log, oldest first, and then the persisted state. It verifies
+//! all checksums, and checks that no row of the state is missing. Damage is counted and described, but nothing is
+//! repaired: the reader of the damaged data gets an error, and `docs/guides/damage.md` explains what to do.
 //!
 //! While a round reads the state of a redb or SQLite backend, the database file cannot reuse the pages of overwritten
 //! rows, so the file can grow by the data written meanwhile. A round does not begin on a full disk.
@@ -21,8 +21,8 @@ use thalweg_disk::{PacedWork, Priority};
 use thalweg_log::{Log, ReadError};
 use thalweg_store::{Backend, BackendHealth};
 
-/// Longest time after an open at which the first round begins. Without it, a node that is restarted often would never
-/// finish a round.
+/// Longest time after an open at which the first scrub begins. Without this limit, a node that is restarted often would
+/// never finish a scrub.
 const FIRST_AFTER: Duration = Duration::from_secs(600);
 /// Number of bytes of log records that are verified in one step.
 const STEP_BYTES: u64 = 256 * 1024;
@@ -30,22 +30,22 @@ const STEP_BYTES: u64 = 256 * 1024;
 /// Progress and results of the scrub, which reads all stored data in the background to find damage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
-    /// True while a round is in progress.
+    /// True while a scrub is in progress.
     pub is_running: bool,
-    /// Number of rounds that have read everything since the database was opened.
+    /// Number of complete scrubs since the database was opened.
     pub rounds: u64,
-    /// Bytes that the round in progress has verified, or the last round if none is in progress.
+    /// Bytes that the scrub in progress has verified so far, or the last scrub if none is in progress.
     pub done_bytes: u64,
-    /// Approximate number of bytes that the round in progress, or the last one, verifies in total.
+    /// Approximate number of bytes that the scrub in progress, or the last one, verifies in total.
     pub total_bytes: u64,
-    /// Bytes verified by all rounds since the database was opened.
+    /// Bytes verified by all scrubs since the database was opened.
     pub bytes: u64,
-    /// Number of damaged log segments and states that all rounds have found. Each round counts the same damage again.
+    /// Number of damaged log segments and states that all scrubs have found. Each scrub counts the same damage again.
     /// Damage that a snapshot has met counts once.
     pub damages: u64,
     /// Description of the damage that was found last; `None` if none was found.
     pub damage: Option<String>,
-    /// True if a round or a snapshot has found damage in the persisted state, and not only in the log.
+    /// True if a scrub or a snapshot has found damage in the persisted state, and not only in the log.
     pub is_state_damaged: bool,
 }
 
@@ -60,19 +60,19 @@ pub(crate) struct Scrub {
 struct Shared {
     log: Log,
     backend: Arc<dyn Backend>,
-    /// Maximum rate of the background rounds.
+    /// Maximum number of bytes per second that a scrub in the background reads.
     bytes_per_second: u64,
     stats: Mutex<ScrubStats>,
     stop: Mutex<bool>,
     stopped: Condvar,
 }
 
-/// Speed of a round.
+/// Speed of a scrub.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
-    /// The round reads at the rate in the options, to leave the disk to other work.
+    /// The scrub reads at the rate in the options, to leave the disk to other work.
     Considerate,
-    /// The round reads at full speed, because a caller waits for it.
+    /// The scrub reads at full speed, because a caller waits for it.
     Awaited,
 }
 
@@ -100,7 +100,7 @@ impl Scrub {
         Self { shared, handle: Mutex::new(handle) }
     }
 
-    /// Runs a round on the caller's thread, at full speed.
+    /// Runs a scrub on the caller's thread, at full speed.
     pub(crate) fn run(&self) {
         self.shared.round(Pace::Awaited);
     }
@@ -109,7 +109,7 @@ impl Scrub {
         self.shared.stats().clone()
     }
 
-    /// Ends the thread, and any round in progress, and waits for the thread.
+    /// Ends the scrub's thread, and any scrub in progress, and waits for the thread.
     pub(crate) fn stop(&self) {
         *lock(&self.shared.stop) = true;
         self.shared.stopped.notify_all();

@@ -1,4 +1,4 @@
-//! Disk space of a data directory, by the purpose of its bytes.
+//! Reports on the disk space of a data directory: how many bytes serve which purpose.
 //!
 //! Owns: the reports on an open database ([`Database::space`]) and on a closed directory ([`space_at_rest`]). Does not
 //! own: the rule by which the log keeps segments (`thalweg_log`), counting the payload (`thalweg_state`), and advice.
@@ -84,7 +84,7 @@ pub enum SpaceKind {
 }
 
 impl SpaceKind {
-    /// All kinds, in the order of reports.
+    /// All kinds of use, in the order of reports.
     pub const ALL: [Self; 10] = [
         Self::LogLive,
         Self::LogReplay,
@@ -98,7 +98,7 @@ impl SpaceKind {
         Self::Foreign,
     ];
 
-    /// Returns the name of the kind in JSON.
+    /// Returns the name of this kind of use in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -116,10 +116,10 @@ impl SpaceKind {
     }
 }
 
-/// Bytes of one kind in a data directory.
+/// Number of files and bytes in a data directory that have one kind of use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpacePart {
-    /// Number of files. A segment with blocks of several kinds counts once, for the kind of most of its blocks.
+    /// Number of files. A log segment whose blocks have several kinds of use counts once, for the use of most blocks.
     pub files: u64,
     /// Size in bytes of the blocks on the disk.
     pub bytes: u64,
@@ -139,14 +139,14 @@ pub struct LevelSpace {
 pub struct SpaceReport {
     /// Backend that stores the state.
     pub backend: BackendKind,
-    /// Number of files and bytes of each kind that the directory has.
+    /// Number of files and bytes for each kind of use that occurs in the directory.
     pub parts: BTreeMap<SpaceKind, SpacePart>,
     /// Levels of the LSM backend, level 0 first; empty for other backends.
     pub levels: Vec<LevelSpace>,
     /// Number of entries in the tables of the LSM backend; several entries can belong to one row. For other backends,
     /// the number of rows.
     pub entries: u64,
-    /// Number of entries that are deletions.
+    /// Number of these entries that mark a deletion.
     pub deletions: u64,
     /// Bytes in the files of redb or SQLite that the backend reuses before the files grow.
     pub reusable_bytes: u64,
@@ -340,7 +340,7 @@ pub fn space_at_rest(
     counted(report, count, &*view, &mut step)
 }
 
-/// Barrier of a state that is only read.
+/// Log barrier for a state that is only read: no data is persisted, so the log need not be synced.
 struct NothingNew;
 
 impl LogBarrier for NothingNew {
@@ -368,14 +368,14 @@ fn counted(
     Ok(report)
 }
 
-/// Division of a segment file into kinds of bytes.
+/// Division of a log segment's bytes by their use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     /// Bytes of the header and of all records.
     used_bytes: u64,
-    /// Bytes of the records to which the state points.
+    /// Bytes of the records to which the state still points.
     live_bytes: u64,
-    /// Kind of the other records.
+    /// Use of the records to which the state does not point.
     rest: SpaceKind,
     is_active: bool,
 }
@@ -389,7 +389,7 @@ impl Share {
     }
 }
 
-/// Divisions of the segments that have records, by the paths of their files.
+/// For each log segment with records: the path of its file, and the division of its bytes by their use.
 struct Shares(HashMap<String, Share>);
 
 impl Shares {
@@ -417,7 +417,7 @@ impl Shares {
     }
 }
 
-/// Figures from which a report is computed.
+/// Input from which a report on disk space is computed.
 struct Figures<'a> {
     kind: BackendKind,
     state_dir: StateDir,
@@ -464,7 +464,7 @@ impl Figures<'_> {
 const NODE_FILES: [&str; 9] =
     ["LOCK", "IDENTITY", "CLUSTER", "CLOCK", "INSTALLED", "REPAIR", "RESTORING", "native-certificate", "native-key"];
 
-/// Returns the kind of a file that is not a log segment with records. `state` is the path of the current state
+/// Returns the use of a file that is not a log segment with records. `state` is the path of the current state
 /// directory.
 fn kind_of(file: &FoundFile, state: &str) -> SpaceKind {
     let path = file.path.as_str();

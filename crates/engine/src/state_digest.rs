@@ -1,4 +1,4 @@
-//! Digests of the state, for comparing the replicas of a space.
+//! Digests of the whole state, by which the members of a cluster check that their states are equal.
 //!
 //! Owns: requesting a view of the state at an entry of the log, computing its digest, and keeping the last result. Does
 //! not own: the digest function (`thalweg_state::digest`).
@@ -6,8 +6,8 @@
 //! The digest command goes through the log like any other command, so every replica keeps a view of the state at the
 //! same index. Computing the digest reads all rows of that view, on the caller's thread, while writes go on.
 //!
-//! If no caller on a member of a cluster takes the view for some rounds, another member has requested the digest.
-//! Maintenance then computes the digest, so that the members can compare their digests.
+//! If no caller takes the view for some rounds of maintenance, another member has requested the digest. Maintenance
+//! then computes it, so that the members can compare their digests.
 //!
 //! A digest that is computed in the background ends with an error once the last handle of the database is dropped, so
 //! that the directory can be opened again at once.
@@ -92,7 +92,7 @@ pub struct StateView {
     inner: Arc<Inner>,
     id: Option<u64>,
     view: Arc<dyn View>,
-    /// Number of installs that had replaced the state before the view was taken.
+    /// Number of installed snapshots that had replaced the state before the view was taken.
     replacements: u64,
 }
 
@@ -142,8 +142,8 @@ impl StateView {
         Ok(self.keep(state))
     }
 
-    /// Keeps the digest for comparison with other members, unless an install has replaced the state since the view was
-    /// taken.
+    /// Keeps the digest for comparison with other members, unless an installed snapshot has replaced the state since
+    /// the view was taken.
     fn keep(&self, state: StateDigest) -> Arc<DigestReport> {
         let report = DigestReport { id: self.id, state };
         self.inner.digests.keep(report, || self.inner.open.machine.replacements() == self.replacements)

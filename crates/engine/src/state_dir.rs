@@ -29,7 +29,7 @@ const TEXT: TextFile = TextFile { path: FILE, temporary: "INSTALLED.tmp", max_by
 /// Directory of all state directories of the default space.
 pub(crate) const PARENT: &str = "state/default";
 
-/// Number of a state directory: the number of installs that led to it.
+/// Number of a state directory: 0 for a node's first one, and one more for each installed snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StateDir(u64);
 
@@ -59,7 +59,7 @@ impl StateDir {
         }
     }
 
-    /// Returns the state directory of a backend with this name within [`PARENT`]; `None` for names of other files.
+    /// Returns the state directory with this name within [`PARENT`]; `None` if the name is of another form.
     pub(crate) fn of_name(kind: BackendKind, name: &str) -> Option<Self> {
         let number: u64 = name.strip_prefix(kind.name())?.strip_prefix('.')?.parse().ok()?;
         Some(Self(number)).filter(|dir| number > 0 && dir.path(kind) == format!("{PARENT}/{name}"))
@@ -86,25 +86,25 @@ impl StateDir {
         Ok(TEXT.read(&**disk, Self::decode)?.unwrap_or(Self::FIRST))
     }
 
-    /// Adds the checksum to the file of an early build.
+    /// Adds the missing checksum line to a file that an early development build has written.
     pub(crate) fn add_checksum(disk: &Arc<dyn Disk>) -> io::Result<()> {
         TEXT.add_checksum(&**disk, |text| Self::decode(text).map(Self::encode))
     }
 
-    /// Writes the file again, which already names this directory. The file is on disk when the call returns, even if an
-    /// earlier sync of it has failed. Does nothing for the first directory, which has no file.
+    /// Writes the file that names this directory again, with the same contents. It is on disk when the call returns,
+    /// even if an earlier sync of it has failed. Does nothing for the first directory, which has no file.
     pub(crate) fn write_again(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         if self == Self::FIRST { Ok(()) } else { TEXT.replace(&**disk, &self.encode()) }
     }
 
-    /// Makes this directory the current one, also after a power loss. Its state must be on disk.
+    /// Makes this directory the current one, durably. The state in the directory must be on disk.
     #[cfg(test)]
     pub(crate) fn make_current(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         self.prepare(disk)?;
         self.switch_to_prepared(disk).map_err(|(SwitchError::NotSwitched(error) | SwitchError::Unknown(error))| error)
     }
 
-    /// Makes this directory the current one, also after a power loss. It must have been prepared last.
+    /// Makes this directory the current one, durably, by renaming the file that [`prepare`](Self::prepare) has written.
     pub(crate) fn switch_to_prepared(self, disk: &Arc<dyn Disk>) -> Result<(), SwitchError> {
         if let Err(error) = disk.rename(TEXT.temporary, TEXT.path) {
             match Self::read(disk) {
@@ -122,7 +122,7 @@ impl StateDir {
         let _ = disk.remove(TEXT.temporary);
     }
 
-    /// Does the part of the switch to this directory that needs disk space. The directory's state is on disk.
+    /// Writes the file that will name this directory, so that the later switch to it needs no disk space.
     pub(crate) fn prepare(self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         // In a simulation, a backend that does its own I/O has its directories elsewhere, so `state` may not exist yet.
         disk.create_dir(PARENT)?;

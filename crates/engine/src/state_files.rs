@@ -96,7 +96,7 @@ impl Classified for StateFilesError {
     }
 }
 
-/// Barrier of a state that is only read.
+/// Log barrier for a state that is only read: no data is persisted, so the log need not be synced.
 struct NothingNew;
 
 impl LogBarrier for NothingNew {

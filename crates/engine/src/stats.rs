@@ -57,11 +57,11 @@ pub struct Stats {
     pub maintenance_error: Option<String>,
     /// Statistics of snapshots taken from the database.
     pub snapshots: SnapshotStats,
-    /// Number of rounds of maintenance in which open snapshots did not keep the log from freeing segments.
+    /// Number of maintenance rounds that could free log segments because no snapshot was open or the disk was full.
     pub freeing_rounds: u64,
     /// Progress and results of the scrub.
     pub scrub: ScrubStats,
-    /// Current time of the space, with which deadlines are compared.
+    /// Current time of the database's clock, with which deadlines are compared.
     pub space_time: SpaceTime,
 }
 
@@ -71,10 +71,10 @@ pub struct Stats {
 pub struct LogHolders {
     /// Bytes of segments with records that the persisted state does not include, and of the segment that is written to.
     pub replay_bytes: u64,
-    /// Bytes of segments that only the history keeps: `history_bytes` and `history_age`, or a follower that is behind.
-    /// On a full disk, such segments are freed anyway.
+    /// Bytes of segments that are kept only for the history: watches of the past and followers that are behind. On a
+    /// full disk they are freed anyway.
     pub history_bytes: u64,
-    /// Bytes of segments that are kept for stream records and large values in them, and of segments that are freed
+    /// Bytes of segments with stream records and large values that are still in use, and of segments that are freed
     /// next.
     pub data_bytes: u64,
     /// True if a follower that is behind needs some of the history.

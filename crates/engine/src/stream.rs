@@ -55,8 +55,8 @@ pub struct Stream {
     id: StreamId,
 }
 
-/// Steps charged for a binary search in the index of a stream: about twenty short lookups, 40 µs. They leave steps for
-/// reading a batch on a thread for cold reads.
+/// Cost of finding an offset in a stream's index, in steps of the thread's work budget: about twenty lookups, 40 µs.
+/// Steps for reading a batch afterwards remain.
 const OFFSET_SEARCH_STEPS: u64 = 4 * (SCAN + READ);
 const _: () = assert!(OFFSET_SEARCH_STEPS < COLD_READ / 2);
 

@@ -1,7 +1,7 @@
-//! Notification that Redis streams may have got entries, from commands of any node.
+//! Notifies the server that Redis streams may have got new entries, so that it wakes waiting clients.
 //!
-//! Owns: the listener, and the times at which it is called. Does not own: the notes about streams (`state`), or the
-//! waiting clients.
+//! Owns: the listener, and the times at which it is called. Does not own: the list of streams with new entries
+//! (`state`), or the waiting clients.
 
 use std::{
     fmt,
@@ -20,7 +20,7 @@ pub trait GrowthListener: fmt::Debug + Send + Sync {
     fn have_grown(&self, streams: &GrownStreams);
 }
 
-/// The listener of a database, and the state machine that notes the streams with new entries.
+/// The state machine, which notes Redis streams with new entries, and the listener to notify about them.
 #[derive(Debug)]
 pub(crate) struct StreamGrowth {
     machine: Arc<Machine>,
@@ -36,7 +36,7 @@ impl StreamGrowth {
         *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
-    /// Passes new notes about streams to the listener.
+    /// Passes the streams that got entries since the last call to the listener.
     pub(crate) fn notify(&self) {
         self.pass(&self.machine.take_grown_streams());
     }

@@ -68,7 +68,7 @@ pub struct StreamBatch {
     pub skip: u32,
     /// Number of all records in `bytes`.
     pub total: u32,
-    /// Space time at which the records were appended.
+    /// Time at which the records were appended.
     pub time: SpaceTime,
     /// The encoded batch, see [`thalweg_types::record`].
     pub bytes: Bytes,

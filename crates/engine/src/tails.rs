@@ -1,7 +1,7 @@
 //! Callers that wait for a stream to grow, or for one of its consumer groups to have records to deliver.
 //!
 //! Owns: a table of waiting callers for each stream. If no caller waits, the applying thread pays one atomic load.
-//! Bound: the number of rows is that of the waiting callers, which the server limits by its admission.
+//! Bound: the table has one row for each waiting caller; the server limits their number.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -44,7 +44,7 @@ pub(crate) struct Tails {
     waiting: AtomicUsize,
     tickets: AtomicU64,
     closed: AtomicBool,
-    /// Waiting callers by their tickets. They are woken in this order, so that a simulation is repeatable.
+    /// Waiting callers by ticket (registration number). They are woken in this order, so that simulations repeat.
     by_stream: Mutex<HashMap<StreamId, BTreeMap<u64, Waiter>>>,
 }
 

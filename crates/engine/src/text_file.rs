@@ -22,7 +22,7 @@ const CHECKSUM: &str = "crc ";
 /// A text file at the root of a data directory.
 pub(crate) struct TextFile {
     pub(crate) path: &'static str,
-    /// Path under which the next version is written before it is renamed.
+    /// Path under which a new version of the file is written before it is renamed.
     pub(crate) temporary: &'static str,
     /// Maximum number of bytes that are read.
     pub(crate) max_bytes: u64,

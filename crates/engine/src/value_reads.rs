@@ -1,10 +1,10 @@
-//! Lengths of the values that a command uses, looked up before the command is proposed.
+//! Estimates the work of a command that reads values, from their lengths, before the command is proposed.
 //!
-//! Owns: the estimate, in steps, of three sorts of values: those that the gets of a transaction return, that touches
-//! write again, and that a history keeps. The bytes of a command do not show the lengths of these values. Without the
-//! estimate, each returned value counts as one of maximum size, so only four transactions with a get share an entry. A
-//! touch or a put would count too little if its key has a long value that is stored in the state. Does not own: the
-//! bound that the proposer computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! Owns: the estimate, in steps (units of work), for values that gets return, that touches write again, and that a
+//! history keeps. The bytes of a command do not show the lengths of these values. Without the estimate, each returned
+//! value counts as one of maximum size, so only four transactions with a get share an entry. A touch or a put would
+//! count too little if its key has a long value that is stored in the state. Does not own: the bound that the proposer
+//! computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
 //! * An estimate never affects an outcome. If another client replaces a value by a larger one before the command is
@@ -22,14 +22,14 @@ use thalweg_types::{
 
 const MAX_LOOKUPS: usize = 64;
 
-/// Use that a command makes of the former value of a key.
+/// Use that a command makes of the value that its key has before the command.
 #[derive(Clone, Copy, Debug)]
 enum ValueUse {
     /// The command returns the value.
     Returned,
     /// The command writes the value again, with another deadline.
     Rewritten,
-    /// The command replaces the value, which a history may keep.
+    /// The command replaces the value. A keyspace with history keeps it as a former value.
     Kept,
 }
 
@@ -38,9 +38,9 @@ pub(crate) fn of_framed(machine: &Machine, command: &Framed) -> Option<u64> {
     of_command(machine, command.bytes().get(4..).unwrap_or_default())
 }
 
-/// Returns the steps of the values that a commit or a transaction uses. Returns `None` for other commands, if there are
-/// no such values or more than [`MAX_LOOKUPS`], or if the rows of the keys are not in memory. Values that are replaced
-/// are looked up only if a keyspace of the space keeps former values.
+/// Estimates the steps (units of work) for the values that a commit or a transaction uses. `None` for other commands,
+/// if there are no such values or more than [`MAX_LOOKUPS`], or if the rows of the keys are not in memory. Values that
+/// are replaced are looked up only if some keyspace keeps former values.
 fn of_command(machine: &Machine, command: &[u8]) -> Option<u64> {
     let (command, keeps_history) = (unwrap(command).bytes, machine.keeps_history());
     // These commands use no value, and are by far the most frequent ones.

@@ -115,7 +115,7 @@ pub struct Watch {
     /// Number of events of the commit `next` that were delivered in [parts](WatchLimits::part_bytes).
     delivered: usize,
     live: Option<WatchRegistration>,
-    /// Reader of the log, while the watch is behind live changes; `None` otherwise. The reader rests between two calls.
+    /// Reader of the log while the watch is behind live changes, else `None`. It holds no buffers between two calls.
     reader: Option<Reader>,
     /// Position before the last batch if that batch was read from the log; `None` otherwise.
     before: Option<PreviousPosition>,
@@ -387,7 +387,7 @@ struct Page<'a> {
     keyspace: KeyspaceId,
     interval: &'a KeyInterval,
     limits: &'a WatchLimits,
-    /// Revision of a commit, and the number of its events that were already delivered.
+    /// Revision of a commit that is partly delivered, and the number of its events that were already delivered.
     delivered: (Revision, usize),
     events: Vec<WatchEvent>,
     bytes: usize,

@@ -62,8 +62,8 @@ pub enum OpenError {
         /// Name of the backend.
         backend: &'static str,
     },
-    /// The wall clock is far ahead of the time at which the directory was last in use. The time of a space never goes
-    /// back, so a wrong clock would end leases and expire keys for good.
+    /// The wall clock is far ahead of the time at which the directory was last in use. The database's own clock never
+    /// goes back, so a wrong wall clock would end leases and expire keys for good.
     #[error(
         "the wall clock is {} ahead of the last use of {path}, more than max_clock_jump ({}): opening it now would end \
          leases, expire keys and trim streams by that time, for good. If the clock is right, because the node was off, \
@@ -235,7 +235,7 @@ pub enum OpenError {
     /// The backend of the state could not be opened.
     #[error(transparent)]
     Backend(#[from] BackendError),
-    /// The rows of the state could not be loaded.
+    /// The rows of the state could not be read.
     #[error(transparent)]
     Machine(#[from] MachineError),
     /// The log and the state do not fit together, so later log records cannot be applied to the state.

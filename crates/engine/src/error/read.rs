@@ -69,7 +69,7 @@ pub enum ReadError {
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
     )]
     ViewExpired,
-    /// This member has stopped serving.
+    /// This member has stopped serving requests, because its data may differ from that of the cluster's other members.
     #[error("this node has stopped serving: {reason}")]
     StoppedServing {
         /// Reason why the node has stopped serving.

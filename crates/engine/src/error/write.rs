@@ -171,7 +171,7 @@ pub enum WriteError {
     /// The cluster has no leader, or this node does not know it. Nothing happened.
     #[error("the cluster has no leader at the moment: retry later")]
     NoLeader,
-    /// The leader of the cluster has refused the command that this node has forwarded. Nothing happened.
+    /// The leader of the cluster has refused the command that this node forwarded to it. Nothing happened.
     #[error("the leader of the cluster has refused the write: {reason}")]
     LeaderRefused {
         /// Reason that the leader has given.
@@ -185,11 +185,11 @@ pub enum WriteError {
         /// Reason why the outcome is unknown.
         reason: String,
     },
-    /// A record of this member alone, such as a move of bytes within its log, still waits until entries before it are
-    /// committed.
+    /// A record that concerns only this member, such as a move of bytes within its log, is in the log. The member
+    /// applies it once the entries before it are committed, which has taken too long.
     #[error("entries before this change of the node wait for a quorum: retry later")]
     Behind,
-    /// This member has stopped serving. Nothing happened.
+    /// This member has stopped serving, because its data may differ from that of the other members. Nothing happened.
     #[error("this node has stopped serving: {reason}")]
     StoppedServing {
         /// Reason why the node has stopped serving.

@@ -38,7 +38,7 @@ use crate::{
     tails::Waiter,
 };
 
-/// Records that a fetch has delivered and that were not read from the log yet.
+/// Records that a fetch has delivered but not yet read from the log.
 #[derive(Debug)]
 pub struct UnreadDelivery {
     db: AsyncDatabase,
@@ -49,7 +49,7 @@ pub struct UnreadDelivery {
 }
 
 impl UnreadDelivery {
-    /// Returns the maximum size in bytes of the records. A single record may be larger.
+    /// Returns the maximum number of bytes of records that the fetch requested. A single record may be larger.
     #[must_use]
     pub fn max_bytes(&self) -> u64 {
         self.request.max_bytes

@@ -46,7 +46,7 @@ const MAX_BATCH_BYTES: u64 = 1 << 20;
 /// the others.
 const MAX_COMMITS_PER_ROUND: u32 = 1000;
 
-/// Part of a record that is copied to the dead-letter stream.
+/// Part of a dead letter (a record that was delivered too often) that is copied to the dead-letter stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CopiedPart {
     Whole,
@@ -54,7 +54,7 @@ enum CopiedPart {
     WithoutPayload,
 }
 
-/// Dead letters of one group, and the stream to which they are moved.
+/// A move of dead letters from one consumer group to its dead-letter stream.
 struct DeadLetterMove<'a> {
     inner: &'a Inner,
     term: Term,
@@ -116,8 +116,8 @@ impl Inner {
         }
     }
 
-    /// Moves dead letters from the first on, as many as fit into one batch. Records that no longer exist are only
-    /// acked. Returns the number of dead letters that need no further work.
+    /// Moves the first of the given dead letters, as many as fit into one batch. Records that no longer exist are acked
+    /// without a copy. Returns the number of dead letters that were moved or acked.
     async fn move_records(&self, burial: &DeadLetterMove<'_>, letters: &DeadParcel) -> Result<u64, WriteError> {
         match self.bury_part(burial, letters, &letters.records, CopiedPart::Whole).await {
             Err(
@@ -137,7 +137,7 @@ impl Inner {
         }
     }
 
-    /// Moves the dead letters in `records`, from the first on, until the batch is full. Returns the number moved.
+    /// Moves the first dead letters of `records`, as many as fit into one batch. Returns the number moved.
     async fn bury_part(
         &self,
         burial: &DeadLetterMove<'_>,
@@ -189,7 +189,7 @@ impl Inner {
 }
 
 impl DeadLetterMove<'_> {
-    /// Adds copies of the records of a run to `batch`, from the first on, until the batch is full. Returns the offset
+    /// Copies the first of the consecutive records in `of` to `batch`, until the batch is full. Returns the offset
     /// after the last copied record.
     fn copy(
         &self,

@@ -24,14 +24,14 @@ use crate::{
 pub struct Delivery {
     /// Number of the delivery attempt, by which the consumer settles the records. Meaningless if there are no records.
     pub attempt: Attempt,
-    /// Ack deadline of the attempt, in space time.
+    /// Ack deadline of the delivery attempt, by the database's clock.
     pub deadline: SpaceTime,
     /// Durability level that the delivery itself has reached.
     pub durability: Durability,
     parts: Vec<Part>,
 }
 
-/// Consecutive records of a delivery that were delivered equally often.
+/// Consecutive records of a delivery that all have been delivered the same number of times.
 #[derive(Clone, Debug)]
 struct Part {
     deliveries: u32,
@@ -45,7 +45,7 @@ pub struct Message<'a> {
     pub offset: Offset,
     /// Number of deliveries of the record, including this one.
     pub deliveries: u32,
-    /// Space time at which the record was appended.
+    /// Time at which the record was appended, by the database's clock.
     pub time: SpaceTime,
     /// The delivered record itself.
     pub record: &'a Record<'a>,
@@ -76,15 +76,15 @@ impl Delivery {
         self.parts.iter().map(|part| part.page.record_count()).sum()
     }
 
-    /// Returns the size in bytes of the batches in which the records were appended. The batches may contain further
-    /// records.
+    /// Returns the size in bytes of the stored batches that contain the delivered records. They may contain other
+    /// records, too.
     #[must_use]
     pub fn stored_bytes(&self) -> usize {
         self.parts.iter().map(|part| part.page.stored_bytes()).sum()
     }
 
-    /// Returns the records as the log stores them. Each pair is a number of deliveries (including this one), and the
-    /// runs of records that were delivered that many times.
+    /// Returns the records encoded as the log stores them. Each pair has a number of deliveries (including this one),
+    /// and the runs of consecutive records that were delivered that many times.
     pub fn into_runs(self) -> Result<Vec<(u32, Vec<StreamRun>)>, ReadError> {
         const ALL: RunLimits = RunLimits { max_bytes: u64::MAX, per_run_bytes: 0, enough_records: u64::MAX };
         let runs = |part: Part| Ok((part.deliveries, part.page.into_runs(ALL)?.0));
@@ -107,7 +107,7 @@ impl Delivery {
     }
 }
 
-/// Records of a delivery that have been read from the log so far.
+/// State of reading a delivery's records from the log: the records read so far, and those that could not be read.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     parts: Vec<Part>,
@@ -183,7 +183,7 @@ impl Reading {
         Ok(too_many)
     }
 
-    /// Adds a page with the records of `from..next` to the delivery, and notes the missing records.
+    /// Adds a page of records with offsets in `from..next` to the delivery, and notes the offsets without a record.
     fn take(&mut self, deliveries: u32, from: Offset, next: Offset, page: StreamPage) {
         let mut reached = from;
         for batch in &page.batches {

@@ -6,6 +6,6 @@ use thalweg_types::SpaceTime;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeliveryDue {
     Now,
-    /// A fetch would deliver records from this time on; `None` if no pending record becomes deliverable by time.
+    /// A fetch would deliver records from this time on; `None` if it can deliver only appended or returned records.
     At(Option<SpaceTime>),
 }

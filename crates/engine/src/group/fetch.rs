@@ -204,7 +204,7 @@ pub struct PreparedFetch {
     max: u32,
     window: Offset,
     keys: Vec<u64>,
-    /// Maximum number of records by which the fetch increases the records that wait for an ack.
+    /// Maximum number of records that the fetch delivers for the first time, and that then wait for an ack.
     new_records: u64,
 }
 
@@ -239,7 +239,7 @@ impl PreparedFetch {
         self.group.id
     }
 
-    /// Returns the maximum number of records by which the fetch increases the records that wait for an ack.
+    /// Returns the maximum number of records that the fetch delivers for the first time, and that then wait for an ack.
     #[must_use]
     pub fn new_records(&self) -> u64 {
         self.new_records

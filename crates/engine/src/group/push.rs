@@ -212,7 +212,7 @@ impl Push {
         self.ledger.credit
     }
 
-    /// Returns the reason why the push waits; `None` if it need not wait.
+    /// Returns the reason why the push cannot deliver records now; `None` if it can.
     pub fn waits(&mut self) -> Result<Option<PushWait>, GroupError> {
         Ok(match self.next_step()? {
             PushStep::Wait(waits, _) => Some(waits),
@@ -257,7 +257,7 @@ impl Push {
         }
     }
 
-    /// Waits until a change makes it worthwhile to check the group again.
+    /// Waits until the group may have records to deliver, or until the receiver may have credit again.
     async fn wait<S: Future<Output = ()>>(
         &mut self,
         due: Option<SpaceTime>,

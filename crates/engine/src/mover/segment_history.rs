@@ -1,10 +1,10 @@
-//! Results of earlier walks over a log segment, and the back-off that decides when the next walk over it is due.
+//! Results of earlier walks over a log segment (searches for its live bytes), and the back-off until the next walk.
 //!
 //! Owns: the back-off. Does not own: the order in which segments take turns, and the number of walks in a round (see
 //! [`super`]).
 //!
-//! A value dies when it is overwritten. The state does not count this; only a walk shows how many values have died.
-//! Values can only have died if the log has grown since the last walk. A segment with many live bytes is walked again
+//! A value is dead once it is overwritten. The state does not count this; only a walk shows how many values are dead.
+//! New ones can only be dead if the log has grown since the last walk. A segment with many live bytes is walked again
 //! once the log has grown by the segment's size, then by twice that size, and so on up to the size of all segments. All
 //! walks together therefore read no more than is written, except for the first few walks of each segment.
 
@@ -14,7 +14,7 @@ use thalweg_types::{Index, Lsn, Term};
 
 use super::walk::Walked;
 
-/// Position and size of the log at the start of a round.
+/// Position and size of the log at the start of a round of the mover.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogNow {
     /// LSN at the end of the log.
@@ -27,7 +27,7 @@ pub(super) struct LogNow {
     pub(super) is_full: bool,
 }
 
-/// Results of the walks over one log segment that has not been freed yet.
+/// Results of the walks (searches for live bytes) over one log segment that has not been freed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SegmentHistory {
     /// Number of walks that did not free the segment.
@@ -36,14 +36,14 @@ pub(super) struct SegmentHistory {
     liveness: Liveness,
     /// Position and size of the log at the last walk over the segment.
     log: LogNow,
-    /// Live bytes that the state counted in the segment in the last round.
+    /// Live bytes that the state counted in the segment in the mover's last round.
     pub(super) last: Liveness,
     /// LSN up to which the state must be persisted before the segment is freed; `None` until a walk has found nothing
     /// live in the segment.
     pub(super) free_from: Option<Lsn>,
     /// Term and index of the last valid entry in the segment; set together with `free_from`.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// True if a round has copied bytes of the segment forward.
+    /// True if the mover has copied bytes of the segment to the end of the log.
     pub(super) copied: bool,
     /// True if a walk found live bytes in the segment although the state counted none.
     pub(super) undercounted: bool,
@@ -61,7 +61,7 @@ impl SegmentHistory {
         *self = Self { walks, liveness: live, log, last: live, copied, undercounted, unreadable, ..Self::default() };
     }
 
-    /// Records that the walk did not free the segment.
+    /// Records a walk that found no way to free the segment.
     pub(super) fn keep(&mut self) {
         self.walks = self.walks.saturating_add(1);
     }

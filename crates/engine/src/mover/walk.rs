@@ -31,12 +31,12 @@ pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as
 
 /// Result of a walk over a log segment.
 pub(super) struct Walked {
-    /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows; the walk has
-    /// then ended early.
+    /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows: the walk then
+    /// ends early.
     pub(super) live: Option<Vec<LiveBytes>>,
     /// Term and index of the last valid entry in the segment.
     pub(super) last_entry: Option<(Term, Index)>,
-    /// True if the segment has values long enough to be read by position, so rows of the state may have pointed to
+    /// True if the segment has values so long that the state stores only their positions, so rows may have pointed to
     /// them.
     pub(super) has_long_values: bool,
     /// Number of lookups in the state that the walk has made.
@@ -55,7 +55,7 @@ pub(super) struct LiveBytes {
     pub(super) payload: Vec<u8>,
 }
 
-/// Reason why a walk over a segment ended without a result.
+/// Reason why a walk (a search of a segment for live bytes) ended without a result.
 pub(super) enum WalkError {
     /// A record of the segment could not be read.
     Unreadable,
@@ -87,7 +87,7 @@ pub(super) fn last_entry(inner: &Inner, segment: Generation) -> Result<Option<(T
     Ok(last)
 }
 
-/// Walks a segment until its end, or until copies of its live bytes would take more than `most` bytes.
+/// Searches a segment for live bytes, until its end or until copies of these bytes would take more than `most` bytes.
 pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Walked, WalkError> {
     let mut walk = Walk {
         inner,
@@ -114,18 +114,18 @@ pub(super) fn walk(inner: &Inner, segment: &SegmentInfo, most: u64) -> Result<Wa
     Ok(Walked { live: (total <= most).then_some(live), last_entry, has_long_values, lookups })
 }
 
-/// State of a walk over the records of one segment.
+/// State of a walk: a search of one segment, record by record, for live bytes.
 struct Walk<'a> {
     inner: &'a Inner,
     generation: Generation,
     /// View in which the walk looks up all values. A value that is superseded during the walk is still found in this
     /// view.
     snapshot: ReadView,
-    /// True for each keyspace whose keys may have versions (former values); has the keyspaces met so far.
+    /// For each keyspace met so far: true if its keys may have versions (former values).
     histories: HashMap<KeyspaceId, bool>,
     /// Positions in this segment of the versions of keys in keyspaces with history. Cleared when it has too many keys.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
-    /// Batches of each stream in this segment that the walk has looked up so far.
+    /// For each stream: batches in this segment that the walk has looked up so far.
     windows: HashMap<StreamId, Window>,
     live: Vec<LiveBytes>,
     /// Number of bytes that copies of all values and batches in `live` would take in the log.
@@ -133,7 +133,7 @@ struct Walk<'a> {
     last_entry: Option<(Term, Index)>,
     has_long_values: bool,
     lookups: u64,
-    /// Length in bytes up to which values in entries are never live, because the state stores them itself.
+    /// Length in bytes up to which values in log entries are never live, because the state has its own copies of them.
     inline_floor: usize,
     valid: Valid,
 }
@@ -269,8 +269,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the window of a stream's batches in this segment. At the first call for a stream, the window has all its
-    /// batches if there are few, and is empty otherwise.
+    /// Returns the known batches of a stream in this segment. The first call for a stream looks up all of them if the
+    /// stream has few batches; otherwise the result is empty.
     fn window_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
         match self.windows.entry(stream) {
             Entry::Occupied(known) => Ok(known.into_mut()),

@@ -1,8 +1,8 @@
-//! The batches of one stream that lie in one segment.
+//! Finds the batches of one stream that lie in one log segment, for a walk (a search of the segment for live bytes).
 //!
 //! An append in the log does not contain its offsets, so a walk finds its batch by its time: the batches of a stream
-//! are in the order of their times. A window is the result of one such search, for a span of time. A walk reads records
-//! in order, so one search serves many records of a stream, live or dead.
+//! are in the order of their times. A window is the result of one such search: all batches of a span of time. A walk
+//! reads records in order, so one search serves many records of a stream, live or dead.
 //!
 //! Invariant: a window contains all batches that were appended in its span and lay in the segment when it was made. No
 //! batch can be added later, because a segment that is walked is sealed and its entries are applied. If a batch is
@@ -21,14 +21,14 @@ use crate::error::WriteError;
 const FEW_BATCHES: usize = 32;
 /// Number of batches that a search for a stream's batches reads at a time.
 const PAGE_BATCHES: usize = 256;
-/// Cost of a search by time, or of reading a page of batches, in lookups of the round's budget.
+/// Cost of a search by time, or of reading a page of batches, in state lookups, which the mover limits in each round.
 const LOOKUPS_PER_SEARCH: u64 = 10;
 
 /// All batches of a stream that lie in one log segment and were appended between two times.
 #[derive(Debug)]
 pub(super) struct Window {
     first_time: SpaceTime,
-    /// Latest time (inclusive) at which the batches in the window were appended.
+    /// Latest append time, inclusive, for which the window has all batches.
     last_time: SpaceTime,
     /// Batches sorted by their position in the segment. They may include batches appended after `last_time`.
     batches: Vec<BatchRef>,
@@ -54,8 +54,8 @@ impl Window {
         Self { first_time, last_time, batches, lookups }
     }
 
-    /// Builds a window with all batches of a stream in the segment; `None` if the stream has more than [`FEW_BATCHES`]
-    /// batches.
+    /// Builds a window with all batches that the stream has in the segment; `None` if the whole stream has more than
+    /// [`FEW_BATCHES`] batches.
     pub(super) fn whole_stream(
         machine: &Machine,
         stream: StreamId,
@@ -75,7 +75,7 @@ impl Window {
         Ok(Some(Self::whole(found)))
     }
 
-    /// Builds a window of a stream's batches that were appended at or after `time`.
+    /// Builds a window of the stream's batches in the segment that were appended at or after `time`.
     pub(super) fn from_time(
         machine: &Machine,
         stream: StreamId,

@@ -24,7 +24,7 @@ pub enum RestoreError {
         wanted: String,
         /// LSN of the oldest full snapshot among the parts.
         lsn: Lsn,
-        /// Space time of the oldest full snapshot among the parts.
+        /// Time of the oldest full snapshot among the parts.
         time: SpaceTime,
     },
     /// The given parts (snapshots of a backup) contain no full snapshot.

@@ -54,7 +54,7 @@ use crate::{
 const MARKER_TEXT: &[u8] = b"A restore into this directory did not finish. Run it again, or remove the directory.\n";
 /// Maximum number of bytes of entries that a restore appends to the new log in one call.
 const BATCH_BYTES: usize = 1 << 20;
-/// Highest usual ratio of the bytes of a snapshot's contents to its stored bytes.
+/// Highest usual compression ratio: bytes of a snapshot's contents per stored byte.
 const USUAL_RATIO: u64 = 8;
 /// Maximum number of entries that a restore appends to the new log in one call.
 const MAX_TOGETHER: usize = 1000;
@@ -85,7 +85,7 @@ pub struct Restored {
     pub lsn: Lsn,
     /// Revision of the last restored command.
     pub revision: Revision,
-    /// Space time of the last restored entry.
+    /// Time of the last restored entry.
     pub time: SpaceTime,
     /// Numbers of rows, entries and bytes restored.
     pub totals: Totals,

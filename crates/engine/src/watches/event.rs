@@ -23,7 +23,7 @@ pub enum WatchChange {
 pub struct WatchEvent {
     /// Revision of the commit that made the change.
     pub revision: Revision,
-    /// Space time of the log entry that contained the commit.
+    /// Time of the log entry that contained the commit.
     pub time: SpaceTime,
     /// Key that changed, or the deleted prefix.
     pub key: Bytes,

@@ -4,14 +4,13 @@
 //! watch and its bounds (`queue`), the index of intervals (`interval`), reading commits from the log (`reader`), or a
 //! watch that reads the log itself because it is behind (`watch` of the crate).
 //!
-//! One dispatcher thread serves all watches: it reads the log behind the applying thread, and finds the interested
-//! watches in an index. The applying thread only wakes the dispatcher, at most once per [`LINGER`], because the
-//! dispatcher checks for more work before it sleeps. Without watches no thread does any work, and the applying thread
-//! pays one atomic load.
+//! One dispatcher thread serves all watches: it reads applied log entries, and finds the interested watches in an
+//! index. The applying thread only wakes the dispatcher, at most once per [`LINGER`], because the dispatcher checks for
+//! more work before it sleeps. Without watches no thread does any work, and the applying thread pays one atomic load.
 //!
-//! The dispatcher holds the registry during a round. Other threads never wait for it: they join and leave at once if
-//! the registry is free, and otherwise leave a note for the next round. Until the note is carried out, the watch does
-//! not know the revision from which its queue gets changes; then it is woken.
+//! The dispatcher works in rounds, and locks the registry during each. Other threads never wait for it: they join and
+//! leave at once if it is free, and otherwise leave a note for the next round. Until the note is carried out, the watch
+//! does not know the revision from which its queue gets changes; then it is woken.
 //!
 //! Invariant: all changes up to the revision [`Hub::dispatched`] are in the queues of the watches that have joined.
 
@@ -38,22 +37,22 @@ use crate::watches::{
     reader::{ReadEnd, Reader, Source, Visited},
 };
 
-/// Time for which the dispatcher pauses after a round that found changes, so that further changes gather.
+/// Time for which the dispatcher thread pauses after it has found changes, so that further changes gather.
 const LINGER: Duration = Duration::from_millis(1);
 /// Longest sleep of the dispatcher. It bounds the delay that a missed wake-up can cause.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// Number of commits after which a round of the dispatcher ends, so that watches can join, leave and be woken. A round
-/// also ends after [`ROUND_BYTES`] of commits, and after [`ROUND_DELIVERIES`].
+/// Number of commits after which a round of the dispatcher thread ends, so that watches can register, unregister and be
+/// woken. A round also ends after [`ROUND_BYTES`] of commits, and after [`ROUND_DELIVERIES`].
 const ROUND_COMMITS: usize = 4096;
 const ROUND_BYTES: usize = 4 * 1024 * 1024;
-/// Number of deliveries after which a round ends. Each commit counts once for each queue that gets it.
+/// Number of deliveries after which a dispatcher round ends. A commit counts once for each watch that gets it.
 const ROUND_DELIVERIES: usize = 4096;
 
-/// State that the applying thread, the dispatcher and the watches share.
+/// State that the applying thread, the dispatcher thread and the watches share.
 pub(crate) struct Hub {
     source: Source,
     mode: Mode,
-    /// Number of watches that follow live changes, or wait to join the dispatcher.
+    /// Number of watches that follow live changes, or wait for their registration with the dispatcher.
     watching: AtomicUsize,
     next_id: AtomicU64,
     /// True while the dispatcher sleeps and must be woken to notice changes.
@@ -63,8 +62,8 @@ pub(crate) struct Hub {
     queued_bytes: Arc<AtomicUsize>,
     max_queued_bytes: usize,
     registry: Mutex<Registry>,
-    /// Joins and leaves that found the registry in use. The lock is held only for moments, and never taken before that
-    /// of the registry.
+    /// Registrations and ends of watches that found the registry locked, for the dispatcher's next round. This lock is
+    /// held only for moments, and never taken before that of the registry.
     notes: Mutex<PendingRegistrations>,
     spawn: fn(Arc<Self>) -> io::Result<JoinHandle<()>>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
@@ -72,7 +71,7 @@ pub(crate) struct Hub {
     sleeper: std::sync::OnceLock<Thread>,
 }
 
-/// Joins and leaves that the dispatcher's next round carries out, each list in its order.
+/// Registrations (joins) and ends (leaves) of watches for the dispatcher's next round, each list in its order.
 #[derive(Debug, Default)]
 struct PendingRegistrations {
     joins: Vec<(u64, Registered)>,
@@ -81,7 +80,7 @@ struct PendingRegistrations {
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// Number of the present round of the dispatcher.
+    /// Number of the present round of the dispatcher; each round queues some changes for the watches.
     round: u64,
     watches: HashMap<u64, Registered>,
     indexes: HashMap<KeyspaceId, IntervalIndex>,
@@ -96,7 +95,7 @@ struct Registered {
     keyspace: KeyspaceId,
     interval: KeyInterval,
     queue: Arc<Queue>,
-    /// Number of the last round that queued changes for the watch.
+    /// Number of the dispatcher's last round that queued changes for this watch.
     touched: u64,
 }
 
@@ -250,8 +249,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Carries out the joins and leaves that found the registry in use. Returns the queues whose watches must be woken
-    /// when the registry is free.
+    /// Carries out the registrations and ends of watches that found the registry locked. Returns the queues whose
+    /// watches must be woken when the registry is free.
     fn carry_out_notes(&self, registry: &mut Registry) -> Vec<Arc<Queue>> {
         let PendingRegistrations { joins, leaves } = std::mem::take(&mut *self.notes());
         let mut touched = Vec::with_capacity(joins.len());
@@ -266,7 +265,7 @@ impl Hub {
         touched
     }
 
-    /// Frees the watch's place in the maximum number of watches, if this was not done yet.
+    /// Subtracts an ended watch from the number of watches, if this was not done yet.
     fn free_place(&self, queue: &Queue) {
         if queue.give_up_place() {
             self.watching.fetch_sub(1, Ordering::SeqCst);
@@ -336,7 +335,7 @@ impl Hub {
         !self.notes().joins.is_empty()
     }
 
-    /// Runs one round of the dispatcher: queues the changes applied since the last round, up to the bounds of a round.
+    /// Runs one round of the dispatcher: queues the changes applied since the last round, up to the limits of a round.
     fn round(&self) -> DispatchWork {
         let mut registry = self.registry();
         let mut touched = self.carry_out_notes(&mut registry);
@@ -357,7 +356,7 @@ impl Hub {
         if done > before || matches!(reached, Ok(ReadEnd::Stop)) { DispatchWork::Some } else { DispatchWork::None }
     }
 
-    /// Wakes watches. Frees the places of those whose queues have ended.
+    /// Wakes the watches of these queues. Subtracts watches whose queues have ended from the number of watches.
     fn wake_all(&self, queues: &[Arc<Queue>]) {
         for queue in queues {
             if queue.has_ended() {
@@ -437,8 +436,8 @@ impl Registry {
         }
     }
 
-    /// Queues changes for the watches. Adds each queue that got changes to `touched`, once. The memory of the events is
-    /// counted in `queued_bytes`.
+    /// Queues changes for the watches. Adds each queue that got changes to `touched`, once. Adds the memory of the
+    /// events to `queued_bytes`.
     fn dispatch(
         &mut self,
         queued_bytes: &Arc<AtomicUsize>,
@@ -492,7 +491,7 @@ struct Matches {
 }
 
 impl Matches {
-    /// Gathers the events of a commit, in place of those of the previous commit.
+    /// Collects the events of a commit, and removes those of the previous commit.
     fn gather(
         &mut self,
         indexes: &HashMap<KeyspaceId, IntervalIndex>,

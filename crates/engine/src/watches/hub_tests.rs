@@ -11,7 +11,7 @@ use thalweg_types::{
 use super::*;
 use crate::{BackendKind, Database, Keyspace, Options};
 
-/// A database, one of its keyspaces, and a hub that the test steps.
+/// Creates a database in stepped mode (without background threads), one of its keyspaces, and its hub.
 fn stepped() -> (Database, Keyspace, Arc<Hub>) {
     let options = Options { backend: Some(BackendKind::Memory), durability: Durability::Os, ..Options::default() };
     let clock = Arc::new(ManualClock::at(SpaceTime(1_700_000_000_000_000)));

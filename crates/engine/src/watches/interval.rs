@@ -103,8 +103,8 @@ impl IntervalIndex {
         Self { nodes }
     }
 
-    /// Adds watch `number` to an interval of keys. Returns false if the index does not contain this interval; the
-    /// caller must then rebuild the index.
+    /// Adds the number of a watch to an interval of keys. Returns false if the index does not contain this interval;
+    /// the caller must then rebuild the index.
     pub(crate) fn join(&mut self, interval: &KeyInterval, number: u64) -> bool {
         let node = self.node(interval);
         if let Some(node) = &node {
@@ -113,8 +113,8 @@ impl IntervalIndex {
         node.map(|node| node.numbers.push(number)).is_some()
     }
 
-    /// Removes a number from an interval. Returns false if the interval has no number left; the index should then be
-    /// rebuilt.
+    /// Removes the number of a watch from an interval. Returns false if no other watch has this interval; the caller
+    /// should then rebuild the index.
     pub(crate) fn leave(&mut self, interval: &KeyInterval, number: u64) -> bool {
         let Some(node) = self.node(interval) else { return false };
         if let Some(at) = node.numbers.iter().position(|here| *here == number) {
@@ -159,8 +159,8 @@ fn set_highest_ends(nodes: &mut [Node]) {
     }
 }
 
-/// Visits the nodes of a subtree whose interval begins early enough and ends above `lowest`. `begins` returns true for
-/// each start up to some key.
+/// Calls `found` with the numbers of intervals in a subtree that end above `lowest` and whose start satisfies `begins`.
+/// The function `begins` is true for all starts up to some key, and false above it.
 fn search(nodes: &[Node], lowest: &[u8], begins: &dyn Fn(&[u8]) -> bool, found: &mut dyn FnMut(u64)) {
     let middle = nodes.len() / 2;
     let Some(node) = nodes.get(middle) else { return };

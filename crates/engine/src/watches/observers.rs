@@ -37,7 +37,7 @@ pub(crate) struct MemberObservers {
     pub(crate) observers: Observers,
     pub(crate) machine: Arc<Machine>,
     pub(crate) hashes: Arc<HashMarks>,
-    /// Observer that the caller has set.
+    /// Observer of applied entries that the caller has set on a member of a cluster.
     pub(crate) witness: Arc<OnceLock<Arc<dyn Observer>>>,
 }
 

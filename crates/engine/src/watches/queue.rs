@@ -28,7 +28,7 @@ use crate::{
 
 /// Memory in bytes of a shared event in one queue: its reference in a list, which may have spare capacity.
 const ENTRY_BYTES: usize = 2 * size_of::<Arc<QueuedEvent>>();
-/// Value of [`Queue::joined`] before the dispatcher knows the watch.
+/// Value of [`Queue::joined`] before the dispatcher has registered the watch.
 const NOT_JOINED: u64 = u64::MAX;
 
 /// An event in the queues of one or several watches. Its memory counts once in the sum of all queues, until the event
@@ -68,7 +68,7 @@ struct Inner {
     /// Memory of the events in bytes, including events that other queues share.
     bytes: usize,
     ended: Option<QueueEnd>,
-    /// True after the dispatcher let the watch join in a later round, until the watch next takes events.
+    /// True from the registration of the watch in a later dispatcher round until the watch next takes events.
     has_just_joined: bool,
     waiter: Option<Waiter>,
 }
@@ -89,7 +89,7 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     /// Revision after which the queue receives changes, or [`NOT_JOINED`].
     joined: AtomicU64,
-    /// True while the watch counts in the maximum number of watches.
+    /// True while the watch is included in the number of watches, which is limited.
     has_place: AtomicBool,
     /// Sum of the bytes in the queues of all watches.
     total: Arc<AtomicUsize>,
@@ -109,12 +109,12 @@ impl Queue {
         Self { inner: Mutex::default(), joined, has_place, total, max_total }
     }
 
-    /// Returns the revision after which the queue receives changes; `None` before the dispatcher knows the watch.
+    /// Returns the revision after which the queue receives changes; `None` before the watch is registered.
     pub(crate) fn joined(&self) -> Option<Revision> {
         Some(self.joined.load(Ordering::Acquire)).filter(|joined| *joined != NOT_JOINED).map(Revision)
     }
 
-    /// Sets the revision after which the queue receives changes. A watch that waits must be [woken](Self::wake)
+    /// Sets the revision after which the queue receives changes. The caller must [wake](Self::wake) a waiting watch
     /// afterwards.
     pub(crate) fn join(&self, after: Revision) {
         let mut inner = self.lock();
@@ -122,7 +122,7 @@ impl Queue {
         self.joined.store(after.0, Ordering::Release);
     }
 
-    /// Gives up the place of the watch in the maximum number of watches. Returns true for the first call.
+    /// Excludes the watch from the limited number of watches. Returns true for the first call.
     pub(crate) fn give_up_place(&self) -> bool {
         self.has_place.swap(false, Ordering::AcqRel)
     }
@@ -161,7 +161,7 @@ impl Queue {
         PushResult::Lost
     }
 
-    /// Ends the queue, unless it has ended already. Does not wake the watch.
+    /// Ends the queue for the given reason, unless it has ended already. Does not wake the watch.
     pub(crate) fn end(&self, how: QueueEnd) {
         self.lock().ended.get_or_insert(how);
     }
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Pushes events that are in no other queue.
+    /// Queues events that are in no queue of another watch.
     fn push(queue: &Queue, revision: u64, events: &[WatchEvent]) -> PushResult {
         let events: Vec<_> = events.iter().map(|event| QueuedEvent::new(event.clone(), &queue.total)).collect();
         queue.push(Revision(revision), events.iter())

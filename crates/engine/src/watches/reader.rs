@@ -1,4 +1,4 @@
-//! Reading the changes of commits from the log, from any revision that the log still has.
+//! Reads the changes of commits from the log for watches, from any revision that the log still has.
 //!
 //! Owns: finding the position of a revision, pairing entries with their verdicts (rows about facts that an entry's
 //! bytes do not determine), and counting revisions. Bound: while a reader reads, the log's read buffer ([`CHUNK_BYTES`]
@@ -22,14 +22,14 @@ use crate::{error::ReadError, watches::error::WatchError};
 
 /// Number of bytes of the log that the reader of one watch loads at a time: about a page of the watch.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Number of bytes of the log that the reader of the dispatcher loads at a time. There is one such reader.
+/// Number of bytes of the log that the dispatcher thread's reader loads at a time. A database has one such reader.
 const FOLLOWING_CHUNK_BYTES: usize = 1024 * 1024;
 /// Number of verdicts (rows about single log entries) fetched from the state at a time.
 const VERDICT_ROWS: usize = 256;
 /// Number of bytes after which a fetch of verdicts (rows about single log entries) from the state ends.
 const VERDICT_BYTES: usize = 1024 * 1024;
 
-/// The log and the state of a space, from which changes are read.
+/// The log and the state of a database, from which changes are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     pub(crate) log: Log,
@@ -61,7 +61,7 @@ pub(crate) enum ReadEnd {
     Stop,
 }
 
-/// Decision of the callback after a commit: if and where the read goes on.
+/// Decision of the callback about a commit: whether the commit is done, and whether the read continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visited {
     /// The reader visits the next commit.
@@ -75,18 +75,18 @@ pub(crate) enum Visited {
 /// Callback that receives each commit and the time of its log entry.
 pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<Visited, WatchError> + 'a;
 
-/// Position of a reader in the log and in the revisions.
+/// Position up to which a reader has read: in the log, and as a revision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReaderPosition {
     /// LSN of the first record that has not been visited completely.
     next: Lsn,
     /// Revision of the last commit before that record.
     counted: Revision,
-    /// Revision up to which all commits have been visited or were not wanted. `counted <= done`, except that a position
-    /// that was just searched may lie before the wanted revision.
+    /// Revision up to which all commits have been visited or were not requested. `counted <= done`, except right after
+    /// the search for a requested revision.
     done: Revision,
-    /// Number of installs that had replaced the state when the reader was opened. After another install the reader
-    /// ends, because the log may lack the entries that led to the new state.
+    /// Number of installed snapshots that had replaced the state when the reader was opened. After another one the
+    /// reader ends, because the log may lack the entries that led to the new state.
     replacements: u64,
 }
 
@@ -97,11 +97,11 @@ pub(crate) struct Reader {
     position: ReaderPosition,
     /// Number of bytes of the log that the reader loads at a time.
     chunk_bytes: usize,
-    /// Buffers and the iteration over the log; `None` while the reader rests.
+    /// Buffers and the iteration over the log; `None` while the reader is not in use.
     open: Option<OpenReader>,
 }
 
-/// The parts of a reader that use memory and keep segments of the log.
+/// The parts of a reader that use memory and keep log segments from being freed.
 #[derive(Debug)]
 struct OpenReader {
     records: Records,
@@ -146,13 +146,13 @@ impl Reader {
         Self { source: source.clone(), position, chunk_bytes: CHUNK_BYTES, open: None }
     }
 
-    /// Releases the buffers and the segments of the log. The next read opens the log again, and fails if the log has
-    /// freed the segment of the reader's position.
+    /// Releases the buffers and the log segments. The next read opens the log again. It fails if the log has freed the
+    /// segment at the reader's position.
     pub(crate) fn rest(&mut self) {
         self.open = None;
     }
 
-    /// Opens the log at the reader's position, if the reader rests.
+    /// Opens the log at the reader's position, if the reader has released it (see [`rest`](Self::rest)).
     fn wake(&mut self) -> Result<(), WatchError> {
         if self.open.is_some() {
             return Ok(());

@@ -1,12 +1,12 @@
-//! The part of a node's own log that its state has not applied when a snapshot is installed.
+//! Handles the end of a node's log, which its state has not applied yet, when a snapshot of another node is installed.
 //!
 //! Owns: finding the position from which the log continues the snapshot ([`LogTail`]), and applying the node's own
 //! records after it ([`catch_up`]). Does not own: replay after a restart, or the entries after the snapshot, which are
 //! applied when they are committed.
 //!
 //! The log of a node that installs a snapshot can contain, in any mixture: entries that the snapshot covers, also
-//! entries that are not part of the space's history; entries after the snapshot; votes; and moves, most of which the
-//! install has written.
+//! entries that consensus has discarded; entries after the snapshot; votes; and moves, most of them written by the
+//! install.
 
 use thalweg_log::{Log, RecordKind};
 use thalweg_replica::Valid;
@@ -18,7 +18,7 @@ use thalweg_types::{Index, Lsn, SpaceId};
 
 use crate::install_error::InstallError;
 
-/// Contents of the unapplied part of a log, read up to its present end.
+/// Findings about the part of a log that the state has not applied yet, read up to the log's present end.
 #[derive(Debug)]
 pub(super) struct LogTail {
     /// LSN from which the records continue the snapshot: that of the first entry after the snapshot, or the end of the
@@ -56,7 +56,7 @@ impl LogTail {
     }
 }
 
-/// Records that a catch-up has passed.
+/// Records of the log that [`catch_up`] has passed: only the node's own, or also entries that the snapshot covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PassedRecords {
     OwnRecords,

@@ -89,7 +89,7 @@ pub struct Installed {
     pub from: NodeId,
     /// Position of the database after the install.
     pub applied: Applied,
-    /// Membership of the space as of the snapshot, and the entry that contained it.
+    /// Members of the cluster as of the snapshot, and the log entry that contained them.
     pub membership: AppliedMembership,
     /// Numbers of rows and bytes installed.
     pub totals: Totals,
@@ -112,7 +112,7 @@ pub struct Install(
 struct InstallInProgress {
     inner: Arc<Inner>,
     phase: InstallPhase,
-    /// Guard that is released after the files of an unfinished install are removed.
+    /// Guard against other installs. It is released after the files of an unfinished install are removed.
     hold: Option<InstallGuard>,
 }
 
@@ -264,7 +264,7 @@ impl Install {
         self.work(|work| work.check_log())
     }
 
-    /// Performs a step. If the install has ended with this step, releases the database.
+    /// Performs one step of the install. If the install has ended with this step, releases the database.
     fn work<T>(
         &mut self,
         step: impl FnOnce(&mut InstallInProgress) -> Result<T, InstallError>,
@@ -378,8 +378,8 @@ impl InstallInProgress {
         Ok(())
     }
 
-    /// Checks that the log has no entry after the snapshot. Such an entry may belong to another history than the
-    /// snapshot, and without consensus it would not be undone.
+    /// Checks that the log has no entry after the snapshot. Such an entry may contradict the snapshot's history, and
+    /// only consensus could undo it.
     fn check_log(&self) -> Result<(), InstallError> {
         let open = &self.inner.open;
         let last = self.info().map_or(Index::ZERO, |info| info.applied.index);
@@ -400,8 +400,8 @@ impl InstallInProgress {
         Ok(Installed { from: info.node, applied, membership, totals, leftover })
     }
 
-    /// Appends a record without an effect if the former state ends where the log ends. So the new state gets a later
-    /// LSN. Only by this LSN can incremental backups from before and after the install be told apart.
+    /// Appends a record without an effect if the former state ends where the log ends, so that the new state gets a
+    /// later LSN. Only this LSN distinguishes incremental backups from before and after the install.
     fn separate(&self) -> Result<(), InstallError> {
         let open = &self.inner.open;
         let Applied { lsn, time, .. } = open.machine.applied();
