@@ -81,8 +81,8 @@ pub(crate) fn remove_dir(disk: &Arc<dyn Disk>, dir: &str) -> io::Result<()> {
     }
 }
 
-/// Renames the state directory of a backend, so that the backend starts with an empty state. If a directory was set
-/// aside before, keeps that one and removes the present directory, which then holds only a part of a state.
+/// Renames the state directory of a backend, so that the backend starts with an empty state. If a renamed directory
+/// exists already, keeps that one and removes the present directory, which then holds only an incomplete state.
 pub(crate) fn set_aside(disk: &Arc<dyn Disk>, kind: BackendKind) -> io::Result<()> {
     let root = disk.os_path().ok_or(io::ErrorKind::Unsupported)?;
     let (state, aside) = (root.join(StateDir::FIRST.path(kind)), root.join(aside_dir(kind)));
@@ -142,7 +142,7 @@ pub(crate) fn open(
     open_in(BackendLocation::on(disk), kind, dir, barrier, options)
 }
 
-/// Opens the state like [`open`], at the location `place`.
+/// Opens the state like [`open`], at the location `place`. The state is empty if nothing is there yet.
 pub(crate) fn open_in(
     place: BackendLocation<'_>,
     kind: BackendKind,

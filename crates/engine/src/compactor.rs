@@ -48,7 +48,7 @@ use crate::{
     stream_page::{parts, read_batch},
 };
 
-/// Bytes of memory that each noted key costs in addition to the key itself.
+/// Bytes of memory that each key in the table of newest offsets costs in addition to the key itself.
 const KEY_OVERHEAD_BYTES: usize = 64;
 /// Bytes charged to the read budget of the maintenance round when a stream's compaction ends. So a round ends even if
 /// the compaction of each stream is abandoned immediately.
@@ -69,7 +69,7 @@ pub(crate) struct Compactor {
 struct Pass {
     stream: StreamId,
     compaction: Compaction,
-    /// Newest offset of each key among the records between `cleaned` and `end`.
+    /// Newest offset of each key among the records to compact, which are those between `cleaned` and `end`.
     newest: HashMap<Box<[u8]>, Offset>,
     key_bytes: usize,
     end: Offset,
@@ -244,7 +244,7 @@ impl Pass {
         Ok(StepResult::Continue)
     }
 
-    /// Switches from noting keys to rewriting batches, or ends the compaction of the stream.
+    /// Switches from collecting the keys' newest offsets to rewriting batches, or ends the compaction of the stream.
     fn next_phase(&mut self, inner: &Inner, now: &CompactionCandidate) -> Result<StepResult, WriteError> {
         match self.step {
             Step::Scanning(_) => {

@@ -57,7 +57,7 @@ pub struct Extended {
     pub durability: Durability,
     /// New ack deadline of the delivery attempts, by the database's clock.
     pub deadline: SpaceTime,
-    /// Delivery attempts that were not extended because they hold no records any more.
+    /// Delivery attempts that were not extended because none of their records is still waiting for an ack.
     pub lapsed: Vec<Attempt>,
 }
 

@@ -14,7 +14,7 @@ pub enum InstallError {
     /// The node is not a member of a cluster.
     #[error("only a member of a cluster can install a snapshot: restore it into a new directory instead")]
     Alone,
-    /// Another install is in progress in this database.
+    /// Another install of a snapshot is in progress in this database.
     #[error("another snapshot is being installed")]
     InProgress,
     /// The file that names the current state could not be replaced. Nothing has changed, and the install can be
@@ -71,7 +71,7 @@ pub enum InstallError {
         /// Number of the chunk that the install needs next.
         next: u64,
     },
-    /// The install has ended with an earlier error.
+    /// The install of the snapshot has already ended with an error.
     #[error("the install has ended with an earlier error: begin a new one")]
     Ended,
     /// The database is closed.

@@ -23,7 +23,7 @@ use crate::state_dir::StateDir;
 /// Gives permission to install a snapshot: a database has at most one install at a time.
 #[derive(Debug)]
 pub(crate) struct InstallPermit {
-    /// LSN of the first record that the install in progress may have appended; [`NONE`] if none is in progress.
+    /// LSN of the first log record that the install in progress may have appended; [`NONE`] if none is in progress.
     from: AtomicU64,
     state: Mutex<SlotState>,
 }
@@ -48,12 +48,12 @@ impl InstallPermit {
         Self { from: AtomicU64::new(NONE), state: Mutex::new(state) }
     }
 
-    /// Returns true if an install in progress may have appended records to this segment.
+    /// Returns true if a snapshot's install in progress may have appended records to this log segment.
     pub(crate) fn holds(&self, segment: &SegmentInfo) -> bool {
         segment.next > Lsn(self.from.load(Ordering::Acquire))
     }
 
-    /// Begins an install. `end` returns the present end of the log, after which the install appends its records.
+    /// Begins an install of a snapshot. `end` returns the end of the log, after which the install appends records.
     pub(crate) fn take(self: &Arc<Self>, end: impl FnOnce() -> Lsn) -> Result<InstallGuard, InstallError> {
         let mut state = self.lock();
         if let Some(reason) = &state.failed {

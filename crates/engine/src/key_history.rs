@@ -131,7 +131,7 @@ impl Keyspace {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Passes a pair of a scan to `visit`, after reading its value from the log if necessary.
+    /// Passes a key-value pair of a scan to `visit`, after reading its value from the log if necessary.
     pub(crate) fn visit_item(
         &self,
         item: &Item<'_>,

@@ -35,16 +35,16 @@ use crate::{
     watches::error::WatchError,
 };
 
-/// Number of pairs that [`KeyspaceIter`] reads first. Many ranges are shorter, and a caller that stops early has not
-/// paid for many unused pairs.
+/// Number of key-value pairs that [`KeyspaceIter`] reads first. Many ranges are shorter, and a caller that stops early
+/// has not paid for many unused pairs.
 const FIRST_PAGE_ITEMS: usize = 128;
 /// Factor by which pages grow, because each page searches its first key anew.
 const PAGE_GROWTH: usize = 4;
-/// Maximum number of pairs that [`KeyspaceIter`] reads ahead.
+/// Maximum number of key-value pairs that [`KeyspaceIter`] reads ahead.
 const MAX_PAGE_ITEMS: usize = 1024;
 /// Number of bytes after which [`KeyspaceIter`] stops reading ahead.
 const PAGE_BYTES: usize = 256 * 1024;
-/// Assumed size in bytes of a pair until a scan has seen one.
+/// Assumed size in bytes of a key-value pair until a scan has read one.
 const LIKELY_PAIR_BYTES: usize = 128;
 
 /// The value of a key, with its revision and expiry.
@@ -74,12 +74,12 @@ pub(crate) fn described(id: KeyspaceId, row: &KeyspaceRow) -> KeyspaceInfo {
     KeyspaceInfo { id, created: row.created, config: row.config, name: row.name.to_string() }
 }
 
-/// A pair of a scan, borrowed for the duration of the callback.
+/// A key-value pair of a scan, borrowed for the duration of the callback.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanItem<'a> {
-    /// Key of the pair.
+    /// Key of the scanned pair.
     pub key: &'a [u8],
-    /// Value of the pair; empty if the scan omits values.
+    /// Value of the scanned pair; empty if the scan omits values.
     pub value: &'a [u8],
     /// Revision of the command that wrote the value.
     pub revision: Revision,
@@ -285,7 +285,7 @@ impl Keyspace {
     }
 }
 
-/// Iterator over the pairs of a keyspace; see [`Keyspace::iter`].
+/// Iterator over the key-value pairs of a keyspace; see [`Keyspace::iter`].
 #[derive(Clone, Debug)]
 pub struct KeyspaceIter {
     keyspace: Keyspace,
@@ -297,10 +297,10 @@ pub struct KeyspaceIter {
     last: Option<Vec<u8>>,
     /// Past revision that the iterator shows; `None` for the newest revision of the view.
     at: Option<ScanPoint>,
-    /// Number of pairs until the limit of the range; 0 also at the end of the range.
+    /// Number of key-value pairs that the range's limit still permits; 0 also at the end of the range.
     left: u64,
     page: Page,
-    /// Number of pairs in the next page; `pair_bytes` is the expected size of each.
+    /// Number of key-value pairs that the next page reads. The field `pair_bytes` is the expected size of each.
     page_items: usize,
     pair_bytes: usize,
     /// Cursor of the backend that lends pairs to the caller without a copy. It is positioned after `last`.
@@ -313,7 +313,7 @@ pub struct KeyspaceIter {
 /// State of the backend cursor from which an iterator lends pairs to its caller.
 #[derive(Clone, Debug)]
 enum LendingCursor {
-    /// No cursor is open. The next pair is the first one after the last page.
+    /// No cursor is open. The next pair to return is the first one after the page that was read last.
     Closed,
     Open(Box<RangeCursor>),
     /// No cursor can be used, because the backend has none or the iterator shows the past. Pairs are lent from pages.
@@ -480,7 +480,7 @@ impl KeyspaceIter {
         }
     }
 
-    /// Returns the part of the range after the last page.
+    /// Returns the part of the range that the iterator has not read yet.
     fn range_left(&self) -> StoredRange<'_> {
         let mut range = self.range.stored();
         if let Some(last) = &self.last {

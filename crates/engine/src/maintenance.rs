@@ -99,9 +99,9 @@ struct Rounds {
     quiet: Quiet,
     /// Id of the digest command whose view of the state is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
-    /// Number of rounds so far.
+    /// Number of maintenance rounds so far.
     count: u32,
-    /// Number of consecutive rounds that have found the disk full.
+    /// Number of consecutive maintenance rounds that have found the disk full.
     full: u32,
 }
 
@@ -541,7 +541,7 @@ fn run_round(inner: &Arc<Inner>, rounds: &Mutex<Option<Rounds>>) -> Result<Maint
     block_on(inner.maintain(rounds.get_or_insert_default()))
 }
 
-/// The handles of a database share this value, so it is dropped with the last handle.
+/// Stops the maintenance thread. The handles of a database share this value, so it is dropped with the last handle.
 impl Drop for Background {
     fn drop(&mut self) {
         self.stop();

@@ -27,8 +27,8 @@ pub struct Maintenance {
     /// Number of log segments that contained live data although the state's counter for them was 0. The wrong counter
     /// costs only the time of reading the segment.
     pub undercounted_segments: u64,
-    /// Number of log segments with a record that cannot be read because the disk has damaged it; each segment counts
-    /// once. Such a segment is kept, and others are freed; `thalweg log verify` shows the position of the damage.
+    /// Number of log segments with a record that cannot be read because it is damaged on disk; each segment counts
+    /// once. Such a segment is not freed. `thalweg log verify` shows the position of the damage.
     pub unreadable_segments: u64,
 }
 

@@ -33,7 +33,7 @@ use crate::{
 
 /// Maximum number of bytes of keys and values that a migration copies or compares at a time.
 const BATCH_BYTES: usize = 1 << 20;
-/// Maximum number of pairs that a migration copies or compares at a time.
+/// Maximum number of key-value pairs that a migration copies or compares at a time.
 const BATCH_PAIRS: usize = 10_000;
 
 /// Source and destination of a migration of the state to another backend.
@@ -61,9 +61,9 @@ pub enum MigrationPhase {
 pub struct MigrationProgress {
     /// Phase that the migration is in.
     pub phase: MigrationPhase,
-    /// Number of pairs that the present phase has processed.
+    /// Number of key-value pairs that the present phase has processed.
     pub pairs: u64,
-    /// Approximate number of pairs in the state; 0 if the old backend has no estimate.
+    /// Approximate number of key-value pairs in the state; 0 if the old backend has no estimate.
     pub estimated_pairs: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct Migrated {
     pub from: BackendKind,
     /// Backend that keeps the state now.
     pub to: BackendKind,
-    /// Number of pairs copied and compared, including the state machine's own rows.
+    /// Number of key-value pairs copied and compared, including the state machine's own rows.
     pub pairs: u64,
     /// Bytes of the keys and values of all migrated pairs.
     pub bytes: u64,
@@ -248,7 +248,7 @@ fn compare(old: &dyn View, new: &dyn View, tell: &mut dyn FnMut(u64)) -> Result<
     }
 }
 
-/// Visits a batch of pairs that follow the key `after`. Returns the last key visited, or `None` if no pairs follow.
+/// Visits a batch of key-value pairs after the key `after`. Returns the last key visited; `None` if no pairs follow.
 fn page(
     view: &dyn View,
     after: Option<&[u8]>,

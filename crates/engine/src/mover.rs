@@ -68,7 +68,7 @@ const COUNTED_LOOKUPS_PER_ROUND: u64 = 100_000;
 const WALKED_BYTES_PER_ROUND: u64 = 1 << 30;
 /// Number of state lookups after which a round of the mover begins no further walk; see [`WALKED_BYTES_PER_ROUND`].
 const LOOKUPS_PER_ROUND: u64 = 1_000_000;
-/// Maximum number of walks (reads) of one segment in immediate succession. A walk is repeated if values were
+/// Maximum number of walks (complete reads) of one segment in immediate succession. A walk is repeated if values were
 /// overwritten just before they could be moved.
 const WALKS_PER_SEGMENT: usize = 3;
 
@@ -83,8 +83,8 @@ pub(crate) struct Mover {
     last_of_history: LastWalked,
 }
 
-/// Last walked segment among those in which the state counts live bytes. The next walks continue after this segment;
-/// `None` starts with the oldest one.
+/// Last segment that was read (walked) among those in which the state counts live bytes. The next reads continue after
+/// it; `None` starts with the oldest one.
 type LastWalked = Option<Generation>;
 
 /// Log segments that may be freed once no row of the state points into them, oldest first.
@@ -122,11 +122,11 @@ struct Round<'a> {
     rows: BTreeMap<Generation, Liveness>,
     /// Bytes of disk space that must still be freed until the log takes new data again; 0 unless the disk is full.
     short_bytes: u64,
-    /// Number of segments that this round has walked although the state counts live bytes in them.
+    /// Number of segments that this round of the mover has read although the state counts live bytes in them.
     counted: usize,
     walked_bytes: u64,
     lookups: u64,
-    /// First error of a walk or a copy in this round. After an error the round makes no more copies.
+    /// First error of reading a segment or copying bytes in this round. After an error the round makes no more copies.
     failure: Option<WriteError>,
 }
 
@@ -197,8 +197,8 @@ impl Mover {
         round.failure.map_or(freed, Err)
     }
 
-    /// Frees segments in which walks have found nothing live. Frees all of them that history does not need; of the
-    /// others, only as many as the full disk requires.
+    /// Frees segments in which walks (reads) have found nothing live. Frees all of them that history does not need; of
+    /// the others, only as many as the full disk requires.
     fn free_dead_segments(
         &mut self,
         round: &mut Round<'_>,

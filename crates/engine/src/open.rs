@@ -103,7 +103,7 @@ pub(crate) struct Opened {
     pub(crate) _lock: Box<dyn LockGuard>,
 }
 
-/// Barrier that syncs the log before a backend persists any part of the state.
+/// Syncs the log before a backend persists any part of the state, so that the state is never ahead of the log.
 pub(crate) struct Barrier(pub(crate) Log);
 
 impl LogBarrier for Barrier {

@@ -26,7 +26,7 @@ const RARE_FLUSH_INTERVAL: Duration = Duration::from_secs(600);
 /// Observations about a quiet node that are kept between maintenance rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Quiet {
-    /// End of the log at the last round. The field `since` is the monotonic time at which a round first saw this end.
+    /// End of the log at the last maintenance round. The field `since` is the monotonic time when it was first seen.
     end: Lsn,
     since: Duration,
     /// Monotonic time at which the state was last persisted because the node was quiet.

@@ -25,17 +25,17 @@ use crate::text_file::TextFile;
 const FILE: TextFile = TextFile { path: "REPAIR", temporary: "REPAIR.tmp", max_bytes: 64 * 1024 };
 const FIRST_LINE: &str = "thalweg repair 1\n";
 
-/// A member's record of the repairs of its own state: the last repair that it made, and the repair that is due.
+/// A member's record of the repairs of its own state: the last repair that it made, and the repair that it needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairNote {
     /// Last entry of the snapshot with which the member has replaced its own state, without an operator. `None` if the
     /// member never did this, or if an operator has repaired the member later.
     pub done: Option<Index>,
-    /// Repair that is due; the member does not serve before this repair. `None` if none is due.
+    /// Repair that the member needs; it serves no requests before this repair. `None` if it needs none.
     pub due: Option<RepairDue>,
 }
 
-/// Repair of a member's state that is due.
+/// Repair that a member's state needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepairDue {
     /// Entry after which the state was found to be damaged, or to differ from that of a majority of the members.
@@ -79,12 +79,12 @@ impl RepairNote {
         (note.encode() == text).then_some(note)
     }
 
-    /// Reads the note. Returns the default if there is no file, and `InvalidData` if the file is damaged.
+    /// Reads the note about repairs. Returns the default if there is no file, and `InvalidData` if the file is damaged.
     pub(crate) fn read(disk: &Arc<dyn Disk>) -> io::Result<Self> {
         Ok(FILE.read(&**disk, Self::decode)?.unwrap_or_default())
     }
 
-    /// Replaces the file by this note; removes it for the default.
+    /// Replaces the file by this note about repairs; removes the file if the note is the default.
     pub(crate) fn write(&self, disk: &Arc<dyn Disk>) -> io::Result<()> {
         if *self == Self::default() { FILE.remove(&**disk) } else { FILE.replace(&**disk, &self.encode()) }
     }

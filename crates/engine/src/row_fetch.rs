@@ -214,7 +214,7 @@ impl<'a> Rows<'_, '_, 'a> {
         (self.visit)(Row { keyspace, key, part: None, value })
     }
 
-    /// Visits the row that a write without conditions replaces, if such a write reads it.
+    /// Visits the row that an unconditional write replaces, if the keyspace's settings make the write read it.
     fn replaced(&mut self, keyspace: KeyspaceId, key: &'a [u8]) -> ControlFlow<()> {
         let is_read = match self.replaced {
             Some((known, is_read)) if known == keyspace => is_read,

@@ -76,7 +76,7 @@ fn part(bytes: &Bytes, range: Range<usize>) -> Bytes {
     if range.len() < bytes.len() / 2 { Bytes::copy_from_slice(&bytes[range]) } else { bytes.slice(range) }
 }
 
-/// Returns how many records from the beginning of a batch fit into `room` bytes, and their size in bytes.
+/// Returns the number of records from the beginning of a batch that fit into `room` bytes, and their size in bytes.
 fn fitting(batch: &StreamBatch, bytes: &Bytes, room: u64) -> Result<(u32, usize), ReadError> {
     let (mut count, mut end) = (0, 0);
     let mut records = Records::new(bytes);

@@ -16,7 +16,7 @@ const MAX_SHARED_BYTES: usize = 1024;
 /// Value length that marks, in a [`Row`], a long value, which is stored outside the shared buffer of the page.
 const LONG: u32 = u32::MAX;
 
-/// A pair of a page. The bytes of its key and value follow those of the previous pair in the page's buffer.
+/// A key-value pair of a page. The bytes of its key and value follow those of the previous pair in the page's buffer.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     key_len: u32,
@@ -34,7 +34,7 @@ pub(crate) struct PageBuilder {
 }
 
 impl PageBuilder {
-    /// Begins a page with room for `pairs` pairs of `pair_bytes` bytes.
+    /// Begins a page with memory for `pairs` key-value pairs of `pair_bytes` bytes.
     pub(crate) fn with_room(pairs: usize, pair_bytes: usize) -> Self {
         let bytes = Vec::with_capacity(pairs.saturating_mul(pair_bytes.min(MAX_SHARED_BYTES)));
         Self { bytes, rows: Vec::with_capacity(pairs), long: Vec::new() }
@@ -53,7 +53,7 @@ impl PageBuilder {
         self.rows.push(Row { key_len: key.len() as u32, value_len, revision, expiry });
     }
 
-    /// Number of pairs so far.
+    /// Number of key-value pairs in the page so far.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -63,7 +63,7 @@ impl PageBuilder {
         self.bytes.len()
     }
 
-    /// Key of the last pair; `None` if there is no pair.
+    /// Key of the last key-value pair in the page; `None` if the page is empty.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
         let last = self.rows.last()?;
         let value_len = if last.value_len == LONG { 0 } else { last.value_len as usize };
@@ -81,7 +81,7 @@ impl PageBuilder {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     bytes: Bytes,
-    /// Position in `bytes` of the next pair.
+    /// Position in `bytes` of the next key-value pair.
     at: usize,
     rows: std::vec::IntoIter<Row>,
     /// Long values of the remaining pairs, which are stored outside the shared buffer.
@@ -96,8 +96,8 @@ impl Page {
         self.rows.len() == 0
     }
 
-    /// Returns the next pair, borrowed until the next call. Unlike [`next`](Iterator::next), counts no references to
-    /// the page's buffer.
+    /// Returns the next key-value pair, borrowed until the next call. Unlike [`next`](Iterator::next), it does not
+    /// change the reference count of the page's buffer.
     #[inline]
     pub(crate) fn lend(&mut self) -> Option<LentPair<'_>> {
         let Row { key_len, value_len, revision, expiry } = self.rows.next()?;
@@ -125,7 +125,7 @@ impl Page {
     }
 }
 
-/// Key, value, revision, and deadline and lease of a pair.
+/// Key, value, revision, and expiry (deadline and lease) of a key-value pair.
 pub(crate) type OwnedPair = (Bytes, Bytes, Revision, Expiry);
 /// Pair like [`OwnedPair`], borrowed from the page.
 pub(crate) type LentPair<'a> = (&'a [u8], &'a [u8], Revision, Expiry);

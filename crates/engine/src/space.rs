@@ -75,7 +75,7 @@ pub enum SpaceKind {
     State,
     /// Write-ahead log of SQLite, and its index.
     StateJournal,
-    /// Directories of a state that is not in use, from an interrupted migration, install or rebuild.
+    /// Directories of a state that is not in use, left from an interrupted migration, install or rebuild.
     Leftovers,
     /// Identity, clock and lock files of the node, and the directories themselves.
     Node,
@@ -146,7 +146,7 @@ pub struct SpaceReport {
     /// Number of entries in the tables of the LSM backend; several entries can belong to one row. For other backends,
     /// the number of rows.
     pub entries: u64,
-    /// Number of these entries that mark a deletion.
+    /// Number of entries in the backend's tables that mark a deletion.
     pub deletions: u64,
     /// Bytes in the files of redb or SQLite that the backend reuses before the files grow.
     pub reusable_bytes: u64,
@@ -389,7 +389,7 @@ impl Share {
     }
 }
 
-/// For each log segment with records: the path of its file, and the division of its bytes by their use.
+/// Divisions of log segments by the use of their bytes. The key is the path of the segment's file.
 struct Shares(HashMap<String, Share>);
 
 impl Shares {

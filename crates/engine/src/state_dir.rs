@@ -46,7 +46,7 @@ impl StateDir {
     /// The state directory of a node that has never installed a snapshot.
     pub(crate) const FIRST: Self = Self(0);
 
-    /// Returns the directory of the next install.
+    /// Returns the directory that the next installed snapshot uses.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }

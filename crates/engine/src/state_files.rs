@@ -117,8 +117,8 @@ fn identity_of(disk: &Arc<dyn Disk>, path: &Path) -> Result<Identity, OpenError>
     read_identity(disk, path)?.ok_or_else(|| OpenError::Missing { path: path.to_owned() })
 }
 
-/// Checks that this node is the only voter. A rebuild replays the log as a node alone does; with other voters the
-/// replay would end before the new state is complete.
+/// Checks that this node is the only voter. A rebuild replays the whole log alone. With other voters, replay would stop
+/// at the entry that names them, before the new state is complete.
 fn check_alone(log: &Log, path: &Path, identity: &Identity) -> Result<(), OpenError> {
     let Some(cluster) = identity.cluster else { return Ok(()) };
     if cluster.origin != Origin::Founded {

@@ -38,8 +38,8 @@ impl From<GroupCounters> for GroupObjects {
 }
 
 impl Database {
-    /// Returns the numbers of the objects that take memory as long as they exist. Reads the counters of each consumer
-    /// group; this takes about a millisecond for the maximum number of groups.
+    /// Returns the numbers of streams, groups and leases. Reads the counters of each consumer group; this takes about a
+    /// millisecond for the maximum number of groups.
     pub fn stored_objects(&self) -> Result<StoredObjects, ReadError> {
         let (groups, _) = self.inner.open.machine.group_counters(usize::MAX)?;
         let groups = groups.into_iter().map(GroupObjects::from).collect();

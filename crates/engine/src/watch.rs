@@ -112,7 +112,7 @@ pub struct Watch {
     keyspace: KeyspaceId,
     interval: KeyInterval,
     next: Revision,
-    /// Number of events of the commit `next` that were delivered in [parts](WatchLimits::part_bytes).
+    /// Number of events of a partly delivered commit, with the revision `next`, that were already delivered.
     delivered: usize,
     live: Option<WatchRegistration>,
     /// Reader of the log while the watch is behind live changes, else `None`. It holds no buffers between two calls.
@@ -391,7 +391,7 @@ struct Page<'a> {
     delivered: (Revision, usize),
     events: Vec<WatchEvent>,
     bytes: usize,
-    /// Number of delivered events of the last commit, if the page ends within that commit.
+    /// Number of events of the page's last commit that were delivered; `None` if the page has that commit completely.
     cut_at: Option<usize>,
 }
 

@@ -30,32 +30,32 @@ pub(super) struct LogNow {
 /// Results of the walks (searches for live bytes) over one log segment that has not been freed yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SegmentHistory {
-    /// Number of walks that did not free the segment.
+    /// Number of walks (searches for live bytes) that did not free the segment.
     walks: u32,
-    /// Live bytes that the state counted in the segment at the last walk.
+    /// Live bytes that the state counted in the segment when it was last searched for live bytes.
     liveness: Liveness,
-    /// Position and size of the log at the last walk over the segment.
+    /// Position and size of the log when the segment was last searched for live bytes.
     log: LogNow,
     /// Live bytes that the state counted in the segment in the mover's last round.
     pub(super) last: Liveness,
-    /// LSN up to which the state must be persisted before the segment is freed; `None` until a walk has found nothing
-    /// live in the segment.
+    /// LSN up to which the state must be persisted before the segment is freed; `None` until a search of the segment
+    /// has found nothing live.
     pub(super) free_from: Option<Lsn>,
     /// Term and index of the last valid entry in the segment; set together with `free_from`.
     pub(super) last_entry: Option<(Term, Index)>,
     /// True if the mover has copied bytes of the segment to the end of the log.
     pub(super) copied: bool,
-    /// True if a walk found live bytes in the segment although the state counted none.
+    /// True if a search of the segment found live bytes although the state counted none.
     pub(super) undercounted: bool,
     /// True if a record of the segment could not be read.
     pub(super) unreadable: bool,
-    /// True if the last walk found live bytes in the segment that could not be copied.
+    /// True if the last search of the segment found live bytes that could not be copied.
     pub(super) not_copied: bool,
 }
 
 impl SegmentHistory {
-    /// Begins another walk over a segment in which the state counts `live` bytes. Keeps the results of earlier walks
-    /// that still matter.
+    /// Begins another walk (search for live bytes) of a segment in which the state counts `live` bytes. Keeps the
+    /// results of earlier walks that still matter.
     pub(super) fn begin(&mut self, live: Liveness, log: LogNow) {
         let Self { walks, copied, undercounted, unreadable, .. } = *self;
         *self = Self { walks, liveness: live, log, last: live, copied, undercounted, unreadable, ..Self::default() };
@@ -66,8 +66,8 @@ impl SegmentHistory {
         self.walks = self.walks.saturating_add(1);
     }
 
-    /// Records that the walk has left nothing live in the segment. `applied` is the applied position of the state;
-    /// `row` has the live bytes that the state counts in the segment, `None` without a row.
+    /// Records that a walk (search) has left nothing live in the segment. `applied` is the applied position of the
+    /// state; `row` has the live bytes that the state counts in the segment, `None` without a row.
     pub(super) fn set_free(&mut self, applied: Lsn, row: Option<Liveness>, walked: &Walked) {
         self.free_from = Some(self.free_from(applied, row, walked));
         self.last_entry = walked.last_entry;
@@ -82,8 +82,8 @@ impl SegmentHistory {
         if self.copied || held_values { applied } else { Lsn::ZERO }
     }
 
-    /// Returns true if another walk may free the segment: the log has grown enough since the last walk, or the state
-    /// counts fewer live bytes in the segment.
+    /// Returns true if another search for live bytes may free the segment: the log has grown enough since the last one,
+    /// or the state counts fewer live bytes in the segment.
     pub(super) fn is_due(&self, segment: &SegmentInfo, live: Liveness, log: LogNow) -> bool {
         if self.free_from.is_some() {
             return false;

@@ -29,7 +29,7 @@ const MAX_KNOWN_KEYS: usize = 4096;
 /// live, and would be copied again and again.
 pub(super) const COPY_BYTES: u64 = (BATCH_HEADER_BYTES + RECORD_HEADER_BYTES) as u64;
 
-/// Result of a walk over a log segment.
+/// Result of a walk: a search of one log segment for live bytes.
 pub(super) struct Walked {
     /// Live bytes of the segment. `None` if copies of them would take more bytes than the caller allows: the walk then
     /// ends early.
@@ -121,11 +121,11 @@ struct Walk<'a> {
     /// View in which the walk looks up all values. A value that is superseded during the walk is still found in this
     /// view.
     snapshot: ReadView,
-    /// For each keyspace met so far: true if its keys may have versions (former values).
+    /// Keyspaces met so far. The flag is true if their keys may have versions (former values).
     histories: HashMap<KeyspaceId, bool>,
     /// Positions in this segment of the versions of keys in keyspaces with history. Cleared when it has too many keys.
     versions: HashMap<(KeyspaceId, Vec<u8>), BTreeMap<u32, BlobRef>>,
-    /// For each stream: batches in this segment that the walk has looked up so far.
+    /// Batches in this segment that the walk has looked up so far, by stream.
     windows: HashMap<StreamId, Window>,
     live: Vec<LiveBytes>,
     /// Number of bytes that copies of all values and batches in `live` would take in the log.
@@ -204,7 +204,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the pointer to the version of a key whose value is at position `at`; `None` if there is no such version.
+    /// Returns the pointer to a key's version (former value) whose bytes are at position `at`; `None` if there is none.
     fn version(&mut self, keyspace: KeyspaceId, key: &[u8], at: LogPosition) -> Result<Option<BlobRef>, WriteError> {
         if !self.has_versions(keyspace)? {
             return Ok(None);

@@ -116,8 +116,8 @@ impl Window {
         self.first_time <= time && time <= self.last_time
     }
 
-    /// Returns the cost of building this window, as a number of lookups in the state. Sets the cost to 0, so that the
-    /// caller counts it once.
+    /// Returns the cost of building this window, as a number of lookups in the state. Later calls return 0, so that the
+    /// caller counts the cost once.
     pub(super) fn take_lookups(&mut self) -> u64 {
         std::mem::take(&mut self.lookups)
     }

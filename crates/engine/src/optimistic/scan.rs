@@ -33,7 +33,7 @@ pub(super) struct ReadRange {
     pub(super) start: Vec<u8>,
     /// Exclusive upper bound of the range; `None` for the end of the keyspace.
     pub(super) end: Option<Vec<u8>>,
-    /// Number of pairs that the transaction's view has in the range.
+    /// Number of key-value pairs that the transaction's view has in the range.
     pub(super) count: u32,
 }
 
@@ -112,9 +112,9 @@ pub(super) fn scan(
 struct ScannedSoFar {
     pairs: Pairs,
     limit: usize,
-    /// Key of the pair that reached the limit; `None` before the limit is reached.
+    /// Key at which the scan reached its limit; `None` before.
     last: Option<Vec<u8>>,
-    /// Number of pairs of the transaction's view that the scan has passed.
+    /// Number of key-value pairs of the transaction's view that the scan has passed.
     count: u32,
 }
 

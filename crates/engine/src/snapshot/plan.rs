@@ -74,7 +74,7 @@ impl Part {
         &self.name
     }
 
-    /// Reads the description of the part's snapshot from its first chunk.
+    /// Reads the description of this snapshot from its first chunk.
     pub fn info(&self) -> Result<SnapshotInfo, SnapshotReadError> {
         thalweg_snapshot::info(self.open()?)
     }
@@ -112,7 +112,7 @@ impl fmt::Display for RestoreTo {
 }
 
 impl RestoreTo {
-    /// Returns true if the contents of this snapshot do not go past the target.
+    /// Returns true if this snapshot contains nothing after the position to which the backup is restored.
     fn allows(self, info: &SnapshotInfo) -> bool {
         match self {
             Self::End => true,
@@ -122,13 +122,13 @@ impl RestoreTo {
     }
 }
 
-/// Returns the descriptions of the parts that lead to a target, in order, beginning with a full snapshot. Fails if the
-/// descriptions show that the parts cannot be restored.
+/// Returns the descriptions of the snapshots of a backup that a restore to `to` needs, in order, beginning with a full
+/// one. Fails if the descriptions show that the backup cannot be restored.
 pub fn chain(parts: &[Part], to: RestoreTo) -> Result<Vec<SnapshotInfo>, RestoreError> {
     Ok(plan(parts, to)?.into_iter().map(|(_, info)| info).collect())
 }
 
-/// Returns the parts that lead to a target with their descriptions, in order, beginning with a full snapshot.
+/// Returns the snapshots of a backup that a restore to `to` needs, with their descriptions, beginning with a full one.
 pub(crate) fn plan(parts: &[Part], to: RestoreTo) -> Result<Vec<(&Part, SnapshotInfo)>, RestoreError> {
     let mut all = Vec::with_capacity(parts.len());
     for part in parts {

@@ -414,7 +414,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks, after an increment was replayed to its end, that the state has the position that the increment states.
+    /// Checks, after a restore has applied a whole increment, that the state has reached the position that it states.
     fn end(&mut self, part: &Part, info: &SnapshotInfo) -> Result<(), RestoreError> {
         if self.is_done {
             return Ok(());

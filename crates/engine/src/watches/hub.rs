@@ -483,7 +483,7 @@ impl Registry {
 /// Events of one commit, and the watches that want them.
 #[derive(Default)]
 struct Matches {
-    /// Events that at least one watch wants, in the order of the changes. All interested watches share one copy.
+    /// Events that at least one watch observes, in the order of the changes. All interested watches share one copy.
     events: Vec<Arc<QueuedEvent>>,
     /// Pairs of the number of a watch and the position of an event in `events`, first in the order of the changes,
     /// later sorted by watch.

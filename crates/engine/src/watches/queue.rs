@@ -79,7 +79,7 @@ pub(crate) struct TakenEvents {
     pub(crate) events: Vec<WatchEvent>,
     /// True if the queue has no more events.
     pub(crate) is_emptied: bool,
-    /// Reason of the queue's end, if the queue has ended and has no more events.
+    /// Reason why the queue has ended; `None` if it has not ended or has more events.
     pub(crate) ended: Option<QueueEnd>,
 }
 

@@ -63,8 +63,8 @@ pub(super) enum PassedRecords {
     CoveredEntries,
 }
 
-/// Applies to an installed state the node's own records from the state's position on, up to the end of the log or the
-/// first entry after the snapshot.
+/// Applies the node's own log records to an installed state: those from the state's position on, up to the end of the
+/// log or the first entry after the snapshot.
 pub(super) fn catch_up(log: &Log, machine: &Machine, last: Index) -> Result<PassedRecords, InstallError> {
     let mut passed = PassedRecords::OwnRecords;
     let from = machine.applied().lsn;

@@ -71,10 +71,10 @@ use crate::{
 /// up the load, because the rows come in order.
 const LOAD_MEMORY_BYTES: u64 = 16 << 20;
 
-/// Progress of an install.
+/// Progress of installing a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InstallProgress {
-    /// Number of the chunk that the install needs next.
+    /// Number of the snapshot's chunk that the install needs next.
     pub next: u64,
     /// Numbers of rows and bytes installed so far.
     pub totals: Totals,
@@ -82,12 +82,12 @@ pub struct InstallProgress {
     pub is_complete: bool,
 }
 
-/// Result of a finished install.
+/// Result of a finished install of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     /// Node from which the snapshot was taken.
     pub from: NodeId,
-    /// Position of the database after the install.
+    /// Log position of the database's state after the install.
     pub applied: Applied,
     /// Members of the cluster as of the snapshot, and the log entry that contained them.
     pub membership: AppliedMembership,
@@ -104,7 +104,7 @@ pub struct Installed {
 /// install has ended: it is finished, has failed, or is dropped.
 #[derive(Debug)]
 pub struct Install(
-    /// The install; `None` once it has ended.
+    /// The install in progress; `None` once it has ended.
     Option<InstallInProgress>,
 );
 
@@ -117,10 +117,10 @@ struct InstallInProgress {
 }
 
 enum InstallPhase {
-    /// The first chunk has not been passed yet.
+    /// The install has received no chunk of the snapshot yet.
     Begin,
     Loading(Box<Loading>),
-    /// The new state is complete and on disk.
+    /// The new state is complete and on disk, and the database still has to switch to it.
     Prepared(Box<Prepared>),
     /// The install has failed or is finished. [`Install`] drops this value after the call.
     Ended,
@@ -147,7 +147,7 @@ struct Prepared {
     next: u64,
 }
 
-/// State of an install after its first chunk.
+/// State of an install that has received the snapshot's first chunk and loads its rows.
 struct Loading {
     contents: Contents<Cursor<Bytes>>,
     membership: AppliedMembership,
@@ -538,7 +538,7 @@ impl InstallInProgress {
         io_error(&backends::shown_path(&self.inner.open.disk), operation, error).into()
     }
 
-    /// Ends the install, and removes its files.
+    /// Ends an unfinished install, and removes its files.
     fn abandon(&mut self) {
         match std::mem::replace(&mut self.phase, InstallPhase::Ended) {
             InstallPhase::Loading(loading) => drop(loading),
