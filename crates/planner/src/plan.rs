@@ -68,7 +68,7 @@ pub enum PlanError {
     /// The round trip between the nodes alone takes as long as the objective permits for a write.
     #[error("a round trip between the nodes takes as long as the objective permits")]
     RoundTrip,
-    /// For one payload size, no number of clients meets the latency objective in all of its measured runs.
+    /// No number of clients meets the latency objective in all of its measured runs with payloads of this size.
     #[error(
         "no measured run with payloads of {payload_bytes} bytes meets the objective in every round: the best {quantile} is \
          {best_micros:.0} µs, with {writers} clients"
