@@ -157,7 +157,7 @@ impl Pacer {
         self.sync_nanos.fetch_add(nanos(took), Relaxed);
     }
 
-    /// Adds a pause that the caller has made to the counter of this kind of background work.
+    /// Adds a pause that the caller has made to the counter of this kind of background work. Does not pause.
     pub fn count_rest(&self, work: PacedWork, rest: Duration) {
         self.counters(work).rest_nanos.fetch_add(nanos(rest), Relaxed);
     }
@@ -260,7 +260,7 @@ mod tests {
         (Pacer::new(clock.clone()), clock)
     }
 
-    /// Writes a piece of `bytes` bytes in 4 ms. Its usual pause is 1 ms.
+    /// Measures one write of `bytes` bytes that takes 4 ms and has a usual pause of 1 ms. Returns the computed pause.
     fn write(pacer: &Pacer, clock: &ManualClock, job: PacedJob, bytes: u64) -> Duration {
         let permit = pacer.begin(job);
         clock.advance(4 * MILLI);

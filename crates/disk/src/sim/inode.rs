@@ -61,7 +61,7 @@ impl Inode {
         Self { name: name.to_owned(), linked: true, ..Self::default() }
     }
 
-    /// Returns the file after a power loss, with the content that survives.
+    /// Returns the file with the content that survives a power loss; `survival` decides which pending changes survive.
     pub(super) fn restored(&self, name: &str, survival: &mut Survival) -> Self {
         let content = self.survivors(survival);
         Self { durable: content.clone(), cached: content, flips: self.flips.clone(), ..Self::new(name) }

@@ -208,8 +208,8 @@ impl Names {
         }
     }
 
-    /// Returns true if the file could still have a name after a power loss, because a name or a pending change on the
-    /// medium refers to it.
+    /// Returns true if the file could have a name after a power loss: a name on the medium or a pending change refers
+    /// to it.
     pub(super) fn may_be_restored(&self, inode: InodeId) -> bool {
         files(&self.durable).any(|(_, held)| held == inode)
             || self.pending.iter().any(|pending| pending.change.inode() == Some(inode))

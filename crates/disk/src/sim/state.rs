@@ -110,7 +110,7 @@ impl State {
         Self { inodes, ..self.restarted(names) }
     }
 
-    /// Returns the state that another process sees if this process is killed now. The cache survives.
+    /// Returns the state of the disk as another process sees it after this process is killed now. The cache survives.
     pub(super) fn after_kill(&self) -> Self {
         let mut next = self.restarted(self.names.clone());
         next.operations_before = self.operations_before + self.counts.operations();
