@@ -38,7 +38,7 @@ pub struct SnapshotFile {
     piece: Piece,
     at: u64,
     mode: Mode,
-    /// Earliest time at which the next piece may be written; `None` before the first piece.
+    /// Earliest time at which the next piece of the file may be written; `None` before the first piece.
     rests_until: Option<Instant>,
 }
 

@@ -32,7 +32,7 @@ use thalweg_types::{
 
 pub(crate) const MAGIC: [u8; 4] = *b"TWSN";
 pub(crate) const VERSION: u8 = 3;
-/// Oldest format version that can be read. Snapshots of version 2 have no membership.
+/// Oldest format version that can be read. Snapshots of version 2 do not contain the cluster's members.
 pub(crate) const OLDEST_VERSION: u8 = 2;
 pub(crate) const HEADER_BYTES: usize = 32;
 pub(crate) const BEGIN_BYTES: usize = 1 + 8 + 8 + 48 + 24;
@@ -40,7 +40,8 @@ pub(crate) const END_BYTES: usize = 40;
 
 const _: () = assert!(BEGIN_BYTES == 89);
 
-/// Maximum length of the first chunk's contents. The largest membership has 1024 members with long names and addresses.
+/// Maximum length in bytes of the first chunk's contents, which list the cluster's members: at most 1024, with long
+/// names and addresses.
 pub(crate) const MAX_BEGIN_BYTES: usize = 2 << 20;
 
 /// Exclusive upper bound of the LSNs, terms, indexes, revisions and times in a snapshot. It is half of the bound in the
@@ -102,7 +103,7 @@ impl Compression {
 pub enum PartKind {
     /// A full snapshot, with all rows of the state.
     Full,
-    /// An increment, with all log entries from an LSN on.
+    /// An increment: all log entries from an LSN on.
     Increment,
 }
 

@@ -42,7 +42,8 @@ impl Pacer {
         Self { bytes_per_second, end: None, due: now }
     }
 
-    /// Returns the time to rest after a chunk of `bytes` bytes. `end` is the present end of the log.
+    /// Returns the time for which the snapshot must pause after a chunk of `bytes` bytes. `end` is the present end of
+    /// the log.
     pub(crate) fn rest(&mut self, bytes: usize, end: Lsn, now: Instant) -> Duration {
         let Some(rate) = self.bytes_per_second else { return Duration::ZERO };
         let wrote = match self.end {
