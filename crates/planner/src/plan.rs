@@ -7,10 +7,11 @@
 //! The chain of reasoning:
 //!
 //! 1. A profile has several runs for each payload size and number of clients. For each payload size, the plan takes the
-//! number of clients that reaches the highest rate and meets the objective in each of its runs. This rate is the
-//! capacity of one cluster at this size. The profile must have as many nodes as one cluster of the plan, because a
-//! write to three nodes costs more than a write to one. The planned nodes have a network between them, and the measured
-//! ones shared a machine. So each write takes one round trip longer than measured, and each client writes less often.
+//!    number of clients that reaches the highest rate and meets the objective in each of its runs. This rate is the
+//!    capacity of one cluster at this size. The profile must have as many nodes as one cluster of the plan, because a
+//!    write to three nodes costs more than a write to one. The planned nodes have a network between them, and the
+//!    measured ones shared a machine. So each write takes one round trip longer than measured, and each client writes
+//!    less often.
 //! 2. Lines through these runs give the time, the CPU time and the bytes of one write as `a + b × payload`.
 //! 3. One leader takes all writes of its cluster, so a load above the capacity needs more clusters.
 //! 4. All resources follow from the number of writes that one cluster takes.

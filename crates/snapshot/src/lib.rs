@@ -13,11 +13,11 @@
 //! Invariants:
 //! - A full snapshot shows the state as of one moment, between two log entries.
 //! - Everything in a snapshot was on the node's disk before the snapshot's first chunk was returned. So a power loss
-//! cannot make the node lose data that its backup has.
+//!   cannot make the node lose data that its backup has.
 //! - A snapshot contains nothing that is specific to the node (positions of bytes, votes, the history of the log).
 //! - While a snapshot is open no segment of the log is freed, unless the disk is full ([`Pins`]).
 //! - No byte of a chunk is decoded before the checksum of the whole chunk has been checked. A small file that
-//! decompresses to huge contents does not fill the reader's memory (`chunk`, `read`).
+//!   decompresses to huge contents does not fill the reader's memory (`chunk`, `read`).
 //!
 //! There is deliberately no asynchronous interface. Each chunk is up to a megabyte that must be read from disk and
 //! compressed, and beginning a snapshot waits for an fsync. A future would only move this blocking work to a thread for
