@@ -1,4 +1,4 @@
-//! Input of the state machine: log entries and node-local records.
+//! Input of the state machine: log entries of the space, and records that concern only this node's copy of the state.
 
 use thalweg_types::{Index, LogPosition, Lsn, SpaceTime, Term};
 

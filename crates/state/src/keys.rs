@@ -270,7 +270,7 @@ pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
 #[inline]
 pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
     const STACK: usize = 128;
-    /// Number of the key's bytes in the first word.
+    /// Number of bytes of the user's key that share the first 8-byte word with the tag and the keyspace.
     const FIRST: usize = 8 - DATA_PREFIX_LEN;
     let len = DATA_PREFIX_LEN + key.len();
     if len > STACK {

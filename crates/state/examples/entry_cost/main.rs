@@ -53,8 +53,7 @@ use thalweg_types::{
 const ROUNDS: usize = 5;
 /// Default of `--goal-ms`.
 const GOAL_MS: f64 = 50.0;
-/// Kinds of commands that clients and maintenance propose and that are not Redis commands. A joint batch is proposed by
-/// earlier builds only, and runs like a batch.
+/// Names of the commands that clients and maintenance propose, except Redis commands.
 const NATIVE: &[&str] = &[
     "Commit",
     "ConfigureKeyspace",
@@ -166,7 +165,8 @@ impl Node {
         self.all(&[command]).remove(0)
     }
 
-    /// Stores the names of the kinds of commands in an applied command.
+    /// Notes that the kind of this command was applied. For a batch of Redis commands, also notes the name of each
+    /// command in it.
     fn note(&self, command: &[u8]) {
         let mut applied = self.applied.borrow_mut();
         let name = |value: &dyn std::fmt::Debug| {

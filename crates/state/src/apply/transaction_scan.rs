@@ -43,7 +43,8 @@ pub(crate) trait RangeReader {
         revision: Revision,
         value: StoredRef<'_>,
     ) -> Result<Bytes, MachineError>;
-    /// Visits the rows of a range of a keyspace in order until `visit` breaks. Hidden rows come without a value.
+    /// Visits the rows of a range of a keyspace in order until `visit` breaks. A hidden row (of a deleted or ended key)
+    /// comes without a value.
     fn rows(
         &self,
         keyspace: KeyspaceId,

@@ -44,7 +44,7 @@ impl<'a> EntryCommits<'a> {
         self.revision
     }
 
-    /// Returns the next command that used a revision.
+    /// Returns the next command that used a revision; `None` after the last one.
     ///
     /// # Errors
     /// Returns an error if the verdict (row with facts about the entry) does not belong to the entry.

@@ -145,7 +145,8 @@ impl ClearTable {
         self.by_keyspace.is_empty()
     }
 
-    /// Returns the number of units that the table uses, of at most [`MAX_PENDING_CLEARS`].
+    /// Returns the used part of the table's capacity of [`MAX_PENDING_CLEARS`] units. A clear with a longer prefix uses
+    /// more units.
     pub(crate) fn units(&self) -> usize {
         self.iter().map(|(_, prefix, clear)| clear_units(prefix.len()) + clear.kept.len()).sum()
     }

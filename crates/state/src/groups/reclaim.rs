@@ -85,7 +85,7 @@ impl GroupTable {
 }
 
 /// Removes at most `max` rows of a deleted group. For any other group, drops records that were trimmed from its stream.
-/// It stops after the attempt that brings the number of processed runs to `max` or more.
+/// It stops after the attempt that brings the number of processed runs (ranges of records) to `max` or more.
 pub(crate) fn reclaim(applying: &mut Applying<'_>, id: GroupId, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let stream = applying.groups().get(id).map(|group| group.head.stream);

@@ -2,14 +2,14 @@
 //! longer keep history, and those that changed settings exclude. A command examines a bounded number of rows; age is
 //! measured by the time of entries.
 //!
-//! Owns: the command by which maintenance forgets versions, the keyspaces' floors, which rise with it, and the check
-//! for pending work. Does not own: the bound on the number of versions, which the write that adds a version enforces
-//! (see `keep_versions`).
+//! Owns: the command by which maintenance forgets versions, the floor of each keyspace (its oldest readable revision),
+//! and the check for pending work. Does not own: the bound on the number of versions, which the write that adds a
+//! version enforces (see `keep_versions`).
 //!
 //! If a history has no maximum age, the versions of a key from before it was deleted or had ended are also forgotten
 //! after [`DELETED_HISTORY_AGE`], oldest first, so that the key's remaining history has no gaps. Then the key may have
-//! no row that could record this. Instead, the keyspace's `gone` rises: below that revision, the state of a key
-//! without rows is unknown.
+//! no row that could record this. Instead, the keyspace's `gone` rises: below that revision, the state of a key without
+//! rows is unknown.
 //!
 //! Every revision within the maximum age stays readable, for this reason: a version is removed for its age only if the
 //! entry that superseded it is at least `age` older than the current entry. The floor rises to that entry's revision,
@@ -235,8 +235,9 @@ impl Round {
         Ok(())
     }
 
-    /// Updates the time row of a version row that stays. Writes it if versions of the keyspace are forgotten by age, or
-    /// if a deletion ended the version; deletes it otherwise. Also removes an outdated row of forgotten versions.
+    /// Updates the index row by time of a version that stays. Writes the index row if the keyspace forgets versions by
+    /// age, or if a deletion ended the version; deletes it otherwise. Also removes an outdated row of forgotten
+    /// versions.
     #[expect(clippy::too_many_arguments, reason = "one row, as it was read and decoded")]
     fn set_time(
         &self,

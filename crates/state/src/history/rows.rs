@@ -52,8 +52,8 @@ const OF_TIMES: u8 = 2;
 pub(crate) const PREFIX_LEN: usize = 6;
 const GROUP: usize = 8;
 const FULL_GROUP: u8 = 0xff;
-/// Number in the key of the row which records that versions of a key were removed (forgotten). The row of a version has
-/// its inverted revision there. The number sorts after all versions of the key.
+/// Last 8 bytes in the key of the row which records that versions of a key were removed (forgotten). Row keys of
+/// versions have their inverted revision there, so the row of forgotten versions comes after them.
 const FORGOTTEN: [u8; 8] = [0xff; 8];
 
 fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {

@@ -210,7 +210,6 @@ impl KeyspaceTable {
         self.rows.len()
     }
 
-    /// Returns the number of live keyspaces.
     pub(crate) fn live_len(&self) -> usize {
         self.by_name.len()
     }

@@ -24,7 +24,6 @@ use crate::{
 };
 
 impl Stored {
-    /// Returns the length of the value in bytes.
     pub(crate) fn value_len(&self) -> usize {
         self.value.as_ref().value_len()
     }
@@ -103,7 +102,7 @@ pub(crate) fn live_key(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Returns the head of a key's row like [`live_key`], without copying the value.
+/// Returns a key's row without its value; `None` in the same cases as [`live_key`].
 pub(crate) fn live_head(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,

@@ -70,8 +70,8 @@ impl Machine {
         read(&self.published.clears).of(keyspace).is_some()
     }
 
-    /// Returns the units of deleted prefixes, of at most
-    /// [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS).
+    /// Returns how much of the table of deleted prefixes is used, in units. The maximum is
+    /// [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS); a long prefix uses several units.
     #[must_use]
     pub fn clear_units(&self) -> usize {
         read(&self.published.clears).units()

@@ -171,8 +171,8 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     head
 }
 
-/// Encodes the beginning (form, revision and expiry) of a row that keeps its form and its value; `None` if the new
-/// expiry needs another form.
+/// Encodes the new beginning (form, revision and expiry) of a row whose value stays. Returns `None` if the new expiry
+/// needs another form of row.
 pub(crate) fn encode_head(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
     let mut head = value_head(form, revision).to_vec();
     match (form, *expiry == Expiry::NEVER) {

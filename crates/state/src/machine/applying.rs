@@ -4,10 +4,10 @@
 //! Owns: `Applying`, reads that include the changes so far, and the order of publishing. Does not own: the changes of
 //! rows (`staged`), the data kept between records (`applier`), or rollback (`savepoint`).
 //!
-//! Commands of an entry see the changes of earlier commands, exactly as if each were an entry of its own: rows through
-//! the staged changes, and tables in memory as changed so far. An entry of blind puts and deletes reads nothing and
-//! allocates only space in the batch. Several writes of one key stay several changes of the batch, of which the last
-//! wins; except that some writes overwrite the previous change in place (`Staged::put_in_place`).
+//! Each command of an entry sees the changes of the earlier commands, in rows and in tables in memory, exactly as if
+//! each were an entry of its own. An entry of blind puts and deletes reads nothing and allocates only space in the
+//! batch. Several writes of one key are several changes in the batch, and the last one wins. Some writes instead
+//! overwrite the previous change in place (`Staged::put_in_place`).
 //!
 //! Invariant: `visible` rises before the batch is applied; keyspaces, stream heads, counts and liveness are published
 //! after it, and `applied` after them.
@@ -280,14 +280,15 @@ impl Applying<'_> {
         found
     }
 
-    /// Returns the head of a large row of the backend that was read before and is not changed.
+    /// Returns the row of a key without its value, if the row is in the backend, is large and was read before, and this
+    /// log record has not changed it.
     #[inline]
     pub(crate) fn known_row_head(&self, key: &[u8]) -> Option<RowHead> {
         let head = self.applier.staged.large_rows().head(key)?;
         self.applier.staged.get(key).is_none().then_some(head)
     }
 
-    /// Notes the head of a large row that was read, unless the row is one of the changes so far.
+    /// Remembers the head of a row that was read, if the row is large and this log record has not changed it.
     pub(crate) fn note_large_row(&self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
         if self.applier.staged.get(key).is_none() {
             self.applier.staged.large_rows().note_head(key, row, RowHead::decode(key, row)?);
@@ -320,13 +321,12 @@ impl Applying<'_> {
 }
 
 impl Applying<'_> {
-    /// Charges steps to the current command.
     #[inline]
     pub(crate) fn charge(&self, steps: u64) {
         self.applier.staged.meter().charge(steps);
     }
 
-    /// Counts the steps charged since the step count was `before` as used for searching.
+    /// Counts the steps charged since the step count was `before` as searching, which has a limit of its own.
     pub(crate) fn note_searched_since(&self, before: u64) {
         self.applier.staged.meter().note_searched(self.steps_used() - before);
     }

@@ -70,7 +70,7 @@ pub struct Machine {
     pub(crate) growth: Arc<GrowthNotes>,
     /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
-    /// Length in bytes of values that are always stored in the state, see [`inline_floor`](Self::inline_floor).
+    /// Length in bytes up to which values are always stored in the state, see [`inline_floor`](Self::inline_floor).
     pub(crate) inline_floor: usize,
     /// View of the state that the last digest command requested and that no caller has taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
