@@ -1,4 +1,5 @@
-//! A command as data: name, arity, flags, keys, subcommands, and function.
+//! Description of a Redis command as data: its name, number of arguments, flags, positions of keys, subcommands, and
+//! the function that executes it.
 //!
 //! Owns: the types of the table of commands, and the checks of given arguments against them: the number of arguments,
 //! the positions of keys, and the selected subcommand. Does not own: the commands. Each family of commands has a module

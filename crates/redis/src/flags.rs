@@ -61,7 +61,7 @@ impl Flags {
     pub const DANGEROUS: Self = Self(1 << 22);
     /// Category of commands for administrators that do not have the flag [`Self::ADMIN`].
     pub const FOR_ADMINS: Self = Self(1 << 23);
-    /// Commands without [`Self::FAST`]. Command tables do not set this flag.
+    /// Category of all commands without [`Self::FAST`]. It follows from that, so command tables do not set this flag.
     const SLOW: Self = Self(1 << 24);
 
     /// Returns the union of both sets.

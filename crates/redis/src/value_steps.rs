@@ -1,4 +1,5 @@
-//! Steps of work for the values that the commands of a batch use, computed before the batch is in the log.
+//! Estimates, before a batch of commands is in the log, the steps of work that reading and writing its values will
+//! take.
 //!
 //! Owns: the lengths of values, as a view has them and as earlier commands of the batch may change them. If a command
 //! returns a value, or writes it again with another deadline, the bytes of the batch do not show its length. Without
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use crate::{execute, find, model::Model};
 
-    /// Length of a long value in bytes.
+    /// Length in bytes of the long values in these tests.
     const LONG: usize = 1 << 20;
 
     /// Returns the steps for the values that each command of a batch uses. The key `s` holds a long string, and the key

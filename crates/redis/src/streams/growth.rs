@@ -1,6 +1,7 @@
-//! Notes about the streams that may have got entries. Callers on this node that wait for entries are woken by them.
+//! Notes of the Redis streams to which executed commands may have added entries. The engine takes the notes and wakes
+//! the callers on this node that wait for entries.
 //!
-//! Owns: the notes, from the apply of a command until the engine takes them. Does not own: the waiting callers. The
+//! Owns: the notes, from the execution of a command until the engine takes them. Does not own: the waiting callers. The
 //! notes determine only which callers are woken, never an outcome.
 //!
 //! Invariant: a note can be taken only after its entry is visible to readers. So if a caller registers, and then reads
@@ -71,7 +72,7 @@ fn adds_entries(command: &Command) -> bool {
     matches!(command.name, "xadd" | "rename" | "renamenx" | "copy")
 }
 
-/// Notes of a state machine that the engine has not taken yet.
+/// Notes of grown streams (streams with new entries) that the engine has not taken from a state machine yet.
 #[derive(Debug, Default)]
 pub struct GrowthNotes {
     /// Number of callers on this node that wait for entries.
