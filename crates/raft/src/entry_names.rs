@@ -1,4 +1,5 @@
-//! Names of the client requests in recent entries, for the log lines of the members.
+//! Names by which log lines identify client requests, kept for recent entries. Members write them to their debug logs
+//! when they apply the entries.
 //!
 //! Owns: the names that the leader keeps in memory, and the bound of this memory. Does not own: how names are made, how
 //! they reach other members, or the log lines (`cluster`).

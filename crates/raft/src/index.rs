@@ -24,7 +24,7 @@ const ANCHOR_BYTES: u32 = 64 * 1024;
 struct Anchor {
     index: Index,
     lsn: Lsn,
-    /// Payload bytes of the entries before this anchor, counted since this index began.
+    /// Payload bytes of the entries before this anchor, counted since the table was created.
     bytes_before: u64,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct SparseIndex {
     /// Index after the last entry.
     next: Index,
     anchors: VecDeque<Anchor>,
-    /// Payload bytes of all entries up to the last one, counted since this index began.
+    /// Payload bytes of all entries up to the last one, counted since the table was created.
     bytes: u64,
     /// First known index of each term, in ascending order.
     terms: VecDeque<(Index, Term)>,

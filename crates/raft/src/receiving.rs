@@ -24,7 +24,7 @@ pub struct Reception {
     pub writer: Box<dyn SnapshotWriter>,
     from: NodeId,
     vote: RaftVote,
-    /// Number of ticks since the last chunk.
+    /// Number of calls of [`Receiving::tick`] since the last chunk arrived.
     idle_ticks: u32,
 }
 
@@ -94,7 +94,8 @@ impl Receiving {
         }
     }
 
-    /// Counts one tick. Drops the snapshot if its sender has been silent for too long; returns the sender in this case.
+    /// Called periodically. Drops the snapshot if its sender has sent no chunk for too many calls; returns the sender
+    /// in this case.
     pub fn tick(&self) -> Option<NodeId> {
         let mut current = self.current.borrow_mut();
         current.as_mut()?.idle_ticks += 1;

@@ -201,8 +201,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     }
 
     /// Notes the times of an append of the entries from `first` to `last`, whose write began at `begun` and has just
-    /// ended. On a follower, the write is counted as a stage here; on the leader, it is counted later, once for each
-    /// command of the entries. Returns the timing of the fsync.
+    /// ended. On a follower, adds the time of the write to the metrics of replication; the leader does this later, once
+    /// for each command. Returns the timing of the fsync.
     fn note_written(&self, member: &Member, (first, last): (u64, u64), begun: Duration) -> SyncTiming {
         let ended = member.monotonic();
         let written = Written { first: Index(first), last: Index(last), begun, ended };

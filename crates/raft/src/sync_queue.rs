@@ -48,7 +48,7 @@ pub trait SyncDriver {
 pub struct SyncQueue<Rt: AsyncRuntime> {
     log: Log,
     state: Mutex<State<Rt>>,
-    /// Number of further fsyncs after which the driver pauses.
+    /// Number of pauses left for the driver, which makes one after each fsync while this is above 0.
     rests: AtomicU32,
 }
 

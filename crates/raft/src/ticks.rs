@@ -30,7 +30,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Maximum time of a transfer of leadership before heartbeats stop.
 const MAX_TRANSFER: Duration = Duration::from_millis(600);
 
-/// State of the watchdog.
+/// State of the watchdog, which gives up the leadership if this node's fsyncs hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watch {
     Healthy,
