@@ -43,7 +43,7 @@ pub enum LocalOutcome {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) next_lsn: Lsn,
-    /// Term, index and time of an entry; `None` for a node-local record.
+    /// Term, index and time of an entry; `None` for a record that concerns only this node.
     pub(crate) entry: Option<(Term, Index, SpaceTime)>,
 }
 

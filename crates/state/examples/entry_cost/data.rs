@@ -30,7 +30,7 @@ pub(crate) const KEYS: usize = 200_000;
 pub(crate) const VERSIONED: usize = 100;
 /// Stream with many records, which the groups read.
 pub(crate) const STREAM: StreamId = StreamId(1);
-/// Number of small streams, whose ids follow that of `STREAM`.
+/// Number of small streams. Their ids begin directly after the id of `STREAM`.
 pub(crate) const STREAMS: usize = 20_000;
 /// Number of groups of `STREAM` that deliver in any order, with the ids from 1 on.
 pub(crate) const GROUPS: u32 = 16;

@@ -165,8 +165,7 @@ impl Node {
         self.all(&[command]).remove(0)
     }
 
-    /// Notes that the kind of this command was applied. For a batch of Redis commands, also notes the name of each
-    /// command in it.
+    /// Adds the kind of this command to the set of applied kinds. For a batch of Redis commands, also adds their names.
     fn note(&self, command: &[u8]) {
         let mut applied = self.applied.borrow_mut();
         let name = |value: &dyn std::fmt::Debug| {
@@ -218,7 +217,7 @@ struct Search<'a> {
     only: Option<String>,
     goal_ms: f64,
     worst_ms: f64,
-    /// Kinds whose median cost is above the goal.
+    /// Names of the kinds of entries whose median CPU time is above the goal.
     above: Vec<String>,
 }
 

@@ -360,7 +360,7 @@ fn pending(search: &mut Search<'_>) {
     });
 }
 
-/// Returns the ids of entries in the debug form of a reply.
+/// Returns the ids of entries that occur in a reply, which is given as its Rust debug output.
 fn pending_ids(reply: &str) -> Vec<Vec<u8>> {
     let words = reply.split(|char: char| !(char.is_ascii_digit() || char == '-'));
     words.filter(|word| word.len() > 8 && word.contains('-')).map(|word| word.as_bytes().to_vec()).collect()

@@ -81,7 +81,7 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
 }
 
 /// Runs a command if it is a single put without conditions to a keyspace without settings; returns `None` otherwise.
-/// The effect equals that of [`apply`], without the steps that such a put does not need.
+/// The effect equals that of [`apply`]. This path is faster, because it skips checks that such a put does not need.
 #[inline]
 pub(crate) fn apply_blind_put(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Option<Revision> {
     let BlindPut { keyspace, key, value, value_at } = BlindPut::decode(bytes)?;

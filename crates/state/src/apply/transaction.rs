@@ -1,4 +1,5 @@
-//! Transactions: conditions choose a list of operations, which is applied completely or not at all.
+//! Transactions: the conditions of a transaction choose one of its lists of operations. The list is applied completely
+//! or not at all.
 //!
 //! Owns: the choice, the operations and their results. Does not own: rollback (`machine/savepoint`), scans
 //! (`transaction_scan`).

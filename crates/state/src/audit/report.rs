@@ -47,7 +47,7 @@ pub enum FindingKind {
     Version,
     /// A missing or wrong index row of the time at which a version was superseded.
     VersionTime,
-    /// A keyspace whose history row disagrees with the keyspace's configuration.
+    /// A missing or wrong index row of the time at which a version (former value of a key) was superseded.
     History,
     /// A Redis collection whose parts (fields or entries) belong to no key and have no trash row, or a wrong trash row.
     Collection,

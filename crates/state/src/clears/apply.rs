@@ -41,7 +41,7 @@ use crate::{
     sync::read,
 };
 
-/// Bytes of examined row keys after which one sweep ends.
+/// Bytes of examined row keys after which one sweep (removal of rows under deleted prefixes) ends.
 const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Fields of a key's row that are needed to remove the row.
@@ -268,7 +268,7 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// Progress of one sweep: the rows that it may still examine, and the bytes that it has examined.
+/// Remaining budget of one sweep, which removes rows under deleted prefixes.
 struct Sweep {
     /// Number of rows that may still be examined.
     left: u32,

@@ -171,8 +171,8 @@ impl Group {
         Ok(fetched)
     }
 
-    /// Takes up to `left` records whose ack deadline or redelivery delay has passed, and adds them to `runs`. Records
-    /// that already had the maximum number of deliveries become dead letters instead.
+    /// Moves up to `left` records whose ack deadline or redelivery delay has passed to `runs`, the list to deliver.
+    /// Records that already had the maximum number of deliveries become dead letters instead.
     fn redeliver(&mut self, now: SpaceTime, fetch: &Fetch<'_>, left: &mut u64, runs: &mut Vec<Run>) {
         let mut dead = Vec::new();
         let mut dead_left = u64::from(fetch.max_dead());
@@ -476,8 +476,8 @@ impl Group {
         attempt
     }
 
-    /// Puts the remaining records of a parcel that was taken out back under its attempt number. A parcel of an earlier
-    /// build may be too large; then the records beyond the maximum get attempts of their own.
+    /// Stores a parcel (unsettled records of an attempt) again that was taken out. If it has too many records, because
+    /// an earlier build wrote it, the surplus gets attempts of its own.
     fn put_back(&mut self, attempt: Attempt, mut parcel: Parcel) {
         let rest = parcel.divide();
         self.parcels.put(attempt, parcel);

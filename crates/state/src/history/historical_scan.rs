@@ -107,7 +107,7 @@ impl HistoricalView<'_> {
     }
 }
 
-/// Source with the next key: the keys' own rows, their versions, or both.
+/// Source with the next key: current values, versions (former values), or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NextSource {
     Own,

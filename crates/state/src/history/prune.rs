@@ -359,7 +359,7 @@ impl Round {
     }
 }
 
-/// Returns true if a key has a row of its own, which counts as one of the values that its keyspace keeps.
+/// Returns true if a key has a current value, which counts towards the number of values that its keyspace keeps.
 fn has_row(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<bool, MachineError> {
     Ok(applying.get(&[&keys::data_prefix(keyspace), key].concat())?.is_some())
 }

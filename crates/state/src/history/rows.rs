@@ -307,8 +307,8 @@ impl<'a> VersionRow<'a> {
 pub(crate) enum HistoryWork {
     /// All version rows conform to the keyspace's settings; no work is pending.
     Settled,
-    /// The settings have changed, and the version rows are examined in order. All rows up to `last`, which is given
-    /// without the keyspace prefix, are done. `kept` versions of the key in that row are kept so far.
+    /// The settings have changed, and the version rows are adapted to them in order. All rows up to `last` (without the
+    /// keyspace prefix) are done. So far, `kept` versions of the key in that row are kept.
     ApplyBounds { kept: u32, last: Vec<u8> },
     /// All version rows must be removed, because the keyspace was dropped or no longer keeps history.
     Remove,

@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Returns the catalog row of a keyspace, even a dropped one, with the changes of earlier commands in the same
-    /// entry.
+    /// Returns the catalog row of a keyspace as earlier commands of the same entry have left it, even for a dropped
+    /// keyspace.
     pub(crate) fn keyspace_row(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
         match self.applier.pending.keyspaces.get(&id) {
             Some(row) => row.clone(),

@@ -68,7 +68,7 @@ impl Applying<'_> {
         })
     }
 
-    /// Returns a key's row with the changes of the commands so far, even if the row is hidden or its value has ended.
+    /// Returns a key's row as the commands so far have left it, even if the row is hidden or its value has ended.
     #[inline]
     pub(crate) fn row_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         keys::with_data_key(keyspace, key, |full| {
@@ -88,8 +88,8 @@ impl Applying<'_> {
     }
 }
 
-/// Returns a key's value with the changes of all earlier commands; `None` if the key does not exist at the time of the
-/// current entry.
+/// Returns a key's value as earlier commands have left it; `None` if the key does not exist at the time of the current
+/// entry.
 pub(crate) fn live_key(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,

@@ -53,7 +53,7 @@ pub enum StoredValue {
 }
 
 impl StoredValue {
-    /// Returns a form of the value that borrows its bytes.
+    /// Returns a reference to the value that borrows its bytes.
     #[must_use]
     pub fn as_ref(&self) -> StoredRef<'_> {
         match self {

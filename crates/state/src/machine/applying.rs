@@ -84,8 +84,7 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns a stream's head, with the changes of earlier commands, and marks it as changed. The stream can be
-    /// deleted.
+    /// Returns a stream's head as earlier commands have left it, and marks it as changed. The stream can be deleted.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;
@@ -107,7 +106,7 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns the table of consumer groups with the changes of earlier commands. Keeps the table locked until the log
+    /// Returns the table of consumer groups as earlier commands have left it. Keeps the table locked until the log
     /// record is applied. Before locking it, waits until the backend can apply the record without a stall, so that
     /// readers of groups do not wait for flushes and compactions.
     pub(crate) fn groups(&mut self) -> &mut GroupTable {
@@ -236,7 +235,7 @@ impl<'m> Applying<'m> {
 }
 
 impl Applying<'_> {
-    /// Returns the content of a row with the changes of the commands so far; `None` if there is no such row.
+    /// Returns the content of a row as the commands so far have left it; `None` if there is no such row.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
         self.charge(READ);
@@ -258,8 +257,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns the row of a key without its value, with the changes of the commands so far; `None` if there is no such
-    /// row. A large row of the backend is read once for all commands of the log record.
+    /// Returns the row of a key without its value, as the commands so far have left it; `None` if there is no such row.
+    /// A large row of the backend is read once for all commands of the log record.
     #[inline]
     pub(crate) fn row_head(&self, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
         self.charge(READ);
@@ -296,8 +295,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if there is a row with this key, after the changes of the commands so far. It must not be the row
-    /// of a user's key. A large row of the backend is read once for all commands of the log record.
+    /// Returns true if a row with this key exists after the commands so far. Not for rows of users' keys. A large row
+    /// of the backend is read once for all commands of the log record.
     pub(crate) fn has_row(&self, key: &[u8]) -> Result<bool, MachineError> {
         self.charge(READ);
         let staged = &self.applier.staged;
@@ -314,7 +313,7 @@ impl Applying<'_> {
         Ok(is_there)
     }
 
-    /// Returns a view of all rows with the changes of the commands so far.
+    /// Returns a view of all rows as the commands so far have left them.
     pub(crate) fn view(&self) -> StagedView<'_> {
         self.applier.staged.over(self.machine.backend.view())
     }

@@ -367,7 +367,7 @@ impl Index {
     }
 }
 
-/// A view of the state's map with the changes of the commands so far.
+/// A view of the state's rows as the commands so far have left them.
 pub(crate) struct StagedView<'s> {
     staged: &'s Staged,
     below: Arc<dyn View>,

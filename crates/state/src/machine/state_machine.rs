@@ -90,8 +90,8 @@ pub(crate) struct Published {
     /// Exclusive end of the log records that readers can see: `applied.lsn <= visible`. Raised before a record's
     /// changes are published; `applied` is raised afterwards.
     pub(crate) visible: AtomicU64,
-    /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was
-    /// stored. After an open, index of the last applied entry.
+    /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was stored.
+    /// When the machine is opened, the field begins at the index of the last applied entry.
     pub(crate) judged: AtomicU64,
     /// Deleted prefixes that hide rows. The table is replaced as a whole, so that a reader can take it with its view.
     pub(crate) clears: RwLock<Arc<ClearTable>>,

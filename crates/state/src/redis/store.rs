@@ -397,8 +397,9 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 
     /// Converts a value to the form in which it is stored. If the value is an argument of the command, a pointer to it
-    /// in the log can be stored instead of its bytes, provided that the mover later finds the value there. Every node
-    /// charges the same number of steps, wherever it stores the value, because all nodes must decide equally.
+    /// in the log can be stored instead of its bytes, provided that the search for live values in the log will find it
+    /// there. Every node charges the same number of steps, wherever it stores the value, because all nodes must decide
+    /// equally.
     fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
         Ok(match value {
             NewValue::Collection(collection) => {
