@@ -66,7 +66,7 @@ impl<'a> Matcher<'a> {
 }
 
 /// Matches a text with a pattern. Calls `charge` about every [`SLICE`] comparisons and at the end, with the number of
-/// comparisons since the last call. Returns an error of `charge`. A comparison is that of one element of the pattern
+/// comparisons since the last call. Returns an error of `charge`. Each comparison compares one element of the pattern
 /// with one byte.
 fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result<(), E>) -> Result<bool, E> {
     // Comparisons that are not charged yet.

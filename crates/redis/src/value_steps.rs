@@ -49,7 +49,7 @@ struct Changes {
 /// Parts (fields, entries) that a key may have. Each variant includes the parts of the earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Parts {
-    /// The parts that the key has in the view.
+    /// The parts (fields or entries) that the key had before the batch.
     #[default]
     Stored,
     /// The parts that commands of the batch have written.
@@ -168,7 +168,7 @@ impl<'a> ValueSteps<'a> {
         Ok((read(len) + written_bytes(len) + self.kept(len) + self.kept(replaced), may_have_parts))
     }
 
-    /// Records the changes of a command that uses no stored value.
+    /// Records how a command changes keys, if the effect does not depend on their stored values.
     fn note_write(&mut self, command: &Command, args: &[&'a [u8]]) {
         if !matches!(command.run, Run::Write(_)) || matches!(command.name, "del" | "unlink" | "getdel") {
             return;
