@@ -121,7 +121,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub trusts_itself_at: InstantOf<Types<Rt>>,
     /// Term in which this node has begun to transfer its leadership. It serves no more lease reads in that term.
     pub transferred: Cell<Option<Term>>,
-    /// Suspensions of the machine. After a suspension, the lease from before it is void.
+    /// Suspensions of this computer. A lease from before a suspension is void.
     pub suspensions: Suspensions<Rt>,
     /// True while a change of the membership runs.
     pub is_changing: Cell<bool>,

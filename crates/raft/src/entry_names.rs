@@ -75,8 +75,8 @@ impl EntryNames {
     }
 
     /// Returns the names with numbers above `after`, each with the index of its entry, and the number of the first
-    /// returned name. Numbers begin at 1. A number that this run has not assigned yet comes from an earlier run; then
-    /// the function returns all names.
+    /// returned name. Numbers begin at 1. If `after` is a number that this process has not assigned yet, an earlier
+    /// process has assigned it; then the function returns all names.
     #[must_use]
     pub fn after(&self, after: u64) -> (u64, Vec<(Index, String)>) {
         let kept = self.kept.borrow();

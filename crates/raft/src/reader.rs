@@ -267,8 +267,8 @@ impl LogReader {
         space_log.truncations == truncations && space_log.index.first() <= from
     }
 
-    /// Reads the entries for several appends, beginning at `from`. If they are not in memory, passes the read of the
-    /// file to `run`.
+    /// Reads the entries for several messages to a follower, beginning at `from`. If the entries are not in memory,
+    /// passes the read of the file to `run`.
     async fn read_ahead(&self, from: Index, run: &RunElsewhere) -> Result<ReadAhead, StoreError> {
         let max_bytes = READS_AHEAD * self.max_read_bytes;
         loop {

@@ -77,8 +77,8 @@ impl Receiving {
         Ok(Begun::Next(next))
     }
 
-    /// Takes out the snapshot that `from` has begun with number `nonce`, to write its next chunk or to install it.
-    /// Returns `None` if the node no longer receives it.
+    /// Removes and returns the snapshot that node `from` is transferring with number `nonce`, so that the caller can
+    /// write its next chunk or install it. Returns `None` if this node no longer receives it.
     pub fn take(&self, from: NodeId, nonce: u64) -> Option<Reception> {
         let is_this = |current: &mut Reception| current.from == from && current.writer.id().nonce == nonce;
         self.current.borrow_mut().take_if(is_this)

@@ -40,8 +40,8 @@ use crate::{
 
 /// Time after which an append to a full disk is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Maximum size in bytes of a batch with several entries of one append. The limit is lower if a segment is smaller. A
-/// larger entry becomes a batch of its own.
+/// Maximum size in bytes of a batch with several entries. The limit is lower if a log segment is smaller. A larger
+/// entry becomes a batch of its own.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Size in bytes of a batch's header and padding.
 const BATCH_OVERHEAD_BYTES: u64 = 56;

@@ -25,7 +25,8 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Notes that a new batch is sent to `node`. Returns the run of the batch, and the new target.
+    /// Notes that a new batch is sent to `node`. Returns the batch's run (the consecutive batches to one node to which
+    /// it belongs), and the new target.
     pub(crate) fn send(self, node: NodeId) -> (Run, Self) {
         let continues = self.node == Some(node) && self.again.is_none();
         let run = if continues { self.run } else { Run(self.run.0 + 1) };
