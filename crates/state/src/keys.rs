@@ -74,7 +74,7 @@ const _: () = assert!(DATA_PREFIX_LEN <= PART_PREFIX_LEN);
 /// Number of bytes (tag, keyspace id and collection id) before the name in the row key of a part of a Redis collection.
 pub(crate) const PART_PREFIX_LEN: usize = 13;
 
-/// Key of the meta row, of which a state has exactly one.
+/// Row key of the meta row: the next ids and other counters of the space.
 pub(crate) const META: [u8; 1] = [TAG_META];
 
 /// Row key of the last applied membership: the list of the space's members.

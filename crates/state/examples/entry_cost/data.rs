@@ -18,7 +18,7 @@ use crate::Node;
 pub(crate) const PLAIN: KeyspaceId = KeyspaceId(1);
 /// Keyspace of Redis clients, which counts its keys.
 pub(crate) const REDIS: KeyspaceId = KeyspaceId(2);
-/// Keyspace that keeps many versions.
+/// Keyspace that keeps many versions (former values) of its keys.
 pub(crate) const HISTORY: KeyspaceId = KeyspaceId(3);
 /// Keyspace in which all keys were deleted.
 pub(crate) const DELETED: KeyspaceId = KeyspaceId(4);
@@ -28,7 +28,7 @@ pub(crate) const FEW: KeyspaceId = KeyspaceId(5);
 pub(crate) const KEYS: usize = 200_000;
 /// Number of keys of `HISTORY` that have the maximum number of versions.
 pub(crate) const VERSIONED: usize = 100;
-/// Stream with many records, which the groups read.
+/// Stream with many records, which the consumer groups read.
 pub(crate) const STREAM: StreamId = StreamId(1);
 /// Number of small streams. Their ids begin directly after the id of `STREAM`.
 pub(crate) const STREAMS: usize = 20_000;

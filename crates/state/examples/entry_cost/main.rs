@@ -51,7 +51,7 @@ use thalweg_types::{
 
 /// Number of measured entries of each kind.
 const ROUNDS: usize = 5;
-/// Default of `--goal-ms`.
+/// Default of the option `--goal-ms`: the highest acceptable median CPU time of an entry, in milliseconds.
 const GOAL_MS: f64 = 50.0;
 /// Names of the commands that clients and maintenance propose, except Redis commands.
 const NATIVE: &[&str] = &[

@@ -31,7 +31,7 @@ const ITEM_BYTES: usize = 32;
 
 /// Source of rows for a transaction: the entry that is being applied, or a view.
 pub(crate) trait RangeReader {
-    /// Charges work of the transaction.
+    /// Charges `steps` of work to the transaction.
     fn charge(&self, steps: u64);
     /// Returns an error if the transaction may do no more work.
     fn check_budget(&self) -> Result<(), Refused>;
@@ -195,7 +195,7 @@ fn fill<R: RangeReader>(
 enum PageEnd {
     /// The page has reached a limit: its number of pairs, its bytes, or the number of examined rows.
     Full,
-    /// The first pair does not fit into the bytes left for results.
+    /// The first pair does not fit into the bytes left for the transaction's results.
     TooLarge,
 }
 

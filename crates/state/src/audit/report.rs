@@ -45,7 +45,7 @@ pub enum FindingKind {
     Producers,
     /// A wrong version (former value) of a key: its own fields, or its position among the key's other versions.
     Version,
-    /// A missing or wrong index row of the time at which a version was superseded.
+    /// A missing or wrong index row of the time at which a version (former value) was superseded.
     VersionTime,
     /// A missing or wrong index row of the time at which a version (former value of a key) was superseded.
     History,

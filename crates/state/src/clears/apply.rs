@@ -270,13 +270,13 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
 
 /// Remaining budget of one sweep, which removes rows under deleted prefixes.
 struct Sweep {
-    /// Number of rows that may still be examined.
+    /// Number of rows that the sweep may still examine.
     left: u32,
-    /// Bytes of the row keys examined so far.
+    /// Bytes of the row keys that the sweep has examined so far.
     bytes: usize,
     /// Step count at which the sweep ends. A sweep may take about as many steps as a client's command.
     last_step: u64,
-    /// True once the count has reached `last_step`.
+    /// True once the sweep has used up its steps of work.
     spent: bool,
 }
 

@@ -37,7 +37,7 @@ use crate::{
 /// A deleted prefix whose rows are hidden but not all removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clear {
-    /// Revision of the delete. Rows with lower revisions are hidden.
+    /// Revision of the delete. Rows with the prefix and a lower revision are hidden.
     pub(crate) revision: Revision,
     /// Revision of an earlier delete of the same prefix that this clear replaced. Views that are older than the new
     /// delete still use the earlier revision. The field is lost when the node is reopened, so no outcome depends on it.

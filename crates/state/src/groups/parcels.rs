@@ -39,7 +39,7 @@ pub(crate) struct Parcels {
     /// Offset of the first record and attempt of each parcel. The flag is true for dead letters, which come last.
     firsts: BTreeSet<(bool, Offset, Attempt)>,
     dead_attempts: BTreeSet<Attempt>,
-    /// Counts of each member that holds records, also after their deadline.
+    /// Numbers of records and attempts of each member that holds records, even if their ack deadline has passed.
     holding: BTreeMap<u32, HeldCounts>,
     pending: u64,
     parked: u64,
@@ -108,7 +108,7 @@ impl Parcels {
         below(false).or_else(|| below(true)).map(|&(.., attempt)| attempt)
     }
 
-    /// Returns true if the member holds records, also after their deadline.
+    /// Returns true if the member holds records, even if their ack deadline has passed.
     pub(crate) fn is_holding(&self, member: u32) -> bool {
         self.holding.contains_key(&member)
     }

@@ -181,9 +181,9 @@ struct VersionItem {
     row: RowAtRevision,
 }
 
-/// State of a key at the past revision.
+/// State of a key at the revision of a scan of the past.
 enum RowAtRevision {
-    /// The key had the value in this row.
+    /// The key had the value that this row contains.
     Row(Vec<u8>),
     /// The key's state is unknown below the revision `oldest`, because versions were forgotten.
     Unknown { oldest: Revision },

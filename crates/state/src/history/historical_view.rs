@@ -94,7 +94,7 @@ pub struct HistoricalView<'s> {
     /// Lowest revision from which a key without rows is known not to have existed. Below it, such a key may have had a
     /// value that was forgotten.
     pub(crate) gone: Revision,
-    /// Time of the reader. Values that had ended at this time are hidden.
+    /// Time of the reader. Values that had ended (expired) at this time are hidden.
     pub(crate) time: SpaceTime,
 }
 

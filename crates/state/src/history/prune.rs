@@ -93,7 +93,7 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
 
 /// Remaining budget of one pruning command.
 struct Round {
-    /// Number of rows that may still be examined.
+    /// Number of rows that the command may still examine.
     left: u32,
     /// Bytes of the rows examined so far. Every value counts with its full length, so the sum is the same whether a
     /// node stores the value inline or in the log.

@@ -209,7 +209,7 @@ pub enum VersionEnd {
     Expired,
 }
 
-/// Exclusive end of a version, as a revision and as a time.
+/// Exclusive end of a version (former value of a key), as a revision and as a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VersionUpperBound {
     /// First revision at which the version was no longer current (exclusive end).

@@ -93,7 +93,7 @@ pub(crate) struct Pending {
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
     /// Records of consumer groups that the current commit acknowledges or negatively acknowledges.
     pub(crate) claims: CheckedSettlements,
-    /// State of producers after the checked appends of the current commit.
+    /// State that producers will have after those appends of the current commit that were checked so far.
     pub(crate) producers: CheckedProducers,
     pub(crate) clears: ClearChanges,
     /// Keyspaces whose exact counts the log record changes.

@@ -71,7 +71,7 @@ impl Gaps {
         self.0.len()
     }
 
-    /// Adds a range without rows, and merges it with the ranges that it touches.
+    /// Adds a range of keys without rows, and merges it with the ranges that it touches.
     pub(crate) fn add(&mut self, gap: Span) {
         if gap.is_empty() || self.0.len() >= MAX_GAPS {
             return;
@@ -92,7 +92,7 @@ impl Gaps {
         self.0.insert(start, end);
     }
 
-    /// Returns the parts of a range that may have rows, in ascending order.
+    /// Returns the parts of a range of keys that may have rows, in ascending order.
     pub(crate) fn without(&self, range: Span) -> Vec<Span> {
         if range.is_empty() {
             return Vec::new();

@@ -74,7 +74,7 @@ pub struct Machine {
     pub(crate) inline_floor: usize,
     /// View of the state that the last digest command requested and that no caller has taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
-    /// Number of times that another state has replaced the state.
+    /// Number of times that the state was replaced by another one, for example by a snapshot.
     pub(crate) replacements: AtomicU64,
     /// Number of reads of files that the applying thread has begun.
     pub(crate) file_reads: AtomicU64,

@@ -39,7 +39,7 @@ use crate::{
     refused::Refused,
 };
 
-/// Change that watches are shown when a Redis command puts a row.
+/// Change that watches see when a Redis command writes the row of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEffect {
     /// Watches see a put of the new value.
