@@ -16,9 +16,9 @@ use crate::{
 /// Implementation of a command. Its function receives all arguments, including the name, after the arity check.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
-    /// A function that only reads.
+    /// A function that only reads the store.
     Read(fn(&dyn Read, &[&[u8]]) -> Answer),
-    /// A function that may write.
+    /// A function that may write to the store.
     Write(for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer),
     /// The client's session implements the command, because it concerns transactions, subscriptions or settings, for
     /// example.

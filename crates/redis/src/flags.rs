@@ -22,7 +22,7 @@ impl Flags {
     pub const DENY_OOM: Self = Self(1 << 2);
     /// The command is for administrators.
     pub const ADMIN: Self = Self(1 << 3);
-    /// The command concerns channels.
+    /// The command concerns pub/sub channels.
     pub const PUBSUB: Self = Self(1 << 4);
     /// The command must not be called from scripts.
     pub const NO_SCRIPT: Self = Self(1 << 5);

@@ -125,7 +125,7 @@ fn packed(name: &[u8]) -> Option<u64> {
     Some(number | 0x2020_2020_2020_2020)
 }
 
-/// Returns the slot for a packed name.
+/// Returns the slot of the hash table at which the search for a packed name begins.
 #[inline]
 fn short_place_of(name: u64) -> usize {
     // The multiplier of Fibonacci hashing, 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming,

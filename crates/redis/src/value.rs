@@ -105,7 +105,7 @@ pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
     taken_steps: u64,
-    /// Bytes of the values alone. Their maximum is `room`.
+    /// Bytes of the values alone, without the rest of the reply. Their maximum is `room`.
     value_bytes: usize,
     room: usize,
 }

@@ -52,9 +52,9 @@ enum Parts {
     /// The parts (fields or entries) that the key had before the batch.
     #[default]
     Stored,
-    /// The parts that commands of the batch have written.
+    /// The stored parts, and those that commands of the batch have written.
     Written,
-    /// The parts of another key whose value was moved or copied to this key.
+    /// All these parts, and those of another key whose value was moved or copied to this key.
     Moved,
 }
 

@@ -25,7 +25,7 @@ const MAX_KEYS: usize = 1024;
 /// Redis streams that may have got entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GrownStreams {
-    /// No stream.
+    /// No stream can have got entries.
     #[default]
     None,
     /// The streams with keys of these [hashes](stream_key_hash), in any keyspace.
