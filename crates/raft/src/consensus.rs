@@ -112,9 +112,9 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub barriers: Barriers<Rt>,
     /// Commands that other nodes have forwarded and that are not written yet.
     pub forwarded: Turns,
-    /// Size in bytes of the proposals whose outcome is not known.
+    /// Size in bytes of this node's proposals whose outcome is not known yet.
     pub in_flight_bytes: Cell<u64>,
-    /// Node to which this node sends its batches at present.
+    /// Node to which this node sends its batches of client commands at present.
     pub target: Cell<Target>,
     /// Instant at which every promise to a leader from before this node's restart has expired. Before this instant the
     /// node does not vote.

@@ -31,7 +31,7 @@ pub struct EntryNames {
 #[derive(Debug, Default)]
 struct KeptNames {
     names: VecDeque<(Index, String)>,
-    /// Number of names that were dropped from the front.
+    /// Number of names that were dropped because the list was full; these were the oldest ones.
     dropped: u64,
     bytes: usize,
 }

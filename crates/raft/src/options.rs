@@ -1,4 +1,4 @@
-//! Options of a space.
+//! Options of consensus in one space: times of elections and heartbeats, and limits of memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub struct ConsensusOptions {
     pub max_catch_up: Duration,
     /// Maximum number of entries that a learner may lack to become a voter.
     pub max_promotion_lag: u64,
-    /// Bounds of the space's memory.
+    /// Limits of the memory for the space's log.
     pub store: StoreOptions,
 }
 

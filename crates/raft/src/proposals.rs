@@ -33,8 +33,8 @@
 //! the refusing node names. This happens at most [`MAX_FORWARDS`] times, and not if later batches have overtaken the
 //! batch (`target`).
 //!
-//! [`Member::pause_left`]: thalweg_replica::Member::pause_left [`ConsensusOptions::max_in_flight_bytes`]:
-//! crate::ConsensusOptions::max_in_flight_bytes
+//! [`Member::pause_left`]: thalweg_replica::Member::pause_left
+//! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
 
 use std::{
     future::{Future, pending},

@@ -53,7 +53,7 @@ pub(crate) fn max_payload_bytes(log: &Log) -> u64 {
 /// Maximum number of entries in a batch.
 const MAX_BATCH_ENTRIES: usize = 4096;
 
-/// Bounds of a space's memory.
+/// Limits of the memory for a space's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Maximum size in bytes of the newest entries that are kept in memory.

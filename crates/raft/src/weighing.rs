@@ -28,8 +28,8 @@
 //!
 //! Each entry still gets its time from the leader's clock of the space. No other part of the system decides about time.
 //!
-//! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after [`ConsensusOptions::max_catch_up`]:
-//! crate::ConsensusOptions::max_catch_up
+//! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after
+//! [`ConsensusOptions::max_catch_up`]: crate::ConsensusOptions::max_catch_up
 
 use std::{collections::BTreeMap, time::Duration};
 
