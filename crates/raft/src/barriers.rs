@@ -1,7 +1,7 @@
 //! Linearizable reads that wait until a majority has answered a heartbeat of the leader.
 //!
-//! Owns: the list of these reads. Does not own: the heartbeats (`reads`), one of which serves all reads that wait for
-//! it.
+//! Owns: the list of these reads. Does not own: the heartbeats (`reads`). One round of heartbeats serves
+//! all reads that wait for it.
 
 use std::cell::{Cell, RefCell};
 

@@ -40,7 +40,7 @@ impl NoticeTimes {
     pub const DEFAULTS: Self = Self { delay: Duration::from_millis(1), at_once_for: Duration::from_secs(1) };
 }
 
-/// Rule that decides how long a message to a follower waits: a commit notice is delayed, all others are sent at once.
+/// Rule that decides how long a message to a follower waits: only commit notices may be delayed.
 #[derive(Clone, Copy, Debug)]
 struct NoticePolicy {
     times: NoticeTimes,
