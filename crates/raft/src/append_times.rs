@@ -1,4 +1,4 @@
-//! Times of the appends that this node sends to followers.
+//! Measurement of the time from sending log entries to a follower until the follower has acknowledged them.
 //!
 //! Owns: the calls by which the network reports these times. Does not own: the histograms, which belong to the member.
 
@@ -9,7 +9,7 @@ use thalweg_types::Index;
 
 use crate::reader::LogReader;
 
-/// Recorder of the times of the appends to followers. Clones record into the histograms of the same member.
+/// Recorder for the times of appends (messages with entries) to followers. Clones record into the same histograms.
 #[derive(Clone, Debug)]
 pub struct AppendTimes {
     member: Member,

@@ -1,4 +1,5 @@
-//! The position up to which a node has applied its space's entries, and outcomes that forwarded commands wait for.
+//! The index up to which a node has applied its space's entries, and the outcomes of commands that the node has
+//! forwarded to the leader.
 //!
 //! Owns: the tasks that wait for the position, and the outcomes that are kept for proposers of forwarded commands. Does
 //! not own: the position itself, which belongs to the state.
@@ -64,7 +65,7 @@ impl<Rt: AsyncRuntime> Drop for Waiting<'_, Rt> {
     }
 }
 
-/// Access to the outcomes of entries with one payload that are applied while this value exists.
+/// Keeps the outcomes of entries with a certain payload that are applied while this value exists.
 pub(crate) struct KeptOutcomes<Rt: AsyncRuntime> {
     applied: AppliedWatch<Rt>,
     payload: Bytes,

@@ -1,4 +1,5 @@
-//! openraft's state machine on top of a member of the space.
+//! Implementation of openraft's state machine: passes committed entries and received snapshots on to this node's
+//! replica of the space (the *member*).
 //!
 //! Owns: the order in which committed entries and snapshots reach the member. Does not own: applying
 //! (`replica::Member`).
@@ -34,7 +35,7 @@ use crate::{
 const SWITCH_PAUSES: [Duration; 4] =
     [Duration::from_millis(10), Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
-/// openraft's handle of a space.
+/// Handle through which this node uses openraft for one space.
 pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
 
 /// openraft's state machine of a space: applies committed entries and installs snapshots.

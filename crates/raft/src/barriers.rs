@@ -1,6 +1,7 @@
-//! Reads that wait for a round of heartbeats.
+//! Linearizable reads that wait until a majority has answered a heartbeat of the leader.
 //!
-//! Owns: the list of these reads. Does not own: the rounds (`reads`).
+//! Owns: the list of these reads. Does not own: the heartbeats (`reads`). One round of heartbeats serves
+//! all reads that wait for it.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,10 +13,10 @@ use crate::{error::BarrierError, types::Types};
 /// Channel to a waiting read. It delivers the index of the entry that must be applied before the read.
 type Reader<Rt> = OneshotSenderOf<Types<Rt>, Result<Index, BarrierError>>;
 
-/// Reads that wait for the next round.
+/// Reads that wait for the next round of heartbeats, which shows that a majority still follows the leader.
 pub(crate) struct Barriers<Rt: AsyncRuntime> {
     pub waiting: RefCell<Vec<Reader<Rt>>>,
-    /// True while a round runs.
+    /// True while a task sends heartbeats for waiting reads and waits for the answers.
     pub is_running: Cell<bool>,
 }
 

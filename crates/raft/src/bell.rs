@@ -1,4 +1,4 @@
-//! The bell that wakes the task of proposals from any thread.
+//! A flag with a waker (a *bell*). Any thread can ring it to wake the task that proposes commands.
 
 use std::{
     fmt,
@@ -10,7 +10,7 @@ use std::{
 use futures_util::task::AtomicWaker;
 use thalweg_replica::ProposalDriver;
 
-/// A bell with one listener. Once rung, it stays rung until the listener has noticed it.
+/// A flag for which one task waits. Once set (rung), it stays set until the task has noticed it.
 #[derive(Default)]
 pub(crate) struct Bell {
     is_rung: AtomicBool,
@@ -30,7 +30,7 @@ impl Bell {
         }
     }
 
-    /// Waits until the bell rings.
+    /// Waits until a thread has rung the bell (set the flag), and clears the flag.
     pub(crate) async fn heard(&self) {
         poll_fn(|context| {
             if self.is_rung.swap(false, SeqCst) {

@@ -25,7 +25,7 @@ use openraft::{
 
 use crate::types::Types;
 
-/// Times of the notices to a follower.
+/// Settings for the delay of commit notices (messages that tell a follower only that entries are committed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoticeTimes {
     /// Longest time for which a notice waits. A longer delay saves messages, but readers of followers see a write
@@ -36,11 +36,11 @@ pub struct NoticeTimes {
 }
 
 impl NoticeTimes {
-    /// Times that the server uses.
+    /// Settings that the server uses.
     pub const DEFAULTS: Self = Self { delay: Duration::from_millis(1), at_once_for: Duration::from_secs(1) };
 }
 
-/// Rule for the delay of appends in one stream to a follower.
+/// Rule that decides how long a message to a follower waits: only commit notices may be delayed.
 #[derive(Clone, Copy, Debug)]
 struct NoticePolicy {
     times: NoticeTimes,
@@ -61,7 +61,7 @@ impl NoticePolicy {
         if is_notice && self.has_sent_entries && !has_asked { self.times.delay } else { Duration::ZERO }
     }
 
-    /// Returns the rule after an append was sent.
+    /// Returns the rule for the next message, after a message (a notice if `is_notice`) was sent.
     const fn left(self, is_notice: bool) -> Self {
         Self { has_sent_entries: self.has_sent_entries || !is_notice, ..self }
     }
@@ -90,7 +90,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for FollowerRequests<Rt> {
 }
 
 impl<Rt: AsyncRuntime> FollowerRequests<Rt> {
-    /// Notes a request.
+    /// Sets the time of the follower's last request to now.
     pub fn note(&self) {
         self.0.set(Some(Types::<Rt>::now()));
     }
@@ -100,7 +100,7 @@ impl<Rt: AsyncRuntime> FollowerRequests<Rt> {
     }
 }
 
-/// Passes the appends of a stream on, and drops the notices that another append makes unnecessary.
+/// Passes on a stream of appends to a follower, and drops the commit notices that a later append makes unnecessary.
 pub fn without_needless_notices<Rt, S>(
     appends: S,
     times: NoticeTimes,

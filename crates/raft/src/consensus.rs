@@ -61,9 +61,9 @@ use crate::{
 /// Number of leases without an answer of a majority after which a leader accepts no proposals.
 const LOST_LEASES: u32 = 2;
 
-/// Parts of a node that its consensus uses.
+/// The parts of a node on which [`Consensus::start`] builds.
 pub struct ConsensusParts<Rt: AsyncRuntime, N> {
-    /// The member of the space.
+    /// This node's replica of the space.
     pub member: Member,
     /// Queue of writes that wait for an fsync of the node's log.
     pub queue: Arc<SyncQueue<Rt>>,
@@ -112,16 +112,16 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub barriers: Barriers<Rt>,
     /// Commands that other nodes have forwarded and that are not written yet.
     pub forwarded: Turns,
-    /// Size in bytes of the proposals whose outcome is not known.
+    /// Size in bytes of this node's proposals whose outcome is not known yet.
     pub in_flight_bytes: Cell<u64>,
-    /// Node to which this node sends its batches at present.
+    /// Node to which this node sends its batches of client commands at present.
     pub target: Cell<Target>,
     /// Instant at which every promise to a leader from before this node's restart has expired. Before this instant the
     /// node does not vote.
     pub trusts_itself_at: InstantOf<Types<Rt>>,
     /// Term in which this node has begun to transfer its leadership. It serves no more lease reads in that term.
     pub transferred: Cell<Option<Term>>,
-    /// Suspensions of the machine. After a suspension, the lease from before it is void.
+    /// Suspensions of this computer. A lease from before a suspension is void.
     pub suspensions: Suspensions<Rt>,
     /// True while a change of the membership runs.
     pub is_changing: Cell<bool>,
@@ -138,7 +138,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub has_ended: Cell<bool>,
     /// True while this node sends no heartbeats because its fsyncs hang. It takes no proposals in this state.
     pub is_silent: Cell<bool>,
-    /// Flag that ends writes which wait for free space in the log.
+    /// Flag that makes writes to a full disk end, instead of waiting for free space.
     pub stops_writes: Rc<Cell<bool>>,
 }
 
@@ -291,7 +291,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         running.err().filter(|error| !matches!(error, Fatal::Stopped)).map(|error| error.to_string())
     }
 
-    /// Returns the member.
+    /// Returns this node's replica of the space (the member).
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.0.member
@@ -345,7 +345,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.queue.note_far_behind(is_far_behind);
     }
 
-    /// Serves a leader's append.
+    /// Handles a leader's request to append entries to this node's log, or its heartbeat.
     pub async fn append_entries(
         &self,
         request: AppendEntriesRequest<Types<Rt>>,
@@ -377,7 +377,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(answer)
     }
 
-    /// Serves a leader's request to take over.
+    /// Handles the request of a leader that transfers its leadership to this node.
     pub async fn take_over(
         &self,
         request: openraft::raft::TransferLeaderRequest<Types<Rt>>,
@@ -461,8 +461,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         voters == 1 || openraft::Instant::saturating_duration_since(&now, last) <= LOST_LEASES * self.0.options.lease()
     }
 
-    /// Reports each change of the leader to the member until consensus ends. Then makes the member reject proposals
-    /// with the reason of the end.
+    /// Reports each change of the leader to the member (this node's replica) until consensus ends. Then makes the
+    /// member reject proposals, with the reason for which consensus ended.
     async fn follow_leadership(self) {
         let mut metrics = self.0.raft.server_metrics();
         loop {

@@ -28,25 +28,25 @@ use crate::{
     types::{Commands, RaftEntry, RaftLogId, RaftMembership, RaftVote, SnapshotMeta, StoredMembership},
 };
 
-/// Returns openraft's form of an entry's id.
+/// Converts an entry's id from the log's type to openraft's.
 #[must_use]
 pub fn raft_log_id(id: LogId) -> RaftLogId {
     RaftLogId { leader_id: CommittedLeaderId::new(id.term.0), index: id.index.0 }
 }
 
-/// Returns the log's form of an openraft entry id.
+/// Converts an entry's id from openraft's type to the log's.
 #[must_use]
 pub fn log_id(id: &RaftLogId) -> LogId {
     LogId { term: Term(id.leader_id.term), index: Index(id.index) }
 }
 
-/// Returns openraft's form of a vote.
+/// Converts a vote from the log's type to openraft's.
 #[must_use]
 pub fn raft_vote(vote: Vote) -> RaftVote {
     RaftVote { leader_id: RaftLeaderId::new(vote.term.0, vote.node.0), committed: vote.committed }
 }
 
-/// Returns the log's form of an openraft vote.
+/// Converts a vote from openraft's type to the log's.
 #[must_use]
 pub fn vote(vote: &RaftVote) -> Vote {
     Vote { term: Term(vote.leader_id.term), node: NodeId(vote.leader_id.voted_for), committed: vote.committed }

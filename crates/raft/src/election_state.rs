@@ -15,14 +15,14 @@ pub(crate) const PAUSE_MICROS: Range<u64> = 10_000..40_000;
 
 /// State of one node's requests for votes.
 pub(crate) struct Elections<Rt: AsyncRuntime> {
-    /// True while a task tries to replace a deaf leader: it waits until the lease that this node has given ends, or
-    /// asks for votes.
+    /// True while a task tries to replace a deaf leader (one that does not hear this node): it waits until the lease
+    /// that this node has given ends, or asks for votes.
     pub is_replacing: Cell<bool>,
     /// Time at which this node last granted a pre-vote to another node; `None` if it never did.
     pub granted_at: Cell<Option<InstantOf<Types<Rt>>>>,
     /// Time of the last split vote after which this node has asked again; `None` if there was none.
     pub split_at: Cell<Option<InstantOf<Types<Rt>>>>,
-    /// Number of pauses so far.
+    /// Number of pauses between requests for votes that this node has made so far.
     pauses: Cell<u64>,
 }
 

@@ -1,4 +1,5 @@
-//! Names of the client requests in recent entries, for the log lines of the members.
+//! Names by which log lines identify client requests, kept for recent entries. Members write them to their debug logs
+//! when they apply the entries.
 //!
 //! Owns: the names that the leader keeps in memory, and the bound of this memory. Does not own: how names are made, how
 //! they reach other members, or the log lines (`cluster`).
@@ -30,7 +31,7 @@ pub struct EntryNames {
 #[derive(Debug, Default)]
 struct KeptNames {
     names: VecDeque<(Index, String)>,
-    /// Number of names that were dropped from the front.
+    /// Number of names that were dropped because the list was full; these were the oldest ones.
     dropped: u64,
     bytes: usize,
 }
@@ -74,8 +75,8 @@ impl EntryNames {
     }
 
     /// Returns the names with numbers above `after`, each with the index of its entry, and the number of the first
-    /// returned name. Numbers begin at 1. A number that this run has not assigned yet comes from an earlier run; then
-    /// the function returns all names.
+    /// returned name. Numbers begin at 1. If `after` is a number that this process has not assigned yet, an earlier
+    /// process has assigned it; then the function returns all names.
     #[must_use]
     pub fn after(&self, after: u64) -> (u64, Vec<(Index, String)>) {
         let kept = self.kept.borrow();

@@ -33,7 +33,7 @@ pub enum StoreError {
     /// The payload of a record has an unknown layout.
     #[error("the {what} at LSN {lsn} is malformed: another version of the program wrote it")]
     Malformed {
-        /// LSN of the record.
+        /// LSN of the malformed record.
         lsn: Lsn,
         /// Expected content of the record: vote or membership, for example.
         what: &'static str,
@@ -69,7 +69,7 @@ impl From<StoreError> for io::Error {
 /// Error returned when consensus cannot start.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StartError {
-    /// The options contradict each other.
+    /// The options of consensus contradict each other.
     #[error("the options of consensus are invalid: {0}")]
     Options(String),
     /// The space's log cannot be opened.

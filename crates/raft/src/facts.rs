@@ -31,9 +31,10 @@ type Reports<Rt> = BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>;
 /// The newest reports of the members, and the leader's conclusions from them.
 pub(crate) struct Facts<Rt: AsyncRuntime> {
     pub reports: RefCell<Reports<Rt>>,
-    /// Last term in which space time was raised to the wall clocks.
+    /// Last term in which space time was raised to catch up with the wall clocks.
     pub caught_up_in: Cell<Term>,
-    /// Lag of space time behind the wall clocks of a majority; `None` unless this node leads and knows the lag.
+    /// Time by which the space's clock lags behind the wall clocks of a majority; `None` unless this node leads and
+    /// knows it.
     pub behind: Cell<Option<Duration>>,
     pub passed_on_at: Cell<Option<InstantOf<Types<Rt>>>>,
 }

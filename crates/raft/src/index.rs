@@ -15,27 +15,27 @@ use std::collections::VecDeque;
 use thalweg_state::membership::LogId;
 use thalweg_types::{Index, LogPosition, Lsn, Term};
 
-/// Number of records of the node's log after which a new anchor is set.
+/// Number of records of the node's log after which a new anchor (an entry with its position) is stored in memory.
 const ANCHOR_RECORDS: u64 = 256;
-/// Number of bytes of the node's log after which a new anchor is set.
+/// Number of bytes of the node's log after which a new anchor (an entry with its position) is stored in memory.
 const ANCHOR_BYTES: u32 = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]
 struct Anchor {
     index: Index,
     lsn: Lsn,
-    /// Payload bytes of the entries before this anchor, counted since this index began.
+    /// Payload bytes of the entries before this anchor, counted since the table was created.
     bytes_before: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct SparseIndex {
-    /// First index that the space's log contains.
+    /// Index of the first entry that the space's log contains.
     first: Index,
     /// Index after the last entry.
     next: Index,
     anchors: VecDeque<Anchor>,
-    /// Payload bytes of all entries up to the last one, counted since this index began.
+    /// Payload bytes of all entries up to the last one, counted since the table was created.
     bytes: u64,
     /// First known index of each term, in ascending order.
     terms: VecDeque<(Index, Term)>,
@@ -56,7 +56,7 @@ impl SparseIndex {
         self.first == self.next
     }
 
-    /// Makes `first` the first index of the empty range.
+    /// Sets the index at which the entries begin. The table must have no entries.
     pub(crate) fn begin_at(&mut self, first: Index) {
         debug_assert!(self.is_empty());
         (self.first, self.next) = (first, first);
@@ -81,7 +81,7 @@ impl SparseIndex {
         self.next = index.next();
     }
 
-    /// Removes the entries from `from` on.
+    /// Removes the entries from index `from` on, which the log has truncated.
     pub(crate) fn truncate(&mut self, from: Index) {
         if from >= self.next {
             return;
@@ -95,7 +95,7 @@ impl SparseIndex {
         self.newest_at = None;
     }
 
-    /// Removes the entries up to `index`, inclusive.
+    /// Removes the entries up to `index`, inclusive, which the log has purged.
     pub(crate) fn purge(&mut self, index: Index) {
         if index < self.first {
             return;
@@ -117,7 +117,7 @@ impl SparseIndex {
         }
     }
 
-    /// Returns the LSN of the last anchor at or before an entry.
+    /// Returns the LSN of the last anchor (an entry with its position) at or before an entry; `None` if there is none.
     pub(crate) fn seek(&self, index: Index) -> Option<Lsn> {
         let after = self.anchors.partition_point(|anchor| anchor.index <= index);
         Some(self.anchors.get(after.checked_sub(1)?)?.lsn)
@@ -163,7 +163,7 @@ impl SparseIndex {
         ends.filter(move |id| from <= id.index && id.index < to)
     }
 
-    /// Returns the memory of the index in bytes.
+    /// Returns the memory in bytes that this table of positions takes.
     pub(crate) fn bytes(&self) -> usize {
         self.anchors.capacity() * size_of::<Anchor>() + self.terms.capacity() * size_of::<(Index, Term)>()
     }

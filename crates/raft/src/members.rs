@@ -36,7 +36,7 @@ use crate::{
     types::Types,
 };
 
-/// Maximum time that a change may take.
+/// Maximum time that a change of the membership may take.
 const MAX_CHANGE: Duration = Duration::from_secs(10);
 /// Time after its last answer for which a member counts as alive, as a multiple of the lease.
 const ALIVE_LEASES: u32 = 3;

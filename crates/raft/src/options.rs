@@ -1,4 +1,4 @@
-//! Options of a space.
+//! Options of consensus in one space: times of elections and heartbeats, and limits of memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub struct ConsensusOptions {
     pub max_catch_up: Duration,
     /// Maximum number of entries that a learner may lack to become a voter.
     pub max_promotion_lag: u64,
-    /// Bounds of the space's memory.
+    /// Limits of the memory for the space's log.
     pub store: StoreOptions,
 }
 
@@ -71,13 +71,14 @@ impl ConsensusOptions {
         Duration::from_secs(5).max(4 * self.heartbeat)
     }
 
-    /// Time after the beginning of a leadership in which every living voter has reported. Members report once in each
-    /// heartbeat interval.
+    /// Time after the beginning of a leadership by which every living voter has reported its wall clock and disk space.
+    /// Members report once in each heartbeat interval.
     pub(crate) fn hear_all_for(&self) -> Duration {
         2 * self.heartbeat
     }
 
-    /// Time after the beginning of a leadership at which the leader takes commands even if no majority has reported.
+    /// Time after the beginning of a leadership after which the leader takes commands even if no majority has reported
+    /// its wall clock.
     pub(crate) fn catch_up_within(&self) -> Duration {
         self.max_catch_up.max(self.hear_all_for())
     }

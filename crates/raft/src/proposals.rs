@@ -1,4 +1,5 @@
-//! The task that turns the member's batches into entries, or forwards them.
+//! The task that takes batches of client commands from this node's queue, and proposes them as entries or forwards them
+//! to the leader.
 //!
 //! Owns: the batches in flight, and the answers to their proposers. Does not own: the queue (`replica`).
 //!
@@ -32,8 +33,8 @@
 //! the refusing node names. This happens at most [`MAX_FORWARDS`] times, and not if later batches have overtaken the
 //! batch (`target`).
 //!
-//! [`Member::pause_left`]: thalweg_replica::Member::pause_left [`ConsensusOptions::max_in_flight_bytes`]:
-//! crate::ConsensusOptions::max_in_flight_bytes
+//! [`Member::pause_left`]: thalweg_replica::Member::pause_left
+//! [`ConsensusOptions::max_in_flight_bytes`]: crate::ConsensusOptions::max_in_flight_bytes
 
 use std::{
     future::{Future, pending},
@@ -72,7 +73,8 @@ const LAST_ANSWER: Duration = Duration::from_millis(500);
 /// Maximum number of nodes to which a batch is forwarded, one after the other.
 const MAX_FORWARDS: u32 = 3;
 
-/// Longest time between two checks of a pause of this node; [`MIN_PAUSE_STEP`] is the shortest.
+/// Longest time for which a leader that pauses sleeps before it checks again if the pause is over. [`MIN_PAUSE_STEP`]
+/// is the shortest.
 const MAX_PAUSE_STEP: Duration = Duration::from_millis(20);
 const MIN_PAUSE_STEP: Duration = Duration::from_millis(1);
 
@@ -221,7 +223,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Notes that a new batch is sent to `node`, and returns the run of the batch.
+    /// Notes that a new batch is sent to `node`. Returns the number of its run (consecutive batches to one node).
     fn new_run(&self, node: NodeId) -> Run {
         let (run, target) = self.0.target.get().send(node);
         self.0.target.set(target);
@@ -238,7 +240,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(decided)
     }
 
-    /// Proposes a batch on this node, in the term in which the batch's proposals were checked.
+    /// Proposes a batch on this node, in the term in which its commands were checked. `run` identifies the consecutive
+    /// batches to one node of which it is one.
     async fn propose(&self, batch: Batch, run: Run) {
         let Some(term) = batch.term() else { return batch.fail(&ProposeError::NoLeader) };
         let in_flight = InFlight::new(self, batch.payload().len());
@@ -332,9 +335,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Forwards a batch that node `tried` has refused unwritten. Fails the batch instead if no other leader is known,
-    /// if a later batch would be overtaken, or after [`MAX_FORWARDS`] forwards. `forwards` counts the nodes to which
-    /// the batch was forwarded since this node refused it itself.
+    /// Forwards a batch that node `tried` has refused unwritten to the next leader. Fails the batch instead if no other
+    /// leader is known, if the batch would arrive after a later one, or after [`MAX_FORWARDS`] forwards. `forwards`
+    /// counts the nodes to which the batch was forwarded since this node refused it itself.
     async fn submit_again(&self, tried: NodeId, batch: Batch, (run, forwards): (Run, u32), refusal: &ProposeError) {
         let named = match refusal {
             ProposeError::NotLeader { leader } => leader.clone(),
@@ -363,8 +366,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Forwards a batch of a run to the leader if this node has a forwarder. `forwards` is the number of nodes to which
-    /// the batch has been forwarded, including the one of this call.
+    /// Forwards a batch to the leader, or fails it if this node has no forwarder. `run` identifies the consecutive
+    /// batches to one node of which it is one. `forwards` is the number of forwards of the batch, including this one.
     fn forward(&self, leader: (NodeId, NodeInfo), mut batch: Batch, (run, forwards): (Run, u32)) {
         let Some(forwarder) = &self.0.forwarder else {
             return batch.fail(&ProposeError::NotLeader { leader: Some((leader.0, leader.1.address)) });

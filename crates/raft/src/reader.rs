@@ -40,14 +40,14 @@ use crate::{
     written::Written,
 };
 
-/// Divisor of the largest read when a follower needs entries that are not cached. Copying 1 MiB would occupy the thread
-/// of consensus for a millisecond.
+/// Divisor that makes a read smaller if a follower needs entries that are not cached: it returns at most
+/// `max_read_bytes` divided by this number. Copying 1 MiB would occupy the consensus thread for a millisecond.
 const OLD_SHARE: usize = 4;
-/// Number of largest reads that another thread performs at a time. The entries wait in memory until their appends are
-/// sent.
+/// Amount that another thread reads at a time, as a multiple of the most that one append takes. The entries wait in
+/// memory until they are sent.
 const READS_AHEAD: usize = 2;
 
-/// A read of entries.
+/// Function that reads entries from the file. It can run on any thread.
 pub type EntryRead = Box<dyn FnOnce() -> Result<Vec<RaftEntry>, StoreError> + Send>;
 
 /// Function that runs a read on another thread.
@@ -267,8 +267,8 @@ impl LogReader {
         space_log.truncations == truncations && space_log.index.first() <= from
     }
 
-    /// Reads the entries for several appends, beginning at `from`. If they are not in memory, passes the read of the
-    /// file to `run`.
+    /// Reads the entries for several messages to a follower, beginning at `from`. If the entries are not in memory,
+    /// passes the read of the file to `run`.
     async fn read_ahead(&self, from: Index, run: &RunElsewhere) -> Result<ReadAhead, StoreError> {
         let max_bytes = READS_AHEAD * self.max_read_bytes;
         loop {

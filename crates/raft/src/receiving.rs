@@ -24,7 +24,7 @@ pub struct Reception {
     pub writer: Box<dyn SnapshotWriter>,
     from: NodeId,
     vote: RaftVote,
-    /// Number of ticks since the last chunk.
+    /// Number of calls of [`Receiving::tick`] since the last chunk arrived.
     idle_ticks: u32,
 }
 
@@ -77,8 +77,8 @@ impl Receiving {
         Ok(Begun::Next(next))
     }
 
-    /// Takes out the snapshot that `from` has begun with number `nonce`, to write its next chunk or to install it.
-    /// Returns `None` if the node no longer receives it.
+    /// Removes and returns the snapshot that node `from` is transferring with number `nonce`, so that the caller can
+    /// write its next chunk or install it. Returns `None` if this node no longer receives it.
     pub fn take(&self, from: NodeId, nonce: u64) -> Option<Reception> {
         let is_this = |current: &mut Reception| current.from == from && current.writer.id().nonce == nonce;
         self.current.borrow_mut().take_if(is_this)
@@ -94,7 +94,8 @@ impl Receiving {
         }
     }
 
-    /// Counts one tick. Drops the snapshot if its sender has been silent for too long; returns the sender in this case.
+    /// Called periodically. Drops the snapshot if its sender has sent no chunk for too many calls; returns the sender
+    /// in this case.
     pub fn tick(&self) -> Option<NodeId> {
         let mut current = self.current.borrow_mut();
         current.as_mut()?.idle_ticks += 1;

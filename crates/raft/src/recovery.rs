@@ -65,7 +65,7 @@ pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: us
     Ok(space_log)
 }
 
-/// Updates the facts about the space from a record.
+/// Updates the facts about the space from a record of the log.
 fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError> {
     let id = LogId { term: record.term, index: record.index };
     match record.kind {

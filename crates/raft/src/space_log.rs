@@ -45,7 +45,7 @@ pub(crate) struct SpaceLog {
     has_older_memberships: bool,
     /// Number of truncations so far. A read that a truncation interrupts starts again.
     pub truncations: u64,
-    /// Times of the newest appends.
+    /// Times at which this node wrote the newest appends to its log.
     pub written: WrittenTimes,
 }
 

@@ -40,8 +40,8 @@ use crate::{
 
 /// Time after which an append to a full disk is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// Maximum size in bytes of a batch with several entries of one append. The limit is lower if a segment is smaller. A
-/// larger entry becomes a batch of its own.
+/// Maximum size in bytes of a batch with several entries. The limit is lower if a log segment is smaller. A larger
+/// entry becomes a batch of its own.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Size in bytes of a batch's header and padding.
 const BATCH_OVERHEAD_BYTES: u64 = 56;
@@ -53,7 +53,7 @@ pub(crate) fn max_payload_bytes(log: &Log) -> u64 {
 /// Maximum number of entries in a batch.
 const MAX_BATCH_ENTRIES: usize = 4096;
 
-/// Bounds of a space's memory.
+/// Limits of the memory for a space's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Maximum size in bytes of the newest entries that are kept in memory.
@@ -201,8 +201,8 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
     }
 
     /// Notes the times of an append of the entries from `first` to `last`, whose write began at `begun` and has just
-    /// ended. On a follower, the write is counted as a stage here; on the leader, it is counted later, once for each
-    /// command of the entries. Returns the timing of the fsync.
+    /// ended. On a follower, adds the time of the write to the metrics of replication; the leader does this later, once
+    /// for each command. Returns the timing of the fsync.
     fn note_written(&self, member: &Member, (first, last): (u64, u64), begun: Duration) -> SyncTiming {
         let ended = member.monotonic();
         let written = Written { first: Index(first), last: Index(last), begun, ended };

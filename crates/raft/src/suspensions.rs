@@ -1,4 +1,4 @@
-//! Suspensions of the machine, after which a leader's lease is void.
+//! Suspensions of the computer, for example by sleep or by a hypervisor. After one, a leader's lease is void.
 //!
 //! Owns: the check if the machine was suspended since a request was sent. Does not own: the reading of the clocks
 //! (`thalweg_types::Clock::suspended`), or the reads that use the check (`reads`).
@@ -16,7 +16,7 @@ use crate::types::Types;
 /// between clocks.
 const MIN_SUSPENSION: Duration = Duration::from_millis(2);
 
-/// Suspensions of the machine that this node has noticed.
+/// Suspensions of the computer that this node has noticed.
 pub(crate) struct Suspensions<Rt: AsyncRuntime> {
     /// Total time of all suspensions so far: those before the start, and those that were noticed since.
     total: Cell<Duration>,
@@ -30,8 +30,8 @@ impl<Rt: AsyncRuntime> Suspensions<Rt> {
         Self { total: Cell::new(total), noticed_at: Cell::new(None) }
     }
 
-    /// Returns true if the machine was suspended after the instant `sent`. `total` is the clock's present total of
-    /// suspensions.
+    /// Returns true if the computer was suspended after the instant `sent`. `total` is the total time of suspensions
+    /// that the clock now reports.
     pub(crate) fn have_followed(&self, sent: Option<InstantOf<Types<Rt>>>, total: Duration) -> bool {
         if total > self.total.get() + MIN_SUSPENSION {
             self.noticed_at.set(Some(Types::<Rt>::now()));

@@ -48,7 +48,7 @@ pub trait SyncDriver {
 pub struct SyncQueue<Rt: AsyncRuntime> {
     log: Log,
     state: Mutex<State<Rt>>,
-    /// Number of further fsyncs after which the driver pauses.
+    /// Number of pauses left for the driver, which makes one after each fsync while this is above 0.
     rests: AtomicU32,
 }
 
@@ -59,9 +59,9 @@ struct Pending<Rt: AsyncRuntime> {
     timing: Option<SyncTiming>,
 }
 
-/// Facts for timing an append's wait for its fsync.
+/// Data for measuring how long an append waits for its fsync.
 pub(crate) struct SyncTiming {
-    /// Member of the space that wrote the append. It counts the time.
+    /// Replica that wrote the append. Its metrics count the wait.
     pub member: Member,
     pub stage: ReplicationStage,
     /// Monotonic time at which the append was written.
@@ -84,7 +84,7 @@ struct State<Rt: AsyncRuntime> {
 /// Writes that are not durable yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsynced {
-    /// Size of the entries in bytes.
+    /// Size in bytes of the entries that are not durable yet.
     pub bytes: u64,
     /// Time since the oldest of the writes; zero if there are none.
     pub age: Duration,
@@ -194,7 +194,7 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         completed
     }
 
-    /// Fails all waiting and all later callbacks. Called after the last step.
+    /// Completes all waiting and all later callbacks with an error. Called after the last fsync.
     pub fn close(&self) {
         self.fail(&StoreError::Closed);
     }

@@ -16,8 +16,8 @@ pub(crate) struct Tail {
     max_bytes: usize,
 }
 
-/// Returns the bytes that a cached entry counts in the bound. A payload can share its memory with other payloads of one
-/// message.
+/// Returns the bytes by which a cached entry counts towards the cache's limit. They only approximate its memory: the
+/// payloads of one message can share memory.
 fn charge(record: &LogRecord) -> usize {
     size_of::<LogRecord>() + record.payload.len()
 }

@@ -1,4 +1,5 @@
-//! The node to which batches of commands go, and the order of batches that are sent again.
+//! The node to which this node sends batches of client commands, and the rule that keeps their order if a node refuses
+//! them.
 //!
 //! A batch that its receiver has refused unwritten may be sent to another leader. It must not be sent after a later
 //! batch: a client that does not wait for replies would see its commands executed in another order. So once a new batch
@@ -8,30 +9,32 @@
 
 use thalweg_types::NodeId;
 
-/// Consecutive batches that were all sent to one node.
+/// Number of a run: consecutive batches that were all sent to one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run(u64);
 
-/// The node to which batches go at present.
+/// The node to which this node sends its batches at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Node of the latest batch; `None` before the first batch.
     node: Option<NodeId>,
     run: Run,
-    /// Run whose refused batches may be sent to `node` as well; `None` once a new batch was sent to `node`.
+    /// Run (consecutive batches to one node) whose refused batches may still be sent to `node`; `None` once a new batch
+    /// was sent to `node`, because they would arrive after it.
     again: Option<Run>,
 }
 
 impl Target {
-    /// Notes that a new batch is sent to `node`. Returns the run of the batch, and the new target.
+    /// Notes that a new batch is sent to `node`. Returns the batch's run (the consecutive batches to one node to which
+    /// it belongs), and the new target.
     pub(crate) fn send(self, node: NodeId) -> (Run, Self) {
         let continues = self.node == Some(node) && self.again.is_none();
         let run = if continues { self.run } else { Run(self.run.0 + 1) };
         (run, Self { node: Some(node), run, again: None })
     }
 
-    /// Notes that a refused batch of a run is sent to another node. Returns the batch's new run, and the new target;
-    /// `None` if the batch must not be sent again.
+    /// Notes that a refused batch of the run `refused` is sent to another node. Returns the batch's new run, and the
+    /// new target; `None` if the batch must not be sent again, because a later batch was sent to another node.
     pub(crate) fn send_again(self, refused: Run, node: NodeId) -> Option<(Run, Self)> {
         if self.run == refused {
             let run = Run(self.run.0 + 1);

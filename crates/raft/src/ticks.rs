@@ -25,12 +25,12 @@ use thalweg_types::Index;
 
 use crate::{consensus::Consensus, types::Types};
 
-/// Time between two ticks.
+/// Interval at which consensus performs its periodic work.
 const TICK: Duration = Duration::from_millis(100);
-/// Maximum time of a transfer of leadership before heartbeats stop.
+/// Time after which a leader whose fsyncs hang stops its heartbeats, if a transfer of its leadership has not succeeded.
 const MAX_TRANSFER: Duration = Duration::from_millis(600);
 
-/// State of the watchdog.
+/// State of the watchdog, which gives up the leadership if this node's fsyncs hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watch {
     Healthy,

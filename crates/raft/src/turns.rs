@@ -1,8 +1,9 @@
-//! A line of tasks that take turns. Each task prepares a step, waits for its turn, and then takes the step.
+//! A queue in which tasks wait for their turn. Each task takes a place, prepares its step, waits until it is the first,
+//! and then performs the step. So the steps happen in the order of the places.
 //!
 //! Owns: the order. Does not own: the steps.
 //!
-//! A task that is dropped leaves the line, and the other tasks keep their order. The whole line is used on one thread.
+//! A task that is dropped leaves the queue, and the other tasks keep their order. One thread uses the whole queue.
 
 use std::{
     cell::RefCell,
@@ -15,15 +16,15 @@ use std::{
 #[derive(Debug, Default)]
 struct Line {
     next: u64,
-    /// Places in the line. A task that already waits for its turn has a waker. The smallest place has the next turn.
+    /// Places of the waiting tasks; the task with the smallest place is next. A task that already waits has a waker.
     places: BTreeMap<u64, Option<Waker>>,
 }
 
-/// A line of tasks. Clones refer to the same line.
+/// A queue of tasks that wait for their turn. Clones refer to the same queue.
 #[derive(Clone, Debug, Default)]
 pub struct Turns(Rc<RefCell<Line>>);
 
-/// Place of a task in a line. Dropping it gives up the place.
+/// Place of a task in the queue. Dropping it gives up the place.
 #[derive(Debug)]
 pub struct Turn {
     line: Rc<RefCell<Line>>,
@@ -31,7 +32,7 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Adds a place at the end of the line, and returns it.
+    /// Adds a place at the end of the queue, and returns it.
     #[must_use]
     pub fn queue(&self) -> Turn {
         let mut line = self.0.borrow_mut();

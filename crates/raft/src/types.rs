@@ -22,7 +22,7 @@ use crate::snapshots::SnapshotHandle;
 pub struct Commands {
     /// Space time of the entry. The leader reads it from its clock, and all nodes use it.
     pub time: SpaceTime,
-    /// Payload of the entry's record.
+    /// Commands of the entry, encoded as the payload of its log record.
     pub bytes: Bytes,
 }
 
@@ -65,7 +65,7 @@ pub type RaftMembership = openraft::Membership<u64, NodeInfo>;
 pub type StoredMembership = openraft::StoredMembership<CommittedLeaderId<u64>, u64, NodeInfo>;
 /// Position and membership of a snapshot.
 pub type SnapshotMeta = openraft::storage::SnapshotMeta<CommittedLeaderId<u64>, u64, NodeInfo>;
-/// A snapshot, as openraft passes it on.
+/// A snapshot as openraft passes it on: its position and membership, and a handle of its content.
 pub type RaftSnapshot = openraft::storage::Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, SnapshotHandle>;
 /// An entry of a space.
 pub type RaftEntry = openraft::Entry<CommittedLeaderId<u64>, EntryPayload<Commands, u64, NodeInfo>>;

@@ -1,4 +1,4 @@
-//! Conclusions of the leader from the reports of the members.
+//! Decisions of the leader that follow from the members' reports about their disks and wall clocks.
 //!
 //! Owns: the refusal of new data, the choice of a leader with free disk space, and the amount by which space time
 //! catches up with the wall clocks. Does not own: the reports and the rules over them (`facts`), and the clock of the
@@ -28,8 +28,8 @@
 //!
 //! Each entry still gets its time from the leader's clock of the space. No other part of the system decides about time.
 //!
-//! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after [`ConsensusOptions::max_catch_up`]:
-//! crate::ConsensusOptions::max_catch_up
+//! [`ConsensusOptions::silent_after`]: crate::ConsensusOptions::silent_after
+//! [`ConsensusOptions::max_catch_up`]: crate::ConsensusOptions::max_catch_up
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -123,7 +123,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         DiskRoom::of(self.facts_of(voter), self.0.options.silent_after())
     }
 
-    /// Waits until this node may stamp entries, if it has just been elected. Returns as soon as it leads no more.
+    /// If this node has just been elected, waits until it may give entries their times. Returns as soon as it leads no
+    /// more.
     pub(crate) async fn caught_up(&self) {
         while let Some(term) = self.0.member.leadership().led_term()
             && !self.may_stamp(term)
@@ -132,8 +133,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if this leader may stamp entries: space time has caught up with the wall clocks, no other voter has
-    /// a clock, or no majority has reported in time.
+    /// Returns true if this leader may give entries their times: space time has caught up with the wall clocks, the
+    /// space has only one voter, or no majority has reported in time.
     pub(crate) fn may_stamp(&self, term: Term) -> bool {
         let is_caught_up = || self.0.facts.caught_up_in.get() == term;
         if is_caught_up() {

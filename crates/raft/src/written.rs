@@ -1,4 +1,4 @@
-//! Times at which the newest appends of a space were written to this node's log, for the stages of a replicated write.
+//! Times at which the newest appends of a space were written to this node's log. Metrics of replication use them.
 //!
 //! Bound: the times of [`MAX_APPENDS`] appends are kept. A newer append replaces the oldest one.
 //!
@@ -15,15 +15,15 @@ const MAX_APPENDS: usize = 1024;
 /// First and last entry of an append, and the monotonic times of its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// First entry.
+    /// Index of the first entry of the append.
     pub first: Index,
-    /// Last entry, at or after the first one.
+    /// Index of the last entry of the append; `first <= last`.
     pub last: Index,
     pub begun: Duration,
     pub ended: Duration,
 }
 
-/// The newest appends.
+/// Write times of the newest appends, ascending by index.
 #[derive(Debug, Default)]
 pub(crate) struct WrittenTimes(VecDeque<Written>);
 

@@ -41,7 +41,7 @@ const ASKING: Flags = Flags::PUBSUB.and(Flags::LOADING).and(Flags::STALE);
 const SUBSCRIBING: Flags = ASKING.and(Flags::NO_SCRIPT);
 const PUBLISHING: Flags = ASKING.and(Flags::FAST);
 
-/// Table of the commands on channels. The server implements these commands.
+/// Table of the commands on pub/sub channels. The server implements these commands.
 pub const COMMANDS: &[Command] = &[
     pub_sub("psubscribe", -2, SUBSCRIBING, Keys::NONE),
     pub_sub("publish", 3, PUBLISHING, Keys::NONE),

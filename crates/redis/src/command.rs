@@ -1,4 +1,5 @@
-//! A command as data: name, arity, flags, keys, subcommands, and function.
+//! Description of a Redis command as data: its name, number of arguments, flags, positions of keys, subcommands, and
+//! the function that executes it.
 //!
 //! Owns: the types of the table of commands, and the checks of given arguments against them: the number of arguments,
 //! the positions of keys, and the selected subcommand. Does not own: the commands. Each family of commands has a module
@@ -15,9 +16,9 @@ use crate::{
 /// Implementation of a command. Its function receives all arguments, including the name, after the arity check.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
-    /// A function that only reads.
+    /// A function that only reads the store.
     Read(fn(&dyn Read, &[&[u8]]) -> Answer),
-    /// A function that may write.
+    /// A function that may write to the store.
     Write(for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer),
     /// The client's session implements the command, because it concerns transactions, subscriptions or settings, for
     /// example.

@@ -1,4 +1,5 @@
-//! Commands on the connection, not on keys: their names and arity. The server implements them.
+//! Commands that concern the client's connection and not keys, such as `AUTH` and `CLIENT`: their names, numbers of
+//! arguments and flags. The server implements them.
 
 use crate::{
     command::{Command, Keys, Subcommand},
@@ -10,7 +11,7 @@ const OWN: Flags = ANY_TIME.and(Flags::NO_SCRIPT);
 const ADMIN: Flags = OWN.and(Flags::ADMIN);
 const TRANSACTION: Flags = OWN.and(Flags::FAST).and(Flags::ALLOW_BUSY).and(Flags::TRANSACTION);
 
-/// Flags of the commands on the connection that are permitted at any time.
+/// Flags of commands on the connection that Redis permits even while it loads data or its replica lags.
 const ASKING: Flags = ANY_TIME.and(Flags::CONNECTION);
 const OF_CLIENT: Flags = OWN.and(Flags::CONNECTION);
 const OF_CLIENTS: Flags = ADMIN.and(Flags::CONNECTION);

@@ -1,4 +1,5 @@
-//! Early ends of commands, and error replies: exactly those of Redis 7.0, and a few of Thalweg's own.
+//! Error replies of commands (exactly those of Redis 7.0, and a few of Thalweg's own), and the type of a command's
+//! early end.
 //!
 //! Thalweg's own errors report limits that Redis does not have, or that Redis checks in other places. `docs/redis.md`
 //! lists them.

@@ -22,7 +22,7 @@ impl Flags {
     pub const DENY_OOM: Self = Self(1 << 2);
     /// The command is for administrators.
     pub const ADMIN: Self = Self(1 << 3);
-    /// The command concerns channels.
+    /// The command concerns pub/sub channels.
     pub const PUBSUB: Self = Self(1 << 4);
     /// The command must not be called from scripts.
     pub const NO_SCRIPT: Self = Self(1 << 5);
@@ -61,7 +61,7 @@ impl Flags {
     pub const DANGEROUS: Self = Self(1 << 22);
     /// Category of commands for administrators that do not have the flag [`Self::ADMIN`].
     pub const FOR_ADMINS: Self = Self(1 << 23);
-    /// Commands without [`Self::FAST`]. Command tables do not set this flag.
+    /// Category of all commands without [`Self::FAST`]. It follows from that, so command tables do not set this flag.
     const SLOW: Self = Self(1 << 24);
 
     /// Returns the union of both sets.

@@ -22,8 +22,8 @@ pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     Ok(())
 }
 
-/// Number of comparisons after which they are counted as work. So a command that has used up its budget ends in the
-/// middle of a text, however long pattern and text are.
+/// Number of comparisons after which they are charged as work. So a command that has used up its budget ends in the
+/// middle of a match, however long the pattern and the text are.
 const SLICE: u64 = 1024;
 
 /// Returns true if the text matches the pattern.
@@ -66,7 +66,7 @@ impl<'a> Matcher<'a> {
 }
 
 /// Matches a text with a pattern. Calls `charge` about every [`SLICE`] comparisons and at the end, with the number of
-/// comparisons since the last call. Returns an error of `charge`. A comparison is that of one element of the pattern
+/// comparisons since the last call. Returns an error of `charge`. Each comparison compares one element of the pattern
 /// with one byte.
 fn compare<E>(pattern: &[u8], text: &[u8], mut charge: impl FnMut(u64) -> Result<(), E>) -> Result<bool, E> {
     // Comparisons that are not charged yet.

@@ -145,7 +145,7 @@ impl LongDouble {
     }
 }
 
-/// Parses a number without a sign.
+/// Parses the text of a finite number without a sign.
 fn finite(text: &[u8]) -> Option<X87DoubleExtended> {
     let (hexadecimal, text) = match text {
         [b'0', b'x' | b'X', text @ ..] => (true, text),

@@ -67,8 +67,8 @@ static BY_NAME: LazyLock<Box<[Option<&'static Command>; PLACES]>> = LazyLock::ne
     places
 });
 
-/// Returns the first slot to search for a command's name, ignoring case. Names that differ only in a few special
-/// characters also get one slot. This costs only a comparison.
+/// Returns the first slot to search for a command's name, ignoring case. A few special characters also hash alike,
+/// which costs only one more comparison of names.
 fn place_of(name: &[u8]) -> usize {
     let hash = name.iter().fold(name.len(), |hash, byte| hash.wrapping_mul(31) + usize::from(byte | 0x20));
     (hash ^ hash >> 10) % PLACES
@@ -84,7 +84,8 @@ pub fn find_full(name: &[u8]) -> Option<(&'static Command, Option<&'static Subco
     Some((command, Some(subcommand)))
 }
 
-/// Number of slots in the hash table of commands with short names; a power of two, several times their number.
+/// Number of slots in the hash table of commands with short names; a power of two, several times the number of such
+/// commands.
 const SHORT_PLACES: usize = 1024;
 
 /// Slot of the hash table of commands with short names.
@@ -105,9 +106,9 @@ static BY_SHORT_NAME: LazyLock<Box<[ShortPlace; SHORT_PLACES]>> = LazyLock::new(
     places
 });
 
-/// Packs a name of two to eight bytes into a number, with letters in lower case. Let one of two names have only
-/// lower-case letters. If both have the same length, they are equal exactly if their packed names are equal, because
-/// only letters become letters.
+/// Packs a name of two to eight bytes into a number, with letters in lower case; `None` for other lengths. Compares two
+/// names of equal length, one of them in lower-case letters only: they are equal, ignoring case, exactly if their
+/// numbers are equal.
 #[inline]
 fn packed(name: &[u8]) -> Option<u64> {
     let number = match name {
@@ -124,7 +125,7 @@ fn packed(name: &[u8]) -> Option<u64> {
     Some(number | 0x2020_2020_2020_2020)
 }
 
-/// Returns the slot for a packed name.
+/// Returns the slot of the hash table at which the search for a packed name begins.
 #[inline]
 fn short_place_of(name: u64) -> usize {
     // The multiplier of Fibonacci hashing, 2^64 divided by the golden ratio (Knuth, The Art of Computer Programming,

@@ -30,8 +30,8 @@ pub(crate) fn string(read: &(impl Read + ?Sized), key: &[u8]) -> Result<Option<(
     }
 }
 
-/// Reads the string of a key like [`string`], but only if it has at most `max_bytes` bytes. A longer string is not
-/// read, and is returned as no bytes.
+/// Reads the string of a key, and the key's deadline, like [`string`]. A string of more than `max_bytes` bytes is not
+/// read: the inner `None` stands for its bytes.
 #[expect(clippy::type_complexity)]
 pub(crate) fn short_string(
     read: &(impl Read + ?Sized),
@@ -105,7 +105,7 @@ pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
     taken_steps: u64,
-    /// Bytes of the values alone. Their maximum is `room`.
+    /// Bytes of the values alone, without the rest of the reply. Their maximum is `room`.
     value_bytes: usize,
     room: usize,
 }
@@ -163,7 +163,7 @@ impl ReplyBudget {
         has_room
     }
 
-    /// Returns true if the counted values exceed the room for them.
+    /// Returns true if the values counted so far have more bytes than the reply may have now.
     pub(crate) fn lacks_room(&self) -> bool {
         self.value_bytes > self.room
     }
@@ -209,7 +209,7 @@ impl ReplyBudget {
         self.fits_part(entry)
     }
 
-    /// Returns true if an entry of the maximum size could still be delivered.
+    /// Returns true if the limits still permit to deliver one more entry, even one of the maximum size.
     pub(crate) fn has_room_for_largest(&self) -> bool {
         !self.is_exceeded() && self.taken_steps + read_bytes(MAX_VALUE_BYTES) <= MAX_REDIS_DELIVERY_STEPS
     }

@@ -1,4 +1,5 @@
-//! Steps of work for the values that the commands of a batch use, computed before the batch is in the log.
+//! Estimates, before a batch of commands is in the log, the steps of work that reading and writing its values will
+//! take.
 //!
 //! Owns: the lengths of values, as a view has them and as earlier commands of the batch may change them. If a command
 //! returns a value, or writes it again with another deadline, the bytes of the batch do not show its length. Without
@@ -48,12 +49,12 @@ struct Changes {
 /// Parts (fields, entries) that a key may have. Each variant includes the parts of the earlier ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Parts {
-    /// The parts that the key has in the view.
+    /// The parts (fields or entries) that the key had before the batch.
     #[default]
     Stored,
-    /// The parts that commands of the batch have written.
+    /// The stored parts, and those that commands of the batch have written.
     Written,
-    /// The parts of another key whose value was moved or copied to this key.
+    /// All these parts, and those of another key whose value was moved or copied to this key.
     Moved,
 }
 
@@ -167,7 +168,7 @@ impl<'a> ValueSteps<'a> {
         Ok((read(len) + written_bytes(len) + self.kept(len) + self.kept(replaced), may_have_parts))
     }
 
-    /// Records the changes of a command that uses no stored value.
+    /// Records how a command changes keys, if the effect does not depend on their stored values.
     fn note_write(&mut self, command: &Command, args: &[&'a [u8]]) {
         if !matches!(command.run, Run::Write(_)) || matches!(command.name, "del" | "unlink" | "getdel") {
             return;
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
     use crate::{execute, find, model::Model};
 
-    /// Length of a long value in bytes.
+    /// Length in bytes of the long values in these tests.
     const LONG: usize = 1 << 20;
 
     /// Returns the steps for the values that each command of a batch uses. The key `s` holds a long string, and the key

@@ -1,7 +1,8 @@
-//! Cost of `Machine::apply` without a backend, in nanoseconds per command, for entries of several shapes.
+//! Cost of `Machine::apply` without a backend, in nanoseconds per command, for entries of several *shapes*: kinds and
+//! numbers of commands.
 //!
-//! `cargo run --release -p thalweg-state --example machine_cost [WORDS]`. With `WORDS`, which is one
-//! argument, it measures only the shapes whose names contain this text or begin with `create`.
+//! `cargo run --release -p thalweg-state --example machine_cost [WORDS]`. With the argument `WORDS`, it measures only
+//! the shapes whose names contain this text or begin with `create`.
 
 #![allow(clippy::print_stdout)]
 

@@ -1,4 +1,4 @@
-//! Input of the state machine: log entries and node-local records.
+//! Input of the state machine: log entries of the space, and records that concern only this node's copy of the state.
 
 use thalweg_types::{Index, LogPosition, Lsn, SpaceTime, Term};
 
@@ -43,7 +43,7 @@ pub enum LocalOutcome {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) next_lsn: Lsn,
-    /// Term, index and time of an entry; `None` for a node-local record.
+    /// Term, index and time of an entry; `None` for a record that concerns only this node.
     pub(crate) entry: Option<(Term, Index, SpaceTime)>,
 }
 

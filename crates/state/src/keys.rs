@@ -74,7 +74,7 @@ const _: () = assert!(DATA_PREFIX_LEN <= PART_PREFIX_LEN);
 /// Number of bytes (tag, keyspace id and collection id) before the name in the row key of a part of a Redis collection.
 pub(crate) const PART_PREFIX_LEN: usize = 13;
 
-/// Key of the meta row, of which a state has exactly one.
+/// Row key of the meta row: the next ids and other counters of the space.
 pub(crate) const META: [u8; 1] = [TAG_META];
 
 /// Row key of the last applied membership: the list of the space's members.
@@ -86,8 +86,8 @@ pub(crate) const PURGED: [u8; 2] = [TAG_MEMBERSHIP, 3];
 /// Row key of the ids of nodes that were members and were removed.
 pub(crate) const REMOVED: [u8; 2] = [TAG_MEMBERSHIP, 4];
 
-/// Row key of the history floor, below which this node's log cannot be read as history. Other keys with this tag are
-/// those of verdicts, and contain an entry's index.
+/// Row key of the history floor, below which this node's log cannot be read as history. Verdicts have the same first
+/// byte, followed by the index of their entry.
 pub(crate) const HISTORY_FLOOR: [u8; 1] = [TAG_VERDICT];
 pub(crate) const INLINE_FLOOR: [u8; 1] = [TAG_LIVENESS];
 
@@ -270,7 +270,7 @@ pub(crate) fn first_offset_of(key: &[u8]) -> Option<Offset> {
 #[inline]
 pub(crate) fn with_data_key<T>(keyspace: KeyspaceId, key: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
     const STACK: usize = 128;
-    /// Number of the key's bytes in the first word.
+    /// Number of bytes of the user's key that share the first 8-byte word with the tag and the keyspace.
     const FIRST: usize = 8 - DATA_PREFIX_LEN;
     let len = DATA_PREFIX_LEN + key.len();
     if len > STACK {

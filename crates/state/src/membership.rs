@@ -99,8 +99,8 @@ fn decode_purged(row: &[u8]) -> Result<LogId, MachineError> {
 }
 
 impl Machine {
-    /// Applies an entry that contains a membership: stores the entry's payload and its log id, and the nodes that the
-    /// membership before had and this one has not.
+    /// Applies an entry that contains a membership (list of nodes): stores the entry's payload and its log id. Nodes
+    /// that are not in the membership any more are added to the removed nodes.
     pub fn apply_membership(
         &self,
         id: LogId,

@@ -20,7 +20,7 @@ use crate::{
     streams::heads::Head,
 };
 
-/// Number of rows between two calls of the `step` callback.
+/// Number of rows between two calls of the `step` callback, which reports progress.
 const STEP_ROWS: u64 = 4096;
 
 /// Numbers and bytes of everything that a state contains.

@@ -64,7 +64,7 @@ impl Replacement<'_> {
         self.applier.applied
     }
 
-    /// Returns true if the state of `other` is not older than that of this machine, so that it can replace it.
+    /// Returns true if the state of `other` can replace that of this machine, because it is not older.
     #[must_use]
     pub fn accepts(&self, other: &Machine) -> bool {
         let (ours, others) = (self.applied(), other.applied());

@@ -165,7 +165,7 @@ impl RowKind {
 pub(crate) struct Sharing {
     /// Form in which a snapshot contains the row.
     pub(crate) snapshot: SnapshotForm,
-    /// Form in which the row enters the state digest.
+    /// Form in which the state digest hashes the row.
     pub(crate) digest: Form,
     /// True if puts and deletes of the row enter the running hash. The meta row is excluded, because it follows from
     /// the outcomes. Stream heads are excluded too: the heads in memory are hashed instead of their rows.
@@ -188,7 +188,7 @@ pub(crate) enum SnapshotForm {
     IndexEntry,
 }
 
-/// Form in which a row enters the state digest.
+/// Form in which the state digest hashes a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The digest excludes the row, which belongs to this node alone.

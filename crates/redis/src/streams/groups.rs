@@ -36,7 +36,7 @@ pub(super) fn find_with_stream(
     Ok(group.map(|group| (stream, group)))
 }
 
-/// Writes the row of a changed group.
+/// Writes the row of a consumer group that a command has changed.
 pub(super) fn put<'a>(
     store: &mut dyn Store<'a>,
     stream: &Stream,

@@ -1,6 +1,7 @@
-//! Notes about the streams that may have got entries. Callers on this node that wait for entries are woken by them.
+//! Notes of the Redis streams to which executed commands may have added entries. The engine takes the notes and wakes
+//! the callers on this node that wait for entries.
 //!
-//! Owns: the notes, from the apply of a command until the engine takes them. Does not own: the waiting callers. The
+//! Owns: the notes, from the execution of a command until the engine takes them. Does not own: the waiting callers. The
 //! notes determine only which callers are woken, never an outcome.
 //!
 //! Invariant: a note can be taken only after its entry is visible to readers. So if a caller registers, and then reads
@@ -17,14 +18,14 @@ use std::{
 
 use crate::command::Command;
 
-/// Maximum number of keys in the notes that were not taken yet. With more keys, the notes state only that any stream
-/// may have grown.
+/// Maximum number of keys of grown streams that are remembered until the engine takes them. With more keys, only the
+/// fact that any stream may have grown is remembered.
 const MAX_KEYS: usize = 1024;
 
 /// Redis streams that may have got entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GrownStreams {
-    /// No stream.
+    /// No stream can have got entries.
     #[default]
     None,
     /// The streams with keys of these [hashes](stream_key_hash), in any keyspace.
@@ -71,7 +72,7 @@ fn adds_entries(command: &Command) -> bool {
     matches!(command.name, "xadd" | "rename" | "renamenx" | "copy")
 }
 
-/// Notes of a state machine that the engine has not taken yet.
+/// Notes of grown streams (streams with new entries) that the engine has not taken from a state machine yet.
 #[derive(Debug, Default)]
 pub struct GrowthNotes {
     /// Number of callers on this node that wait for entries.
@@ -88,7 +89,8 @@ impl GrowthNotes {
         GrowthWaiter(Arc::clone(self))
     }
 
-    /// Removes and returns the notes, if a caller waits. Otherwise returns [`GrownStreams::None`].
+    /// If a caller waits for entries, removes and returns the streams that may have grown. Otherwise returns
+    /// [`GrownStreams::None`].
     #[must_use]
     pub fn take(&self) -> GrownStreams {
         if self.waiters.load(Ordering::SeqCst) == 0 || !self.has_grown.load(Ordering::Acquire) {
@@ -99,7 +101,8 @@ impl GrowthNotes {
         std::mem::take(&mut grown)
     }
 
-    /// Adds the keys of an executed command to `of_record`, the notes of the log record that is being applied.
+    /// Adds the keys to which a command may have added entries to `of_record`, which collects them for the log record
+    /// being applied; if no caller waits, sets it to `Any`.
     #[inline]
     pub fn note(&self, of_record: &mut GrownStreams, command: &Command, args: &[&[u8]]) {
         if !adds_entries(command) {
@@ -112,7 +115,7 @@ impl GrowthNotes {
         }
     }
 
-    /// Adds the notes of a log record to those that can be taken. The caller does this once the record is visible to
+    /// Makes the grown streams of a log record available to [`take`](Self::take). Called once the record is visible to
     /// readers.
     pub fn publish(&self, of_record: &mut GrownStreams) {
         if *of_record != GrownStreams::None {

@@ -1,4 +1,4 @@
-//! SET and GETEX with their options, SETEX and PSETEX.
+//! The commands SET and GETEX with their options, and SETEX and PSETEX.
 
 use crate::{
     Reply,

@@ -1,4 +1,5 @@
-//! Arguments of requests that have arrived behind the current one. Reading them does not take the requests.
+//! A look at the arguments of requests that have arrived behind the current one. The requests stay in the buffer for
+//! the parser.
 //!
 //! Owns: finding the arguments of short requests in received bytes. Does not own: the limits and errors of requests.
 //! The parser (`input`) parses the same bytes again when it takes the requests. So this module stops silently at any
@@ -8,7 +9,7 @@
 const MAX_ARGUMENTS: usize = 8;
 /// Maximum length in bytes of an argument that this module reads ahead.
 const MAX_ARGUMENT_BYTES: usize = 1024;
-/// Maximum number of digits of a number of arguments or of a length.
+/// Maximum number of digits in a line with the number of arguments, or with the length of an argument.
 const MAX_DIGITS: usize = 4;
 
 /// Iterator over the arguments of requests that have arrived behind the current one; see
@@ -33,7 +34,8 @@ impl<'b> FollowingRequests<'b> {
         Some(argument)
     }
 
-    /// Takes a line that consists of `mark` and a number. Returns the number.
+    /// Removes a line that consists of the byte `mark` and a number. Returns the number; `None` if the line is
+    /// different.
     fn number(&mut self, mark: u8) -> Option<usize> {
         let line = self.0.strip_prefix(&[mark])?;
         let digits = line.iter().take(MAX_DIGITS + 1).take_while(|byte| byte.is_ascii_digit()).count();

@@ -27,9 +27,9 @@ const MAX_LINE_BYTES: usize = 64 * 1024;
 const MAX_ARGUMENTS: i64 = 1024 * 1024;
 /// Maximum bytes of a request. The same limit applies to a command in the log.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
-/// Maximum number of arguments that redis-server 7.0 accepts by default, and below it the maximum bytes of an argument.
-/// A client that has not authenticated has lower limits. If it exceeds them, but not these limits of Redis, it gets the
-/// error about authentication.
+/// Maximum number of arguments that redis-server 7.0 accepts by default. The next constant is its maximum length of an
+/// argument in bytes. A client that has not authenticated has lower limits. Beyond those, but within these limits of
+/// Redis, it gets the error that it must authenticate first.
 const REDIS_MAX_ARGUMENTS: i64 = i32::MAX as i64;
 const REDIS_MAX_BULK_BYTES: i64 = 512 * 1024 * 1024;
 /// Number of argument positions for which the parser keeps memory between requests.

@@ -42,11 +42,11 @@ pub enum Token<'a> {
     Double(&'a [u8]),
     /// An integer of any size (`(`), as the text that the server sent.
     BigNumber(&'a [u8]),
-    /// The head of an array (`*`) with this number of values.
+    /// The beginning of an array (`*`) with this number of values, which follow as separate tokens.
     Array(usize),
-    /// The head of a map (`%`) with this number of pairs.
+    /// The beginning of a map (`%`) with this number of pairs, whose keys and values follow as separate tokens.
     Map(usize),
-    /// The head of a set (`~`) with this number of values.
+    /// The beginning of a set (`~`) with this number of values, which follow as separate tokens.
     Set(usize),
     /// The head of a push message (`>`) with this number of values. A push message is not a reply to a request.
     Push(usize),

@@ -2,7 +2,7 @@
 //!
 //! Does not own parsing; see [`input`](super::input) and [`inline`](super::inline).
 
-/// Position of an argument in bytes, relative to the start of its request.
+/// Position and length of an argument in bytes, relative to the start of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     begin: u32,

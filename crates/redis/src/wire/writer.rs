@@ -13,7 +13,7 @@ use crate::{
 /// Protocol version of a connection. Requests have the same form in both versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Version with which all clients begin.
+    /// RESP2, with which all connections begin.
     #[default]
     Resp2,
     /// Version after `HELLO 3`. Its replies distinguish maps, sets, pushes and nulls.

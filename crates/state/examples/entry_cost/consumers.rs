@@ -1,8 +1,8 @@
-//! Commands about consumer groups of streams.
+//! Part of the example `entry_cost`: searches for the most expensive commands about consumer groups of streams.
 //!
-//! The commands of a group have no budget. Their cost is bounded by the maximum numbers of pending records and dead
-//! letters, of records of an attempt, of ranges, of members and of groups. The proposer bounds the number of commands
-//! in an entry.
+//! These commands have no budget of steps. Limits bound their cost: the maximum numbers of pending records and dead
+//! letters, of records in a delivery attempt, of ranges in a command, of members and of groups. The proposer bounds the
+//! number of commands in an entry.
 
 use std::{cell::Cell, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     proposed,
 };
 
-/// An attempt, and the range of records that its fetch has delivered.
+/// A delivery attempt of a consumer group, and the range of records that it has delivered.
 #[derive(Clone, Copy)]
 struct Held {
     group: GroupId,
@@ -35,8 +35,8 @@ struct Held {
 }
 
 impl Held {
-    /// Returns a settlement of every second record, the ones with odd numbers if `odd`. No two of its ranges are
-    /// adjacent.
+    /// Returns a settlement (ack or nack) of half of the attempt's records: those with odd numbers if `odd` is true,
+    /// and those with even numbers otherwise. Each record is a range of its own, because no two are adjacent.
     fn settled(&self, odd: bool) -> Settlement {
         let runs = (0..self.count).filter(|number| (number % 2 == 1) == odd);
         let runs = runs.map(|number| OffsetRun::one(self.first.plus(number.into()))).collect();
@@ -48,8 +48,8 @@ fn fetch(group: GroupId, max: u32, member: &str) -> Vec<u8> {
     encoded(|out| encode_fetch(out, group, max, Offset(0), &[], member).expect("valid"))
 }
 
-/// Moves a group back to the beginning of the stream. First acks its dead letters, which would leave less room for
-/// others.
+/// Acks the dead letters of a group, and moves the group back to the beginning of its stream. Dead letters count
+/// towards the maximum of pending records, so without the acks the group could deliver fewer records.
 fn rewind(node: &Node, group: GroupId) {
     while let Some(letters) = node.machine.dead_letters(group, None).expect("runs") {
         node.must(encoded(|out| encode_ack(out, group, &[Settlement::all(letters.attempt)]).expect("valid")));
@@ -57,7 +57,8 @@ fn rewind(node: &Node, group: GroupId) {
     node.must(encoded(|out| encode_seek(out, group, Some(Offset(0)))));
 }
 
-/// Fetches 100 attempts of 1,000 records each. All records have different keys, so each record is a run.
+/// Delivers 100 attempts of 1,000 records each to one member. All records have different keys, so the state stores each
+/// record as a range of its own.
 fn hold_keyed(node: &Node) -> Vec<Held> {
     rewind(node, ORDERED);
     let fetch = |number: u64| {
@@ -70,7 +71,8 @@ fn hold_keyed(node: &Node) -> Vec<Held> {
     (0..100).map(fetch).collect()
 }
 
-/// Moves groups back to the beginning of the stream. Fetches `attempts` attempts of `each` records from each group.
+/// Moves groups back to the beginning of the stream, and fetches `attempts` times `each` records from each group.
+/// Returns the delivery attempts.
 fn hold(node: &Node, groups: impl Iterator<Item = u32>, attempts: u32, each: u32) -> Vec<Held> {
     let mut held = Vec::new();
     for group in groups.map(GroupId) {
@@ -92,12 +94,13 @@ pub(crate) fn reclaim_all(node: &Node) {
     }
 }
 
-/// Encodes a command that removes as many rows as one command may remove.
+/// Encodes a command that removes rows of a deleted group, as many as one command may remove.
 fn reclaim(group: GroupId) -> Vec<u8> {
     encoded(|out| encode_reclaim_group(out, group, u32::MAX))
 }
 
-/// Returns settlements of all records, in lists for one command each. Each list has as many ranges as allowed.
+/// Returns settlements (acks or nacks) of all records of the attempts, divided into commands: each item has the group
+/// and the settlements of one command, with as many ranges as a command may have.
 fn settlements(held: &[Held]) -> Vec<(GroupId, Vec<Settlement>)> {
     let mut all: Vec<(GroupId, Vec<Settlement>)> = Vec::new();
     let mut ranges = 0;

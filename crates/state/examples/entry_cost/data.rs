@@ -1,4 +1,4 @@
-//! The data on which the measured entries work, and parts of commands that several families use.
+//! The data that exists before the example `entry_cost` measures entries, and helpers that encode commands.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ use crate::Node;
 pub(crate) const PLAIN: KeyspaceId = KeyspaceId(1);
 /// Keyspace of Redis clients, which counts its keys.
 pub(crate) const REDIS: KeyspaceId = KeyspaceId(2);
-/// Keyspace that keeps many versions.
+/// Keyspace that keeps many versions (former values) of its keys.
 pub(crate) const HISTORY: KeyspaceId = KeyspaceId(3);
 /// Keyspace in which all keys were deleted.
 pub(crate) const DELETED: KeyspaceId = KeyspaceId(4);
 /// Keyspace with so few keys that one command can read all of them.
 pub(crate) const FEW: KeyspaceId = KeyspaceId(5);
-/// Number of keys in each of the other keyspaces.
+/// Number of keys in each keyspace, except in the one with few keys.
 pub(crate) const KEYS: usize = 200_000;
 /// Number of keys of `HISTORY` that have the maximum number of versions.
 pub(crate) const VERSIONED: usize = 100;
-/// Stream with many records, which the groups read.
+/// Stream with many records, which the consumer groups read.
 pub(crate) const STREAM: StreamId = StreamId(1);
-/// Number of small streams, whose ids follow that of `STREAM`.
+/// Number of small streams. Their ids begin directly after the id of `STREAM`.
 pub(crate) const STREAMS: usize = 20_000;
 /// Number of groups of `STREAM` that deliver in any order, with the ids from 1 on.
 pub(crate) const GROUPS: u32 = 16;
@@ -52,7 +52,7 @@ pub(crate) fn key(number: usize) -> Vec<u8> {
     format!("key:{:010}", number * 7_919 % KEYS).into_bytes()
 }
 
-/// Returns the key of one of eight values of the maximum size.
+/// Returns one of eight keys, by `number` modulo 8. Each holds a value of the maximum size.
 pub(crate) fn large(number: usize) -> Vec<u8> {
     format!("large{}", number % 8).into_bytes()
 }
@@ -127,7 +127,7 @@ pub(crate) fn one(command: Option<Vec<u8>>) -> Option<Vec<Vec<u8>>> {
     command.map(|command| vec![command])
 }
 
-/// Puts 64 bytes at each of the keys.
+/// Puts a value of 64 bytes at each of the keys.
 pub(crate) fn put_all(node: &Node, keyspace: KeyspaceId, keys: &[Vec<u8>]) {
     for keys in keys.chunks(250) {
         let puts = commit(keys.len(), |commit, at| commit.put(keyspace, &keys[at], &[b'v'; 64]).ok().map(drop));

@@ -1,9 +1,9 @@
-//! Commands about the data that a hostile client leaves behind: dead letters without end, attempts with many runs,
+//! Part of the example `entry_cost`: searches for commands that become expensive by data that a hostile client leaves
+//! behind. Such data are very many dead letters, delivery attempts that consist of many separate ranges of records,
 //! deleted prefixes, and deleted rows.
 //!
-//! Owns: the kinds of commands whose cost depends on this data more than on the command. Each kind prepares its data
-//! when the search for its costs begins. Some preparations take seconds. If a limit ends a preparation early, the kind
-//! works on the data prepared so far.
+//! Each kind of command prepares its data when the search for its cost begins. Some preparations take seconds. If a
+//! limit ends a preparation early, the command is measured with the data prepared so far.
 
 use std::{cell::OnceCell, time::Duration};
 
@@ -30,9 +30,9 @@ use crate::{
     proposed,
 };
 
-/// Number of dead letters of a group when it is moved. Each has a row of its own.
+/// Number of dead letters that a group collects before the measurement. Each dead letter has a row of its own.
 const LETTERS: u64 = 1_000_000;
-/// Number of deleted rows that scans pass.
+/// Number of deleted rows that a measured scan must skip.
 const DELETED_ROWS: usize = 2_000_000;
 /// Number of records that one fetch parks. Each waits for an earlier record with the same key.
 const PARKED: u64 = MAX_FETCH_KEYS as u64;
@@ -61,7 +61,8 @@ fn group(node: &Node, name: &str, order: GroupOrder) -> GroupId {
     }
 }
 
-/// Encodes a fetch. `keys` are the hashes of the keys of the records from `window` on.
+/// Encodes a fetch of at most `max` records. `keys` are the key hashes of consecutive records, the first of which has
+/// the offset `window`.
 fn fetch(group: GroupId, max: u32, window: u64, keys: &[u64]) -> Vec<u8> {
     encoded(|out| encode_fetch(out, group, max, Offset(window), keys, "m").expect("valid"))
 }
@@ -89,8 +90,8 @@ fn whole(attempts: &[Attempt]) -> Vec<Settlement> {
     attempts.iter().copied().map(Settlement::all).collect()
 }
 
-/// Delivers as many records as a group may have pending, each with a key of its own, so that no two of them share a
-/// run. Returns the attempts.
+/// Delivers as many records as a group may have pending. Each record has a key of its own, so the state stores each as
+/// a separate range. Returns the delivery attempts.
 fn deliver_with_keys(node: &Node, group: GroupId) -> Vec<Attempt> {
     node.must(seek(group));
     let mut attempts = Vec::new();
@@ -105,7 +106,7 @@ fn deliver_with_keys(node: &Node, group: GroupId) -> Vec<Attempt> {
     attempts
 }
 
-/// Returns the dead letters of a group, by attempt.
+/// Returns the dead letters of a group, one item for each delivery attempt.
 fn dead(node: &Node, group: GroupId) -> Vec<DeadParcel> {
     let mut all: Vec<DeadParcel> = Vec::new();
     while let Some(next) = node.machine.dead_letters(group, all.last().map(|last| last.attempt)).expect("runs") {
@@ -114,14 +115,15 @@ fn dead(node: &Node, group: GroupId) -> Vec<DeadParcel> {
     all
 }
 
-/// Acks all dead letters of a group, as the mover of dead letters does.
+/// Acks all dead letters of a group, which removes them.
 fn ack_dead(node: &Node, group: GroupId) {
     for parcel in dead(node, group) {
         node.must(ack(group, &[Settlement::all(parcel.attempt)]));
     }
 }
 
-/// Returns acks for all these dead letters. Each ack has as many ranges as allowed, and each range has one record.
+/// Returns the lists of settlements for acks of all records in `dead`. Each list is for one command and has as many
+/// ranges as allowed; each range has one record.
 fn acks_of_each(dead: &[DeadParcel]) -> Vec<Vec<Settlement>> {
     let mut letters = Vec::new();
     for parcel in dead {
@@ -163,8 +165,9 @@ fn dead_letters(search: &mut Search<'_>) {
     }
 }
 
-/// Turns records into dead letters one by one, and moves the group back to get more, until it has [`LETTERS`] of them
-/// or keeps no more. Returns the group.
+/// Creates a group with very many dead letters, and returns it. The function nacks records one by one and moves the
+/// group back to the beginning of the stream, until the group has [`LETTERS`] dead letters or their number no longer
+/// grows.
 fn bury(node: &Node) -> GroupId {
     let group = group(node, "hostile-letters", GroupOrder::Competing);
     let mut before = 0;
@@ -207,8 +210,8 @@ fn large_parcels(search: &mut Search<'_>) {
     });
 }
 
-/// Parks as many records as possible behind others with the same keys, [`PARKED`] at a time. Then acks the others, so
-/// that all parked records can be delivered.
+/// Makes as many parked records as possible deliverable. The function first parks records behind earlier records with
+/// the same keys, [`PARKED`] at a time. Then it acks the earlier records.
 fn free(node: &Node, group: GroupId) {
     node.must(seek(group));
     let mut first = Vec::new();
@@ -244,7 +247,7 @@ fn sweep_all(node: &Node) {
     while let Outcome::Reclaimed { more: true, .. } = node.must(sweep()) {}
 }
 
-/// Returns a key that begins with all prefixes of [`delete_prefixes`].
+/// Returns a key that begins with all prefixes that [`delete_prefixes`] deletes, and ends with `end`.
 fn long_key(end: &str) -> Vec<u8> {
     [&[b'a'; 1_100][..], end.as_bytes()].concat()
 }

@@ -51,10 +51,9 @@ use thalweg_types::{
 
 /// Number of measured entries of each kind.
 const ROUNDS: usize = 5;
-/// Default of `--goal-ms`.
+/// Default of the option `--goal-ms`: the highest acceptable median CPU time of an entry, in milliseconds.
 const GOAL_MS: f64 = 50.0;
-/// Kinds of commands that clients and maintenance propose and that are not Redis commands. A joint batch is proposed by
-/// earlier builds only, and runs like a batch.
+/// Names of the commands that clients and maintenance propose, except Redis commands.
 const NATIVE: &[&str] = &[
     "Commit",
     "ConfigureKeyspace",
@@ -166,7 +165,7 @@ impl Node {
         self.all(&[command]).remove(0)
     }
 
-    /// Stores the names of the kinds of commands in an applied command.
+    /// Adds the kind of this command to the set of applied kinds. For a batch of Redis commands, also adds their names.
     fn note(&self, command: &[u8]) {
         let mut applied = self.applied.borrow_mut();
         let name = |value: &dyn std::fmt::Debug| {
@@ -218,7 +217,7 @@ struct Search<'a> {
     only: Option<String>,
     goal_ms: f64,
     worst_ms: f64,
-    /// Kinds whose median cost is above the goal.
+    /// Names of the kinds of entries whose median CPU time is above the goal.
     above: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Commits, transactions, and commands about keyspaces, streams and producers.
+//! Part of the example `entry_cost`: searches for the most expensive commits and transactions, and the most expensive
+//! commands about keyspaces, streams and producers.
 
 use std::cell::Cell;
 
@@ -195,8 +196,8 @@ fn new(number: usize) -> Vec<u8> {
     format!("new:{number:07}").into_bytes()
 }
 
-/// Puts keys with each of `count` prefixes. For each prefix, these are as many as a delete by prefix removes
-/// immediately.
+/// Puts keys with each of `count` prefixes (at most 64). Each prefix gets the maximum number of keys that a delete by
+/// prefix still removes immediately.
 fn prefixes(node: &Node, keyspace: KeyspaceId, count: usize) {
     let keys: Vec<_> = (0..count.min(64) * MAX_EAGER_PREFIX_ROWS)
         .map(|number| format!("prefix{:03}:{number:07}", number / MAX_EAGER_PREFIX_ROWS).into_bytes())

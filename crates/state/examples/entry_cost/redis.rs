@@ -1,4 +1,5 @@
-//! Redis commands, in transactions, bursts, and entries of many batches.
+//! Part of the example `entry_cost`: searches for the most expensive Redis commands, in transactions, in bursts, and in
+//! entries of many batches.
 
 use thalweg_redis::{Run, table::find};
 use thalweg_types::{command::RedisBuilder, limits::MAX_VALUE_BYTES};
@@ -10,7 +11,8 @@ use crate::{
 };
 
 const VALUE: [u8; 64] = [b'v'; 64];
-/// Number of `SCAN`s of 1,000 keys each. Together they use up most of the steps of a batch's reads.
+/// Number of `SCAN`s of 1,000 keys each in a batch. Together they use up most of the steps that a batch may spend on
+/// reads.
 const SCANS: usize = 40;
 
 /// Returns true if the log can contain the command with this name: one that reads or changes keys.
@@ -34,7 +36,8 @@ pub(crate) fn search(search: &mut Search<'_>) {
     }
 }
 
-/// Searches `MULTI`s whose commands each work on a value of 8 MiB. The key is inserted as the first argument.
+/// Measures `MULTI`s in which each command works on a value of 8 MiB. The list contains the commands without the key;
+/// the function inserts the key as first argument.
 fn large_values(search: &mut Search<'_>) {
     let last = (MAX_VALUE_BYTES - 1).to_string();
     let node = search.node;
@@ -263,7 +266,7 @@ fn streams(search: &mut Search<'_>) {
     search.kind("MULTI: XINFO GROUPS", &|n| one(multi(n, |_| words(&[b"XINFO", b"GROUPS", b"stream"]))));
 }
 
-/// Encodes a batch of commands on the keyspace that has few keys.
+/// Encodes a batch of commands for the keyspace [`FEW`], in which one command can read all keys.
 fn few(commands: &[&[Vec<u8>]]) -> Option<Vec<u8>> {
     let mut builder = RedisBuilder::new(FEW);
     for args in commands {
@@ -272,7 +275,7 @@ fn few(commands: &[&[Vec<u8>]]) -> Option<Vec<u8>> {
     Some(builder.finish())
 }
 
-/// Commands on the pending entries of consumer groups.
+/// Measures commands on the pending entries of a Redis stream's consumer groups.
 fn pending(search: &mut Search<'_>) {
     let node = search.node;
     let group = |commands: &[&[&[u8]]]| {
@@ -357,7 +360,7 @@ fn pending(search: &mut Search<'_>) {
     });
 }
 
-/// Returns the ids of entries in the debug form of a reply.
+/// Returns the ids of entries that occur in a reply, which is given as its Rust debug output.
 fn pending_ids(reply: &str) -> Vec<Vec<u8>> {
     let words = reply.split(|char: char| !(char.is_ascii_digit() || char == '-'));
     words.filter(|word| word.len() > 8 && word.contains('-')).map(|word| word.as_bytes().to_vec()).collect()

@@ -1,4 +1,5 @@
-//! Commands about leases, and the commands of maintenance, which have no budget but end by themselves.
+//! Part of the example `entry_cost`: searches for the most expensive commands about leases and of maintenance. Commands
+//! of maintenance have no budget of steps; each ends after a bounded number of rows.
 
 use std::{cell::Cell, time::Duration};
 

@@ -81,7 +81,7 @@ fn apply_once(applying: &mut Applying<'_>, commit: &Commit<'_>, at: LogPosition)
 }
 
 /// Runs a command if it is a single put without conditions to a keyspace without settings; returns `None` otherwise.
-/// The effect equals that of [`apply`], without the steps that such a put does not need.
+/// The effect equals that of [`apply`]. This path is faster, because it skips checks that such a put does not need.
 #[inline]
 pub(crate) fn apply_blind_put(applying: &mut Applying<'_>, bytes: &[u8], at: LogPosition) -> Option<Revision> {
     let BlindPut { keyspace, key, value, value_at } = BlindPut::decode(bytes)?;
@@ -225,8 +225,8 @@ fn check_writes<'a>(
     Ok(())
 }
 
-/// Returns the price of a write that needs no check and reads nothing: a put to a keyspace without settings. Such
-/// writes are nearly all writes of large batches. The price is the one that [`charge_write`] charges.
+/// Returns the price in steps of a put to a keyspace without settings, which needs no check and reads nothing; `None`
+/// for any other write. [`charge_write`] charges the same price. Nearly all writes of large batches are such puts.
 #[inline]
 fn blind_price(applying: &Applying<'_>, write: &Write<'_>) -> Option<u64> {
     match *write {
@@ -243,7 +243,7 @@ fn is_plain(applying: &Applying<'_>, keyspace: KeyspaceId) -> bool {
     applying.applier.kinds.of(keyspace) == KeyspaceKind::Plain
 }
 
-/// Charges the price of a write before it is made, because a commit is not rolled back.
+/// Charges the steps of a write before the write is made, because a commit is not rolled back.
 #[inline(never)]
 fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), MachineError> {
     applying.charge(OPERATION);
@@ -277,7 +277,7 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
     }
 }
 
-/// Charges a write of a key: `price` for its rows, and in addition for exact counts and for keeping the replaced value.
+/// Charges a write of a key: `price` steps, and more if the keyspace has exact counts or keeps the replaced value.
 fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: u64) -> Result<(), MachineError> {
     applying.charge(price);
     if applying.applier.kinds.of(keyspace) != KeyspaceKind::Configured {
@@ -292,7 +292,8 @@ fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: 
     Ok(())
 }
 
-/// Returns the maximum price of removing the versions that a put makes superfluous, in a keyspace with history.
+/// Returns the maximum number of steps that a put spends on removing surplus versions (former values of its key); 0 in
+/// a keyspace without history.
 fn removed_versions(applying: &Applying<'_>, keyspace: KeyspaceId) -> u64 {
     if applying.keeps_history(keyspace) { removed_price(applying.history_of(keyspace)) } else { 0 }
 }

@@ -64,8 +64,8 @@ impl Machine {
         result
     }
 
-    /// Applies a node-local record that moves bytes within the log; its payload begins at `at`. The state's applied
-    /// term, index and time do not change.
+    /// Applies a move record: one that copies bytes within this node's log. Its payload begins at `at`. The state's
+    /// applied term, index and time do not change.
     pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<LocalOutcome, MachineError> {
         check_addressable(payload, at)?;
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| moves::apply(applying, payload, at))

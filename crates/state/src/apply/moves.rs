@@ -1,5 +1,5 @@
-//! Moves: log records with bytes copied from an older segment. The state's pointer is replaced if it still refers to
-//! the original bytes.
+//! Application of move records, which copy live bytes from an old log segment to the end of the log. If the state still
+//! points to the original bytes, its pointer changes to the copy.
 
 use thalweg_types::{
     BlobRef, KeyspaceId, LogPosition, Offset, StreamId,

@@ -1,4 +1,5 @@
-//! Transactions: conditions choose a list of operations, which is applied completely or not at all.
+//! Transactions: the conditions of a transaction choose one of its lists of operations. The list is applied completely
+//! or not at all.
 //!
 //! Owns: the choice, the operations and their results. Does not own: rollback (`machine/savepoint`), scans
 //! (`transaction_scan`).
@@ -265,7 +266,7 @@ pub(crate) fn check_holds_bytes(live: Option<&Stored>) -> Result<(), OperationEr
 }
 
 /// Returns the value of the counter at a key. `bytes` is the length of the value in the key's row. A value that is too
-/// long for a number is not read, because many transactions of one entry may name it.
+/// long for a number is rejected unread: the operations of one entry could otherwise read a large value often.
 fn counter(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,

@@ -31,7 +31,7 @@ const ITEM_BYTES: usize = 32;
 
 /// Source of rows for a transaction: the entry that is being applied, or a view.
 pub(crate) trait RangeReader {
-    /// Charges work of the transaction.
+    /// Charges `steps` of work to the transaction.
     fn charge(&self, steps: u64);
     /// Returns an error if the transaction may do no more work.
     fn check_budget(&self) -> Result<(), Refused>;
@@ -43,7 +43,8 @@ pub(crate) trait RangeReader {
         revision: Revision,
         value: StoredRef<'_>,
     ) -> Result<Bytes, MachineError>;
-    /// Visits the rows of a range of a keyspace in order until `visit` breaks. Hidden rows come without a value.
+    /// Visits the rows of a range of a keyspace in order until `visit` breaks. A hidden row (of a deleted or ended key)
+    /// comes without a value.
     fn rows(
         &self,
         keyspace: KeyspaceId,
@@ -194,7 +195,7 @@ fn fill<R: RangeReader>(
 enum PageEnd {
     /// The page has reached a limit: its number of pairs, its bytes, or the number of examined rows.
     Full,
-    /// The first pair does not fit into the bytes left for results.
+    /// The first pair does not fit into the bytes left for the transaction's results.
     TooLarge,
 }
 

@@ -2,8 +2,7 @@
 //!
 //! Owns: the evaluation of such a transaction outside the log: its conditions, and the reads of the list of operations
 //! that the conditions choose. The outcome is as if the transaction were the next entry after those in the view. Does
-//! not own: the pages of scans, which `transaction_scan` fills for both, or transactions that may write
-//! (`transaction`).
+//! not own: transactions that may write (`transaction`), or the pages of scans (`transaction_scan`).
 //!
 //! The work is bounded by the [budget](thalweg_types::budget) of the calling thread's read, which counts the same kinds
 //! of work as the meter of commands. After the budget is spent, the outcome is meaningless.

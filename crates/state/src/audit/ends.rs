@@ -1,7 +1,7 @@
 //! Audit of leases, and of the index rows through which maintenance finds keys and leases that have ended.
 //!
-//! Index rows of keys may be stale, because a blind write does not remove those of the value that it replaces. Index
-//! rows of leases are never stale.
+//! Index rows of keys may be stale: a write that does not read the previous value leaves the index rows of that value.
+//! Index rows of leases are never stale.
 
 use thalweg_store::View;
 use thalweg_types::LeaseId;

@@ -1,7 +1,7 @@
 //! Audit of consumer groups: the rows of a group agree with each other, and with the stream that the group reads.
 //!
-//! Loading a group already compares its rows: its members and attempts belong to it, attempt numbers and offsets are
-//! below the next ones, and no record is pending twice.
+//! Loading a group already checks most of this: its members and attempts belong to it, its attempt numbers and offsets
+//! are below the next ones to assign, and no record is pending twice.
 
 use thalweg_store::View;
 

@@ -74,8 +74,8 @@ struct Versions<'a> {
     id: KeyspaceId,
     bounds: KeyspaceHistory,
     work: HistoryWork,
-    /// User key of the row checked before this one, and the revision of its value. The next older version of the key
-    /// must end at or before that revision.
+    /// The newer neighbour of the next version to check: its user key, and the revision of its value. A version of the
+    /// same key must end at or before that revision.
     newer: Option<(Vec<u8>, Revision)>,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::MachineError;
 
-/// Precision that an audit requires of the live bytes and counts of values in a segment's liveness row.
+/// Precision that an audit requires of a liveness row, which counts the live bytes and values of one log segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Values {
     /// The liveness row counts at least the values that other rows point to. A put that does not read the value that
@@ -27,7 +27,7 @@ pub enum FindingKind {
     Stray,
     /// A row with a revision above the last one that the space has used.
     FutureRevision,
-    /// A liveness row whose bytes or counts differ from the rows that point into the segment.
+    /// A liveness row (live bytes and counts of one log segment) that disagrees with the rows that point into it.
     Liveness,
     /// A keyspace whose stored exact counts differ from its keys.
     Counts,
@@ -37,7 +37,7 @@ pub enum FindingKind {
     Attachment,
     /// A lease whose stored number of attached keys is wrong.
     LeaseKeys,
-    /// The index entries of a stream do not cover exactly the range in its head.
+    /// The index entries of a stream do not cover exactly the offsets between the start and the end in its head row.
     Tiling,
     /// A wrong field in the head of a stream.
     StreamHead,
@@ -45,9 +45,9 @@ pub enum FindingKind {
     Producers,
     /// A wrong version (former value) of a key: its own fields, or its position among the key's other versions.
     Version,
-    /// A missing or wrong index row of the time at which a version was superseded.
+    /// A missing or wrong index row of the time at which a version (former value) was superseded.
     VersionTime,
-    /// A keyspace whose history row disagrees with the keyspace's configuration.
+    /// A missing or wrong index row of the time at which a version (former value of a key) was superseded.
     History,
     /// A Redis collection whose parts (fields or entries) belong to no key and have no trash row, or a wrong trash row.
     Collection,

@@ -37,14 +37,14 @@ impl<'a> EntryCommits<'a> {
         Self { payload, commands: Commands::new(payload), number: 0, exceptions, revision }
     }
 
-    /// Returns the last revision used so far: by a command that the iterator has passed, or before the entry if there
-    /// is none.
+    /// Returns the revision of the last command that the iterator has returned; before the first one, the last revision
+    /// used before the entry.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Returns the next command that used a revision.
+    /// Returns the next command that used a revision; `None` after the last one.
     ///
     /// # Errors
     /// Returns an error if the verdict (row with facts about the entry) does not belong to the entry.

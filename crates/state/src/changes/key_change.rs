@@ -38,7 +38,7 @@ pub enum KeyChange<'a> {
 }
 
 impl<'a> KeyChange<'a> {
-    /// Returns the keyspace, and the key or prefix.
+    /// Returns the keyspace, and the changed key or the deleted prefix.
     #[must_use]
     pub fn target(&self) -> (KeyspaceId, &'a [u8]) {
         match *self {

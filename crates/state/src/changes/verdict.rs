@@ -89,7 +89,7 @@ impl VerdictBuilder {
         self.count += 1;
     }
 
-    /// Returns a savepoint: the extent of the current command's changes so far.
+    /// Returns a savepoint: the length of the current command's recorded changes.
     pub(crate) fn savepoint(&self) -> Savepoint {
         Savepoint { bytes: self.recorded.len(), count: self.count }
     }
@@ -138,7 +138,7 @@ impl VerdictBuilder {
     }
 }
 
-/// Exception in a verdict: one command whose effect differs from the effect that its bytes predict.
+/// Exception in a verdict (facts about an entry): a command with another effect than its bytes alone predict.
 #[derive(Clone, Debug)]
 pub(crate) enum Exception<'a> {
     NoRevision,
@@ -215,7 +215,7 @@ impl<'a> RecordedChanges<'a> {
     }
 }
 
-/// A change as the verdict row stores it: complete, or with a value that is in the entry's payload.
+/// A change as the verdict row stores it: complete, or with a reference to a value in the entry's payload.
 enum Raw<'a> {
     Whole(KeyChange<'a>),
     FromEntry { keyspace: KeyspaceId, key: &'a [u8], at: usize, len: usize },

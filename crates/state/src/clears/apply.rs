@@ -41,7 +41,7 @@ use crate::{
     sync::read,
 };
 
-/// Bytes of examined row keys after which one sweep ends.
+/// Bytes of examined row keys after which one sweep (removal of rows under deleted prefixes) ends.
 const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 
 /// Fields of a key's row that are needed to remove the row.
@@ -170,18 +170,18 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns the prefixes of all clears (deleted prefixes with hidden rows) that begin with `prefix`. A new clear
-    /// that replaces one of these needs no further place. So clients can empty a whole keyspace even if the table is
+    /// Returns the prefixes of all clears (deleted prefixes with hidden rows) that begin with `prefix`. A new clear of
+    /// `prefix` can replace them without taking more of the table. So clients can empty a keyspace even if the table is
     /// full.
     fn clears_within(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Vec<Vec<u8>> {
         let within = |(id, longer, _): &(KeyspaceId, &[u8], &Clear)| *id == keyspace && longer.starts_with(prefix);
         self.applier.clears.iter().filter(within).map(|(_, longer, _)| longer.to_vec()).collect()
     }
 
-    /// Adds a clear (a deleted prefix with hidden rows). In a keyspace without history, it replaces the clears with the
-    /// same or a longer prefix, because it hides all their rows, too. In a keyspace with history, readers need the time
-    /// at which a row became hidden. So clears with a longer prefix stay, and the new clear stores the revision of one
-    /// with the same prefix.
+    /// Adds a clear (a deleted prefix with hidden rows). In a keyspace without history, the new clear replaces those
+    /// with the same or a longer prefix, because it hides their rows, too. In a keyspace with history, readers need the
+    /// time at which a row became hidden. So clears with a longer prefix stay, and the new clear stores the revision of
+    /// one with the same prefix.
     fn add_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) {
         self.charge(copied_clears(self.applier.clears.units()));
         let earlier = read(&self.machine.published.clears).get(keyspace, prefix).map(|clear| clear.revision);
@@ -239,8 +239,8 @@ pub(crate) fn drop_keyspace(applying: &mut Applying<'_>, id: KeyspaceId) -> Resu
 }
 
 /// Examines up to `max` rows under deleted prefixes and removes the hidden ones, in the order of keyspaces and
-/// prefixes. Continues where the previous sweep ended, so at most one clear has a last key swept. Also removes the
-/// parts of Redis collections that have lost their key.
+/// prefixes. Continues where the previous sweep ended. Also removes the parts of Redis collections that have lost their
+/// key.
 pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let mut sweep = Sweep { left: max, bytes: 0, last_step: applying.steps_used() + MAX_COMMAND_STEPS, spent: false };
@@ -268,15 +268,15 @@ pub(crate) fn sweep(applying: &mut Applying<'_>, max: u32) -> Result<Outcome, Re
     Ok(Outcome::Reclaimed { entries: max - sweep.left, more })
 }
 
-/// Progress of one sweep: the rows that it may still examine, and the bytes that it has examined.
+/// Remaining budget of one sweep, which removes rows under deleted prefixes.
 struct Sweep {
-    /// Number of rows that may still be examined.
+    /// Number of rows that the sweep may still examine.
     left: u32,
-    /// Bytes of the row keys examined so far.
+    /// Bytes of the row keys that the sweep has examined so far.
     bytes: usize,
     /// Step count at which the sweep ends. A sweep may take about as many steps as a client's command.
     last_step: u64,
-    /// True once the count has reached `last_step`.
+    /// True once the sweep has used up its steps of work.
     spent: bool,
 }
 

@@ -37,15 +37,15 @@ use crate::{
 /// A deleted prefix whose rows are hidden but not all removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clear {
-    /// Revision of the delete. Rows with lower revisions are hidden.
+    /// Revision of the delete. Rows with the prefix and a lower revision are hidden.
     pub(crate) revision: Revision,
     /// Revision of an earlier delete of the same prefix that this clear replaced. Views that are older than the new
     /// delete still use the earlier revision. The field is lost when the node is reopened, so no outcome depends on it.
     pub(crate) earlier: Option<Revision>,
-    /// Revisions of earlier deletes of the same prefix whose rows are not all swept, ascending. Only in keyspaces with
-    /// history, whose readers need to know since when a row is hidden.
+    /// Revisions of earlier deletes of the same prefix that still hide rows, ascending. Empty in keyspaces without
+    /// history: only readers of the past need to know since when a row is hidden.
     pub(crate) kept: Vec<Revision>,
-    /// Last user key that a sweep has examined, inclusive; `None` before the first sweep.
+    /// Last user key that a sweep (removal of hidden rows) has examined, inclusive; `None` before the first sweep.
     pub(crate) swept: Option<Vec<u8>>,
 }
 
@@ -102,18 +102,18 @@ impl Prefixes {
         self.0.covering(key).filter_map(|clear| clear.first_after(revision)).min()
     }
 
-    /// Returns the revision of the last delete of all keys in the keyspace, if its rows are not all swept yet.
+    /// Returns the revision of the last delete of all keys in the keyspace; `None` if it has left no rows to remove.
     pub(crate) fn emptied_at(&self) -> Option<Revision> {
         self.0.get(b"").map(|clear| clear.revision)
     }
 
-    /// Returns true if a delete by prefix with this revision has left rows that are not swept yet.
+    /// Returns true if a delete by prefix with this revision has hidden rows that are not removed yet.
     pub(crate) fn has_delete_at(&self, revision: Revision) -> bool {
         self.0.iter().any(|(_, clear)| clear.revision == revision || clear.kept.contains(&revision))
     }
 }
 
-/// All clears (deleted prefixes with hidden rows that are not all swept yet), by keyspace.
+/// All clears by keyspace. A clear is a deleted prefix with hidden rows that are not all removed yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClearTable {
     by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
@@ -145,7 +145,8 @@ impl ClearTable {
         self.by_keyspace.is_empty()
     }
 
-    /// Returns the number of units that the table uses, of at most [`MAX_PENDING_CLEARS`].
+    /// Returns the used part of the table's capacity of [`MAX_PENDING_CLEARS`] units. A clear with a longer prefix uses
+    /// more units.
     pub(crate) fn units(&self) -> usize {
         self.iter().map(|(_, prefix, clear)| clear_units(prefix.len()) + clear.kept.len()).sum()
     }

@@ -176,7 +176,7 @@ pub fn state_digest(view: &dyn View, progress: &mut dyn FnMut(u64)) -> Result<St
     }
 }
 
-/// Computes the digest like [`state_digest`], unless `progress` ends the walk over the rows with `Break`.
+/// Computes the digest like [`state_digest`]. If `progress` breaks, returns the value of the `Break` instead.
 pub fn state_digest_while<B>(
     view: &dyn View,
     progress: &mut dyn FnMut(u64) -> ControlFlow<B>,

@@ -62,7 +62,7 @@ pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revi
     Ok(())
 }
 
-/// Returns the step count at which a removal that begins now ends. A removal may take about as many steps as a client's
+/// Returns the step count at which a removal that begins now must end. It may take about as many steps as a client's
 /// command.
 fn last_step(applying: &Applying<'_>) -> u64 {
     applying.steps_used() + MAX_COMMAND_STEPS
@@ -90,7 +90,7 @@ pub(crate) fn forget(applying: &mut Applying<'_>, rows: &List<'_, &[u8]>) -> Res
 struct Removal {
     /// Number of rows that the command may still examine.
     left: u32,
-    /// Count of steps at which the command ends.
+    /// Count of steps at which the command stops examining rows.
     last_step: u64,
     keys: u32,
     /// Revision of the command; `None` until the command removes its first key. A command that removes no key uses no
@@ -129,9 +129,8 @@ impl Removal {
         }
     }
 
-    /// Removes a key that has ended. If a deleted prefix hides the key, the key counts as removed already, and only its
-    /// row is deleted, as a sweep would do. The row must go: after its lease is removed, nothing would show that the
-    /// key has ended.
+    /// Removes a key that has ended. If a deleted prefix hides the key, the key counts as deleted, not as expired, but
+    /// its row is removed all the same: once its lease is gone, nothing would show that the key has ended.
     fn remove(&mut self, applying: &mut Applying<'_>, keyspace: KeyspaceId, row: &Row) -> Result<(), MachineError> {
         let key = &row.key[..];
         if applying.visibility(keyspace).shows(key, row.revision) {
@@ -179,8 +178,7 @@ impl Removal {
     }
 }
 
-/// Returns the keys of the first `max` deadline rows whose key or lease has ended at `time`, and true if there are
-/// more such rows.
+/// Returns the keys of the first `max` index rows whose key or lease has ended at `time`; true if there are more.
 fn ended_rows(view: &dyn View, time: SpaceTime, max: u32) -> Result<(Vec<Vec<u8>>, bool), MachineError> {
     let mut range = KeyRange::with_prefix(&[TAG_DEADLINE]);
     range.set_upper(Bound::Excluded(deadline_prefix(SpaceTime(time.0.saturating_add(1)), KeyspaceId::ZERO).to_vec()));

@@ -28,7 +28,7 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Returns a lease with the changes of earlier commands in the same entry, even if the lease has ended.
+    /// Returns a lease as earlier commands of the same entry have left it, even if the lease has ended.
     pub(crate) fn lease(&self, id: LeaseId) -> Result<Option<Lease>, MachineError> {
         Lease::from_row(id, self.get(&lease_row(id)))
     }

@@ -1,7 +1,7 @@
 //! Queries about leases and deadlines, and the configuration of the clock that reads use.
 //!
-//! Owns: the source of time for reads, the flag that reads need this clock, and the queries about deadlines and
-//! leases. Does not own: the time of entries, which comes with them.
+//! Owns: the clock of reads, the flag that is set once reads need it, and the queries about deadlines and leases. Does
+//! not own: the time of entries, which comes with them.
 //!
 //! A space without deadlines never queries a clock, neither for its reads nor for the times of its entries. The flag
 //! that a clock is needed is set before the first deadline becomes visible, and stays set.
@@ -60,7 +60,7 @@ impl Machine {
         self.time_of_reads.has_deadlines.load(Ordering::Acquire)
     }
 
-    /// Sets the flag that reads need a clock. Called before the first row of a deadline becomes visible.
+    /// Sets the flag that tells reads to use a clock. Called before the first row of a deadline becomes visible.
     pub(crate) fn note_deadline(&self) {
         if !self.has_deadlines() {
             self.time_of_reads.has_deadlines.store(true, Ordering::Release);

@@ -1,6 +1,6 @@
 //! The clock that decides, for reads, which keys and leases have ended.
 //!
-//! A space without deadlines never queries the clock. The flag that the clock is needed is set before the first
+//! A space without deadlines never queries the clock. A flag tells reads to use it. The flag is set before the first
 //! deadline becomes visible, and stays set.
 
 use std::{
@@ -28,7 +28,7 @@ pub trait ReadTime: Send + Sync + fmt::Debug {
     fn read_time(&self) -> SpaceTime;
 }
 
-/// The clock of reads, and the flag that reads need it.
+/// The clock of reads, and the flag that is set once reads need it.
 #[derive(Debug, Default)]
 pub(crate) struct TimeOfReads {
     pub(crate) has_deadlines: AtomicBool,

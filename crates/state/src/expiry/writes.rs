@@ -178,8 +178,8 @@ fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) ->
     }
 }
 
-/// Starts recording the commit's changes in a row if a write has a deadline that has already passed. The commit's bytes
-/// do not determine the changes then. Called before the commit's first change.
+/// Makes the entry store the commit's changes if a write's deadline has already passed: the commit's bytes do not show
+/// then that the put deletes its key. Called before the commit's first change.
 pub(crate) fn record_if_expired(applying: &mut Applying<'_>, deadline: Deadline) {
     if matches!(deadline, Deadline::At(at) if at <= applying.applied.time) {
         applying.record_changes();

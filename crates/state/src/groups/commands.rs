@@ -1,8 +1,8 @@
-//! Commands about consumer groups, and the queries of the code that serves consumers.
+//! Commands about consumer groups, and queries about them for the code that serves consumers.
 //!
-//! Owns: the commands, the settlements of commits, and the methods of `Machine` about groups. Does not own: the rules
-//! of delivery (`group`, `order`), or rows (`table`). Invariant: a query never holds the lock of the groups together
-//! with one of `Published`.
+//! Owns: the commands, the settlements (acks and nacks) in commits, and the methods of `Machine` about groups. Does not
+//! own: the rules of delivery (`group`, `order`), or rows (`table`). Invariant: a query never holds the lock of the
+//! groups together with a lock of the state that readers see (`Published`).
 
 use std::{
     collections::BTreeSet,
@@ -35,7 +35,6 @@ use crate::{
     sync::lock,
 };
 
-/// Runs a command about a consumer group.
 pub(crate) fn apply(applying: &mut Applying<'_>, command: GroupCommand<'_>) -> Result<Outcome, Refused> {
     match command {
         GroupCommand::Create { stream, start, config, name } => create(applying, stream, start, config, name),
@@ -166,7 +165,7 @@ fn seek(applying: &mut Applying<'_>, id: GroupId, offset: Option<Offset>) -> Res
 }
 
 /// Checks a settlement (ack or nack) that is a write of a commit: its attempts must still hold all records that it
-/// settles. Charges the price of their runs.
+/// settles. Charges steps for the ranges of records in these attempts.
 pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> Result<(), Refused> {
     let now = applying.applied.time;
     let mut claims = std::mem::take(&mut applying.applier.pending.claims);
@@ -180,7 +179,8 @@ pub(crate) fn check_settle(applying: &mut Applying<'_>, settle: &Settle<'_>) -> 
     Ok(())
 }
 
-/// Returns the number of runs of the attempts that the settlement names. An attempt that is named twice counts twice.
+/// Checks a settlement against its group. Returns the number of runs (ranges of consecutive records) in the attempts
+/// that it names. An attempt that is named twice counts twice.
 fn check_in(
     group: &Group,
     now: SpaceTime,

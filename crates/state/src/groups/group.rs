@@ -8,8 +8,8 @@
 //! Invariants: those in the head of `table`. New records are delivered only while the pending records and the dead
 //! letters together are fewer than `max_pending`, and nothing else adds to their sum. So a group has at most
 //! [`MAX_GROUP_PENDING`](thalweg_types::limits::MAX_GROUP_PENDING) of these records, and at most as many attempts. An
-//! attempt has at most [`MAX_ATTEMPT_RECORDS`] records. The runs take at most 25 KB in one row and 2.4 MB in all rows,
-//! and the reasons of dead letters [`MAX_GROUP_REASON_BYTES`].
+//! attempt has at most [`MAX_ATTEMPT_RECORDS`] records. The runs (ranges of consecutive records) take at most 25 KB in
+//! one row and 2.4 MB in all rows, and the reasons of dead letters [`MAX_GROUP_REASON_BYTES`].
 
 use std::time::Duration;
 
@@ -50,22 +50,22 @@ pub(crate) struct Group {
     pub(crate) members: Members,
     pub(crate) parcels: Parcels,
     keys: KeyQueues,
-    /// True if the row of the head must be written with the log record being applied.
+    /// True if the head row (configuration, cursor and counters) must be written with the log record being applied.
     is_head_changed: bool,
 }
 
-/// Result of a settlement (ack or nack): the number of records settled, and the records whose attempts no longer held
-/// them.
+/// Result of a settlement (ack or nack): the number of settled records, and the records that could not be settled.
 #[derive(Debug, Default)]
 pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
-    /// Number of runs that the settled attempts had before. An attempt counts each time that the settlement names it.
+    /// Number of runs (ranges of consecutive records) that the named attempts had before the settlement. An attempt
+    /// counts each time that the settlement names it.
     pub(crate) runs: u64,
     pub(crate) lapsed: Vec<Lapsed>,
 }
 
 impl SettledRecords {
-    /// Returns the number of settled records in the type that outcomes use.
+    /// Returns the number of settled records as 32 bits.
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.settled).unwrap_or(u32::MAX)
     }
@@ -94,8 +94,8 @@ impl Group {
         self.room(0) == 0
     }
 
-    /// Returns the number of new records that may be delivered. `taken` is the number of records that a fetch has taken
-    /// out of the parcels; they count as pending.
+    /// Returns the number of new records that may be delivered. `taken` is the number of pending records that the
+    /// current fetch is about to redeliver; they still count as pending.
     fn room(&self, taken: u64) -> u64 {
         let counted = self.parcels.pending() + self.parcels.dead() + taken;
         u64::from(self.head.config.max_pending).saturating_sub(counted)
@@ -171,8 +171,8 @@ impl Group {
         Ok(fetched)
     }
 
-    /// Takes up to `left` records whose ack deadline or redelivery delay has passed, and adds them to `runs`. Records
-    /// that already had the maximum number of deliveries become dead letters instead.
+    /// Moves up to `left` records whose ack deadline or redelivery delay has passed to `runs`, the list to deliver.
+    /// Records that already had the maximum number of deliveries become dead letters instead.
     fn redeliver(&mut self, now: SpaceTime, fetch: &Fetch<'_>, left: &mut u64, runs: &mut Vec<Run>) {
         let mut dead = Vec::new();
         let mut dead_left = u64::from(fetch.max_dead());
@@ -202,9 +202,9 @@ impl Group {
         self.make_dead_letters(now, dead, DEADLINE_PASSED);
     }
 
-    /// Adds to `runs` up to `left` records that waited behind another record of the same key and are now the first
-    /// pending ones of their keys. Their attempts have at most [`MAX_ATTEMPT_RECORDS`] runs together, because the rows
-    /// of these attempts are written again. Other records are left to the next fetch.
+    /// Adds up to `left` records to `runs` that waited behind another record of the same key and can be delivered now.
+    /// Stops before the rows of their attempts, which are written again, have more than [`MAX_ATTEMPT_RECORDS`] runs
+    /// (ranges of records) together. The next fetch delivers the others.
     fn deliver_freed(&mut self, left: &mut u64, runs: &mut Vec<Run>) {
         let before = runs.len();
         let mut room = MAX_ATTEMPT_RECORDS as usize;
@@ -275,8 +275,8 @@ impl Group {
         self.insert_all(now, Holder::Parked, NEVER, parked);
     }
 
-    /// Returns the number of runs under an attempt if it still holds all of the given records at `now`. Used by
-    /// commits, which settle all records or none.
+    /// Returns the number of runs (ranges of records) in an attempt if the attempt still holds all of the given records
+    /// at `now`, and `None` otherwise. Used by commits, which settle all records or none.
     pub(crate) fn runs_if_held(
         &self,
         now: SpaceTime,
@@ -413,9 +413,9 @@ impl Group {
     }
 
     /// Drops records below the offset `start`, which were trimmed from the stream. Handles attempts with pending
-    /// records first, then those with dead letters. Stops after the attempt that brings the number of processed runs to
-    /// `max` or more. All runs of an attempt count, because those that stay are written again. Returns the number of
-    /// processed runs, and true if more are left.
+    /// records first, then those with dead letters. Stops after the attempt that brings the number of processed runs
+    /// (ranges of records) to `max` or more. All runs of an attempt count, because those that stay are written again.
+    /// Returns the number of processed runs, and true if more are left.
     pub(crate) fn drop_below(&mut self, start: Offset, max: u32) -> (u32, bool) {
         let mut processed = 0;
         while let Some(attempt) = self.parcels.first_below(start) {
@@ -451,8 +451,8 @@ impl Group {
         removed + self.members.remove_some(max - removed)
     }
 
-    /// Adds records with one state under new attempt numbers, each with at most [`MAX_ATTEMPT_RECORDS`] records.
-    /// Returns the first of the numbers; it has no meaning if there are no records.
+    /// Adds records under new attempt numbers, each with at most [`MAX_ATTEMPT_RECORDS`] records. All of them get the
+    /// same holder and due time. Returns the first of the numbers; it has no meaning if there are no records.
     fn insert_all(&mut self, now: SpaceTime, holder: Holder, due: SpaceTime, runs: Vec<Run>) -> Attempt {
         if runs.is_empty() {
             return Attempt(0);
@@ -464,7 +464,7 @@ impl Group {
         first
     }
 
-    /// Adds a parcel (records with one state) under a new attempt number, which is returned.
+    /// Adds a parcel (records with one holder and due time) under a new attempt number, and returns this number.
     fn insert(&mut self, now: SpaceTime, parcel: Parcel) -> Attempt {
         let attempt = Attempt((self.head.last_attempt.0 + 1).max(now.0.min(MAX_COUNTER)));
         self.head.last_attempt = attempt;
@@ -476,8 +476,8 @@ impl Group {
         attempt
     }
 
-    /// Puts the remaining records of a parcel that was taken out back under its attempt number. A parcel of an earlier
-    /// build may be too large; then the records beyond the maximum get attempts of their own.
+    /// Stores a parcel (unsettled records of an attempt) again that was taken out. If it has too many records, because
+    /// an earlier build wrote it, the surplus gets attempts of its own.
     fn put_back(&mut self, attempt: Attempt, mut parcel: Parcel) {
         let rest = parcel.divide();
         self.parcels.put(attempt, parcel);

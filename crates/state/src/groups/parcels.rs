@@ -1,14 +1,13 @@
-//! The parcels of one consumer group (the unsettled records of its attempts), with the orders in which the rules of the
-//! group look them up, and their rows.
+//! The parcels of one consumer group: the unsettled records of each delivery attempt, with indexes and rows.
 //!
 //! Owns: the parcels, the sums over them, and the list of rows to write. Does not own: the content of a parcel
 //! ([`thalweg_types::parcel`]), or the rules by which parcels are made and changed (`group`).
 //!
-//! A command changes a parcel by taking it out and putting it back, so no order and no sum misses a change. No method
-//! visits parcels that it neither returns nor removes. The exceptions are loading, and [`Parcels::held_at`], which
-//! visits the parcels whose deadline has passed.
+//! A command changes a parcel by taking it out and putting it back, so each index and each sum follows the change. No
+//! method visits parcels that it neither returns nor removes. The exceptions are loading, and [`Parcels::held_at`],
+//! which visits the parcels whose deadline has passed.
 //!
-//! Invariants: no parcel is empty. Each order contains each of its parcels exactly once.
+//! Invariants: no parcel is empty. Each index contains each of its parcels exactly once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +23,7 @@ use thalweg_types::{
 
 use crate::keys;
 
-/// Records and attempts that a member holds.
+/// Number of records, and number of delivery attempts, that one member holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeldCounts {
     pub(crate) records: u64,
@@ -34,12 +33,13 @@ pub(crate) struct HeldCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Parcels {
     by_attempt: BTreeMap<Attempt, Parcel>,
-    /// Parcels whose records can be redelivered after a certain time, in the order of that time.
+    /// Redelivery time and attempt of each parcel (unsettled records of one attempt) that becomes free at a certain
+    /// time.
     due: BTreeSet<(SpaceTime, Attempt)>,
-    /// Offset of the first record of each parcel. The flag is true for dead letters, which come last.
+    /// Offset of the first record and attempt of each parcel. The flag is true for dead letters, which come last.
     firsts: BTreeSet<(bool, Offset, Attempt)>,
     dead_attempts: BTreeSet<Attempt>,
-    /// Counts of each member that holds records, also after their deadline.
+    /// Numbers of records and attempts of each member that holds records, even if their ack deadline has passed.
     holding: BTreeMap<u32, HeldCounts>,
     pending: u64,
     parked: u64,
@@ -76,13 +76,12 @@ impl Parcels {
         self.dead
     }
 
-    /// Number of bytes of the reasons of dead letters.
     pub(crate) fn reason_bytes(&self) -> usize {
         self.reason_bytes
     }
 
-    /// Number of runs in all calls of [`put`](Self::put) since the group was loaded. Before and after a command, its
-    /// difference is the number of runs that the command writes.
+    /// Number of runs (ranges of records) written by all calls of [`put`](Self::put) since the group was loaded. A
+    /// caller takes the difference before and after a command.
     pub(crate) fn written_runs(&self) -> u64 {
         self.written_runs
     }
@@ -92,7 +91,7 @@ impl Parcels {
         self.due.first().copied()
     }
 
-    /// Iterates over the parcels whose records can be redelivered at `now`, in the order of their times.
+    /// Iterates over the attempts whose records can be redelivered at `now`, in the order of these times.
     pub(crate) fn due_at(&self, now: SpaceTime) -> impl Iterator<Item = &Parcel> {
         self.due.range(..=(now, Attempt(u64::MAX))).filter_map(|(_, attempt)| self.by_attempt.get(attempt))
     }
@@ -109,7 +108,7 @@ impl Parcels {
         below(false).or_else(|| below(true)).map(|&(.., attempt)| attempt)
     }
 
-    /// Returns true if the member holds records, also after their deadline.
+    /// Returns true if the member holds records, even if their ack deadline has passed.
     pub(crate) fn is_holding(&self, member: u32) -> bool {
         self.holding.contains_key(&member)
     }
@@ -150,7 +149,8 @@ impl Parcels {
         })
     }
 
-    /// Takes the parcel of an attempt out, for a change or for good, and notes that the attempt's row changes.
+    /// Removes the unsettled records of an attempt and returns them, so that the caller can change or drop them. Notes
+    /// that the attempt's row must be written or deleted.
     pub(crate) fn take_out(&mut self, attempt: Attempt) -> Option<Parcel> {
         let parcel = self.by_attempt.remove(&attempt)?;
         self.changed.entry(attempt).or_insert(true);
@@ -184,7 +184,7 @@ impl Parcels {
         Some(parcel)
     }
 
-    /// Stores the parcel of an attempt: a new one, or a changed one that was taken out. Drops an empty parcel.
+    /// Stores the unsettled records of an attempt, new or taken out before. Stores nothing if no records are left.
     pub(crate) fn put(&mut self, attempt: Attempt, parcel: Parcel) {
         let Some(first) = parcel.runs.front() else { return };
         self.changed.entry(attempt).or_insert(false);
@@ -215,8 +215,8 @@ impl Parcels {
         self.by_attempt.insert(attempt, parcel);
     }
 
-    /// Moves the due time of an attempt that a member holds at `now`. Returns the number of its runs, whose row is
-    /// written again; `None` if no member holds the attempt.
+    /// Moves the ack deadline of an attempt that a member holds at `now`. Returns the number of runs (ranges of
+    /// records) in its row, which is written again; `None` if no member holds the attempt.
     pub(crate) fn extend(&mut self, now: SpaceTime, attempt: Attempt, due: SpaceTime) -> Option<u64> {
         let parcel = self.by_attempt.get_mut(&attempt).filter(|parcel| parcel.is_held(now))?;
         self.due.remove(&(parcel.due, attempt));
@@ -226,7 +226,6 @@ impl Parcels {
         Some(parcel.runs.len() as u64)
     }
 
-    /// Drops all pending records, and keeps the dead letters.
     pub(crate) fn drop_pending(&mut self) {
         let dead = self.firsts.split_off(&(true, Offset::ZERO, Attempt(0)));
         for (.., attempt) in std::mem::replace(&mut self.firsts, dead) {

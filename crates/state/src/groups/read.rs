@@ -25,7 +25,7 @@ pub struct GroupCounters {
     pub stream: StreamId,
     /// Lowest offset that the group has never delivered.
     pub cursor: Offset,
-    /// Counts of the group.
+    /// Numbers of records and members, such as pending, acked and dead records.
     pub counts: GroupCounts,
 }
 

@@ -27,7 +27,7 @@ use crate::{
 };
 
 impl GroupTable {
-    /// Deletes a group. Returns false if it does not exist.
+    /// Deletes a consumer group. Returns false if it does not exist.
     pub(crate) fn remove(&mut self, id: GroupId) -> bool {
         let mut left = MAX_RECLAIM_ENTRIES;
         self.remove_within(id, &mut left)
@@ -52,7 +52,7 @@ impl GroupTable {
         true
     }
 
-    /// Deletes all groups of a stream.
+    /// Deletes all consumer groups of a deleted stream.
     pub(crate) fn stream_deleted(&mut self, stream: StreamId) {
         let ids: Vec<_> = self.of_stream(stream).collect();
         let mut left = MAX_RECLAIM_ENTRIES;
@@ -85,7 +85,7 @@ impl GroupTable {
 }
 
 /// Removes at most `max` rows of a deleted group. For any other group, drops records that were trimmed from its stream.
-/// It stops after the attempt that brings the number of processed runs to `max` or more.
+/// It stops after the attempt that brings the number of processed runs (ranges of records) to `max` or more.
 pub(crate) fn reclaim(applying: &mut Applying<'_>, id: GroupId, max: u32) -> Result<Outcome, Refused> {
     let max = max.min(MAX_RECLAIM_ENTRIES);
     let stream = applying.groups().get(id).map(|group| group.head.stream);

@@ -56,7 +56,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct GroupTable {
     pub(super) groups: BTreeMap<GroupId, Group>,
-    /// Deleted groups that still have rows.
+    /// Deleted consumer groups whose rows are not all removed yet.
     pub(super) former: BTreeMap<GroupId, Group>,
     /// Groups that may have pending records or dead letters below the start of their stream. Tells maintenance where
     /// to look, and has no effect on the state.
@@ -136,7 +136,7 @@ impl GroupTable {
         Ok(())
     }
 
-    /// Returns a group that has rows, deleted or not.
+    /// Returns a consumer group that has rows in the state, even if it is deleted.
     fn stored(&mut self, id: GroupId) -> Option<&mut Group> {
         self.groups.get_mut(&id).or_else(|| self.former.get_mut(&id))
     }

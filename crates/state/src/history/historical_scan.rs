@@ -1,11 +1,11 @@
-//! Scans of a keyspace as of a past revision: the keys' own rows and their versions (former values), read in pages and
-//! merged in the order of keys.
+//! Scans of a keyspace as of a past revision. A scan reads the rows of current values ("own rows") and of former values
+//! ("versions") in pages, and merges them in the order of keys.
 //!
 //! Owns: the two sources and their merge. Does not own: reads of single keys (`historical_view`).
 //!
-//! A backend calls back for each row and cannot scan two ranges at a time. So the scan reads alternately about one
-//! page of own rows and one page of versions ahead. A key with many versions is not scanned completely: after some
-//! versions, the scan restarts at the version of the requested revision.
+//! A backend calls back for each row and cannot scan two ranges at a time. So the scan reads alternately about one page
+//! of own rows and one page of versions ahead. A key with many versions is not scanned completely: after some versions,
+//! the scan restarts at the version of the requested revision.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -31,14 +31,14 @@ use crate::{
     },
 };
 
-/// Maximum number of rows that a scan reads ahead from each of its two sources: the keys' own rows and their versions.
+/// Maximum number of rows that a scan reads ahead from each of its sources: current values and former values.
 const PAGE_ROWS: usize = 256;
 /// Bytes of rows after which a scan of the past stops reading ahead in one of its sources.
 const PAGE_BYTES: usize = 1024 * 1024;
 
 impl HistoricalView<'_> {
-    /// Visits the pairs of the past revision in order until the range ends, the limit is reached, or `visit` breaks.
-    /// Reads about 1 MiB ahead.
+    /// Visits the keys and values of the past revision in order until the range ends, the limit is reached, or `visit`
+    /// breaks. Reads about 1 MiB of rows ahead.
     pub fn scan(
         &self,
         range: &ScanRange<'_>,
@@ -107,7 +107,7 @@ impl HistoricalView<'_> {
     }
 }
 
-/// Source with the next key: the keys' own rows, their versions, or both.
+/// Source with the next key: current values, versions (former values), or both.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NextSource {
     Own,
@@ -181,9 +181,9 @@ struct VersionItem {
     row: RowAtRevision,
 }
 
-/// State of a key at the past revision.
+/// State of a key at the revision of a scan of the past.
 enum RowAtRevision {
-    /// The key had the value in this row.
+    /// The key had the value that this row contains.
     Row(Vec<u8>),
     /// The key's state is unknown below the revision `oldest`, because versions were forgotten.
     Unknown { oldest: Revision },

@@ -94,7 +94,7 @@ pub struct HistoricalView<'s> {
     /// Lowest revision from which a key without rows is known not to have existed. Below it, such a key may have had a
     /// value that was forgotten.
     pub(crate) gone: Revision,
-    /// Time of the reader. Values that had ended at this time are hidden.
+    /// Time of the reader. Values that had ended (expired) at this time are hidden.
     pub(crate) time: SpaceTime,
 }
 
@@ -339,8 +339,8 @@ impl<'s> HistoricalView<'s> {
         Ok(found.unwrap_or_default().revision)
     }
 
-    /// Returns [`HistoryError::Compacted`] if the view's revision is below `oldest`, from which on a key's past is
-    /// known.
+    /// Returns [`HistoryError::Compacted`] if the view's revision is below `oldest`, the first revision at which the
+    /// state of a key is known.
     pub(crate) fn check_known(&self, oldest: Revision) -> Result<(), HistoryError> {
         if oldest > self.revision {
             return Err(HistoryError::Compacted { requested: self.revision, oldest });

@@ -39,8 +39,8 @@ use crate::{
     sync::read,
 };
 
-/// Maximum number of surplus versions that one put forgets after the permitted number of versions was lowered. One more
-/// version makes room for the version that the put adds. Maintenance forgets all others.
+/// Maximum number of surplus versions that one put forgets after the permitted number of versions was lowered. The put
+/// removes one version more, in exchange for the version that it adds. Maintenance forgets all others.
 const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 
 /// Fields of a version (former value of a key) that are needed to forget it.
@@ -53,7 +53,8 @@ pub(crate) struct StoredVersion {
     pub(crate) blob: Option<BlobRef>,
 }
 
-/// A version with a new ending: its row key, its new head, and the key of its row in the index by time.
+/// A version with a changed ending: its row key, the new first bytes of its row (the ending), and the key of its index
+/// row by time.
 struct EndedVersion {
     row: Vec<u8>,
     head: Vec<u8>,
@@ -67,12 +68,12 @@ impl StoredVersion {
     }
 }
 
-/// Returns the price of keeping a value of this length as a version. A delete pays nothing else for history.
+/// Returns the price in steps of keeping a value of this length as a version. A delete pays nothing else for history.
 pub(crate) fn added_price(value_bytes: usize) -> u64 {
     READ + 2 * WRITE + written_bytes(value_bytes)
 }
 
-/// Returns the maximum price that a put pays for removing versions beyond the number that the keyspace keeps.
+/// Returns the maximum number of steps that a put pays for removing versions beyond the number that the keyspace keeps.
 pub(crate) fn removed_price(history: KeyspaceHistory) -> u64 {
     /// Steps of the rows that the removal of a version reads and writes. Most puts remove at most one version.
     const REMOVED: u64 = READ + 5 * WRITE;
@@ -235,7 +236,6 @@ impl Applying<'_> {
         Ok(end.filter(|&end| end <= self.applied.time).unwrap_or(NO_END))
     }
 
-    /// Adds a version of a key.
     fn add_version(&mut self, keyspace: KeyspaceId, key: &[u8], revision: Revision, version: &VersionRow<'_>) {
         let row = version_row(keyspace, key, revision);
         self.applier.staged.put(&[&row], &[&version.head(), version.value]);
@@ -304,7 +304,7 @@ impl Applying<'_> {
     }
 }
 
-/// Key of a row in the map, and the row's content.
+/// Key and content of one row of the store.
 pub(crate) type FullRow = (Vec<u8>, Vec<u8>);
 
 /// Returns the row of the version of a key that has `blob` as the pointer to its value; `None` if no version has it.

@@ -2,14 +2,14 @@
 //! longer keep history, and those that changed settings exclude. A command examines a bounded number of rows; age is
 //! measured by the time of entries.
 //!
-//! Owns: the command by which maintenance forgets versions, the keyspaces' floors, which rise with it, and the check
-//! for pending work. Does not own: the bound on the number of versions, which the write that adds a version enforces
-//! (see `keep_versions`).
+//! Owns: the command by which maintenance forgets versions, the floor of each keyspace (its oldest readable revision),
+//! and the check for pending work. Does not own: the bound on the number of versions, which the write that adds a
+//! version enforces (see `keep_versions`).
 //!
 //! If a history has no maximum age, the versions of a key from before it was deleted or had ended are also forgotten
 //! after [`DELETED_HISTORY_AGE`], oldest first, so that the key's remaining history has no gaps. Then the key may have
-//! no row that could record this. Instead, the keyspace's `gone` rises: below that revision, the state of a key
-//! without rows is unknown.
+//! no row that could record this. Instead, the keyspace's `gone` rises: below that revision, the state of a key without
+//! rows is unknown.
 //!
 //! Every revision within the maximum age stays readable, for this reason: a version is removed for its age only if the
 //! entry that superseded it is at least `age` older than the current entry. The floor rises to that entry's revision,
@@ -93,7 +93,7 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
 
 /// Remaining budget of one pruning command.
 struct Round {
-    /// Number of rows that may still be examined.
+    /// Number of rows that the command may still examine.
     left: u32,
     /// Bytes of the rows examined so far. Every value counts with its full length, so the sum is the same whether a
     /// node stores the value inline or in the log.
@@ -235,8 +235,9 @@ impl Round {
         Ok(())
     }
 
-    /// Updates the time row of a version row that stays. Writes it if versions of the keyspace are forgotten by age, or
-    /// if a deletion ended the version; deletes it otherwise. Also removes an outdated row of forgotten versions.
+    /// Updates the index row by time of a version that stays. Writes the index row if the keyspace forgets versions by
+    /// age, or if a deletion ended the version; deletes it otherwise. Also removes an outdated row of forgotten
+    /// versions.
     #[expect(clippy::too_many_arguments, reason = "one row, as it was read and decoded")]
     fn set_time(
         &self,
@@ -358,7 +359,7 @@ impl Round {
     }
 }
 
-/// Returns true if a key has a row of its own, which counts as one of the values that its keyspace keeps.
+/// Returns true if a key has a current value, which counts towards the number of values that its keyspace keeps.
 fn has_row(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<bool, MachineError> {
     Ok(applying.get(&[&keys::data_prefix(keyspace), key].concat())?.is_some())
 }

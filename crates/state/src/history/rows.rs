@@ -52,8 +52,8 @@ const OF_TIMES: u8 = 2;
 pub(crate) const PREFIX_LEN: usize = 6;
 const GROUP: usize = 8;
 const FULL_GROUP: u8 = 0xff;
-/// Number in the key of the row which records that versions of a key were removed (forgotten). The row of a version has
-/// its inverted revision there. The number sorts after all versions of the key.
+/// Last 8 bytes in the key of the row which records that versions of a key were removed (forgotten). Row keys of
+/// versions have their inverted revision there, so the row of forgotten versions comes after them.
 const FORGOTTEN: [u8; 8] = [0xff; 8];
 
 fn prefix(kind: u8, keyspace: KeyspaceId) -> [u8; PREFIX_LEN] {
@@ -209,7 +209,7 @@ pub enum VersionEnd {
     Expired,
 }
 
-/// Exclusive end of a version, as a revision and as a time.
+/// Exclusive end of a version (former value of a key), as a revision and as a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct VersionUpperBound {
     /// First revision at which the version was no longer current (exclusive end).
@@ -307,8 +307,8 @@ impl<'a> VersionRow<'a> {
 pub(crate) enum HistoryWork {
     /// All version rows conform to the keyspace's settings; no work is pending.
     Settled,
-    /// The settings have changed, and the version rows are examined in order. All rows up to `last`, which is given
-    /// without the keyspace prefix, are done. `kept` versions of the key in that row are kept so far.
+    /// The settings have changed, and the version rows are adapted to them in order. All rows up to `last` (without the
+    /// keyspace prefix) are done. So far, `kept` versions of the key in that row are kept.
     ApplyBounds { kept: u32, last: Vec<u8> },
     /// All version rows must be removed, because the keyspace was dropped or no longer keeps history.
     Remove,

@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Returns the catalog row of a keyspace, even a dropped one, with the changes of earlier commands in the same
-    /// entry.
+    /// Returns the catalog row of a keyspace as earlier commands of the same entry have left it, even for a dropped
+    /// keyspace.
     pub(crate) fn keyspace_row(&self, id: KeyspaceId) -> Option<KeyspaceRow> {
         match self.applier.pending.keyspaces.get(&id) {
             Some(row) => row.clone(),
@@ -64,7 +64,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Returns true if the keyspace counts exactly. Then every write to it must read the row that it replaces.
+    /// Returns true if the keyspace keeps exact counts of its keys. Then a write must read the row that it replaces.
     #[inline]
     pub(crate) fn counts_exactly(&self, id: KeyspaceId) -> bool {
         self.applier.kinds.of(id) == KeyspaceKind::Configured
@@ -91,7 +91,7 @@ impl Applying<'_> {
         emptied.is_none_or(|emptied| revision >= emptied)
     }
 
-    /// Returns the exact counts of a keyspace, as changed by the commands so far.
+    /// Returns the exact counts of a keyspace after all commands applied so far, including those of the current entry.
     pub(crate) fn counts_of(&self, id: KeyspaceId) -> Counts {
         self.applier.counts.get(&id).copied().unwrap_or_default()
     }

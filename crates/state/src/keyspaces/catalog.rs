@@ -110,7 +110,7 @@ impl Meta {
 pub enum KeyspaceLife {
     /// The keyspace can be used.
     Live,
-    /// The keyspace was dropped, and the rows of its keys are not all swept yet. Its name is free.
+    /// The keyspace was dropped, and the rows of its keys are not all removed yet. Its name is free.
     Dropped,
 }
 
@@ -205,12 +205,11 @@ impl KeyspaceTable {
         rows.filter(|(_, row)| row.is_live()).take(limit).map(|(&id, row)| (id, row.clone())).collect()
     }
 
-    /// Returns the number of keyspaces, including dropped ones that are not swept yet.
+    /// Returns the number of keyspaces, including dropped ones whose rows are not all removed yet.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Returns the number of live keyspaces.
     pub(crate) fn live_len(&self) -> usize {
         self.by_name.len()
     }
@@ -251,8 +250,8 @@ pub(crate) enum KeyspaceKind {
     Configured,
 }
 
-/// Kind of each keyspace, by id. The table uses one byte for each id ever assigned, so that the check costs a blind put
-/// only one array access.
+/// Kind of each keyspace, by id. The table uses one byte for each id ever assigned, so a put needs only one array
+/// access to look up the kind.
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceKinds(Vec<KeyspaceKind>);
 

@@ -45,7 +45,7 @@ pub(crate) struct CountChange {
     pub(crate) trash: Option<CollectionId>,
 }
 
-/// Properties of a value that exact counts include.
+/// Properties of a value that the exact counts of a keyspace include.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CountedValue {
     pub(crate) value_bytes: usize,

@@ -24,7 +24,6 @@ use crate::{
 };
 
 impl Stored {
-    /// Returns the length of the value in bytes.
     pub(crate) fn value_len(&self) -> usize {
         self.value.as_ref().value_len()
     }
@@ -69,7 +68,7 @@ impl Applying<'_> {
         })
     }
 
-    /// Returns a key's row with the changes of the commands so far, even if the row is hidden or its value has ended.
+    /// Returns a key's row as the commands so far have left it, even if the row is hidden or its value has ended.
     #[inline]
     pub(crate) fn row_of(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<Stored>, MachineError> {
         keys::with_data_key(keyspace, key, |full| {
@@ -89,8 +88,8 @@ impl Applying<'_> {
     }
 }
 
-/// Returns a key's value with the changes of all earlier commands; `None` if the key does not exist at the time of the
-/// current entry.
+/// Returns a key's value as earlier commands have left it; `None` if the key does not exist at the time of the current
+/// entry.
 pub(crate) fn live_key(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,
@@ -103,7 +102,7 @@ pub(crate) fn live_key(
     Ok(is_live(applying, &found.expiry)?.then_some(found))
 }
 
-/// Returns the head of a key's row like [`live_key`], without copying the value.
+/// Returns a key's row without its value; `None` in the same cases as [`live_key`].
 pub(crate) fn live_head(
     applying: &Applying<'_>,
     keyspace: KeyspaceId,

@@ -64,26 +64,26 @@ impl Machine {
         Some(read(&self.published.counts).get(&id).copied().unwrap_or_default())
     }
 
-    /// Returns true if the keyspace has deleted prefixes whose rows are not all swept (removed) yet.
+    /// Returns true if the keyspace has deleted prefixes with rows that are not removed yet.
     #[must_use]
     pub fn has_clears_of(&self, keyspace: KeyspaceId) -> bool {
         read(&self.published.clears).of(keyspace).is_some()
     }
 
-    /// Returns the units of deleted prefixes, of at most
-    /// [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS).
+    /// Returns how much of the table of deleted prefixes is used, in units. The maximum is
+    /// [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS); a long prefix uses several units.
     #[must_use]
     pub fn clear_units(&self) -> usize {
         read(&self.published.clears).units()
     }
 
-    /// Returns true if a delete by prefix with this revision has left rows of the keyspace that are not swept yet.
+    /// Returns true if a delete by prefix with this revision has hidden rows of the keyspace that are not removed yet.
     #[must_use]
     pub fn has_clear_at(&self, keyspace: KeyspaceId, revision: Revision) -> bool {
         read(&self.published.clears).of(keyspace).is_some_and(|prefixes| prefixes.has_delete_at(revision))
     }
 
-    /// Returns the revision of the last delete of all keys of the keyspace, if its rows are not all swept yet.
+    /// Returns the revision of the last delete of all keys of the keyspace; `None` if it has left no rows to remove.
     #[must_use]
     pub fn emptied_at(&self, keyspace: KeyspaceId) -> Option<Revision> {
         read(&self.published.clears).of(keyspace).and_then(Prefixes::emptied_at)

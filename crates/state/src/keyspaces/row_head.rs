@@ -1,7 +1,7 @@
 //! The row of a key without the bytes of its value.
 //!
-//! Owns: [`RowHead`], and [`LargeRows`], the heads of large rows that the log record being applied has read. Does not
-//! own: reading rows (`Applying::row_head`).
+//! Owns: [`RowHead`] (such a row), and [`LargeRows`], a cache of the heads of large rows that the log record being
+//! applied has read. Does not own: reading rows (`Applying::row_head`).
 //!
 //! redb and SQLite read a whole row from their pages and compute its checksum, although the caller needs its first
 //! bytes only; for a row of 8 MiB that takes a few milliseconds. A lookup costs few steps, so a transaction may look up
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Size in bytes from which a row is large: reading it again takes longer than finding its head in a table.
+/// Size in bytes from which a row is large: looking up its head in [`LargeRows`] is faster than reading it again.
 pub(crate) const LARGE_ROW_BYTES: usize = 16 * 1024;
 
 /// The row of a key without the bytes of its value.

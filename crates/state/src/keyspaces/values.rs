@@ -53,7 +53,7 @@ pub enum StoredValue {
 }
 
 impl StoredValue {
-    /// Returns a form of the value that borrows its bytes.
+    /// Returns a reference to the value that borrows its bytes.
     #[must_use]
     pub fn as_ref(&self) -> StoredRef<'_> {
         match self {
@@ -171,8 +171,8 @@ pub(crate) fn value_head(form: u8, revision: Revision) -> [u8; HEAD_LEN] {
     head
 }
 
-/// Encodes the beginning (form, revision and expiry) of a row that keeps its form and its value; `None` if the new
-/// expiry needs another form.
+/// Encodes the new beginning (form, revision and expiry) of a row whose value stays. Returns `None` if the new expiry
+/// needs another form of row.
 pub(crate) fn encode_head(form: u8, revision: Revision, expiry: &Expiry) -> Option<Vec<u8>> {
     let mut head = value_head(form, revision).to_vec();
     match (form, *expiry == Expiry::NEVER) {
@@ -222,7 +222,7 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
 /// Returns a smaller number for a row that does not decode.
 #[inline]
 pub(crate) fn value_len_of_row(row: &[u8]) -> usize {
-    /// Position of the length in an encoded pointer.
+    /// Position, in an encoded pointer, of the length of the value.
     const LEN_AT: usize = 12;
     let blob_len = |head: usize| {
         let len = row.get(head + LEN_AT..).and_then(|rest| rest.first_chunk());

@@ -36,17 +36,15 @@ pub(crate) struct Applier {
     pub(crate) staged: Staged,
     /// List of the changes that undo the current command, if it is rejected half-way.
     pub(crate) undo: UndoList,
-    /// The meta row (next ids and counters of the space) with the changes of the commands so far.
+    /// The meta row (next ids and counters of the space) as the commands so far have left it.
     pub(crate) meta: Meta,
     /// The meta row as stored in the backend; `None` before the first log record is applied.
     pub(crate) stored_meta: Option<Meta>,
     pub(crate) applied: Applied,
     pub(crate) inline_floor: InlineFloor,
-    /// Number of live streams, plus deleted streams whose producers are not removed yet. Includes the changes of the
-    /// commands so far.
+    /// Number of live streams, plus deleted streams whose producers are not removed yet, after the commands so far.
     pub(crate) stream_count: usize,
-    /// Number of keyspace rows. Includes dropped keyspaces that are not swept yet, and the changes of the log record
-    /// being applied.
+    /// Number of keyspaces after the commands so far, including dropped ones whose rows are not all removed yet.
     pub(crate) keyspace_count: usize,
     /// Kind of each keyspace (missing, plain or configured), including the changes that commands of the current record
     /// have made.
@@ -95,7 +93,7 @@ pub(crate) struct Pending {
     pub(crate) next_offsets: HashMap<StreamId, Offset>,
     /// Records of consumer groups that the current commit acknowledges or negatively acknowledges.
     pub(crate) claims: CheckedSettlements,
-    /// State of producers after the checked appends of the current commit.
+    /// State that producers will have after those appends of the current commit that were checked so far.
     pub(crate) producers: CheckedProducers,
     pub(crate) clears: ClearChanges,
     /// Keyspaces whose exact counts the log record changes.

@@ -4,10 +4,10 @@
 //! Owns: `Applying`, reads that include the changes so far, and the order of publishing. Does not own: the changes of
 //! rows (`staged`), the data kept between records (`applier`), or rollback (`savepoint`).
 //!
-//! Commands of an entry see the changes of earlier commands, exactly as if each were an entry of its own: rows through
-//! the staged changes, and tables in memory as changed so far. An entry of blind puts and deletes reads nothing and
-//! allocates only space in the batch. Several writes of one key stay several changes of the batch, of which the last
-//! wins; except that some writes overwrite the previous change in place (`Staged::put_in_place`).
+//! Each command of an entry sees the changes of the earlier commands, in rows and in tables in memory, exactly as if
+//! each were an entry of its own. An entry of blind puts and deletes reads nothing and allocates only space in the
+//! batch. Several writes of one key are several changes in the batch, and the last one wins. Some writes instead
+//! overwrite the previous change in place (`Staged::put_in_place`).
 //!
 //! Invariant: `visible` rises before the batch is applied; keyspaces, stream heads, counts and liveness are published
 //! after it, and `applied` after them.
@@ -84,8 +84,7 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns a stream's head, with the changes of earlier commands, and marks it as changed. The stream can be
-    /// deleted.
+    /// Returns a stream's head as earlier commands have left it, and marks it as changed. The stream can be deleted.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;
@@ -107,7 +106,7 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns the table of consumer groups with the changes of earlier commands. Keeps the table locked until the log
+    /// Returns the table of consumer groups as earlier commands have left it. Keeps the table locked until the log
     /// record is applied. Before locking it, waits until the backend can apply the record without a stall, so that
     /// readers of groups do not wait for flushes and compactions.
     pub(crate) fn groups(&mut self) -> &mut GroupTable {
@@ -236,7 +235,7 @@ impl<'m> Applying<'m> {
 }
 
 impl Applying<'_> {
-    /// Returns the content of a row with the changes of the commands so far; `None` if there is no such row.
+    /// Returns the content of a row as the commands so far have left it; `None` if there is no such row.
     #[inline]
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, MachineError> {
         self.charge(READ);
@@ -258,8 +257,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns the row of a key without its value, with the changes of the commands so far; `None` if there is no such
-    /// row. A large row of the backend is read once for all commands of the log record.
+    /// Returns the row of a key without its value, as the commands so far have left it; `None` if there is no such row.
+    /// A large row of the backend is read once for all commands of the log record.
     #[inline]
     pub(crate) fn row_head(&self, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
         self.charge(READ);
@@ -280,14 +279,15 @@ impl Applying<'_> {
         found
     }
 
-    /// Returns the head of a large row of the backend that was read before and is not changed.
+    /// Returns the row of a key without its value, if the row is in the backend, is large and was read before, and this
+    /// log record has not changed it.
     #[inline]
     pub(crate) fn known_row_head(&self, key: &[u8]) -> Option<RowHead> {
         let head = self.applier.staged.large_rows().head(key)?;
         self.applier.staged.get(key).is_none().then_some(head)
     }
 
-    /// Notes the head of a large row that was read, unless the row is one of the changes so far.
+    /// Remembers the head of a row that was read, if the row is large and this log record has not changed it.
     pub(crate) fn note_large_row(&self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
         if self.applier.staged.get(key).is_none() {
             self.applier.staged.large_rows().note_head(key, row, RowHead::decode(key, row)?);
@@ -295,8 +295,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if there is a row with this key, after the changes of the commands so far. It must not be the row
-    /// of a user's key. A large row of the backend is read once for all commands of the log record.
+    /// Returns true if a row with this key exists after the commands so far. Not for rows of users' keys. A large row
+    /// of the backend is read once for all commands of the log record.
     pub(crate) fn has_row(&self, key: &[u8]) -> Result<bool, MachineError> {
         self.charge(READ);
         let staged = &self.applier.staged;
@@ -313,20 +313,19 @@ impl Applying<'_> {
         Ok(is_there)
     }
 
-    /// Returns a view of all rows with the changes of the commands so far.
+    /// Returns a view of all rows as the commands so far have left them.
     pub(crate) fn view(&self) -> StagedView<'_> {
         self.applier.staged.over(self.machine.backend.view())
     }
 }
 
 impl Applying<'_> {
-    /// Charges steps to the current command.
     #[inline]
     pub(crate) fn charge(&self, steps: u64) {
         self.applier.staged.meter().charge(steps);
     }
 
-    /// Counts the steps charged since the step count was `before` as used for searching.
+    /// Counts the steps charged since the step count was `before` as searching, which has a limit of its own.
     pub(crate) fn note_searched_since(&self, before: u64) {
         self.applier.staged.meter().note_searched(self.steps_used() - before);
     }

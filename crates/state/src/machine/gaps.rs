@@ -1,6 +1,6 @@
 //! Ranges of keys without rows in the backend, as scans of the current log record have found them.
 //!
-//! Owns: the ranges, and the parts of a scan that remain when they are left out. A backend that only marks deleted rows
+//! Owns: the ranges, and the division of a scan into parts that leave them out. A backend that only marks deleted rows
 //! walks over these marks in every scan. The backend does not change while a log record is applied, so a command that
 //! scans a range of deleted rows repeatedly walks over it only once.
 //!
@@ -71,7 +71,7 @@ impl Gaps {
         self.0.len()
     }
 
-    /// Adds a range without rows, and merges it with the ranges that it touches.
+    /// Adds a range of keys without rows, and merges it with the ranges that it touches.
     pub(crate) fn add(&mut self, gap: Span) {
         if gap.is_empty() || self.0.len() >= MAX_GAPS {
             return;
@@ -92,7 +92,7 @@ impl Gaps {
         self.0.insert(start, end);
     }
 
-    /// Returns the parts of a range that may have rows, in ascending order.
+    /// Returns the parts of a range of keys that may have rows, in ascending order.
     pub(crate) fn without(&self, range: Span) -> Vec<Span> {
         if range.is_empty() {
             return Vec::new();
@@ -123,7 +123,7 @@ impl Gaps {
     }
 }
 
-/// Returns the later one of two exclusive ends.
+/// Returns the later one of two exclusive ends; `None` is the end of the map.
 fn later(left: Option<Vec<u8>>, right: Option<Vec<u8>>) -> Option<Vec<u8>> {
     Some(left?.max(right?))
 }

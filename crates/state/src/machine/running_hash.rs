@@ -74,7 +74,7 @@ pub(crate) struct RunningHash {
 }
 
 impl RunningHash {
-    /// Begins a node-local log record, which does not change the hash.
+    /// Begins a log record that concerns only this node and does not change the hash.
     #[inline]
     pub(crate) fn begin_local(&mut self) {
         self.is_entry = false;

@@ -87,7 +87,8 @@ const IDLE_CHANGES: usize = 64 * 1024;
 /// Number of deleted rows of the backend from which a scan remembers the range without rows.
 const MIN_GAP_ROWS: u64 = 64;
 
-/// Returns true if rows of a kind differ between nodes, so that they may not be charged.
+/// Returns true if rows whose keys begin with this byte differ between nodes. Reading them is not charged, because all
+/// nodes must charge equally.
 #[inline]
 fn is_local(tag: Option<u8>) -> bool {
     matches!(tag, Some(TAG_INDEX | TAG_LIVENESS | TAG_MEMBERSHIP | TAG_VERDICT | TAG_MARK))
@@ -309,7 +310,6 @@ impl Staged {
         &mut self.batch
     }
 
-    /// Returns the counter of steps.
     #[inline]
     pub(crate) fn meter(&self) -> &Meter {
         &self.meter
@@ -367,7 +367,7 @@ impl Index {
     }
 }
 
-/// A view of the state's map with the changes of the commands so far.
+/// A view of the state's rows as the commands so far have left them.
 pub(crate) struct StagedView<'s> {
     staged: &'s Staged,
     below: Arc<dyn View>,

@@ -70,11 +70,11 @@ pub struct Machine {
     pub(crate) growth: Arc<GrowthNotes>,
     /// Highest version of the state machine that this machine executes.
     pub(crate) known_version: u16,
-    /// Length in bytes of values that are always stored in the state, see [`inline_floor`](Self::inline_floor).
+    /// Length in bytes up to which values are always stored in the state, see [`inline_floor`](Self::inline_floor).
     pub(crate) inline_floor: usize,
     /// View of the state that the last digest command requested and that no caller has taken yet.
     pub(crate) digest_view: Mutex<Option<DigestView>>,
-    /// Number of times that another state has replaced the state.
+    /// Number of times that the state was replaced by another one, for example by a snapshot.
     pub(crate) replacements: AtomicU64,
     /// Number of reads of files that the applying thread has begun.
     pub(crate) file_reads: AtomicU64,
@@ -90,8 +90,8 @@ pub(crate) struct Published {
     /// Exclusive end of the log records that readers can see: `applied.lsn <= visible`. Raised before a record's
     /// changes are published; `applied` is raised afterwards.
     pub(crate) visible: AtomicU64,
-    /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was
-    /// stored. After an open, index of the last applied entry.
+    /// Index of the last entry for which a verdict (row with facts that the entry's bytes do not determine) was stored.
+    /// When the machine is opened, the field begins at the index of the last applied entry.
     pub(crate) judged: AtomicU64,
     /// Deleted prefixes that hide rows. The table is replaced as a whole, so that a reader can take it with its view.
     pub(crate) clears: RwLock<Arc<ClearTable>>,

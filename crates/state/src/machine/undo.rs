@@ -42,7 +42,7 @@ pub(crate) struct UndoList {
 pub(crate) struct Outer {
     is_kept: bool,
     staged: usize,
-    /// Number of recorded changes that the outer savepoint needs.
+    /// Number of changes that were recorded before the inner savepoint began.
     pub(crate) changes: usize,
 }
 

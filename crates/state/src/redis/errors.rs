@@ -1,4 +1,4 @@
-//! Conversion of errors through the traits of `thalweg-redis`.
+//! Conversion between the machine's errors and the error type of `thalweg-redis`.
 
 use thalweg_redis::StoreError;
 use thalweg_types::reply::Reply;

@@ -19,12 +19,10 @@ use crate::{
 };
 
 impl Applying<'_> {
-    /// Sets a part (field or entry) of a Redis collection.
     pub(crate) fn put_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8], value: &[u8]) {
         self.applier.staged.put(&[&part_prefix(keyspace, id), name], &[value]);
     }
 
-    /// Removes a part (field or entry) of a Redis collection.
     pub(crate) fn delete_part(&mut self, keyspace: KeyspaceId, id: CollectionId, name: &[u8]) {
         self.applier.staged.delete(&[&part_prefix(keyspace, id), name]);
     }

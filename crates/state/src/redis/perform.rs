@@ -1,4 +1,4 @@
-//! Conversion of the changes that Redis commands make into rows.
+//! Writing of rows for the changes that Redis commands make to keys.
 
 use thalweg_types::{
     LogPosition, Revision,
@@ -122,7 +122,7 @@ impl<'a> RedisStore<'_, '_, 'a> {
         }
     }
 
-    /// Removes the row of a key. `before` is the expiry in that row.
+    /// Removes the row of a key. `before` is the deadline and lease in that row, whose index rows are removed too.
     pub(crate) fn delete_row(
         &mut self,
         key: &[u8],

@@ -39,7 +39,7 @@ use crate::{
     refused::Refused,
 };
 
-/// Change that watches are shown when a Redis command puts a row.
+/// Change that watches see when a Redis command writes the row of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEffect {
     /// Watches see a put of the new value.
@@ -98,7 +98,8 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     first: &'a [u8],
     /// Savepoint at the beginning of the current command, to which a rejection rolls back.
     savepoint: Option<Savepoint>,
-    /// State at the beginning of the current transaction: a savepoint, and a flag that the batch had written before it.
+    /// State at the beginning of the current transaction, to which a rollback of the transaction returns; `None`
+    /// outside of one.
     group: Option<GroupStart>,
     /// Bytes that the batch has read so far.
     pub(crate) read_bytes: Cell<usize>,
@@ -219,7 +220,6 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.group = Some(GroupStart { savepoint, revision, wrote, seeds });
     }
 
-    /// Keeps the changes of the current transaction.
     pub(crate) fn keep_group(&mut self) {
         if let Some(group) = self.group.take() {
             self.applying.keep(group.savepoint);
@@ -243,7 +243,6 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         }
     }
 
-    /// Keeps the changes of the current command.
     pub(crate) fn keep(&mut self) {
         if let Some(savepoint) = self.savepoint.take() {
             self.applying.keep(savepoint);
@@ -291,7 +290,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         self.check_steps()
     }
 
-    /// Charges work of a command that reads nothing, such as matching a pattern. It has a bound of its own.
+    /// Charges work that reads no data, such as matching a pattern. Such work also has a limit of its own.
     pub(crate) fn search(&self, steps: u64) -> Result<(), StoreError> {
         self.applying.applier.staged.meter().note_searched(steps);
         self.work(steps)
@@ -398,8 +397,9 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
     }
 
     /// Converts a value to the form in which it is stored. If the value is an argument of the command, a pointer to it
-    /// in the log can be stored instead of its bytes, provided that the mover later finds the value there. Every node
-    /// charges the same number of steps, wherever it stores the value, because all nodes must decide equally.
+    /// in the log can be stored instead of its bytes, provided that the search for live values in the log will find it
+    /// there. Every node charges the same number of steps, wherever it stores the value, because all nodes must decide
+    /// equally.
     fn value(&mut self, key: &[u8], value: NewValue<'a>) -> Result<NewRow<'a>, StoreError> {
         Ok(match value {
             NewValue::Collection(collection) => {

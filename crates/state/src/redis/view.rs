@@ -77,7 +77,7 @@ pub struct RedisView<'v> {
     /// Clock of the space. Used only if no key has a deadline; otherwise the view has its own time.
     clock: &'v dyn Fn() -> SpaceTime,
     read_bytes: Cell<usize>,
-    /// Steps of work besides reads.
+    /// Steps of work that read no data.
     steps: Cell<u64>,
     seed: Cell<u64>,
 }

@@ -14,7 +14,7 @@ use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
 use crate::{error::MachineError, keys};
 
-/// The inline floor (length up to which values are always in the state, in bytes), and a flag that its row is written.
+/// The inline floor (bytes up to which values are always in the state). The flag is true once the row is written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineFloor {
     bytes: u32,

@@ -42,7 +42,7 @@ pub(crate) fn create_stream(applying: &mut Applying<'_>, name: &str, config: Str
     Ok(Outcome::Stream { id, created: true })
 }
 
-/// Returns the id of the live stream with this name, with the changes of earlier commands in the same log record.
+/// Returns the id of the live stream with this name, including one that the same log record has created.
 fn stream_named(applying: &mut Applying<'_>, name: &str) -> Option<StreamId> {
     let pending = applying.applier.pending.stream_names.get(name).copied();
     let published = || read(&applying.machine.published.streams).id(name);

@@ -1,4 +1,4 @@
-//! Appends to streams, which are all checked before one is written.
+//! Appends to streams. All appends of a commit are checked before the first one is written.
 
 use thalweg_types::{
     LogPosition, Offset, StreamId,

@@ -6,8 +6,7 @@ use thalweg_types::{StreamId, command::Outcome, limits::MAX_STREAM_PRODUCERS};
 
 use crate::{refused::Refused, streams::producers::ProducerRow};
 
-/// State that each producer named in the current commit will have after those appends of the commit that were checked
-/// so far.
+/// State of the producers that the current commit names, as if its appends checked so far were applied.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedProducers(BTreeMap<StreamId, BTreeMap<Box<str>, ProducerRow>>);
 

@@ -1,8 +1,8 @@
-//! Data that compaction of a stream needs: the candidates, and runs of batches in a form by which they can be
-//! recognised later.
+//! Data for the compaction of streams: the streams to compact, and ranges of batches, each with a checksum that later
+//! shows if the range is unchanged.
 //!
-//! Owns: the candidates, and stretches (consecutive index entries with a checksum). Does not own: the choice of
-//! records to drop (maintenance reads them), or the replacement of batches (`replacing`).
+//! Owns: both queries. Does not own: the choice of records to drop (maintenance reads them), or the replacement of
+//! batches (`replacing`).
 
 use std::ops::ControlFlow;
 

@@ -283,8 +283,7 @@ impl Head {
 pub(crate) struct StreamTable {
     heads: BTreeMap<StreamId, Head>,
     by_name: HashMap<Arc<str>, StreamId>,
-    /// Streams that need some kind of maintenance. Maintenance examines only these, so a round costs nothing for all
-    /// others.
+    /// Streams that need maintenance, by kind. Maintenance examines only these, so other streams cost nothing.
     maintenance: MaintenanceSets,
     configs: RecentConfigs,
 }

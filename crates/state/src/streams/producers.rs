@@ -41,7 +41,7 @@ pub(crate) struct ProducerRow {
     pub(crate) used: u8,
 }
 
-/// Stored result of one append of a producer, for its repetitions.
+/// Stored result of one append of a producer. The client gets it again if it repeats the append.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerResult {
     pub(crate) sequence: u64,
@@ -184,7 +184,6 @@ pub(crate) fn some_keys(view: &dyn View, stream: StreamId, max: usize) -> Result
 }
 
 impl ProducerRow {
-    /// Describes the producer with this id.
     pub(crate) fn describe(&self, id: &str) -> Producer {
         Producer { epoch: self.epoch, next_sequence: self.next, last_time: self.last_time, id: id.to_owned() }
     }
