@@ -34,7 +34,8 @@ const QUEUE: f64 = 0.5;
 /// Shares of the resources that one run used. `None` means that a share is not known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
-    /// Numbers of processors that the server and the load generator used.
+    /// Average numbers of processors that the server and the load generator used, in this order. The server's is `None`
+    /// if it is not known.
     processors: (Option<f64>, f64),
     /// Number of processors of the machine; `None` if the server runs on another machine, where it is not known.
     all_processors: Option<f64>,
@@ -106,9 +107,10 @@ impl SearchEvidence {
         self.runs.push((rate, evidence));
     }
 
-    /// Describes the saturated resource, according to the last failed run at the lowest rate that failed twice. If the
-    /// search ended before a rate had failed twice, uses the lowest rate above the knee with a failed run. If the load
-    /// generator limited the search, names its CPU. `None` if the server did not limit the search, or if no run failed.
+    /// Names the resource that limited the server in a search for the knee, the highest rate that meets the objective.
+    /// Looks at the last failed run at the lowest rate that failed twice. If no rate failed twice, looks at the lowest
+    /// rate above the knee with a failed run. If the load generator limited the search, names its CPU. `None` if
+    /// neither of the two limited the search, or if no run failed.
     fn verdict(&self, knee: &Knee) -> Option<String> {
         match knee.limited_by {
             Limit::MaxRate | Limit::Machine => return None,

@@ -1,4 +1,5 @@
-//! One server under one load: the plan of a run, storing the keys that the gets read, and the level of the writes.
+//! Runs one load over HTTP against one server: plans a run, stores the keys that the gets read, and finds out the
+//! durability level of the writes.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -99,7 +100,7 @@ pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Pr
     }
 }
 
-/// Returns the description of a load for its samples. `level` is the durability level of its writes.
+/// Describes a load, for storing the measured values of its runs. `level` is the durability level of its writes.
 pub(crate) fn sampled(load: &HttpLoad, level: String) -> SampledLoad {
     SampledLoad { scenario: load.describe(), durability: level, pace: load.pace(), unit: "request" }
 }

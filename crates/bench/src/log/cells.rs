@@ -35,7 +35,7 @@ impl RunAs {
     }
 }
 
-/// Table of the report in which a cell is a row.
+/// The table of the report in which a cell, a combination of parameters, is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     OneProcess,

@@ -1,5 +1,5 @@
-//! One run: opens the channels and subscriptions, runs the load, and compares the received messages with the published
-//! ones.
+//! Performs one run of the publish-and-subscribe benchmark: opens the channels and subscriptions, runs the load, and
+//! compares the received messages with the published ones.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 

@@ -52,8 +52,9 @@ impl Embedded {
         Ok(Self { db })
     }
 
-    /// Returns the database as a receiver of requests. `name` is its name in messages. `has_own_thread` is true if each
-    /// connection has a thread for itself, which has nothing else to do while it waits.
+    /// Returns the open directory as a target for requests of the native protocol. `name` is its name in messages.
+    /// `has_own_thread` is true if each connection has a thread for itself, which has nothing else to do while it
+    /// waits.
     pub(super) fn place(&self, name: String, has_own_thread: bool) -> NativePlace {
         let db = self.db.to_async();
         let calls = move || -> Box<dyn Calls> {
@@ -62,7 +63,7 @@ impl Embedded {
         NativePlace::InProcess { name, calls: Arc::new(calls) }
     }
 
-    /// Returns the source of the number of fsyncs, for the live view.
+    /// Returns a callback that reads the number of the log's fsyncs, for the live view of a run.
     pub(super) fn fsync_count(&self) -> FsyncCount {
         let db = self.db.clone();
         FsyncCount::new(move || Some(db.stats().log.syncs))
@@ -130,7 +131,7 @@ impl Calls for EngineCalls {
     }
 }
 
-/// Delivered records with their attempt and their durability.
+/// Result of a fetch: the delivered records, the number of the delivery attempt, and the durability of the delivery.
 #[derive(Default)]
 struct Delivered {
     durability: Durability,

@@ -103,8 +103,8 @@ fn most(bytes: usize) -> u64 {
 }
 
 impl FeedTables {
-    /// Returns the feeds that the tables describe. Returns an error if the mix needs a table that is missing, or does
-    /// not use a table that is there.
+    /// Converts the tables to the settings of a scenario's stream, group and subject. Returns an error if the mix of
+    /// operations needs a table that is missing, or if it does not use a table that is there.
     pub(super) fn resolve(self, mix: &Mix) -> Result<Feeds, String> {
         let Self { streams, groups, subjects, jetstream } = self;
         let needed = |kind: Kind| mix.share(kind) > 0.0;

@@ -83,7 +83,7 @@ pub(super) enum ScenarioPhase {
     Drain,
 }
 
-/// A request. It is an operation, or the second part of one.
+/// A request to the server. An operation has one request or two: for example, a read and then a write of the same key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     kind: Kind,
@@ -124,7 +124,7 @@ pub(super) struct Counts {
     pub faults: FeedFaults,
 }
 
-/// Details of a reply.
+/// Result of checking a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The reply is right. The field is the number of its rows.

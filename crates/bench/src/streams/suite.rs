@@ -258,7 +258,7 @@ impl Suite<'_> {
         CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load, server, fsyncs }
     }
 
-    /// Returns the description of a scenario's load for its samples.
+    /// Describes a scenario's load, for storing the measured values of its runs.
     fn sampled(&self, scenario: &Scenario) -> SampledLoad {
         let (records, durability) = match scenario.what {
             StreamWork::Publish { .. } => (String::new(), self.options.durability.name()),
