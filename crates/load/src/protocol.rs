@@ -78,7 +78,8 @@ pub trait Protocol: Sync {
     /// Opens a connection that is ready for requests; its socket is non-blocking.
     fn connect(&self) -> Result<Connection, BenchError>;
 
-    /// Returns the number of request kinds. The response times of each kind are counted in a histogram of their own.
+    /// Returns the number of kinds that the protocol divides its requests into. The response times of each kind are
+    /// counted in a histogram of their own.
     fn kinds(&self) -> usize;
 
     /// Called when the load begins. Each thread calls this once, after its connections are open.

@@ -45,7 +45,7 @@ impl GroupLedger {
         &self.delivered
     }
 
-    /// Registers that the acks of this number of records came too late.
+    /// Counts records whose ack came too late: the server had already taken them back, to deliver them again.
     pub fn lapse(&self, records: u64) {
         self.lapsed.fetch_add(records, Ordering::AcqRel);
     }
@@ -60,7 +60,8 @@ impl GroupLedger {
         self.again.load(Ordering::Acquire)
     }
 
-    /// Returns the number of records whose acks came too late.
+    /// Returns the number of records whose ack came too late, after the server had taken them back to deliver them
+    /// again.
     pub fn lapsed(&self) -> u64 {
         self.lapsed.load(Ordering::Acquire)
     }

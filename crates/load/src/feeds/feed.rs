@@ -319,7 +319,8 @@ impl Feed {
         Some(number)
     }
 
-    /// Returns the publisher of a message; `None` if the server keeps one order for all publishers.
+    /// Returns the number of the publisher of a message; `None` if the server delivers the messages of all publishers
+    /// in one order to every subscriber.
     pub fn publisher(&self, message: u64) -> Option<u64> {
         self.protocol.publisher(message / u64::from(self.sizes.messages))
     }

@@ -33,8 +33,9 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the publisher of a publish, if the server keeps only the order of each publisher's messages. `None` if
-    /// the server keeps one order of all messages for every subscriber.
+    /// Returns the number of the publisher that sent the publish with the given number. `None` if the server delivers
+    /// all messages to every subscriber in one order. With a number, only the messages of each publisher must arrive in
+    /// order.
     fn publisher(&self, _publish: u64) -> Option<u64> {
         None
     }

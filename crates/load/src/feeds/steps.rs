@@ -62,9 +62,9 @@ pub enum FeedStep {
 /// Purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// A read of a reader whose next read continues after this one.
+    /// A read by a reader that goes through the stream: its next read begins where this one ends.
     Continues,
-    /// A single read. The next read begins elsewhere.
+    /// A single read at some position. It has no effect on the position of the next read.
     Once,
     /// A read of one page in a pass over the whole stream. The pass must find each record once.
     Whole,

@@ -60,7 +60,8 @@ pub struct CallPlan {
     pub fsyncs: Option<FsyncCount>,
 }
 
-/// Figures of a run. Its rate counts the items of replies that arrived after the warm-up and before the end.
+/// Results of a run. Its rate counts the items (such as records) in replies that arrived after the warm-up and before
+/// the end of the run.
 pub type Outcome = crate::Outcome<()>;
 
 impl CallPlan {

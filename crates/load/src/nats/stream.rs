@@ -111,7 +111,8 @@ pub(super) struct StreamSession {
     /// Subscription to `inbox`.
     page: Subscriber,
     consumer: Option<PullConsumer>,
-    /// Subjects to which the acks of each fetch are sent. Only fetches that are not acknowledged yet have some.
+    /// For each fetch that is not acknowledged yet, by its number: the subjects to which the acks of its records are
+    /// sent.
     fetched: BTreeMap<u64, Vec<Subject>>,
     fetches: u64,
 }

@@ -89,7 +89,8 @@ pub enum Content<'a> {
     Deleted,
     /// The value of a key, or the text of a scan's rows.
     Value(Cow<'a, [u8]>),
-    /// A value in a reply that has no place for it in the template, so it cannot be checked.
+    /// A reply with a value that cannot be checked, because the user's template of replies does not say where the value
+    /// is.
     Unchecked,
     /// The key has no value.
     Missing,

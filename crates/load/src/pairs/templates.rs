@@ -79,7 +79,7 @@ impl Template {
         self.0.iter().map(len).sum()
     }
 
-    /// Returns the texts before and after the placeholder for the value.
+    /// Returns the fixed texts of the template before and after its placeholder for the value.
     fn around_value(&self) -> (&[u8], &[u8]) {
         fn text(piece: Option<&Piece>) -> &[u8] {
             match piece {
@@ -161,7 +161,8 @@ impl TemplateCodec {
 }
 
 impl Codec for TemplateCodec {
-    /// One. An unknown server may not accept a request before it has answered the previous one.
+    /// Maximum number of unanswered requests on a connection. It is one, because an unknown server may not accept a
+    /// request before it has answered the previous one.
     const PIPELINE: usize = 1;
 
     fn connect(&self) -> Result<Connection, BenchError> {
@@ -186,7 +187,7 @@ impl Codec for TemplateCodec {
         unreachable!("the suite refuses scans by templates");
     }
 
-    /// Accepts any body, because an unknown server may answer a write with any body.
+    /// Returns true for any body, because an unknown server may acknowledge a write with any body.
     #[inline]
     fn is_stored(&self, content: &Content<'_>) -> bool {
         matches!(content, Content::Stored | Content::Value(_) | Content::Unchecked)

@@ -11,8 +11,9 @@ pub fn other_process(address: SocketAddr) -> Option<u32> {
     listening_process(address).filter(|process| *process != std::process::id())
 }
 
-/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` for other
-/// addresses, which may belong to another machine, and if this process may not inspect the listening one.
+/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` for any other
+/// address, because it may belong to another machine. Also returns `None` if this process is not permitted to inspect
+/// the listening process.
 fn listening_process(address: SocketAddr) -> Option<u32> {
     if !address.ip().is_loopback() {
         return None;
