@@ -29,8 +29,8 @@ const VERSION: u32 = 1;
 pub(crate) struct Keys {
     records: Arc<Records>,
     count: u64,
-    /// Distance between the numbers of consecutive keys in the order of loading, in keys. It is coprime to `count`, so
-    /// each key is loaded once.
+    /// The key at each position in the order of loading is this many keys after the previous one, modulo `count`. The
+    /// step is coprime to `count`, so each key is loaded once.
     step: u64,
     /// Number of keys that earlier runs have loaded.
     first: u64,
@@ -97,7 +97,7 @@ pub(crate) struct KeyWork<C> {
     pub action: Action,
 }
 
-/// Time of a connection's last reply.
+/// Time at which a connection received its last reply; `None` before the first one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastReply(Option<Instant>);
 
