@@ -28,7 +28,8 @@ pub enum Part {
     Misses,
     /// Many small keys under the limit: loading them, the start after a stop and after a kill, random gets.
     Keys,
-    /// Durable puts at half of their knee for a minute, beside a raw probe of the disk.
+    /// Durable puts for a minute at half of the knee (the highest rate that meets the objective), beside a raw probe of
+    /// the disk.
     Tails,
 }
 
@@ -123,7 +124,8 @@ pub struct PressureOptions {
     /// Rate of the client that reads keys in memory during the gets, in requests per second.
     #[arg(long, default_value_t = 1000.0)]
     pub resident_rate: f64,
-    /// Duration of each run of gets and misses, without its warm-up, and of a run of the search for the knee.
+    /// Duration of each run of gets and misses, without its warm-up, and of each run of the search for the knee in the
+    /// part tails.
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Warm-up before each run; its requests are not counted.
@@ -151,7 +153,7 @@ pub struct PressureOptions {
     /// first.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Objective of the search for the knee.
+    /// Response-time objective of the part tails. The highest rate of puts that meets it is the knee.
     #[arg(long, default_value = "p99<10ms", value_parser = Objective::of_times)]
     pub objective: Objective,
     /// Rate of the raw probe beside the puts, in writes per second.

@@ -28,7 +28,7 @@ pub struct Tally<C> {
     /// Number of right items. An item is a right reply, or a record or delivery that a right reply carries or
     /// acknowledges.
     pub right: u64,
-    /// Number of right items including those of the warm-up.
+    /// Number of correct replies, or of the records or deliveries in them, including those of the warm-up.
     pub all_right: u64,
     /// Number of wrong replies, including those of the warm-up.
     pub wrong: u64,

@@ -313,8 +313,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures a sweep of reads on each store. The sync of writes does not affect reads, so each store is measured in
-    /// one mode only.
+    /// Measures the given groups of reads one after the other on each store, with a growing parameter (a sweep). The
+    /// sync of writes does not affect reads, so each store is measured in one mode only.
     fn sweep(&mut self, groups: impl Iterator<Item = Group>) -> Result<Vec<Cell>, BenchError> {
         let mut seen = Vec::new();
         let subjects: Vec<&Subject<'_>> = self
@@ -346,8 +346,8 @@ fn bars(group: Group, cells: &[Cell], samples: u64) -> Plot {
     plots::rows(&name, &format!("{what}: time per {unit}"), &caption, &Axis::linear(&format!("µs per {unit}")), &bars)
 }
 
-/// Draws a plot with one line for each store. `figure` computes the height of a point from a cell, and the parameter of
-/// the cell's group, such as the number of threads, is the position on the horizontal axis.
+/// Draws a plot with one line for each store. Each measurement (cell) is a point: `figure` computes its height, and the
+/// parameter of its group, such as the number of threads, is its position on the horizontal axis.
 fn lines(name: &str, title: &str, axes: &[Axis; 2], cells: &[Cell], figure: fn(&Cell) -> f64) -> Plot {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {

@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub clock: Clock,
     /// Part of the run in which due messages are counted, in nanoseconds of the clock.
     pub counted: Range<u64>,
-    /// State of the end of the run. All threads share it.
+    /// Shared state by which all threads of the run detect its end.
     pub finish: Arc<Finish>,
     /// Counts of the generator thread on which these tasks run.
     pub tally: RefCell<Tally<Deliveries>>,

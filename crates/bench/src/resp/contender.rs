@@ -1,4 +1,4 @@
-//! A server that speaks RESP in a comparison, under a load of puts and gets.
+//! Prepares a server that speaks RESP for `thalweg bench compare`, and performs the runs of puts and gets on it.
 
 use super::{
     client::Client,

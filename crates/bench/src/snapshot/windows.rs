@@ -1,4 +1,4 @@
-//! Writers' response times in windows without and with a snapshot.
+//! Measures how snapshots affect the response times of writers.
 //!
 //! A *window* is a short time in which the writers write, either while a snapshot is taken or without one. Windows of
 //! both kinds alternate, so that disturbances of the machine affect both. The 99th percentile of a single window means

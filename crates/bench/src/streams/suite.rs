@@ -146,7 +146,8 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     Ok(report.finish())
 }
 
-/// Judges a tail by the faults of the received records, and by the state of the clocks meanwhile.
+/// Decides if the results of a tail (a reader that subscribes to the stream) are valid: the records must have no
+/// faults, and the machine's clocks must have been usable.
 fn judge_tail(faults: &Faults, clocks: &Clocks) -> Validity {
     if faults.any() {
         return Validity::Errors(faults.to_string());

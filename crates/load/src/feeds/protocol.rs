@@ -11,7 +11,7 @@ use crate::{BenchError, Connection, pairs::Answer};
 
 /// Protocol of operations on one stream, one group and one subject. They exist only for the run.
 pub trait FeedProtocol: fmt::Debug + Send + Sync {
-    /// Returns the kind of the positions of the stream's records.
+    /// Returns the kind of position that the server gives to each record of the stream: offset or id.
     fn positions(&self) -> Positions {
         Positions::Offsets
     }

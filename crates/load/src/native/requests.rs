@@ -73,12 +73,12 @@ impl CallPlan {
         Self { place, connections: 1, streams: 1, in_flight, pace, load, server: None, fsyncs: None }
     }
 
-    /// Returns the part of the run in which items are counted, in nanoseconds since the start of the run.
+    /// Returns the part of the run in which replies are counted, in nanoseconds since the start of the run.
     fn counted(&self) -> Range<u64> {
         self.pace.counted(self.load.warmup, self.load.duration)
     }
 
-    /// Returns empty counts with the windows of the run.
+    /// Creates counts that are all zero, with the windows into which the run is divided.
     fn empty_tally(&self) -> Tally<()> {
         Tally::with_windows(1, &self.counted(), self.load.window)
     }
