@@ -1,9 +1,10 @@
-//! The server's own account of the measured runs: the cost of an operation, and the stages of a durable write.
+//! Costs of the measured runs by the server's own metrics: what each operation costs, and the stages in which a durable
+//! write spends its time.
 //!
 //! Owns: the increase of the server's metrics over the runs ([`Account`]), and the table of costs. Does not own: the
 //! metrics themselves, which the server always counts, or the stages as a table and a plot ([`Stages`]).
 //!
-//! A run's warm-up is part of the account, because the metrics are read before and after the whole run.
+//! A run's warm-up is part of the costs, because the metrics are read before and after the whole run.
 
 use crate::{
     BenchError,

@@ -28,9 +28,9 @@ pub(crate) struct Figure<C> {
     window: Option<fn(&Window, f64) -> Option<f64>>,
 }
 
-/// Returns the figures of a load with this pace. `unit` is the name of the load's items, such as `request`. In a closed
-/// loop the rate decides a comparison. With a schedule the rate is given, so the 99th percentile of the response time
-/// decides.
+/// Returns the figures by which runs of a load with this pace are compared. `unit` names what the load counts, such as
+/// `request`. In a closed loop the rate decides a comparison. With a schedule the rate is given, so the 99th percentile
+/// of the response time decides.
 pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     let is_open = matches!(pace, Pace::Open { .. });
     let (of_rate, of_p99) = if is_open { (Role::Shown, Role::Deciding) } else { (Role::Deciding, Role::Compared) };
@@ -124,7 +124,7 @@ pub(crate) struct SampledLoad {
     pub durability: String,
     /// Pace of the load.
     pub pace: Pace,
-    /// Name of an item of the load, such as `request` or `delivery`.
+    /// Name of what the load counts, such as `request` or `delivery`.
     pub unit: &'static str,
 }
 

@@ -1,12 +1,13 @@
-//! The resource that was at its limit in the runs of a search: processors, fsync, network, or a queue in the server.
+//! Finds the resource that limited the server in a search for its highest rate: processors, fsync, network, or a queue
+//! in the server.
 //!
 //! Owns: the evidence of each run, and the verdict, which follows from a run at the lowest rate that failed. Does not
 //! own: the search, or the measuring of the resources.
 //!
 //! The evidence has a share for each resource, mostly of the run's time. A resource whose share reaches its threshold
-//! is saturated, and several can be. If none is saturated, but commands spend most of the server's time in the queue,
-//! the verdict names the queue. Then something that is not measured here, such as a lock, delays the thread that
-//! empties the queue.
+//! is saturated, and several resources can be saturated. If none is, but commands spend most of the server's time in
+//! the queue, the verdict names the queue. Then something that is not measured here, such as a lock, delays the thread
+//! that empties the queue.
 
 use std::{fs, net::SocketAddr};
 

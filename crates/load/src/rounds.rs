@@ -146,10 +146,10 @@ impl<C> Outcome<C> {
     }
 }
 
-/// Figures of the rounds of one scenario, in order.
+/// Results of all rounds of one scenario, in order.
 #[derive(Clone, Debug)]
 pub struct Rounds<C> {
-    /// Figures of each round, in order.
+    /// Results of each round, in order.
     pub outcomes: Vec<Outcome<C>>,
 }
 

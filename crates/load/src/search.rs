@@ -176,8 +176,8 @@ impl Search<'_> {
     }
 
     /// Returns the two rates between which the search continues: the highest rate at which more runs passed than
-    /// failed, and the lowest rate above it of which this is not true. Failures below a rate that passed all its
-    /// repeats are ignored, because they come from disturbances.
+    /// failed, and the lowest rate above it at which they did not. Failures below a rate that passed all its repeats
+    /// are ignored, because they come from disturbances.
     fn bracket(&self) -> (Option<TestedRate>, Option<TestedRate>) {
         let stable = self.tried.iter().rposition(|tried| tried.is_stable(self.bounds.repeats)).unwrap_or(0);
         let above = &self.tried[stable..];

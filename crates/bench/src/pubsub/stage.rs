@@ -114,7 +114,8 @@ impl RunContext<'_> {
     }
 }
 
-/// Channels of a thread: those with subscriptions, and those of publishers with the publishers' numbers.
+/// Channels that a load thread has opened. Some have subscriptions. The others have publishers, which are listed by
+/// number.
 struct Opened {
     payloads: Rc<Payloads>,
     subscribers: Vec<IdleSubscriber>,

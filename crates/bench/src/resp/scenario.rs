@@ -16,7 +16,7 @@ pub(super) enum LoadKind {
     FanOut(usize),
 }
 
-/// A scenario: one line of the report for each server.
+/// A load that the suite measures on one server or more. Each scenario has one line of the report for each server.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// Name of the scenario in the report.

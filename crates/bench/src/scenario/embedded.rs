@@ -1,4 +1,5 @@
-//! The embedded engine under a scenario. Its directory is opened in this process, and requests become calls.
+//! Runs a scenario on the embedded engine instead of a server. The engine's directory is opened in this process, and
+//! requests become calls of the engine.
 //!
 //! Owns: opening the directory, and performing requests in the form of the native protocol by calls of the engine. Does
 //! not own: the requests and replies themselves. They are those of the native protocol, so that both are checked in the
@@ -36,7 +37,7 @@ use crate::{
     },
 };
 
-/// An open directory. Dropping it closes the directory.
+/// An open directory of the embedded engine. Dropping the value closes the directory.
 #[derive(Debug)]
 pub(super) struct Embedded {
     db: Database,

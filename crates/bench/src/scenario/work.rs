@@ -48,7 +48,7 @@ pub(super) struct Workload<C> {
     pub phase: ScenarioPhase,
 }
 
-/// Keys of a cache.
+/// The part of a scenario's work that uses a cache: the protocol of its requests, and the ledger of its keys.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKeys<C> {
     /// Protocol of the requests to the cache. It uses the same connections as the other requests.

@@ -69,7 +69,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
     sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
 }
 
-/// The sum of all windows of a kind: without a snapshot, or with one.
+/// All windows of one kind added up: those without a snapshot, or those with one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSet {
     windows: u64,

@@ -18,7 +18,7 @@ pub(super) enum StreamWork {
     Tail,
 }
 
-/// A scenario: one line of the report.
+/// A load that the suite measures, with its goals. Each scenario is one line of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// Name of the scenario in the report.

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::{Clock, latency::Latencies, pairs::Answer, random::Generator};
 
-/// Stream, group and subject of a run. All threads share them.
+/// The stream, consumer group and subject that a run uses. Chooses the requests to them, and checks the replies. All
+/// load threads share one instance.
 #[derive(Debug)]
 pub struct Feed {
     /// Protocol of the requests.

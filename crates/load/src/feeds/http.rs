@@ -1,4 +1,4 @@
-//! Streams, groups and subjects over HTTP.
+//! Operations on streams, consumer groups and subjects over HTTP.
 //!
 //! Owns: the bytes of requests, and the parsing of replies and of a subscription's lines. Does not own: the check of
 //! the records in a reply ([`super::Feed`]).
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length in bytes of a line of a subscription. Each line is one message.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
-/// Stream, group and subject of a run on a server, over HTTP.
+/// Encodes the requests to the stream, consumer group and subject of a run over HTTP, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct HttpFeed {
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! HTTP as a protocol of the load generator.
+//! Lets the load generator send its requests over HTTP: implements the generator's trait `Protocol`.
 //!
 //! A connection that breaks counts as an error and is opened again. Replies are compared with the values that must be
 //! stored.

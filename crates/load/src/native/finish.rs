@@ -14,7 +14,7 @@ use std::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// State of the end of a run, shared by the run's threads.
+/// Shared state by which the threads of a run detect its end.
 #[derive(Debug)]
 pub struct Finish {
     sent: Vec<AtomicU64>,

@@ -35,8 +35,8 @@ use crate::{
 
 const NO_KEYS: &str = "the suite refuses operations on keys over NATS";
 
-/// Stream, group and subject of a run on a NATS server, and the connections to that server. The group is a durable
-/// consumer of the stream.
+/// Encodes the requests to the stream, consumer group and subject of a run on a NATS server, opens connections to that
+/// server, and decodes the replies. The group is a durable consumer of the stream.
 #[derive(Clone, Debug)]
 pub struct NatsFeed {
     shared: Arc<Shared>,

@@ -41,7 +41,7 @@ impl Operation {
     const ALL: [Self; 5] = [Self::Publish, Self::Append, Self::Read, Self::Fetch, Self::Ack];
 }
 
-/// A request.
+/// A request of a load thread to the task that performs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub operation: Operation,

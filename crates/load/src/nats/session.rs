@@ -21,7 +21,7 @@ use crate::feeds::Numbers;
 /// Maximum number of bytes that are read at a time.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// State of one connection.
+/// The state of the task that performs the requests of one load thread's connection.
 pub(super) struct Session {
     pub client: ConnectedClient,
     pub names: Names,

@@ -98,7 +98,7 @@ pub enum Content<'a> {
     Refused(String),
 }
 
-/// Requests to the key-value API, or to a cache, over HTTP.
+/// Encodes requests to the key-value API, or to a cache, over HTTP, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct HttpCodec {
     address: SocketAddr,
@@ -195,7 +195,7 @@ impl Codec for HttpCodec {
     }
 }
 
-/// Commands to a server that speaks RESP.
+/// Encodes commands to a server that speaks RESP, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct RespCodec {
     /// Address and login with which connections begin.

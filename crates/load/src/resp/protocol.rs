@@ -1,4 +1,4 @@
-//! RESP as a protocol of the load generator.
+//! Lets the load generator send its requests over RESP: implements the generator's trait `Protocol`.
 
 use thalweg_redis::wire::reply_parser::whole;
 
