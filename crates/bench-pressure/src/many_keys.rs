@@ -32,9 +32,9 @@ struct ManyKeysFigures {
     loaded: Loaded,
     /// Time until the process has ended after SIGTERM; `None` if it had to be killed.
     stop: Option<Duration>,
-    /// Duration of the start after SIGTERM.
+    /// Time that the server took to start again after it was stopped with SIGTERM.
     after_stop: Duration,
-    /// Duration of the start after SIGKILL.
+    /// Time that the server took to start again after it was killed with SIGKILL.
     after_kill: Duration,
     /// For each run of gets: the number of clients, the results, and the server's counts for each request.
     gets: Vec<(usize, over::Figures, PerRequest)>,

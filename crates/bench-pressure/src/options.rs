@@ -72,7 +72,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// Returns the order in words.
+    /// Returns the order of loading in words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Scattered => "scattered",

@@ -22,7 +22,7 @@ const PARTS: [(Part, Run); 5] = [
     (Part::Tails, tails::run),
 ];
 
-/// Runs the suite.
+/// Runs the pressure suite and returns its report.
 pub fn run(options: &PressureOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("pressure", options.dir.as_deref())?;

@@ -24,7 +24,7 @@ pub(crate) const STALL_NANOS: u64 = 100_000_000;
 /// Version of all values. A key that is written again gets the same value, so there is only one version.
 const VERSION: u32 = 1;
 
-/// Keys with their values.
+/// The keys of a run with their values, and the order in which the keys are loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     records: Arc<Records>,
@@ -81,11 +81,11 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 pub(crate) enum Action {
     /// Writes a key. The drawn number is its position in the order of loading.
     Load,
-    /// Writes the drawn key.
+    /// Writes the key with the drawn number.
     Put,
-    /// Reads the drawn key, which was loaded.
+    /// Reads the key with the drawn number, which was loaded.
     Get,
-    /// Reads the key after the drawn one. This key was never written.
+    /// Reads the key after the one with the drawn number. This key was never written.
     GetAbsent,
 }
 

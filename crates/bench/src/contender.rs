@@ -17,7 +17,7 @@ pub(crate) struct Contender {
 
 /// Performs runs of one load on one server, and checks the server after the last one.
 pub(crate) trait Runs {
-    /// Performs one run.
+    /// Performs one run and returns its results.
     fn run(&mut self) -> Result<Outcome<()>, BenchError>;
 
     /// Checks the state of the server after all runs. `what` names the server and the load in the report.

@@ -103,7 +103,7 @@ pub(crate) struct SearchEvidence {
 }
 
 impl SearchEvidence {
-    /// Adds the evidence of a run.
+    /// Adds the evidence of one run, in which `rate` was the scheduled rate.
     pub(crate) fn push(&mut self, rate: f64, evidence: Evidence) {
         self.runs.push((rate, evidence));
     }

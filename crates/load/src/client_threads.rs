@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::usage::cpu_of_thread;
 
-/// Longest wait for a task during setup.
+/// Longest wait for the result of a task that runs during setup.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Thread ids of the client threads of this process that are running.
@@ -97,7 +97,7 @@ pub(crate) struct ClientEffort {
 }
 
 impl ClientEffort {
-    /// Begins measuring now.
+    /// Begins measuring the CPU time of the client threads now.
     pub(crate) fn begin() -> Self {
         Self { before: cpu_times(), began: Instant::now() }
     }

@@ -26,7 +26,7 @@ pub enum Pace {
     Closed,
     /// Closed loop that uses each of the keys `0..keys` once, and then ends.
     Each {
-        /// Number of keys.
+        /// Number of keys; each is used for one request.
         keys: u64,
     },
 }

@@ -156,7 +156,7 @@ impl TestedRate {
 /// State of a search: the rates tried so far.
 struct Search<'a> {
     bounds: &'a Bounds,
-    /// Rates in ascending order.
+    /// Tried rates with the results of their runs, in ascending order of the rates.
     tried: Vec<TestedRate>,
 }
 

@@ -52,7 +52,7 @@ pub struct Tally<C> {
     pub first_problem: Option<String>,
     /// Counts for the live view; `None` if runs are not shown. Each thread passes its own counts on.
     pub recent: Option<Box<Recent>>,
-    /// Additional counts of the protocol.
+    /// Counts that only this protocol has.
     pub own: C,
 }
 

@@ -31,7 +31,7 @@ use crate::{
 /// Labels of the server's metrics that select puts.
 const PUTS: &[(&str, &str)] = &[("operation", "kv_put"), ("operation", "entity_put")];
 
-/// Runs the suite.
+/// Runs the HTTP suite and returns its report.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("http", options.server.start.dir.as_deref())?;

@@ -29,7 +29,7 @@ use crate::{
 /// Figures of the rounds of one scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    /// Figures of the scenario's rounds.
+    /// Results of the scenario's rounds.
     pub own: load::Rounds<Deliveries>,
     /// Bytes per second of a raw loopback stream without a server, measured before each round.
     pub bare: Vec<f64>,
@@ -109,7 +109,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Creates the table of figures without rows.
+    /// Creates the table of results with its columns, but without rows.
     pub(super) fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";
@@ -171,7 +171,7 @@ impl Figures {
         }
     }
 
-    /// Adds the finished table to the report.
+    /// Adds the finished table of results to the report.
     pub(super) fn finish(self, report: &mut Report) {
         report.tables.extend([self.table, self.costs]);
         add_stages(report, "stages of a publish", &self.stages);

@@ -21,7 +21,7 @@ pub(super) enum LoadKind {
 pub(super) struct Scenario {
     /// Name of the scenario in the report.
     pub name: String,
-    /// Kind of load that the servers get.
+    /// Load that each server gets: requests, or messages to subscribers.
     pub work: LoadKind,
     /// Servers and their databases. The first server is compared with each other server.
     pub servers: Vec<(ServerChoice, u32)>,

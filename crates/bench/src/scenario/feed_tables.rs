@@ -12,7 +12,7 @@ const MAX_REQUEST_BYTES: u64 = 4 << 20;
 const MAX_RECORDS: u64 = 1000;
 /// Maximum number of records that are appended before the runs.
 const MAX_FILL: u64 = 100_000_000;
-/// Maximum number of subscribers.
+/// Maximum number of subscribers that a scenario may have.
 const MAX_SUBSCRIBERS: u64 = 1000;
 
 /// Stream, group and subject of a scenario.
@@ -32,10 +32,10 @@ pub(super) struct Feeds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Storage {
-    /// Files.
+    /// The server stores the records in files.
     #[default]
     File,
-    /// Memory. The records are lost when the server ends.
+    /// The server stores the records in memory. They are lost when the server ends.
     Memory,
 }
 

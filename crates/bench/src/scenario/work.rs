@@ -28,9 +28,9 @@ use crate::{
 /// Operations of a scenario over one protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Workload<C> {
-    /// Protocol of the requests.
+    /// Encodes the requests to the keyspace and decodes their replies.
     pub codec: C,
-    /// Values of the keys.
+    /// Makes and recognises the values of the keys.
     pub records: Arc<Records>,
     /// Ledger of the writes so far, over all runs.
     pub ledger: Arc<Ledger>,
@@ -75,7 +75,7 @@ pub(super) enum ScenarioPhase {
     Warm,
     /// Records are appended, before the runs.
     Fill,
-    /// Operations of the mix.
+    /// The operations of the mix are measured.
     Run,
     /// The whole stream is read, after the runs.
     Verify,

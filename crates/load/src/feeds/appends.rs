@@ -94,7 +94,7 @@ impl AppendLedger {
         Append { number, floor }
     }
 
-    /// Returns the numbers of an append's records.
+    /// Returns the numbers of the records in the append with the number `append`.
     pub fn records(&self, append: u64) -> Range<u64> {
         append * self.batch..(append + 1) * self.batch
     }

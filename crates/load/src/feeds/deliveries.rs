@@ -40,7 +40,7 @@ impl GroupLedger {
         if self.first.set_bit(record) { Ok(()) } else { Err(FeedFault::Duplicated) }
     }
 
-    /// Returns the bits of the delivered records.
+    /// Returns the array with one bit for each record, which is set if the record was delivered.
     pub(super) fn bits(&self) -> &Numbers {
         &self.delivered
     }
@@ -81,7 +81,7 @@ pub struct SubscriberLedger {
     pub received: u64,
     /// Number of messages that the server reported as dropped.
     pub dropped: u64,
-    /// Faults of messages, except losses.
+    /// Number of messages with each kind of fault, except losses.
     pub faults: FeedFaults,
     order: u64,
 }

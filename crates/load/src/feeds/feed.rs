@@ -335,7 +335,7 @@ impl Feed {
     }
 }
 
-/// Account of the records of one reply.
+/// The records of one reply that were checked so far, and their faults.
 #[derive(Debug, Default)]
 struct Records {
     /// Position of the last record. In a fetch, the highest position of a record that was delivered for the first time.

@@ -44,7 +44,7 @@ struct Shared {
     messages: AtomicU64,
 }
 
-/// One subscription.
+/// One subscription, and the ledger of the messages that it received.
 struct Subscriber {
     subscription: Box<dyn Subscription>,
     is_accepted: bool,

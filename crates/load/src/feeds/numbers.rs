@@ -29,7 +29,7 @@ impl Numbers {
         chunk.map_or(0, |chunk| chunk[(index % CHUNK) as usize].load(Ordering::Acquire))
     }
 
-    /// Sets the number at an index.
+    /// Sets the number at an index below [`MAX_NUMBERS`].
     pub fn set(&self, index: u64, number: u64) {
         self.at(index).store(number, Ordering::Release);
     }
@@ -45,7 +45,7 @@ impl Numbers {
         self.at(bit / 64).fetch_or(mask, Ordering::AcqRel) & mask == 0
     }
 
-    /// Returns one bit.
+    /// Returns the bit with the index `bit`. Each number of the array holds 64 bits.
     pub fn bit(&self, bit: u64) -> bool {
         self.get(bit / 64) >> (bit % 64) & 1 == 1
     }

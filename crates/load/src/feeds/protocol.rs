@@ -135,7 +135,7 @@ impl Texts<'_> {
 
 /// A subscription to a subject, on a connection of its own.
 pub trait Subscription: Send {
-    /// Returns the connection.
+    /// Returns the connection of the subscription.
     fn connection(&mut self) -> &mut Connection;
 
     /// Consumes the bytes that have arrived on the connection, and calls `each` with each event in them. Appends
@@ -143,7 +143,7 @@ pub trait Subscription: Send {
     fn take(&mut self, each: &mut dyn FnMut(Arrived<'_>)) -> Result<(), String>;
 }
 
-/// An event of a subscription.
+/// An event that a subscription received from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived<'a> {
     /// The server has accepted the subscription.

@@ -35,7 +35,7 @@ use crate::{
 
 /// Number of milliseconds in a day. The clocks of server and client may differ by up to a day.
 const DAY: u64 = 86_400_000;
-/// Name of the field in each entry.
+/// Name of the field that holds the record's text in each stream entry.
 const FIELD: &[u8] = b"payload";
 
 /// Encodes the requests to the stream, consumer group and pub/sub channel of a run over RESP, and decodes the replies.

@@ -96,12 +96,12 @@ pub struct FeedProblem {
 /// Path on which a record or message came back to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// A read of the stream.
+    /// The record came in the reply to a read of the stream.
     Read,
-    /// A fetch of the group.
+    /// The record came in the reply to a fetch of the consumer group.
     Fetch,
-    /// A subscription.
+    /// The message came over a subscription.
     Message,
-    /// The pass over the whole stream after the runs.
+    /// The record came in the pass over the whole stream after the runs.
     Whole,
 }

@@ -61,7 +61,7 @@ impl Runs {
 /// Count, sum and sum of squares (modulo 2^64) of the message numbers of one publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Number of messages that were added.
+    /// Number of message numbers that were added.
     pub count: u64,
     sum: u64,
     squares: u64,

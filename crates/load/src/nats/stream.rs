@@ -36,10 +36,10 @@ const END_OF_PAGE: u16 = 204;
 /// Medium on which the server stores a stream's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamStorage {
-    /// Files.
+    /// The server stores the records in files.
     #[default]
     File,
-    /// The server's memory.
+    /// The server stores the records in its memory.
     Memory,
 }
 

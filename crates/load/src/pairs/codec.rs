@@ -111,12 +111,12 @@ pub struct HttpCodec {
 }
 
 impl HttpCodec {
-    /// Creates the requests to a keyspace. `host` is the value of the `Host` header.
+    /// Creates the codec for a keyspace. `host` is the value of the `Host` header.
     pub fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
         Self::at(address, host, format!("/v1/kv/{keyspace}"))
     }
 
-    /// Creates the requests to a cache.
+    /// Creates the codec for a cache that is reached over HTTP. `name` is the name of the cache.
     pub fn cache(address: SocketAddr, host: &str, name: &str) -> Self {
         Self::at(address, host, format!("/v1/caches/{name}/keys"))
     }

@@ -36,7 +36,7 @@ pub struct Ledger {
     ahead: Mutex<BTreeSet<u64>>,
 }
 
-/// Writes of one key.
+/// The versions of one key: which writes were sent, and which version reads must return at least.
 #[derive(Debug, Default)]
 struct History {
     /// Version of the last write that was sent; 0 before the first.
@@ -50,7 +50,7 @@ struct History {
 /// A write that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Version that the write stores.
+    /// Version of the key that this write stores.
     pub version: u32,
     /// Lowest version of the key that reads may return once this write is acknowledged; 0 if the write does not change
     /// it.

@@ -40,7 +40,7 @@ pub struct NativeCodec {
 /// The keyspace or the cache that holds the keys.
 #[derive(Clone, Copy, Debug)]
 enum KeyStore {
-    /// The run uses no keys.
+    /// The run uses no keys, so there is no keyspace and no cache.
     None,
     Keyspace(KeyspaceId),
     /// A cache, identified by its id.

@@ -33,7 +33,7 @@ enum Piece {
 }
 
 impl Template {
-    /// Splits a text at its placeholders.
+    /// Creates a template from a text with the placeholders `{key}` and `{value}`.
     pub fn new(text: &str) -> Self {
         let (mut pieces, mut rest) = (Vec::new(), text);
         let places = [(KEY, Piece::Key), (VALUE, Piece::Value)];
@@ -97,7 +97,7 @@ impl Template {
 pub struct RequestTemplate {
     /// Method, such as `PUT`.
     pub method: String,
-    /// Path and query.
+    /// Path and query of the request.
     pub path: Template,
     /// Body of the request. An empty body is not sent.
     pub body: Template,
