@@ -26,7 +26,7 @@ impl<'a> SearchCourse<'a> {
         Self { objective, runs: Vec::new() }
     }
 
-    /// Adds a run at this rate.
+    /// Adds the response times of a run at this rate.
     pub(crate) fn push<C>(&mut self, rate: f64, outcome: &Outcome<C>) {
         let times = percentiles(self.objective).map(|percentile| outcome.time_us(percentile));
         self.runs.push((rate, times.collect()));
