@@ -23,7 +23,7 @@ pub enum Part {
     /// Random gets of the data under the limit, beside random reads of the bare disk, and a client that reads resident
     /// keys.
     Gets,
-    /// Gets of absent keys in the range of the data, with and without the limit: those that read the disk, and the
+    /// Gets of absent keys in the range of the data, with and without the limit: the share that reads the disk, and the
     /// rate.
     Misses,
     /// Many small keys under the limit: loading them, the start after a stop and after a kill, random gets.

@@ -219,7 +219,7 @@ pub enum ServerChoice {
     RedisNone,
     /// A redis-server that the suite starts. It syncs each write before it replies.
     RedisAlways,
-    /// A thread of this process that only writes, syncs and replies. Its figures are the upper bound of the machine.
+    /// A thread of this process that only writes, syncs and replies. No durable server on this machine can be faster.
     Bare,
     /// A server that runs already at this address.
     At(Address),
