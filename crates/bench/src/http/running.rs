@@ -85,8 +85,8 @@ fn requests(target: &Target, load: &HttpLoad, api: Api) -> Requests {
     Requests::new(api, &target.host, durability, Values::new(load.value_size, load.seed))
 }
 
-/// Puts every key that the gets of a load read once, at the durability level `os`, before the measurement. Does nothing
-/// for a load without gets, or if the load states that the keys must not be stored.
+/// Puts each key once before the measurement, at the durability level `os`, so that the gets of the load find a value.
+/// Does nothing for a load without gets, or if the load states that the keys must not be stored.
 pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Progress) -> Result<(), BenchError> {
     if !load.reads_stored_keys() {
         return Ok(());
