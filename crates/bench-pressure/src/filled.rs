@@ -1,4 +1,4 @@
-//! A server with loaded data, for the parts that read.
+//! Starts a server and loads data into it, as the setup of measurements that read.
 //!
 //! Owns: loading the keys over RESP, in slices that each print their progress, and waiting until the server has written
 //! everything to the disk.
@@ -16,18 +16,18 @@ use crate::{
     work::{Counts, Keys},
 };
 
-/// Figures of loading.
+/// Measurements of a load of the data.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
-    /// Values per second over all slices.
+    /// Values per second over the whole load.
     pub rate: f64,
-    /// Values per second of the single slices.
+    /// Values per second in each slice of the load, as median and spread.
     pub slices: Summary,
     /// Times during which a connection got no reply.
     pub gaps: Counts,
     /// Largest resident memory of the server, in bytes.
     pub resident: Option<u64>,
-    /// Largest memory of the server and its group during the load, and the increase of the kernel's counts.
+    /// Largest memory of the server and of its control group during the load, and the increase of the kernel's counts.
     pub peaks: Peaks,
     pub validity: Validity,
 }
@@ -78,7 +78,7 @@ pub(crate) fn load(
     })
 }
 
-/// Returns the position of the first key of a slice.
+/// Returns the position of the first key of slice `slice`, if the load of `count` keys is divided into `slices` slices.
 fn share(count: u64, slice: u64, slices: u64) -> u64 {
     (u128::from(count) * u128::from(slice) / u128::from(slices)) as u64
 }
@@ -99,7 +99,7 @@ pub(crate) fn start(
     Ok((server, loaded))
 }
 
-/// Number of slices for loads that are only the setup of a measurement.
+/// Number of slices of a load that only prepares a measurement.
 const SLICES: u64 = 4;
 
 /// Waits until the server writes nothing more to the disk. If the wait takes longer than the options permit, goes on

@@ -1,6 +1,6 @@
-//! Random gets of more data than memory, over each protocol, beside random reads of the bare disk.
+//! Random gets of more data than memory, over each protocol, compared with random reads of the bare disk.
 //!
-//! Owns: the goals, the order of probes and runs, and the tables of this part. Does not own: loading the data
+//! Owns: the goals, the order of probes and runs, and the tables of this measurement. Does not own: loading the data
 //! (`filled`), the runs of the load generator (`over`), or the reads of the bare disk (`read_probe`).
 //!
 //! Right before each run, the probe measures the disk with one read in flight and with 32. During the run, one more
@@ -27,14 +27,15 @@ const DEPTH: u64 = 32;
 /// Goal: upper bound in milliseconds of the 99th percentile of the gets' response time, with the largest number of
 /// clients.
 const MAX_P99_MS: f64 = 10.0;
-/// Goal: upper bound in milliseconds of the 99th percentile of the client that reads resident keys.
+/// Goal: upper bound in milliseconds of the 99th percentile of the response time, for the client whose keys stay in
+/// memory.
 const MAX_RESIDENT_P99_MS: f64 = 2.0;
 /// Number of keys that stay in memory.
 const RESIDENT_KEYS: u64 = 100;
 /// Length in bytes of the values of keys that stay in memory.
 const RESIDENT_BYTES: usize = 100;
-/// Number of connections of the client that reads resident keys. With several, it keeps to its schedule although some
-/// replies are late.
+/// Number of connections of the client that reads the keys in memory. With several, it keeps to its schedule although
+/// some replies are late.
 const RESIDENT_CONNECTIONS: usize = 8;
 
 /// Returns the goal of a protocol: the smallest rate of gets, as a share of the disk's rate of random reads.
@@ -57,7 +58,7 @@ struct GetRun {
     each: PerRequest,
 }
 
-/// All rounds of one protocol with one number of clients.
+/// All runs of gets over one protocol with one number of clients.
 #[derive(Debug)]
 struct Rounds {
     protocol: WireProtocol,
@@ -113,8 +114,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures(&all, limit, options))
 }
 
-/// Runs the gets. At the same time, another client reads resident keys. Returns the figures of both, and the server's
-/// counts for each request of both together.
+/// Runs the gets. At the same time, another client reads keys that stay in memory. Returns the results of both, and the
+/// server's counts for each request of both together.
 fn measure(
     server: &mut Server,
     (protocol, clients): (WireProtocol, usize),

@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 50;
 /// Time between two attempts to remove a directory.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Processes, control groups and data that the run would leave if it ended now.
+/// Processes, control groups and the directory that an interrupt must remove. They exist while the suite runs.
 #[derive(Debug, Default)]
 struct Leftovers {
     directory: Option<PathBuf>,
@@ -39,7 +39,8 @@ fn leftovers() -> MutexGuard<'static, Leftovers> {
     LEFTOVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Installs the removal: if SIGINT or SIGTERM comes before the returned value is dropped, `directory` is removed.
+/// Installs the handler of SIGINT and SIGTERM. If one of these signals comes before the returned value is dropped, the
+/// handler kills the servers, removes their groups and `directory`, and ends the process.
 pub(crate) fn watch(directory: &Path) -> Result<Watch, BenchError> {
     leftovers().directory = Some(directory.to_owned());
     let fail = |error: std::io::Error| BenchError::files("the handler of signals")(error);
@@ -59,7 +60,7 @@ pub(crate) fn watch(directory: &Path) -> Result<Watch, BenchError> {
     Ok(Watch(()))
 }
 
-/// Guard of an installed removal. Dropping it forgets all that an interrupt would remove.
+/// Guard of the installed handler. After it is dropped, an interrupt removes nothing.
 #[derive(Debug)]
 pub(crate) struct Watch(());
 

@@ -1,11 +1,12 @@
-//! The suite `thalweg bench pressure`: a server that has more data than memory, or many keys, or durable puts for a
-//! minute.
+//! The suite `thalweg bench pressure`: it measures a server that has more data than memory, or many keys, or durable
+//! puts for a minute.
 //!
-//! Parts: `options` has the options, `server` starts, stops and kills the server, which alone is in a control group
+//! Modules: `options` has the options, `server` starts, stops and kills the server, which alone is in a control group
 //! (crate `lab`), `work` has the requests and the check of their replies, `over` sends them over each protocol, `peaks`
 //! watches the server's memory, `read_probe` and `append_probe` measure the bare disk, `room` checks the free disk
-//! space, `interrupt` removes the data of an interrupted run, `suite` runs the parts of the report. Each part has a
-//! module: `loading`, `gets`, `misses`, `many_keys`, `tails`. They share `scenario` and `filled`.
+//! space, `interrupt` removes the data of an interrupted run. The report has several parts. Each is a measurement with
+//! a module of its own: `loading`, `gets`, `misses`, `many_keys`, `tails`. They share `scenario` and `filled`, and
+//! `suite` runs them.
 //!
 //! Does not own: the load generator, which is the crate `load`; control groups, histograms, statistics and reports,
 //! which are the crate `lab`; the suites without a limit of memory, which are the crate `bench`. The rules of those

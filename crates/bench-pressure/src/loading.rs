@@ -1,7 +1,7 @@
 //! Loading more data than memory over RESP, alternately with and without the limit of memory.
 //!
-//! Each load has an empty directory of its own. The part shows the rates, the longest time during which a connection
-//! got no reply, and the server's measured memory beside the bound that the server chose for itself.
+//! Each load has an empty directory of its own. The tables show the rates, the longest time during which a connection
+//! got no reply, and the server's measured memory beside the memory limit that the server set for itself.
 
 use crate::{
     BenchError,
@@ -19,12 +19,12 @@ const MIN_SHARE: f64 = 0.5;
 /// Goal: longest time in milliseconds during which a connection gets no reply.
 const MAX_STALL_MS: f64 = STALL_NANOS as f64 / 1e6;
 
-/// The loads of all rounds under one limit of memory.
+/// The loads of all rounds with one limit of memory, or without a limit.
 #[derive(Debug)]
 struct Rounds {
     limit: MemoryLimit,
     loads: Vec<Loaded>,
-    /// Bound of its memory that the server chose for itself, in bytes.
+    /// Memory in bytes that the server intends to use at most. It chooses this bound at its start.
     own_bytes: Option<u64>,
 }
 

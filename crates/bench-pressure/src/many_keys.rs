@@ -26,19 +26,19 @@ const MAX_START_SECONDS: f64 = 5.0;
 /// Goal: upper bound of the disk's read operations for each get.
 const MAX_READS: f64 = 1.05;
 
-/// Figures of the part.
+/// Measurements of a server with many keys.
 #[derive(Debug)]
 struct ManyKeysFigures {
     loaded: Loaded,
     /// Time until the process has ended after SIGTERM; `None` if it had to be killed.
     stop: Option<Duration>,
-    /// Duration of the start after SIGTERM.
+    /// Time that the server took to start again after it was stopped with SIGTERM.
     after_stop: Duration,
-    /// Duration of the start after SIGKILL.
+    /// Time that the server took to start again after it was killed with SIGKILL.
     after_kill: Duration,
-    /// Number of clients, figures and counts for each request of every run of gets.
+    /// For each run of gets: the number of clients, the results, and the server's counts for each request.
     gets: Vec<(usize, over::Figures, PerRequest)>,
-    /// Bound of its memory that the server chose for itself, in bytes.
+    /// Memory in bytes that the server intends to use at most. It chooses this bound at its start.
     own_bytes: Option<u64>,
 }
 

@@ -21,7 +21,7 @@ const MAX_READS_PERCENT: f64 = 2.0;
 /// Goal: smallest rate under the limit of memory, as a share of the rate without a limit.
 const MIN_SHARE: f64 = 0.9;
 
-/// All rounds of one protocol under one limit of memory.
+/// All runs over one protocol with one limit of memory, or without a limit.
 #[derive(Debug)]
 struct Rounds {
     protocol: WireProtocol,

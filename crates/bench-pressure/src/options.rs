@@ -23,12 +23,13 @@ pub enum Part {
     /// Random gets of the data under the limit, beside random reads of the bare disk, and a client that reads resident
     /// keys.
     Gets,
-    /// Gets of absent keys in the range of the data, with and without the limit: those that read the disk, and the
+    /// Gets of absent keys in the range of the data, with and without the limit: the share that reads the disk, and the
     /// rate.
     Misses,
     /// Many small keys under the limit: loading them, the start after a stop and after a kill, random gets.
     Keys,
-    /// Durable puts at half of their knee for a minute, beside a raw probe of the disk.
+    /// Durable puts for a minute at half of the knee (the highest rate that meets the objective), beside a raw probe of
+    /// the disk.
     Tails,
 }
 
@@ -71,7 +72,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// Returns the order in words.
+    /// Returns the order of loading in words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Scattered => "scattered",
@@ -95,7 +96,7 @@ pub struct PressureOptions {
     /// Bytes of the values of the parts load, gets and misses together; by default four times the memory.
     #[arg(long, value_parser = parse_bytes, value_name = "BYTES")]
     pub data: Option<u64>,
-    /// Length of one of these values in bytes.
+    /// Length in bytes of each value in the parts load, gets and misses.
     #[arg(long, default_value_t = 1200)]
     pub value_size: usize,
     /// Number of keys in the part `keys`.
@@ -110,20 +111,21 @@ pub struct PressureOptions {
     /// Number of connections that load the data.
     #[arg(long, default_value_t = 50)]
     pub connections: usize,
-    /// Number of requests in flight on each of these connections.
+    /// Number of requests in flight on each connection that loads the data.
     #[arg(long, default_value_t = 64)]
     pub pipeline: usize,
-    /// Numbers of clients of the gets. Each client has a connection and one request in flight. Misses and keys have the
-    /// largest number.
+    /// Numbers of clients of the gets. Each client has a connection and one request in flight. The part misses uses
+    /// only the largest number.
     #[arg(long, value_delimiter = ',', default_value = "1,64")]
     pub clients: Vec<usize>,
     /// Protocols over which the gets and misses are sent.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "resp,native,http")]
     pub protocols: Vec<WireProtocol>,
-    /// Rate of the client that reads resident keys beside the gets, in requests per second.
+    /// Rate of the client that reads keys in memory during the gets, in requests per second.
     #[arg(long, default_value_t = 1000.0)]
     pub resident_rate: f64,
-    /// Duration of each run of gets and misses, without its warm-up, and of a run of the search for the knee.
+    /// Duration of each run of gets and misses, without its warm-up, and of each run of the search for the knee in the
+    /// part tails.
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub duration: Duration,
     /// Warm-up before each run; its requests are not counted.
@@ -135,7 +137,7 @@ pub struct PressureOptions {
     /// Longest wait for the end of compactions after loading.
     #[arg(long, default_value = "2m", value_parser = parse_duration)]
     pub settle: Duration,
-    /// Runs of each row; medians are reported. The part keys has one.
+    /// Runs of each measurement; medians are reported. The part keys has one run.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
     /// Lengths in bytes of the values of the part tails.
@@ -151,7 +153,7 @@ pub struct PressureOptions {
     /// first.
     #[arg(long)]
     pub rate: Option<f64>,
-    /// Objective of the search for the knee.
+    /// Response-time objective of the part tails. The highest rate of puts that meets it is the knee.
     #[arg(long, default_value = "p99<10ms", value_parser = Objective::of_times)]
     pub objective: Objective,
     /// Rate of the raw probe beside the puts, in writes per second.

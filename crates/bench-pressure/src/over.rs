@@ -1,7 +1,7 @@
-//! Runs of the load generator against the server, over each protocol.
+//! Runs requests of the load generator against the server, over each protocol.
 //!
-//! Owns: the keyspace of a run in the terms of each protocol, and the plan of a run. Does not own: what a reply must be
-//! (`work`).
+//! Owns: the keyspace of a run by its name or its RESP database, and the plan of a run. Does not own: the check of
+//! replies (`work`).
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use crate::{
 /// Longest wait for a reply; a longer one is an error. A server that is short of memory may stand still for a while.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
-/// Figures of a run.
+/// Results of a run of the load generator.
 pub(crate) type Figures = Outcome<Counts>;
 
-/// A run of requests of one kind.
+/// Description of a run: which requests it sends, to which keyspace, at which pace, and how long.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     /// Name of the keyspace, and the number of the RESP database that shows it.
@@ -111,7 +111,7 @@ pub(crate) fn run(
     }
 }
 
-/// Performs a job like [`run`]. Returns the costs of each of its requests as well.
+/// Performs a job as [`run`] does. Also returns what each request cost the server, such as disk reads and CPU time.
 pub(crate) fn counted(
     protocol: WireProtocol,
     server: &mut Server,

@@ -13,7 +13,7 @@ use crate::{
     usage::{MeasuredProcess, anonymous_bytes},
 };
 
-/// Time between two samples.
+/// Time between two samples of the server's memory.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Largest samples of a run, and the increase of the kernel's counts during the run.
@@ -34,7 +34,7 @@ impl Peaks {
     }
 }
 
-/// Returns the larger value of each field.
+/// Returns a value in which each field is the larger one of the two arguments' fields.
 fn highest(a: GroupMemory, b: GroupMemory) -> GroupMemory {
     GroupMemory {
         anonymous_bytes: a.anonymous_bytes.max(b.anonymous_bytes),

@@ -9,15 +9,16 @@ use crate::{
     report::number,
 };
 
-/// Bytes on the disk for each loaded byte of keys and values: the log, the tables, and the tables that a compaction
-/// reads and writes at the same time.
+/// Bytes that the disk needs for each loaded byte of keys and values. They are in the log, in the tables, and in the
+/// tables that a compaction reads and writes at the same time.
 const SPACE_FACTOR: u64 = 3;
-/// Bytes that a row takes in addition to its value: key, revision, headers in the log.
+/// Bytes that each key-value entry takes in addition to its value, for its key, its revision and its headers in the
+/// log.
 const ROW_BYTES: u64 = 64;
 /// Bytes of the segments that the log prepares, even for little data.
 const LEAST_BYTES: u64 = 512 << 20;
 
-/// Returns the most bytes that a part has on the disk at the same time.
+/// Returns the largest number of bytes that one part of the suite has on the disk at any time.
 fn needed(part: Part, options: &PressureOptions) -> u64 {
     let loaded = |keys: u64, value: usize| {
         let bytes = keys.saturating_mul(value as u64 + ROW_BYTES).saturating_mul(SPACE_FACTOR);

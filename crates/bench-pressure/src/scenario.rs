@@ -1,6 +1,6 @@
-//! Data that all parts of the report share: the options, the directory, and the progress.
+//! Context of all measurements of the suite: the options, the directory, and the progress output.
 //!
-//! Does not own: what a part measures.
+//! Does not own: the measurements themselves.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::{
 
 pub(crate) use crate::report::Figures;
 
-/// Options, directory and progress of a part.
+/// Context of a measurement: the options, the directory for the servers' data, and the progress output.
 pub(crate) struct Scenario<'a> {
     pub options: &'a PressureOptions,
     pub dir: &'a Path,
@@ -24,7 +24,7 @@ impl Scenario<'_> {
         self.progress.step(line);
     }
 
-    /// Returns the limit of memory under which the parts measure.
+    /// Returns the limit of memory that the options set; no limit with `--no-limit`.
     pub(crate) fn limit(&self) -> MemoryLimit {
         if self.options.no_limit { MemoryLimit::None } else { MemoryLimit::Bytes(self.options.memory) }
     }

@@ -54,7 +54,7 @@ impl MemoryLimit {
     }
 }
 
-/// Durability of writes that state none themselves.
+/// Default durability of the server's writes: it applies to requests that state no durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Interval,
@@ -80,7 +80,8 @@ pub(crate) struct Server {
     /// Address of the port for Redis clients.
     pub resp: SocketAddr,
     pub limit: MemoryLimit,
-    /// Bound of its memory that the server chose for itself or was given, in bytes. `serve --explain` prints it.
+    /// Memory in bytes that the server intends to use at most, as `serve --explain` prints it. The server chooses this
+    /// bound at its start, unless its options set it.
     pub own_bytes: Option<u64>,
     /// Process of the server; `None` while the server is down.
     process: Option<ServerProcess>,

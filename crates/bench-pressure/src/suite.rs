@@ -22,7 +22,7 @@ const PARTS: [(Part, Run); 5] = [
     (Part::Tails, tails::run),
 ];
 
-/// Runs the suite.
+/// Runs the pressure suite and returns its report.
 pub fn run(options: &PressureOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("pressure", options.dir.as_deref())?;
@@ -53,7 +53,8 @@ pub fn run(options: &PressureOptions, progress: &mut dyn Progress) -> Result<Rep
     Ok(report.finish())
 }
 
-/// Returns the figures of a part that ended because the server failed: a check that says so.
+/// Returns the report of a part that ended early because the server failed. It contains only a missed check with the
+/// reason.
 fn ended(part: Part, message: String) -> Figures {
     let (what, required) = (part.name(), "measured to its end".to_owned());
     let check = Check { what, required, measured: message, verdict: Verdict::Missed, is_goal: false };

@@ -21,7 +21,7 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Goal: largest ratio of two 99.9th percentiles of the same minute, that of the puts to that of the raw probe.
+/// Goal: largest value of the puts' 99.9th percentile, divided by that of the raw probe in the same minute.
 const MAX_RATIO: f64 = 3.0;
 /// Maximum number of different keys. The options may state fewer.
 const MAX_KEYS: u64 = 100_000;
@@ -49,7 +49,7 @@ impl Minute {
     }
 }
 
-/// All measured minutes with values of one length.
+/// All measured minutes with values of one length. A minute is one run of puts.
 #[derive(Debug)]
 struct Rounds {
     bytes: usize,

@@ -24,13 +24,13 @@ pub(crate) const STALL_NANOS: u64 = 100_000_000;
 /// Version of all values. A key that is written again gets the same value, so there is only one version.
 const VERSION: u32 = 1;
 
-/// Keys with their values.
+/// The keys of a run with their values, and the order in which the keys are loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     records: Arc<Records>,
     count: u64,
-    /// Distance between the numbers of consecutive keys in the order of loading, in keys. It is coprime to `count`, so
-    /// each key is loaded once.
+    /// The key at each position in the order of loading is this many keys after the previous one, modulo `count`. The
+    /// step is coprime to `count`, so each key is loaded once.
     step: u64,
     /// Number of keys that earlier runs have loaded.
     first: u64,
@@ -81,11 +81,11 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
 pub(crate) enum Action {
     /// Writes a key. The drawn number is its position in the order of loading.
     Load,
-    /// Writes the drawn key.
+    /// Writes the key with the drawn number.
     Put,
-    /// Reads the drawn key, which was loaded.
+    /// Reads the key with the drawn number, which was loaded.
     Get,
-    /// Reads the key after the drawn one. This key was never written.
+    /// Reads the key after the one with the drawn number. This key was never written.
     GetAbsent,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct KeyWork<C> {
     pub action: Action,
 }
 
-/// Time of a connection's last reply.
+/// Time at which a connection received its last reply; `None` before the first one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastReply(Option<Instant>);
 

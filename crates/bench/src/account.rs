@@ -1,9 +1,10 @@
-//! The server's own account of the measured runs: the cost of an operation, and the stages of a durable write.
+//! Costs of the measured runs by the server's own metrics: what each operation costs, and the stages in which a durable
+//! write spends its time.
 //!
 //! Owns: the increase of the server's metrics over the runs ([`Account`]), and the table of costs. Does not own: the
 //! metrics themselves, which the server always counts, or the stages as a table and a plot ([`Stages`]).
 //!
-//! A run's warm-up is part of the account, because the metrics are read before and after the whole run.
+//! A run's warm-up is part of the costs, because the metrics are read before and after the whole run.
 
 use crate::{
     BenchError,
@@ -13,9 +14,9 @@ use crate::{
     stats::{median, median_of},
 };
 
-/// Metric of the server: histogram of the times of the log's fsyncs.
+/// Name of the server's histogram that holds the duration of each fsync of the log.
 const SYNC_TIME_METRIC: &str = "thalweg_log_sync_duration_seconds";
-/// Metric of the server: counter of the log's fsyncs.
+/// Name of the server's counter of the log's fsyncs.
 pub(crate) const SYNC_METRIC: &str = "thalweg_log_syncs_total";
 
 /// Increase of a server's metrics over several runs.
@@ -28,7 +29,8 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Calls `run`. Adds the increase of the server's metrics, which `read` reads before and after the run.
+    /// Calls `run`, and adds the increase of the server's metrics during this call to the account. `read` fetches the
+    /// metrics. It is called once before and once after `run`.
     pub(crate) fn around<T>(
         &mut self,
         read: impl Fn() -> Option<Metrics>,
@@ -66,7 +68,8 @@ impl Account {
         Stages::queue_share(self.metrics.as_ref()?)
     }
 
-    /// Returns the stages of durable writes, as [`Stages::of_durable_writes`] does.
+    /// Divides the average time of a durable write into stages, such as the queue and the fsync. See
+    /// [`Stages::of_durable_writes`]. `None` if there were no durable writes, or if the metrics are not known.
     pub(crate) fn durable_writes(
         &self,
         label: &str,
@@ -76,13 +79,15 @@ impl Account {
         Stages::of_durable_writes(self.metrics.as_ref()?, label, requests, response_us)
     }
 
-    /// Returns the stages of publishes, as [`Stages::of_publishes`] does.
+    /// Divides the average time of a publish into stages. See [`Stages::of_publishes`]. `None` if there were no
+    /// publishes, or if the metrics are not known.
     pub(crate) fn publishes(&self, label: &str, end_to_end_us: f64) -> Option<Stages> {
         Stages::of_publishes(self.metrics.as_ref()?, label, end_to_end_us)
     }
 }
 
-/// Returns the table of the server's files after the runs; `None` if the server does not report them.
+/// Creates the table with the number and size of the server's files of each kind after the runs; `None` if the server
+/// does not report them.
 pub(crate) fn disk_table(disk_use: &[DiskUse]) -> Option<Table> {
     let all: u64 = disk_use.iter().map(|one| one.bytes).sum();
     (all > 0).then(|| {
@@ -94,13 +99,13 @@ pub(crate) fn disk_table(disk_use: &[DiskUse]) -> Option<Table> {
     })
 }
 
-/// Returns the table of costs without rows.
+/// Creates the empty table of costs: the resources that each operation of a load takes.
 pub(crate) fn cost_table() -> Table {
     Table::new("cost per operation: whole runs with their warm-up")
 }
 
-/// Returns the row of one load's runs in the table of costs. If the server's process is not known, its figures are
-/// missing.
+/// Creates the row of a load in the table of costs, from all runs of the load. If the id of the server's process is not
+/// known, the row has no values for the server's CPU time and memory.
 pub(crate) fn cost_row<C>(name: &str, runs: &[&Outcome<C>], account: &Account) -> Row {
     let operations = |outcome: &Outcome<C>| (outcome.tally.all_right + outcome.tally.wrong) as f64;
     let all: f64 = runs.iter().map(|outcome| operations(outcome)).sum();

@@ -45,7 +45,8 @@ pub struct SaveOptions {
 pub struct CheckOptions {
     /// File that `thalweg bench baseline save` wrote. It contains the load, which the check repeats.
     pub file: PathBuf,
-    /// Change for the worse that is tolerated in the figure that decides, in per cent.
+    /// Tolerated worsening of the deciding figure, in per cent. The rate decides in a closed loop, and otherwise the
+    /// 99th percentile of the response time.
     #[arg(long, default_value_t = 10.0)]
     pub tolerance: f64,
     /// Check although the baseline was measured on another kind of machine.

@@ -1,5 +1,5 @@
-//! The rule that voids the figures of suites without a load generator. In each round the machine's clocks must be
-//! usable, by the same criteria as in a run under load ([`unusable_clocks`]).
+//! The rule that makes the results of a suite void if the machine's clocks were unusable in a round. It serves suites
+//! without a load generator, and uses the criteria by which the load generator judges its runs ([`unusable_clocks`]).
 
 use crate::{
     load::{Validity, unusable_clocks},
@@ -7,7 +7,7 @@ use crate::{
     usage::{Clocks, Meter},
 };
 
-/// State of the machine's clocks and processors in the counted rounds of a suite.
+/// Result of checking the machine's clocks and processors in the counted rounds of a suite.
 #[derive(Debug, Default)]
 pub(crate) struct ClockRule {
     rounds: u64,

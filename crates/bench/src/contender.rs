@@ -5,19 +5,19 @@
 
 use crate::{BenchError, Progress, Report, figures::SampledLoad, load::Outcome};
 
-/// A server in a comparison. All keys that its load reads are stored on it.
+/// A server in a comparison, prepared for its runs: it already stores all keys that the load reads.
 pub(crate) struct Contender {
     /// Load of each run, and the durability level of its writes.
     pub load: SampledLoad,
     /// Protocol and address of the server.
     pub place: String,
-    /// Runs of the load.
+    /// Performs the runs of the load on this server.
     pub runs: Box<dyn Runs>,
 }
 
-/// The runs of one load on one server.
+/// Performs runs of one load on one server, and checks the server after the last one.
 pub(crate) trait Runs {
-    /// Performs one run.
+    /// Performs one run and returns its results.
     fn run(&mut self) -> Result<Outcome<()>, BenchError>;
 
     /// Checks the state of the server after all runs. `what` names the server and the load in the report.

@@ -1,6 +1,8 @@
-//! Figures of a run that are compared between runs, and their samples.
+//! The figures of a run: measured values by which runs are compared, such as the rate or a percentile of the response
+//! time.
 //!
-//! Does not own: the figures that only one suite has, or the evaluation of samples, which is in the crate `lab`.
+//! Owns: the figures of any load, and collecting their values over several runs. Does not own: the figures that only
+//! one suite has, or the statistics of the values, which are in the crate `lab`.
 
 use crate::{
     latency::micros,
@@ -9,14 +11,16 @@ use crate::{
 };
 use thalweg_lab::samples::{Better, Role, Run, Samples};
 
-/// A figure of a run. It has a value for the whole run, and may have one for each window of the run.
+/// A measured value of a run, such as its rate. It has a value for the whole run, and may also have one for each
+/// window, a short section of the run.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure<C> {
     /// Name of the figure with its unit.
     pub name: String,
     /// Direction in which the figure improves.
     pub better: Better,
-    /// Role of the figure in a comparison.
+    /// Role of the figure in a comparison: the figure decides the result, or is compared without deciding, or is only
+    /// shown.
     pub role: Role,
     whole: fn(&Outcome<C>) -> f64,
     /// Function that computes the value in a window. Its second argument is the length of the window in seconds. `None`
@@ -24,9 +28,9 @@ pub(crate) struct Figure<C> {
     window: Option<fn(&Window, f64) -> Option<f64>>,
 }
 
-/// Returns the figures of a load with this pace. `unit` is the name of the load's items, such as `request`. In a closed
-/// loop the rate decides a comparison. With a schedule the rate is given, so the 99th percentile of the response time
-/// decides.
+/// Returns the figures by which runs of a load with this pace are compared. `unit` names what the load counts, such as
+/// `request`. In a closed loop the rate decides a comparison. With a schedule the rate is given, so the 99th percentile
+/// of the response time decides.
 pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     let is_open = matches!(pace, Pace::Open { .. });
     let (of_rate, of_p99) = if is_open { (Role::Shown, Role::Deciding) } else { (Role::Deciding, Role::Compared) };
@@ -62,9 +66,10 @@ pub(crate) fn figures<C>(pace: Pace, unit: &str) -> Vec<Figure<C>> {
     ]
 }
 
-/// Returns the check of a ratio of two rates. The check becomes void if the rate of the divisor is not valid. If the
-/// load generator limited that rate, the true ratio is smaller than the measured one. A met check then becomes void,
-/// and a missed check remains. A void check states the reason and, for a limited rate, the remedies.
+/// Adjusts a check of the ratio of two rates to the reliability of the divisor. If the divisor's rate is not valid, the
+/// check becomes void. If the load generator limited the divisor's rate (`is_lower_bound`), the true ratio is smaller
+/// than the measured one. Then a check that is met becomes void, and a check that is missed remains. A void check
+/// states the reason and, for a limited rate, the remedies.
 pub(crate) fn check_of_ratio(check: Check, divisor: &Validity, is_lower_bound: bool) -> Check {
     let why = match divisor {
         Validity::Good if is_lower_bound && check.verdict == Verdict::Met => {
@@ -110,7 +115,7 @@ impl<C> Figure<C> {
     }
 }
 
-/// Description of a load at one durability level, for the samples of its figures.
+/// Description of a load at one durability level, which is stored with the measured values of its runs.
 #[derive(Clone, Debug)]
 pub(crate) struct SampledLoad {
     /// Description of the load. Only samples of loads with equal descriptions can be compared.
@@ -119,12 +124,12 @@ pub(crate) struct SampledLoad {
     pub durability: String,
     /// Pace of the load.
     pub pace: Pace,
-    /// Name of an item of the load, such as `request` or `delivery`.
+    /// Name of what the load counts, such as `request` or `delivery`.
     pub unit: &'static str,
 }
 
 impl SampledLoad {
-    /// Returns the samples of all figures, from the runs of the load.
+    /// Returns the values of each figure in the runs of the load.
     pub(crate) fn samples<C>(&self, outcomes: &[Outcome<C>]) -> Vec<Samples> {
         let window_seconds = outcomes.iter().find_map(|outcome| outcome.tally.timeline.as_ref());
         let window_seconds = window_seconds.map_or(0.0, Timeline::window_seconds);

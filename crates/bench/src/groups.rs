@@ -57,7 +57,8 @@ pub struct GroupsOptions {
     /// Rounds with batched acks and rounds with single acks; medians are reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Rounds of each kind before these, which are not counted. Each round begins with a fresh store.
+    /// Warm-up rounds before the counted ones, with batched acks and with single acks. Each round begins with a fresh
+    /// store.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
     pub warmup_rounds: u32,
     /// Directory below which the store is created. This decides which disk is measured.

@@ -1,12 +1,13 @@
-//! The resource that was at its limit in the runs of a search: processors, fsync, network, or a queue in the server.
+//! Finds the resource that limited the server in a search for its highest rate: processors, fsync, network, or a queue
+//! in the server.
 //!
 //! Owns: the evidence of each run, and the verdict, which follows from a run at the lowest rate that failed. Does not
 //! own: the search, or the measuring of the resources.
 //!
 //! The evidence has a share for each resource, mostly of the run's time. A resource whose share reaches its threshold
-//! is saturated, and several can be. If none is saturated, but commands spend most of the server's time in the queue,
-//! the verdict names the queue. Then something that is not measured here, such as a lock, delays the thread that
-//! empties the queue.
+//! is saturated, and several resources can be saturated. If none is, but commands spend most of the server's time in
+//! the queue, the verdict names the queue. Then something that is not measured here, such as a lock, delays the thread
+//! that empties the queue.
 
 use std::{fs, net::SocketAddr};
 
@@ -34,7 +35,8 @@ const QUEUE: f64 = 0.5;
 /// Shares of the resources that one run used. `None` means that a share is not known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
-    /// Numbers of processors that the server and the load generator used.
+    /// Average numbers of processors that the server and the load generator used, in this order. The server's is `None`
+    /// if it is not known.
     processors: (Option<f64>, f64),
     /// Number of processors of the machine; `None` if the server runs on another machine, where it is not known.
     all_processors: Option<f64>,
@@ -101,14 +103,15 @@ pub(crate) struct SearchEvidence {
 }
 
 impl SearchEvidence {
-    /// Adds the evidence of a run.
+    /// Adds the evidence of one run, in which `rate` was the scheduled rate.
     pub(crate) fn push(&mut self, rate: f64, evidence: Evidence) {
         self.runs.push((rate, evidence));
     }
 
-    /// Describes the saturated resource, according to the last failed run at the lowest rate that failed twice. If the
-    /// search ended before a rate had failed twice, uses the lowest rate above the knee with a failed run. If the load
-    /// generator limited the search, names its CPU. `None` if the server did not limit the search, or if no run failed.
+    /// Names the resource that limited the server in a search for the knee, the highest rate that meets the objective.
+    /// Looks at the last failed run at the lowest rate that failed twice. If no rate failed twice, looks at the lowest
+    /// rate above the knee with a failed run. If the load generator limited the search, names its CPU. `None` if
+    /// neither of the two limited the search, or if no run failed.
     fn verdict(&self, knee: &Knee) -> Option<String> {
         match knee.limited_by {
             Limit::MaxRate | Limit::Machine => return None,

@@ -1,8 +1,8 @@
-//! The result of a search for the highest rate, for people: a plot of the response times over the rates, and a sentence
-//! about the knee.
+//! Presents the result of a search for the highest rate to people: a plot of the response times over the rates, and a
+//! sentence about the knee, which is the highest rate that meets the objective.
 //!
-//! Does not own: the search and its judgement (`thalweg_load`), the table of its runs, which each suite has, or the
-//! saturated resource (`saturation`).
+//! Does not own: the search and its judgement of runs (`thalweg_load`), the table of its runs, which each suite has, or
+//! the saturated resource (`saturation`).
 
 use crate::{
     load::{Knee, Limit, Objective, Outcome},
@@ -26,7 +26,7 @@ impl<'a> SearchCourse<'a> {
         Self { objective, runs: Vec::new() }
     }
 
-    /// Adds a run at this rate.
+    /// Adds the response times of a run at this rate.
     pub(crate) fn push<C>(&mut self, rate: f64, outcome: &Outcome<C>) {
         let times = percentiles(self.objective).map(|percentile| outcome.time_us(percentile));
         self.runs.push((rate, times.collect()));

@@ -1,11 +1,11 @@
-//! Threads for clients that need an async runtime, beside the load threads.
+//! Threads for clients that need an async runtime. They run in addition to the load threads.
 //!
 //! A load thread waits for its sockets itself and never yields to its runtime. So a client that relies on the runtime
 //! to read replies would get none there. The tasks of such clients run on the threads of this module. A load thread
 //! talks to a task over a pair of sockets ([`crate::Connection`]), as it talks to a server.
 //!
-//! Owns: the threads with their runtime, and their CPU time, which counts as the load generator's. Does not own: the
-//! tasks.
+//! Owns: the threads with their runtime, and the measurement of their CPU time, which counts as the load generator's.
+//! Does not own: the tasks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::usage::cpu_of_thread;
 
-/// Longest wait for a task during setup.
+/// Longest wait for the result of a task that runs during setup.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Thread ids of the client threads of this process that are running.
@@ -97,7 +97,7 @@ pub(crate) struct ClientEffort {
 }
 
 impl ClientEffort {
-    /// Begins measuring now.
+    /// Begins measuring the CPU time of the client threads now.
     pub(crate) fn begin() -> Self {
         Self { before: cpu_times(), began: Instant::now() }
     }

@@ -36,7 +36,7 @@ pub struct Connection {
     to: usize,
 }
 
-/// Path that requests take to their server.
+/// Carrier of the requests to their server: a socket, or calls in this process.
 #[derive(Debug)]
 enum Line {
     Socket(TcpStream),
@@ -150,7 +150,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once from the socket into the input buffer. If the socket blocks, a timeout is an error.
+    /// Reads once from the socket into the input buffer. On a non-blocking socket without bytes, and after the timeout
+    /// of a blocking one, returns an error. If the requests are calls in this process, takes the reply of the call
+    /// instead.
     pub fn receive(&mut self) -> io::Result<MoreInput> {
         if let Line::InProcess(calls) = &mut self.line {
             calls.receive(&mut self.input)?;

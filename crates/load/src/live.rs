@@ -20,7 +20,7 @@ use crate::{
     report,
 };
 
-/// Time between two updates of the line.
+/// Time between two updates of the line that shows a run's progress.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
 /// Number of updates of the line between two readings of the server's fsyncs. Each reading costs the server a request.
 const FSYNC_TICKS: u32 = 4;

@@ -163,7 +163,7 @@ pub enum Trial {
 }
 
 impl Trial {
-    /// Returns the condition that the run missed; `None` if it passed or is void.
+    /// Returns the condition that a failed run missed; `None` if the run passed, or if its result does not count.
     pub fn why(&self) -> Option<&str> {
         if let Self::Fail(why) = self { Some(why) } else { None }
     }

@@ -9,13 +9,13 @@ pub fn require(holds: bool, option: &'static str, message: impl Into<String>) ->
     if holds { Ok(()) } else { Err(BenchError::Option { option, message: message.into() }) }
 }
 
-/// Returns an error unless the value of `option` is from 1 to `most`.
+/// Returns an error that names `option`, unless `value` is from 1 to `most`.
 pub fn within(option: &'static str, value: impl TryInto<usize>, most: usize) -> Result<(), BenchError> {
     let value = value.try_into().unwrap_or(usize::MAX);
     require((1..=most).contains(&value), option, format!("must be 1 to {most}"))
 }
 
-/// Returns an error if a rate is given and is not above 0 and at most `most`.
+/// Returns an error if the option `--rate` is given with a value that is not above 0, or that is above `most`.
 pub fn rate_within(rate: Option<f64>, most: u32) -> Result<(), BenchError> {
     let is_valid = rate.is_none_or(|rate| rate > 0.0 && rate <= f64::from(most));
     require(is_valid, "--rate", format!("must be above 0 and at most {} million", most / 1_000_000))

@@ -26,7 +26,7 @@ pub enum Pace {
     Closed,
     /// Closed loop that uses each of the keys `0..keys` once, and then ends.
     Each {
-        /// Number of keys.
+        /// Number of keys; each is used for one request.
         keys: u64,
     },
 }
@@ -67,8 +67,8 @@ impl Pace {
     }
 }
 
-/// Formats a rate with up to three decimal places. Names of scenarios contain the text, and two rates below 10 must not
-/// get the same name.
+/// Formats a rate with up to three decimal places, for names of scenarios. With fewer places, two different rates below
+/// 10 could get the same name.
 fn shown(rate: f64) -> String {
     if rate < 0.001 { format!("{rate}") } else { format!("{}", (rate * 1000.0).round() / 1000.0) }
 }

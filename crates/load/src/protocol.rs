@@ -16,7 +16,7 @@ use crate::{
     random::{Generator, KeyChooser},
 };
 
-/// Sharing of write calls between requests on a socket.
+/// Number of requests that a worker sends with one write call on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Batching {
     /// Each request is a write call of its own. Each reply permits one more request.
@@ -70,7 +70,7 @@ pub trait Protocol: Sync {
     /// Counters of this protocol, in addition to those of [`Tally`].
     type Counts: Merge + Send;
 
-    /// Sharing of write calls between requests.
+    /// Number of requests that a worker sends with one write call on a socket.
     const BATCHING: Batching;
     /// Reaction of a worker to the loss of a connection.
     const ON_LOSS: OnLoss;
@@ -78,7 +78,8 @@ pub trait Protocol: Sync {
     /// Opens a connection that is ready for requests; its socket is non-blocking.
     fn connect(&self) -> Result<Connection, BenchError>;
 
-    /// Returns the number of request kinds. The response times of each kind are counted in a histogram of their own.
+    /// Returns the number of kinds that the protocol divides its requests into. The response times of each kind are
+    /// counted in a histogram of their own.
     fn kinds(&self) -> usize;
 
     /// Called when the load begins. Each thread calls this once, after its connections are open.

@@ -1,7 +1,7 @@
-//! Figures of a run, and the medians over the rounds of a scenario.
+//! Results of a run under load, and their medians over the rounds of a scenario.
 //!
-//! Owns: the figures that all suites under load have in common. Does not own: the judgement of a run, which the
-//! protocol makes, or the figures of a single suite, which the suite computes with [`Rounds::median`].
+//! Owns: the results that all suites under load have in common. Does not own: the check of a run's validity, which the
+//! protocol makes, or the results of a single suite, which the suite computes with [`Rounds::median`].
 
 use super::{
     pace::Pace,
@@ -15,7 +15,7 @@ use crate::{
     usage::RunResources,
 };
 
-/// Figures of a run under load.
+/// Results of a run under load: counts, response times, rate, used resources, and the validity of the run.
 #[derive(Clone, Debug)]
 pub struct Outcome<C> {
     /// Counts of the run, summed over all threads.
@@ -24,7 +24,7 @@ pub struct Outcome<C> {
     pub times: Latencies,
     /// Duration of the run without its warm-up, in seconds.
     pub seconds: f64,
-    /// Right items per second, for example replies or delivered messages.
+    /// Rate of the run: correct replies, or the records or messages in them, per second.
     pub rate: f64,
     /// Resources that the server and the load generator used.
     pub spent: RunResources,
@@ -45,9 +45,8 @@ impl<C> Outcome<C> {
         Self { times, tally, seconds, rate, spent, validity, without_errors, is_lower_bound: false }
     }
 
-    /// Returns the figures of a run at this pace, with the judgement of its generator. If a thread of the generator had
-    /// no spare time, the rate of a closed loop is a lower bound. (A run with a schedule is then void, which the
-    /// judgement of the run states.)
+    /// Completes the results of a run at this pace: marks the rate of a closed loop as a lower bound if a thread of the
+    /// load generator had no spare time. A run with a schedule is not marked. Its validity states the same problem.
     #[must_use]
     pub fn paced(self, pace: Pace) -> Self {
         let is_busy = self.spent.busiest > MAX_BUSY && !self.tally.is_in_process;
@@ -71,7 +70,7 @@ impl<C> Outcome<C> {
         verdict(&self.validity, self.is_lower_bound)
     }
 
-    /// Returns the figures without the counts that only one protocol has, so that runs over different protocols can be
+    /// Returns the results without the counts that only one protocol has, so that runs over different protocols can be
     /// compared.
     pub fn without_own(self) -> Outcome<()> {
         let Self { tally, times, seconds, rate, spent, validity, without_errors, is_lower_bound } = self;
@@ -128,14 +127,15 @@ impl<C> Outcome<C> {
         }
     }
 
-    /// Returns the server's CPU seconds per million items, where `count` is the number of items in the run; NaN if the
-    /// server's process is not known.
+    /// Returns the server's CPU seconds per million of `count`, a number of replies, records or messages in the run;
+    /// NaN if the server's process is not known.
     pub fn server_cpu(&self, count: u64) -> f64 {
         let server = self.spent.server.filter(|cost| cost.peak_rss_bytes.is_some());
         server.map_or(f64::NAN, |cost| cost.cpu_seconds * 1e6 / count as f64)
     }
 
-    /// Returns the generator's CPU seconds per million items, where `count` is the number of items in the run.
+    /// Returns the load generator's CPU seconds per million of `count`, a number of replies, records or messages in the
+    /// run.
     pub fn generator_cpu(&self, count: u64) -> f64 {
         self.spent.generator_cpu * 1e6 / count as f64
     }
@@ -146,10 +146,10 @@ impl<C> Outcome<C> {
     }
 }
 
-/// Figures of the rounds of one scenario, in order.
+/// Results of all rounds of one scenario, in order.
 #[derive(Clone, Debug)]
 pub struct Rounds<C> {
-    /// Figures of each round, in order.
+    /// Results of each round, in order.
     pub outcomes: Vec<Outcome<C>>,
 }
 
@@ -175,12 +175,12 @@ impl<C> Rounds<C> {
         median_of(&self.outcomes, figure)
     }
 
-    /// Returns the rate of each round, in right items per second.
+    /// Returns the rate of each round: correct replies, or the records or messages in them, per second.
     pub fn rates(&self) -> Vec<f64> {
         self.over(|outcome| outcome.rate)
     }
 
-    /// Returns median and spread of the rounds' rates, in right items per second.
+    /// Returns median and spread of the rounds' rates: correct replies, or the records or messages in them, per second.
     pub fn rate(&self) -> Summary {
         Summary::of(&self.rates())
     }
@@ -244,8 +244,8 @@ fn verdict(validity: &Validity, is_lower_bound: bool) -> &'static str {
     }
 }
 
-/// Returns the order of the compared stores or servers in a round. Each round begins with another one, so that a drift
-/// of the machine's speed affects all of them equally.
+/// Returns the order in which the compared stores or servers are measured in a round, by their numbers. Each round
+/// begins with another one, so that a drift of the machine's speed affects all of them equally.
 pub fn turns(round: u64, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |turn| (round as usize + turn) % contenders)
 }

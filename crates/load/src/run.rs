@@ -60,7 +60,8 @@ pub fn run<P: Protocol>(plan: &Plan<P>) -> Result<Outcome<P::Counts>, BenchError
     Ok(outcome)
 }
 
-/// Judges a run without regard to its wrong replies and lost connections. `first` describes the first problem.
+/// Decides if the results of a run are valid, apart from its wrong replies and lost connections. `first` describes the
+/// first problem of the run.
 fn judge<P: Protocol>(plan: &Plan<P>, outcome: &Outcome<P::Counts>, first: &str) -> Validity {
     let (tally, rate) = (&outcome.tally, outcome.rate);
     // A loop that uses each key once is setup, so its times are not used.

@@ -139,7 +139,7 @@ impl TestedRate {
         self.fails + self.voids
     }
 
-    /// Returns true if more runs passed than failed, so that the rate may be the knee.
+    /// Returns true if more runs at this rate passed than failed, so that it may be the knee.
     fn is_good(&self) -> bool {
         self.passes > self.failures()
     }
@@ -156,7 +156,7 @@ impl TestedRate {
 /// State of a search: the rates tried so far.
 struct Search<'a> {
     bounds: &'a Bounds,
-    /// Rates in ascending order.
+    /// Tried rates with the results of their runs, in ascending order of the rates.
     tried: Vec<TestedRate>,
 }
 
@@ -175,8 +175,9 @@ impl Search<'_> {
         }
     }
 
-    /// Returns the highest rate that is good so far, and the lowest rate above it that is not. Failures below a rate
-    /// that passed all its repeats are ignored, because they come from disturbances.
+    /// Returns the two rates between which the search continues: the highest rate at which more runs passed than
+    /// failed, and the lowest rate above it at which they did not. Failures below a rate that passed all its repeats
+    /// are ignored, because they come from disturbances.
     fn bracket(&self) -> (Option<TestedRate>, Option<TestedRate>) {
         let stable = self.tried.iter().rposition(|tried| tried.is_stable(self.bounds.repeats)).unwrap_or(0);
         let above = &self.tried[stable..];

@@ -28,7 +28,7 @@ pub struct Tally<C> {
     /// Number of right items. An item is a right reply, or a record or delivery that a right reply carries or
     /// acknowledges.
     pub right: u64,
-    /// Number of right items including those of the warm-up.
+    /// Number of correct replies, or of the records or deliveries in them, including those of the warm-up.
     pub all_right: u64,
     /// Number of wrong replies, including those of the warm-up.
     pub wrong: u64,
@@ -52,7 +52,7 @@ pub struct Tally<C> {
     pub first_problem: Option<String>,
     /// Counts for the live view; `None` if runs are not shown. Each thread passes its own counts on.
     pub recent: Option<Box<Recent>>,
-    /// Additional counts of the protocol.
+    /// Counts that only this protocol has.
     pub own: C,
 }
 
@@ -97,7 +97,8 @@ impl<C: Merge> Merge for Tally<C> {
 }
 
 impl<C> Tally<C> {
-    /// Counts a problem, and stores its description unless an earlier one is stored.
+    /// Stores the description of a problem of the run, unless an earlier one is stored. If the run is shown in the live
+    /// view, counts the problem as an error there.
     pub fn problem(&mut self, what: impl FnOnce() -> String) {
         self.first_problem.get_or_insert_with(what);
         if let Some(recent) = &mut self.recent {
@@ -123,8 +124,8 @@ impl<C> Tally<C> {
         }
     }
 
-    /// Counts right items that arrived at `now` in the counted part of the run. [`responded`](Self::responded) counts
-    /// their response times.
+    /// Counts correct replies, or the records or messages in them, that arrived at `now` in the counted part of the
+    /// run. [`responded`](Self::responded) counts their response times.
     #[inline]
     pub fn arrived(&mut self, items: u64, now: u64) {
         self.right += items;

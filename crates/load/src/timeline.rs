@@ -1,6 +1,6 @@
-//! Windows of a run: the counts of each part of it.
+//! Divides a run into windows of equal length, and counts the replies and response times in each of them.
 //!
-//! Owns: the counts of each window. Does not own: the figures of the whole run ([`super::Tally`]), which are more
+//! Owns: the counts of each window. Does not own: the results of the whole run ([`super::Tally`]), which are more
 //! precise.
 //!
 //! A reply counts for the rate of the window in which it arrived. Its response time counts in the window in which the
@@ -19,7 +19,7 @@ const MAX_WINDOWS: u64 = 120;
 /// Maximum number of windows of a run if an option states their length.
 const MAX_ASKED_WINDOWS: u64 = 1200;
 
-/// Counts of the windows of a run.
+/// Counts of all windows of a run, which are short sections of equal length.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     /// Start of the first window, in nanoseconds since the start of the run.
@@ -29,10 +29,10 @@ pub struct Timeline {
     windows: Vec<Window>,
 }
 
-/// Counts of one window.
+/// Counts of one window, a short section of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// Number of right items that arrived in the window.
+    /// Number of correct replies, or of the records or messages in them, that arrived in the window.
     pub right: u64,
     /// Response times of the requests that were due in the window, with two significant digits; `None` if no request
     /// was due.
@@ -43,7 +43,7 @@ pub struct Window {
     pub resident_bytes: Option<u64>,
 }
 
-/// A reading of the server's figures.
+/// The server's number of fsyncs and its memory, read at one moment of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Reading {
     /// Time of the reading, in nanoseconds since the start of the run.
@@ -91,8 +91,8 @@ impl Timeline {
         (0..=self.windows.len() as u64).map(|number| self.begin + number * self.window).collect()
     }
 
-    /// Sets the figures of the server from its readings at the [borders](Self::borders). Fsyncs between two readings
-    /// are spread evenly over the windows between them.
+    /// Sets the fsyncs and the memory of the server in each window, from readings at the [borders](Self::borders).
+    /// Fsyncs between two readings are spread evenly over the windows between them.
     pub(super) fn set_server(&mut self, readings: &[Reading]) {
         for (window, reading) in self.windows.iter_mut().zip(readings.iter().skip(1)) {
             window.resident_bytes = reading.resident_bytes;
@@ -115,7 +115,8 @@ impl Timeline {
         self.arrived(count, now);
     }
 
-    /// Counts right items that arrived at `now`. Their response times are not counted.
+    /// Counts correct replies, or the records or messages in them, that arrived at `now`. Does not count their response
+    /// times.
     #[inline]
     pub(super) fn arrived(&mut self, items: u64, now: u64) {
         if let Some(window) = self.at(now) {

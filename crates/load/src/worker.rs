@@ -58,7 +58,7 @@ struct Lane<P: Protocol> {
 pub(super) struct Worker<'a, P: Protocol> {
     plan: &'a Plan<P>,
     poller: Poller,
-    /// Bell that rings when calls in this process have replies.
+    /// Wakes this thread when calls in this process have replies.
     bell: Arc<Bell>,
     lanes: Vec<Lane<P>>,
     /// Connections that can take a request. The first one has been free longest.
@@ -218,7 +218,8 @@ impl<'a, P: Protocol> Worker<'a, P> {
         }
     }
 
-    /// Sends the requests that wait in the connection's buffer. Their lag and service times count until and from now.
+    /// Sends the requests that wait in the connection's buffer. They count as sent only now: the lateness that is
+    /// recorded for them ends here, and their service times begin here.
     fn send_unsent(&mut self, number: usize) {
         let now = self.clock.now();
         let lane = &mut self.lanes[number];

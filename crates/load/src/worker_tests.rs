@@ -17,7 +17,7 @@ use crate::{
     random::{Distribution, KeyChooser},
 };
 
-/// Time that the server needs for each line.
+/// Time that the test server needs for each line.
 const WORK: Duration = Duration::from_millis(2);
 
 /// A protocol whose operations have two requests: a line `first`, and after its reply a line `second`. If `BURST` is
@@ -35,7 +35,7 @@ enum TestServer {
     InProcess(Mutex<Vec<Arc<AtomicU64>>>),
 }
 
-/// Calls whose reply is the requested line.
+/// Performs requests in this process: the reply is the line that was sent.
 #[derive(Debug)]
 struct Echo {
     is_slow: bool,

@@ -1,8 +1,8 @@
-//! A state backend measured without the engine and its log: the backend syncs each batch before it acknowledges the
-//! batch.
+//! Measures a state backend alone, without the engine and its log. The backend syncs each batch before it acknowledges
+//! the batch.
 //!
-//! Owns: the barrier of a log that does not exist, and the batch and the sync of each write. Does not own: the
-//! operations that are measured (`groups`), or the stores behind the engine's log (`subjects`).
+//! Owns: opening the backend without a log, and writing and syncing each batch. Does not own: the operations that are
+//! measured (`groups`), or the stores behind the engine's log (`subjects`).
 
 use std::{
     ops::{Bound, ControlFlow},
@@ -30,7 +30,7 @@ use crate::{
     engine::{Contender, KvSubject, LookupResult, Pair, StoreOptions, Visit},
 };
 
-/// First byte of every key. The engine's state machine uses this byte for the rows of keyspaces.
+/// First byte of every key. The engine's state machine begins the keys of keyspace entries with the same byte.
 const TAG: &[u8] = &[0x10];
 /// Exclusive end of a range over all keys: the byte after the first byte of every key.
 const AFTER_TAG: &[u8] = &[0x11];

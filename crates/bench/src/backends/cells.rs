@@ -32,7 +32,7 @@ pub(super) struct Cell {
     pub group: Group,
     /// Name of the store.
     pub store: String,
-    /// Time at which the store syncs its writes.
+    /// Way in which the store makes a write durable before it acknowledges the write.
     pub mode: Mode,
     /// Microseconds per operation, one value for each sample.
     pub micros: Vec<f64>,
@@ -42,7 +42,8 @@ pub(super) struct Cell {
     pub flushes: Option<f64>,
     /// Number of bytes written to the disk for each operation; `None` if the device does not count them.
     pub written_bytes: Option<f64>,
-    /// State of the machine's clocks and processors during the samples, without the turns of other stores.
+    /// State of the machine's clocks and processors while this store was measured. The time in which other stores were
+    /// measured does not count.
     pub clocks: Clocks,
 }
 
@@ -87,7 +88,7 @@ struct RunningSubject<'a> {
     clocks: Option<Clocks>,
 }
 
-/// Callback that runs before each counted round, in which every store has one turn.
+/// Callback that runs before each counted round. In a round, every store is measured once.
 pub(super) type BetweenRounds<'a> = dyn FnMut() -> Result<(), BenchError> + 'a;
 
 /// Measures a group of operations on each store. The stores take turns.

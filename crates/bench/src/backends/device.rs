@@ -13,7 +13,7 @@ const SECTOR_BYTES: u64 = 512;
 /// Counters of a block device since the machine was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DeviceCounts {
-    /// Number of flushes of the device's cache.
+    /// Number of times that the device was told to flush its write cache.
     pub flushes: u64,
     /// Bytes written to the device.
     pub written_bytes: u64,

@@ -1,8 +1,8 @@
-//! Groups of operations that the backends suite measures, one sample at a time. Most are those of *row A*, a published
-//! benchmark of another system. Its figures are goals.
+//! Groups of operations that the backends suite measures, one sample at a time. Most of them repeat *row A*, a
+//! published benchmark of another system. The results that its authors published are goals for Thalweg.
 //!
-//! Owns: the setup of a store, the timed part, and the comparison of the content. Does not own: the order of samples of
-//! several stores.
+//! Owns: for each group, the setup of a store, the operations in the timed part, and the check of the stored content
+//! afterwards. Does not own: the order in which several stores are measured.
 
 use std::{
     ops::Range,
@@ -61,7 +61,8 @@ pub(super) struct Workload {
 }
 
 impl Group {
-    /// Returns the group's name in row A, the published benchmark. Groups of the sweeps have other names.
+    /// Returns the group's name in row A, the published benchmark. Two groups are not in that benchmark and have names
+    /// of their own: reads over a growing amount of data, and reads by a growing number of threads (the sweeps).
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Writes(_) => "write_throughput",
@@ -75,7 +76,7 @@ impl Group {
         }
     }
 
-    /// Returns the number of sets of each batch; `None` for a group that writes no batches.
+    /// Returns the number of sets in each transaction, which is one batch; `None` for groups without transactions.
     pub(super) const fn batch(self) -> Option<u64> {
         match self {
             Self::Transaction(writes) => Some(writes),

@@ -136,7 +136,8 @@ pub fn run(options: &BackendsOptions, progress: &mut dyn Progress) -> Result<Rep
     run_beside(options, &[], progress)
 }
 
-/// Runs the suite on the backends and on other systems' stores. Those sync each write.
+/// Runs the suite on Thalweg's backends and on stores of other systems (`peers`). The stores of other systems sync each
+/// write before they acknowledge it.
 pub fn run_beside(
     options: &BackendsOptions,
     peers: &[&dyn Contender],
@@ -272,8 +273,9 @@ impl Suite<'_> {
         Ok(probe)
     }
 
-    /// Measures a group on these stores. The clocks are judged for each store over its own samples. Otherwise time that
-    /// the host took during one store's samples would be only a small share of the whole group's time.
+    /// Measures a group of operations on the given stores, and checks the machine's clocks for each store separately.
+    /// If the host takes processor time during one store's samples, this is a small share of the whole group's time,
+    /// and a check over the whole group would miss it.
     fn measure(
         &mut self,
         group: Group,
@@ -311,8 +313,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures a sweep of reads on each store. The sync of writes does not affect reads, so each store is measured in
-    /// one mode only.
+    /// Measures the given groups of reads one after the other on each store, with a growing parameter (a sweep). The
+    /// sync of writes does not affect reads, so each store is measured in one mode only.
     fn sweep(&mut self, groups: impl Iterator<Item = Group>) -> Result<Vec<Cell>, BenchError> {
         let mut seen = Vec::new();
         let subjects: Vec<&Subject<'_>> = self
@@ -344,7 +346,8 @@ fn bars(group: Group, cells: &[Cell], samples: u64) -> Plot {
     plots::rows(&name, &format!("{what}: time per {unit}"), &caption, &Axis::linear(&format!("µs per {unit}")), &bars)
 }
 
-/// Draws a figure over the parameter of the cells' groups, with one line for each store.
+/// Draws a plot with one line for each store. Each measurement (cell) is a point: `figure` computes its height, and the
+/// parameter of its group, such as the number of threads, is its position on the horizontal axis.
 fn lines(name: &str, title: &str, axes: &[Axis; 2], cells: &[Cell], figure: fn(&Cell) -> f64) -> Plot {
     let mut lines: Vec<plots::Line> = Vec::new();
     for cell in cells {
@@ -357,8 +360,7 @@ fn lines(name: &str, title: &str, axes: &[Axis; 2], cells: &[Cell], figure: fn(&
     plots::lines(name, title, "Each point is the mean of the samples of one store.", axes, &lines)
 }
 
-/// Creates the table of rates. It has a row for each group and mode, because a column for each store and mode would not
-/// fit.
+/// Creates the table of all measured rates. Each combination of group, store and sync mode is a row.
 fn overview(cells: &[Cell], subjects: &[Subject<'_>]) -> Table {
     table! {
         format!("every cell ({} stores)", subjects.len()); cell in cells;

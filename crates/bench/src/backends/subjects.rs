@@ -38,7 +38,7 @@ impl Mode {
 pub(super) struct Subject<'a> {
     /// Name of the backend, or of the other system's store.
     pub name: String,
-    /// Time at which the store syncs its writes.
+    /// Way in which the store makes a write durable before it acknowledges the write.
     pub mode: Mode,
     contender: SubjectKind<'a>,
 }

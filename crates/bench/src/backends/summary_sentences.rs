@@ -122,7 +122,7 @@ pub(super) fn of_readers(cells: &[Cell]) -> Vec<String> {
     said
 }
 
-/// Returns the first and the last measured cell of each store.
+/// Returns the first and the last measurement of each store in `cells`.
 fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     cells.iter().enumerate().filter_map(|(at, first)| {
         let is_first = cells[..at].iter().all(|other| other.store != first.store);

@@ -55,8 +55,9 @@ pub struct CacheOptions {
     load: LoadOptions,
 }
 
-/// An operation of the suite, with the rate in operations per second that another system's authors have published. The
-/// project's documents call their benchmark row F. It used QUIC with 8 connections of 4 streams at concurrency 32.
+/// An operation of the suite, with the rate in operations per second that another system's authors published for it.
+/// The project's documents call that benchmark row F. Its authors used QUIC with 8 connections of 4 streams each, and
+/// kept 32 operations in progress.
 struct Row {
     name: &'static str,
     operation: Operation,
@@ -127,7 +128,8 @@ pub fn run(options: &CacheOptions, progress: &mut dyn Progress) -> Result<Report
     Ok(report.finish())
 }
 
-/// Returns the description of an operation's load for its samples.
+/// Describes the load of one operation, for storing its measured values in the report. Only values of equal loads can
+/// be compared.
 fn sampled(options: &CacheOptions, plan: &CallPlan, row: &Row) -> SampledLoad {
     let (CacheOptions { concurrency, connections, streams, keys, .. }, pace) = (options, plan.pace);
     let scenario = format!(

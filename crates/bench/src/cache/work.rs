@@ -36,7 +36,8 @@ pub(super) struct CacheWork {
     keys: u64,
     values: Arc<Values>,
     rng: Generator,
-    /// Key index of each outstanding request, by the request's slot.
+    /// Index of the key of each outstanding request. The position in the vector is the request's slot: its number among
+    /// the requests that the channel can have in progress.
     asked: Vec<u64>,
     /// Keys that are still to be put, each once, if the work fills a cache; `None` if keys are chosen at random.
     each: Option<std::ops::Range<u64>>,

@@ -33,8 +33,8 @@ pub(super) fn changes(levels: &str, rows: &[Row]) -> Plot {
     plots::rows("changes", &format!("change from A to B, {levels}"), caption, &Axis::linear("change in %"), &bars)
 }
 
-/// Draws a figure of both sides over time. Each side is drawn as the median of its runs. `None` if a side has no
-/// windows.
+/// Draws a figure of both sides over time. Each point is the median over a side's runs of one window, a short section
+/// of the run. `None` if a side has fewer than two windows.
 pub(super) fn course(levels: &str, a: &Samples, b: &Samples) -> Option<Plot> {
     let line = |name: &str, samples: &Samples| -> Option<Line> {
         let windows = samples.runs.iter().map(|run| run.windows.len()).max().filter(|count| *count > 1)?;

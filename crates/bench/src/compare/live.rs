@@ -190,8 +190,8 @@ mod tests {
         }
     }
 
-    /// Makes a server whose runs have these rates. A rate below 0 makes a void run, and a rate of 0 makes a run with
-    /// errors.
+    /// Makes a compared server for a test, with one run for each of these rates. A rate below 0 makes a void run, and a
+    /// rate of 0 makes a run with errors.
     fn rival(name: &'static str, rates: &[f64]) -> ComparedServer {
         let (scenario, durability) = ("put".to_owned(), "disk".to_owned());
         let load = SampledLoad { scenario, durability, pace: Pace::Closed, unit: "request" };

@@ -22,7 +22,7 @@ pub(crate) use verdict::{Row, agree, describe_method, table, void_report};
 
 use crate::{BenchError, Progress, Report};
 
-/// Runs the comparison.
+/// Runs the comparison that the options describe, and returns its report.
 pub fn run(options: &CompareOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     match options.sides()? {
         [Side::Stored(a), Side::Stored(b)] => stored::run(options, [&a, &b]),

@@ -18,7 +18,7 @@ use thalweg_lab::comparison::MIN_PAIRS;
 
 /// Number of pairs of runs if the options give none.
 const DEFAULT_PAIRS: u32 = 12;
-/// Options of a scheduled load.
+/// Load options that are valid only if requests follow a schedule.
 const OF_SCHEDULES: [&str; 2] = ["--rate", "--arrivals"];
 /// Options of the load that cannot be given with a scenario, because a scenario file sets them.
 const OF_FILES: [&str; 8] =
@@ -89,7 +89,7 @@ pub struct CompareOptions {
 /// One side of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// A stored report.
+    /// A stored report, with the path of its file.
     Stored(PathBuf),
     /// A program, to be started as a server and loaded over this protocol.
     Program(WireProtocol, PathBuf),

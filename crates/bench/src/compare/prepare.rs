@@ -50,19 +50,22 @@ pub(super) fn prepare(
 }
 
 impl CompareOptions {
-    /// Returns the additional arguments of the server that a side starts.
+    /// Returns the additional command-line arguments for the server of side `at` (0 is A, 1 is B), if a program starts
+    /// it.
     fn arguments_of(&self, at: usize) -> &[String] {
         [&self.arg_a, &self.arg_b][at]
     }
 
-    /// Returns the load of puts and gets of a side.
+    /// Returns the load of puts and gets for side `at` (0 is A, 1 is B). Only the durability level can differ between
+    /// the sides.
     fn load_of(&self, at: usize) -> HttpLoad {
         let load = self.load.load.clone();
         let durability = self.durability_b.filter(|_| at == 1).or(load.durability);
         HttpLoad { durability, ..load }
     }
 
-    /// Returns the options of the RESP suite for one side, under a load of puts and gets.
+    /// Converts the load of puts and gets for side `at` (0 is A, 1 is B) to options of the RESP suite, with the server
+    /// of this side.
     fn resp_of(&self, side: &Side, at: usize, load: &HttpLoad) -> Result<RespOptions, BenchError> {
         let mut resp = resp::options_of(load)?;
         resp.database = self.database.unwrap_or(0);
@@ -80,7 +83,8 @@ impl CompareOptions {
         Ok(resp)
     }
 
-    /// Returns the options of the scenario of a side; `None` without a scenario.
+    /// Returns the options with which side `at` (0 is A, 1 is B) runs the scenario; `None` if the comparison has no
+    /// scenario, or if the side is a stored report.
     pub(super) fn scenario_of(&self, side: &Side, at: usize) -> Result<Option<ScenarioOptions>, BenchError> {
         let Some(name) = &self.scenario else { return Ok(None) };
         let arguments = std::iter::once(name).chain(&self.load.given).map(String::as_str);

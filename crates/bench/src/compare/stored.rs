@@ -81,7 +81,7 @@ fn pairs<'a>(a: &'a [Samples], b: &'a [Samples]) -> impl Iterator<Item = (&'a Sa
     a.iter().filter_map(|a| Some((a, b.iter().find(|b| a.is_same_figure(b))?)))
 }
 
-/// Returns the scenarios of `own` whose deciding figure is missing in `other`.
+/// Returns the names of the scenarios whose deciding figure is in the samples `own`, but not in `other`.
 fn only_in_one<'a>(own: &'a [Samples], other: &'a [Samples]) -> impl Iterator<Item = &'a str> {
     let alone = own.iter().filter(move |samples| {
         samples.role == Role::Deciding && !other.iter().any(|other| samples.is_same_figure(other))
@@ -89,7 +89,8 @@ fn only_in_one<'a>(own: &'a [Samples], other: &'a [Samples]) -> impl Iterator<It
     alone.map(|samples| &*samples.scenario)
 }
 
-/// Returns the compared figures. They have no verdicts if runs of a side are void.
+/// Compares the figures that both reports have. If runs of a report are void, the changes of the figures have neither
+/// an interval nor a verdict.
 fn rows(a: &[Samples], b: &[Samples], is_void: bool) -> Vec<Row> {
     let compared = pairs(a, b).filter(|(a, _)| a.role != Role::Shown);
     let row = |(a, b): (&Samples, &Samples)| match compare_samples(a, b) {

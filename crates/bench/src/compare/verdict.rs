@@ -10,7 +10,7 @@ use crate::{
     report::{Cell, Check, Table, Verdict, cells, number},
 };
 
-/// A compared figure.
+/// One figure in which two servers are compared: a row in the report's table of changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     /// Scenario of the figure.
@@ -19,7 +19,7 @@ pub(crate) struct Row {
     pub figure: String,
     /// True if the figure decides the comparison of its scenario.
     pub decides: bool,
-    /// Change from A to B.
+    /// Relative change of the figure from server A to server B, with its interval and verdict.
     pub effect: Effect,
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn void_report(name: &str, stored: &StoredReport) -> Option<Check> {
     })
 }
 
-/// Describes the method of the intervals, for a note of the report.
+/// Describes how the confidence intervals are computed, for a note of the report.
 pub(crate) fn describe_method() -> String {
     format!(
         "each interval covers the true change with a probability of {:.0} %, also if one value is much like the one before \

@@ -88,8 +88,8 @@ pub struct EngineOptions {
     /// Rounds of each test; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
-    /// Rounds before these, which are not counted. Each round begins with fresh stores, so they warm the machine up and
-    /// no store.
+    /// Warm-up rounds before the counted ones. Each round begins with fresh stores, so the warm-up affects the machine
+    /// only.
     #[arg(long, default_value_t = 0)]
     pub warmup_rounds: u32,
     /// Factor on all counts of operations: 1 runs the published benchmark's counts, less is a quick look.

@@ -1,4 +1,4 @@
-//! An HTTP server in a comparison.
+//! Prepares an HTTP server for `thalweg bench compare`, and performs the runs of puts and gets on it.
 
 use super::{
     options::HttpLoad,

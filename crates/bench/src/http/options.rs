@@ -104,8 +104,8 @@ pub struct HttpLoad {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "1s", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
-    /// most 1,200. Without it, 250ms, or so much that a run has 120.
+    /// Length of the windows into which plots and the samples of a report divide each run: at least 10ms, and longer if
+    /// a run would have more than 1,200 windows. The default is 250ms, or longer if a run would have more than 120.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
     /// Length of a value in bytes.
@@ -167,7 +167,7 @@ pub struct HttpOptions {
     /// A fixed set of scenarios to run, instead of the one scenario of the options.
     #[arg(long, value_enum, conflicts_with_all = OF_SCENARIOS)]
     pub preset: Option<Preset>,
-    /// Profiles of the server.
+    /// Options for profiling the server.
     #[command(flatten)]
     pub profile: ProfileOptions,
     /// Route that stores nothing, measured in the same run for comparison; empty for no comparison.

@@ -1,4 +1,5 @@
-//! One server under one load: the plan of a run, storing the keys that the gets read, and the level of the writes.
+//! Runs one load over HTTP against one server: plans a run, stores the keys that the gets read, and finds out the
+//! durability level of the writes.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -84,8 +85,8 @@ fn requests(target: &Target, load: &HttpLoad, api: Api) -> Requests {
     Requests::new(api, &target.host, durability, Values::new(load.value_size, load.seed))
 }
 
-/// Puts every key that the gets of a load read once, at the durability level `os`, before the measurement. Does nothing
-/// for a load without gets, or if the load states that the keys must not be stored.
+/// Puts each key once before the measurement, at the durability level `os`, so that the gets of the load find a value.
+/// Does nothing for a load without gets, or if the load states that the keys must not be stored.
 pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Progress) -> Result<(), BenchError> {
     if !load.reads_stored_keys() {
         return Ok(());
@@ -99,7 +100,7 @@ pub(crate) fn store_keys(target: &Target, load: &HttpLoad, progress: &mut dyn Pr
     }
 }
 
-/// Returns the description of a load for its samples. `level` is the durability level of its writes.
+/// Describes a load, for storing the measured values of its runs. `level` is the durability level of its writes.
 pub(crate) fn sampled(load: &HttpLoad, level: String) -> SampledLoad {
     SampledLoad { scenario: load.describe(), durability: level, pace: load.pace(), unit: "request" }
 }

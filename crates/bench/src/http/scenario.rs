@@ -5,7 +5,7 @@ use thalweg_types::Durability;
 use super::options::{ApiChoice, DEFAULT_KEYS, HttpLoad, HttpOptions, Mix, Preset};
 use crate::load::Arrivals;
 
-/// A scenario: one line of the report.
+/// A load that the suite measures. Each scenario is one line of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) name: String,

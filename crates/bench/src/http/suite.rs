@@ -31,7 +31,7 @@ use crate::{
 /// Labels of the server's metrics that select puts.
 const PUTS: &[(&str, &str)] = &[("operation", "kv_put"), ("operation", "entity_put")];
 
-/// Runs the suite.
+/// Runs the HTTP suite and returns its report.
 pub fn run(options: &HttpOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("http", options.server.start.dir.as_deref())?;
@@ -62,8 +62,8 @@ fn target_name(options: &HttpOptions, target: &Target) -> String {
     }
 }
 
-/// Rounds of a scenario. If the route that stores nothing (the echo) is also measured, a round of it precedes each
-/// round of the scenario.
+/// Results of all rounds of a scenario. For comparison, the suite may also measure a route that stores nothing (the
+/// echo): then a round of the echo precedes each round of the scenario.
 #[derive(Default)]
 struct Rounds {
     subject: load::Rounds<Counts>,
@@ -262,7 +262,8 @@ fn shortened(plan: Plan<Http>) -> Plan<Http> {
     Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan }
 }
 
-/// Returns the stages of the durable puts of a scenario; `None` if it has none.
+/// Divides the time of the scenario's durable puts into stages, such as the queue and the fsync; `None` if the scenario
+/// has none.
 fn write_stages(scenario: &Scenario, level: &str, rounds: &load::Rounds<Counts>, account: &Account) -> Option<Stages> {
     let response_us = rounds.median(|outcome| micros(outcome.tally.times[Operation::Put as usize].mean()));
     let label = format!("{} ({})", scenario.name, in_words(level));
@@ -323,8 +324,9 @@ fn figure_row(scenario: &Scenario, Rounds { subject, echo }: &Rounds, fsyncs_per
     }
 }
 
-/// Returns the number of puts of a whole run with its warm-up. The server's bytes and fsyncs are counted over the same
-/// time. The warm-up is taken to have the same share of puts as the counted requests. NaN if there are no puts.
+/// Estimates the number of puts of a run including its warm-up, because the server's bytes and fsyncs include the
+/// warm-up too. Puts are taken to have the same share in the warm-up as among the counted requests. NaN if there are no
+/// puts.
 fn all_puts(outcome: &Outcome) -> f64 {
     let puts = outcome.tally.times[Operation::Put as usize].count() as f64;
     let all = outcome.tally.all_right as f64 * puts / outcome.times.count() as f64;

@@ -16,7 +16,7 @@ pub(super) struct Cell {
     pub(super) payload: usize,
 }
 
-/// Kind of the writers of a cell: threads or async tasks.
+/// The way in which the writers of one measurement run: as threads or as async tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RunAs {
     /// Each writer is a thread. It sleeps until its append is durable.
@@ -35,7 +35,7 @@ impl RunAs {
     }
 }
 
-/// Table of the report in which a cell is a row.
+/// The table of the report in which a cell, a combination of parameters, is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     OneProcess,

@@ -1,4 +1,5 @@
-//! Figures of the measured cells, their tables, and the checks of required figures.
+//! Results of the log suite's measurements, their tables, and the checks of required results. A measurement of one
+//! combination of parameters is called a cell.
 
 use super::{
     cells::{Cell, Purpose, RunAs},
@@ -44,7 +45,7 @@ impl CellRounds {
         self.rounds.iter().filter_map(|round| round.cost.fsyncs).sum()
     }
 
-    /// Describes the cell and its rate in one line, for the progress output.
+    /// Describes the measured combination of parameters and its rate in one line, for the progress output.
     pub(super) fn line(&self) -> String {
         let (cell, times) = (&self.cell, self.times());
         format!(
@@ -114,8 +115,9 @@ pub(super) fn checks(measured: &[CellRounds]) -> Vec<Check> {
     checks
 }
 
-/// Creates the check that the disk was steady. It uses the cell whose probes deviate most from their median. Probes
-/// without syncs are left out, because they measure memory and not the disk.
+/// Creates the check that the disk was steady during all measurements. It uses the measurement in which the raw probe's
+/// rounds deviate most from their median. Probes without syncs are left out, because they measure memory and not the
+/// disk.
 fn unsteadiest_probe(measured: &[CellRounds]) -> Option<Check> {
     let deviation = |row: &&CellRounds| {
         let rates = Summary::of(&row.probe_rates());

@@ -1,7 +1,8 @@
-//! One round of a cell: writers append until the time is up. Then the written records are compared.
+//! Performs one round of a measurement: writers append until the time is up. Then the written records are compared.
 //!
 //! Owns: the writers, as threads or as tasks, the freeing of old segments meanwhile, and the comparison of the written
-//! records. Does not own: the choice of cells (`cells`), or the figures over several rounds (`figures`).
+//! records. Does not own: the choice of the measured combinations of parameters (`cells`), or the results over several
+//! rounds (`figures`).
 
 use std::{
     io::IoSlice,
@@ -36,7 +37,8 @@ pub(super) struct Round {
 const MAX_COMPARED: u64 = 20_000;
 const JANITOR_PAUSE: Duration = Duration::from_millis(10);
 
-/// Runs one round of a cell. `number` is the number of the round. It makes the records of each round different.
+/// Runs one round of the measurement that `cell` describes. `number` is the number of the round. It makes the records
+/// of each round different.
 pub(super) fn run(
     log: &Log,
     cell: &Cell,

@@ -89,7 +89,7 @@ pub struct PubsubOptions {
     /// Tuning profile with which the benchmark starts the server.
     #[arg(long, value_enum, conflicts_with = "target")]
     pub server_profile: Option<Profile>,
-    /// Profiles of the server.
+    /// Options for profiling the server.
     #[command(flatten)]
     pub profile: ProfileOptions,
     /// Messages per second by a schedule. Without a rate, publishers send as fast as the server accepts, which hides
@@ -175,8 +175,7 @@ pub enum Preset {
     Profiles,
     /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with a writer task of its own at the server.
     Lanes,
-    /// Single messages, which the server gathers to batches, and bounds of queues: the effect of each profile's
-    /// options.
+    /// Single messages, which the server gathers into batches, and short queues: the effect of each tuning profile.
     Singles,
     /// The default profile with one option changed at a time: the cost and the effect of each.
     Knobs,
@@ -211,7 +210,8 @@ impl fmt::Display for Channels {
 const MAX_CHANNELS: usize = 20_000;
 
 impl PubsubOptions {
-    /// Returns the part of each payload that is compared.
+    /// Returns how much of each received payload the subscribers compare with the published one: all bytes, or some of
+    /// them.
     pub(super) fn depth(&self) -> Depth {
         if self.payload <= 512 || self.verify_all { Depth::Full } else { Depth::Spot }
     }
@@ -226,17 +226,17 @@ impl PubsubOptions {
         self.pace().counted(self.load.warmup, self.load.duration)
     }
 
-    /// Returns empty counts with the windows of a run.
+    /// Creates counts that are all zero, with the windows into which a run is divided.
     pub(super) fn empty_tally(&self) -> Tally<Deliveries> {
         Tally::with_windows(1, &self.counted(), self.load.window)
     }
 
-    /// Returns the number of channels on which publishers send.
+    /// Returns the number of connections on which publishers send, and of streams on each.
     pub(super) fn publish(&self) -> Channels {
         Channels { connections: self.connections.unwrap_or(self.publishers), streams: self.streams }
     }
 
-    /// Returns the number of channels on which subscribers receive.
+    /// Returns the number of connections on which subscribers receive, and of streams on each.
     pub(super) fn subscribe(&self) -> Channels {
         let connections = self.subscriber_connections.unwrap_or(self.subscriptions());
         Channels { connections, streams: self.subscriber_streams }

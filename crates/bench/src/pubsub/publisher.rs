@@ -1,9 +1,9 @@
-//! The publishing side of a channel. It composes batches of messages when they are due, or as fast as the server
-//! accepts them.
+//! Publishes the messages of a benchmark on one channel (a stream of a connection). It composes batches of messages
+//! when they are due, or as fast as the server accepts them.
 //!
-//! Owns: the due times and the numbers of each publisher's messages, the batches in flight, and the pool of their
-//! buffers. Does not own: the layout of a batch (`batch`), the event loop of a channel (`thalweg_load`), or the counts
-//! of a run (`recorder`).
+//! Owns: the due times and the numbers of each publisher's messages, the batches that are not acknowledged yet, and the
+//! pool of their buffers. Does not own: the layout of a batch (`batch`), the event loop of a channel (`thalweg_load`),
+//! or the counts of a run (`recorder`).
 
 use std::{collections::VecDeque, rc::Rc, time::Duration};
 
@@ -26,17 +26,18 @@ const WRITE_BYTES: usize = 64 << 10;
 /// Size in bytes above which a batch gets a buffer of its own. Smaller batches are composed in the channel's buffer.
 const OWN_BYTES: usize = 32 << 10;
 
-/// A publisher: its number, the number of its next message, and its share of the schedule.
+/// A publisher: its number, the number of its next message, and the due times of its messages.
 #[derive(Debug)]
 struct Publisher {
     number: u32,
     next: u64,
     pacer: Pacer,
-    /// Due times of the messages that wait to fill a batch. Used if the schedule has a time for each message.
+    /// Due times of the messages that wait until they fill a batch. Used only if the schedule has a due time for each
+    /// message, not for each batch.
     waiting: VecDeque<u64>,
 }
 
-/// All publishers that send on one channel.
+/// All publishers that send on one channel, a stream of a connection.
 pub(super) struct PublishChannel {
     publishers: Vec<Publisher>,
     shared: Rc<Shared>,
@@ -52,9 +53,9 @@ pub(super) struct PublishChannel {
     now: u64,
     /// True if the last write did not send all bytes.
     is_blocked: bool,
-    /// Time since which a batch could have been sent at any moment, in nanoseconds since the start: the server accepted
-    /// bytes, and a request id was free. If a batch was due earlier, its lateness is the server's and not the
-    /// generator's.
+    /// Time at which the channel last became able to send a batch, in nanoseconds since the start of the run: the
+    /// server accepts bytes, and a request id is free. If a batch was due earlier, the server caused its lateness up to
+    /// this time, not the load generator.
     free_since: u64,
     /// True if all batches are published and acknowledged, and their number is reported.
     is_reported: bool,
@@ -64,7 +65,7 @@ pub(super) struct PublishChannel {
 }
 
 impl PublishChannel {
-    /// Creates the publishers of one channel. `numbers` are their numbers.
+    /// Creates the publishers of one channel. `numbers` yields the number of each publisher in the run.
     pub(super) fn new(
         line: &ReadyChannel,
         numbers: impl Iterator<Item = usize>,

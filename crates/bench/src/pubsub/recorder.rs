@@ -7,8 +7,8 @@ use crate::{
     native::{Finish, SubscriberAccount},
 };
 
-/// Counts of deliveries in a publish-and-subscribe run, in addition to the general counts of [`Tally`]. The right items
-/// of that tally are deliveries.
+/// Counts of deliveries in a publish-and-subscribe run, in addition to the general counts of [`Tally`]. The field
+/// `right` of that tally is the number of correct deliveries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deliveries {
     /// Arrival time of the last counted delivery, in nanoseconds since the start of the counted part of the run. A
@@ -19,7 +19,7 @@ pub(super) struct Deliveries {
     /// Number of subscriptions whose queue was full when a batch arrived, by the server's acks, summed over all
     /// batches.
     pub acked_misses: u64,
-    /// Number of the queue group, and account of the received messages, of each subscription.
+    /// For each subscription, the number of its queue group and the account of the messages that it received.
     pub accounts: Vec<(usize, SubscriberAccount)>,
 }
 
@@ -39,8 +39,8 @@ impl Merge for Deliveries {
     }
 }
 
-/// Figures of a publish-and-subscribe run. It has one time for each message and subscription that got the message. The
-/// time counts from the moment at which the message was due to its arrival.
+/// Results of a publish-and-subscribe run. Its response times are delivery times: for each message and each
+/// subscription that got it, the time from the moment at which the message was due to its arrival.
 pub(super) type Outcome = load::Outcome<Deliveries>;
 
 /// Data that the tasks of a generator thread share.
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub clock: Clock,
     /// Part of the run in which due messages are counted, in nanoseconds of the clock.
     pub counted: Range<u64>,
-    /// State of the end of the run. All threads share it.
+    /// Shared state by which all threads of the run detect its end.
     pub finish: Arc<Finish>,
     /// Counts of the generator thread on which these tasks run.
     pub tally: RefCell<Tally<Deliveries>>,

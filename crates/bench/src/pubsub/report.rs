@@ -29,18 +29,18 @@ use crate::{
 /// Figures of the rounds of one scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    /// Figures of the scenario's rounds.
+    /// Results of the scenario's rounds.
     pub own: load::Rounds<Deliveries>,
     /// Bytes per second of a raw loopback stream without a server, measured before each round.
     pub bare: Vec<f64>,
-    /// Bytes per second that all receivers of a raw relay get together without a server, measured before each round.
-    /// The number of receivers is that of the subscribing connections.
+    /// Speed of a raw relay without a server, measured before each round: the bytes per second of all its receivers
+    /// together. It has as many receivers as the scenario has connections that subscribe.
     pub relayed: Vec<f64>,
-    /// The server's own account of the rounds.
+    /// Increase of the server's own metrics over the rounds.
     pub account: Account,
 }
 
-/// Adds the conditions that hold for the whole report.
+/// Adds to the report the conditions that are the same for all its scenarios.
 pub(super) fn conditions(report: &mut Report, options: &PubsubOptions, scenarios: &[Scenario]) {
     report.condition("durability", "none: subjects store nothing");
     report.condition("load", options.load.describe());
@@ -109,7 +109,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Creates the table of figures without rows.
+    /// Creates the table of results with its columns, but without rows.
     pub(super) fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";
@@ -161,7 +161,8 @@ impl Figures {
         }
     }
 
-    /// Adds the checks that a run meets the bounds of the objective. The run has a share of the highest rate.
+    /// Adds the checks that a run at 80 % of the highest rate meets the objective's bounds on delivery times. The
+    /// highest rate is the one that the search found.
     pub(super) fn objective(&self, report: &mut Report, scenario: &Scenario, rounds: &Rounds, objective: &Objective) {
         for limit in &objective.times {
             let what = format!("{}: {} at 80 % of the knee", scenario.label(), limit.name());
@@ -170,7 +171,7 @@ impl Figures {
         }
     }
 
-    /// Adds the finished table to the report.
+    /// Adds the finished table of results to the report.
     pub(super) fn finish(self, report: &mut Report) {
         report.tables.extend([self.table, self.costs]);
         add_stages(report, "stages of a publish", &self.stages);
@@ -203,19 +204,19 @@ impl Rounds {
         self.own.over(Outcome::received_rate)
     }
 
-    /// Compares the bytes that server and subscribers receive with a raw stream without a server. Returns the median of
-    /// the rounds' ratios. The server receives the published bytes, and a raw stream also receives every byte once.
-    /// Only payloads count.
+    /// Returns the bytes per second that the server and the subscribers receive together, divided by those of a raw
+    /// stream without a server, as the median over the rounds. Both receive every byte once: the server the published
+    /// bytes, and the raw stream its own. Only payloads count.
     fn of_bare_received(&self, options: &PubsubOptions) -> f64 {
         let published = |outcome: &Outcome| outcome.rate / options.fan_out as f64 * options.payload as f64;
         ratio(&self.own.over(|outcome| outcome.received_rate() + published(outcome)), &self.bare)
     }
 }
 
-/// Adds the check of a scenario's rate. Over TCP the rate must reach a fixed number of deliveries per second. Over QUIC
-/// the rate must reach this number or a share of the machine's raw speed; one of them is enough. The share is computed
-/// in two ways, and both must be reached: the bytes that server and subscribers receive, compared with a raw stream,
-/// and the bytes that subscribers receive, compared with a raw relay.
+/// Adds the check of a scenario's rate. Over TCP, the rate must reach a fixed number of deliveries per second. Over
+/// QUIC, it is enough if the rate reaches either this number or a required share of the machine's raw speed without a
+/// server. The share must be reached in two comparisons: the bytes that server and subscribers receive with a raw
+/// stream, and the bytes that subscribers receive with a raw relay.
 fn rate_check(report: &mut Report, scenario: &Scenario, rounds: &Rounds, what: &str) {
     let rate = rounds.own.rate().median;
     let share = scenario.bare_share.filter(|_| scenario.carrier == TransportKind::Quic);

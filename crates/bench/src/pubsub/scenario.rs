@@ -12,7 +12,7 @@ use crate::{
     report::duration,
 };
 
-/// A scenario: one line of the report.
+/// A load that the suite measures, with the required results. Each scenario is one line of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// Name of the scenario in the report.

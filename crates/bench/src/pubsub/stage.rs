@@ -1,5 +1,5 @@
-//! One run: opens the channels and subscriptions, runs the load, and compares the received messages with the published
-//! ones.
+//! Performs one run of the publish-and-subscribe benchmark: opens the channels and subscriptions, runs the load, and
+//! compares the received messages with the published ones.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 
@@ -114,7 +114,8 @@ impl RunContext<'_> {
     }
 }
 
-/// Channels of a thread: those with subscriptions, and those of publishers with the publishers' numbers.
+/// Channels that a load thread has opened. Some have subscriptions. The others have publishers, which are listed by
+/// number.
 struct Opened {
     payloads: Rc<Payloads>,
     subscribers: Vec<IdleSubscriber>,

@@ -1,8 +1,9 @@
-//! The subscribing side of a channel. It checks and times every message of every subscription.
+//! Receives the messages of a benchmark on one channel (a stream of a connection). It checks and times every message of
+//! every subscription.
 //!
-//! Owns: the subscriptions of a channel with their credit and accounts, and the judgement of each message. Does not
-//! own: the expected content of messages (`Payloads` of the load generator), the event loop of a channel, or the counts
-//! of a run (`recorder`).
+//! Owns: the subscriptions of a channel with their credit and accounts, and the check of each message. Does not own:
+//! the expected content of messages (`Payloads` of the load generator), the event loop of a channel, or the counts of a
+//! run (`recorder`).
 
 use std::rc::Rc;
 
@@ -35,14 +36,15 @@ struct Subscription {
     settled: bool,
 }
 
-/// All subscriptions of one channel.
+/// All subscriptions of one channel, a stream of a connection.
 pub(super) struct SubscribeChannel {
     subscriptions: Vec<Subscription>,
     shared: Rc<Shared>,
     inbox: Inbox,
 }
 
-/// State that handles deliveries. It is separate from the channel, so that both can be borrowed while a frame is read.
+/// State for checking the received messages of a channel's subscriptions. It is separate from the subscriptions, so
+/// that Rust permits borrowing both while a frame is read.
 #[derive(Debug)]
 struct Inbox {
     payloads: Rc<Payloads>,

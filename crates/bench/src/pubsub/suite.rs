@@ -184,7 +184,7 @@ impl Suite<'_> {
         Ok((bare::stream(scenario.carrier, time)?, relayed))
     }
 
-    /// Runs a scenario once. If `account` is given, adds the server's own account of the run to it.
+    /// Runs a scenario once. If `account` is given, adds the increase of the server's metrics during the run to it.
     fn one(&mut self, scenario: &Scenario, account: Option<&mut Account>) -> Result<Outcome, BenchError> {
         let server = self.server(scenario)?;
         let place = server.place(scenario.carrier)?;

@@ -1,4 +1,4 @@
-//! A server that speaks RESP in a comparison, under a load of puts and gets.
+//! Prepares a server that speaks RESP for `thalweg bench compare`, and performs the runs of puts and gets on it.
 
 use super::{
     client::Client,
@@ -16,7 +16,7 @@ use crate::{
     options::parsed,
 };
 
-/// Options of a load of puts and gets that the RESP suite does not have, or has with other values.
+/// Options of a load of puts and gets that the RESP suite does not have, or that it names or interprets differently.
 const OTHERWISE: [&str; 8] =
     ["--rate", "--closed", "--mix", "--workers", "--api", "--keyspace", "--durability", "--no-load"];
 
@@ -41,7 +41,8 @@ struct RespRuns {
     scenario: Scenario,
 }
 
-/// Reaches or starts the server of the options, which name only one, and prepares it for runs of a load.
+/// Reaches or starts the server that the options name, and prepares it for runs of the load. The options name exactly
+/// one server.
 pub(crate) fn contender(
     options: &RespOptions,
     load: &HttpLoad,

@@ -1,7 +1,7 @@
-//! Figures of a round with either load generator, and their tables in the report.
+//! Results of a round by either load generator, this process or redis-benchmark, and their tables in the report.
 //!
-//! Owns: the figures of a line over its rounds, its validity, and the tables. Does not own: the runs (`turn`, `fanout`,
-//! `external`), or their order (`suite`).
+//! Owns: the results of one server over the rounds of a scenario (a line of the report), their validity, and the
+//! tables. Does not own: the runs (`turn`, `fanout`, `external`), or their order (`suite`).
 
 use super::{
     external,
@@ -19,12 +19,12 @@ use crate::{
     stats::{Summary, median_of, ratio},
 };
 
-/// Figures of one round on one server.
+/// Results of one round on one server.
 #[derive(Debug)]
 pub(super) enum Round {
-    /// Figures of this process's load generator.
+    /// Results that the load generator of this process measured.
     Own(Box<Outcome>),
-    /// Figures that redis-benchmark prints.
+    /// Results that redis-benchmark printed.
     External(external::Figures),
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Line<'a> {
     pub(super) durability: String,
     pub(super) is_bare: bool,
     pub(super) rounds: Vec<Round>,
-    /// The server's own account of the rounds.
+    /// Increase of the server's own metrics over the rounds.
     pub(super) account: Account,
 }
 
@@ -140,7 +140,7 @@ impl Line<'_> {
         Spectrum::of(self.label(), &self.rounds.last()?.outcome()?.times)
     }
 
-    /// Returns the outcomes of this process's load generator.
+    /// Returns the results of the rounds that this process's load generator measured.
     fn outcomes(&self) -> Vec<&Outcome> {
         self.rounds.iter().filter_map(Round::outcome).collect()
     }
@@ -149,13 +149,14 @@ impl Line<'_> {
         format!("{}, {} ({})", self.scenario.name, self.server, self.durability)
     }
 
-    /// Returns the line's row in the table of costs; `None` for redis-benchmark.
+    /// Returns the row of this server and scenario in the table of costs; `None` for rounds of redis-benchmark.
     pub(super) fn cost(&self) -> Option<Row> {
         let outcomes = self.outcomes();
         (!outcomes.is_empty()).then(|| cost_row(&self.label(), &outcomes, &self.account))
     }
 
-    /// Returns the stages of the line's durable writes; `None` if there are none or the server does not count them.
+    /// Divides the average time of the scenario's durable writes on this server into stages, such as the queue and the
+    /// fsync; `None` if there were none or the server does not count them.
     pub(super) fn stages(&self) -> Option<Stages> {
         let LoadKind::Requests(mix) = &self.scenario.work else { return None };
         let is_write = |operation: Operation| operation.needs().is_none() && operation != Operation::Ping;

@@ -75,7 +75,7 @@ pub struct RespOptions {
     /// Run only scenarios whose name contains this text, such as "SET durable".
     #[arg(long, requires = "preset")]
     pub only: Option<String>,
-    /// Profiles of the servers.
+    /// Options for profiling the servers.
     #[command(flatten)]
     pub profile: ProfileOptions,
     /// Duration of each run, without its warm-up.
@@ -84,8 +84,9 @@ pub struct RespOptions {
     /// Warm-up before each run; its requests are not counted.
     #[arg(long, default_value = "500ms", value_parser = parse_duration)]
     pub warmup: Duration,
-    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
-    /// most 1,200. Without it, 250ms, or so much that a run has 120. The fan-out and redis-benchmark have no windows.
+    /// Length of the windows into which plots and the samples of a report divide each run: at least 10ms, and longer if
+    /// a run would have more than 1,200 windows. The default is 250ms, or longer if a run would have more than 120.
+    /// Runs with subscribers and runs of redis-benchmark have no windows.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
     /// Longest wait for a reply before a run is aborted.
@@ -218,7 +219,7 @@ pub enum ServerChoice {
     RedisNone,
     /// A redis-server that the suite starts. It syncs each write before it replies.
     RedisAlways,
-    /// A thread of this process that only writes, syncs and replies. Its figures are the upper bound of the machine.
+    /// A thread of this process that only writes, syncs and replies. No durable server on this machine can be faster.
     Bare,
     /// A server that runs already at this address.
     At(Address),

@@ -16,12 +16,12 @@ pub(super) enum LoadKind {
     FanOut(usize),
 }
 
-/// A scenario: one line of the report for each server.
+/// A load that the suite measures on one server or more. Each scenario has one line of the report for each server.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// Name of the scenario in the report.
     pub name: String,
-    /// Kind of load that the servers get.
+    /// Load that each server gets: requests, or messages to subscribers.
     pub work: LoadKind,
     /// Servers and their databases. The first server is compared with each other server.
     pub servers: Vec<(ServerChoice, u32)>,

@@ -21,7 +21,7 @@ use crate::{
 /// A running server that is measured.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// Server that the command line named.
+    /// The server as it was named on the command line.
     pub choice: ServerChoice,
     /// Address of the server, and the password and database 0 for its connections.
     pub greeting: Greeting,

@@ -18,7 +18,7 @@ use crate::{
     random::KeyChooser,
 };
 
-/// A server in a scenario.
+/// One server that a scenario measures, prepared for one round.
 #[derive(Clone, Debug)]
 pub(super) struct ServerTurn<'a> {
     pub(super) scenario: &'a Scenario,
@@ -107,7 +107,7 @@ impl ServerTurn<'_> {
     }
 
     /// Runs a round in which redis-benchmark publishes and this process subscribes. A short run of redis-benchmark
-    /// before the round determines the number of messages. Its deliveries are checked too.
+    /// before the round determines the number of messages. The deliveries of the short run are checked too.
     fn beside(&self, subscribers: usize) -> Result<Round, BenchError> {
         const PILOT: u64 = 20_000;
         // redis-benchmark only sends whole pipelines.

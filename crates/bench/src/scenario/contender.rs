@@ -1,4 +1,4 @@
-//! A server in a comparison, under a scenario.
+//! Prepares a server for `thalweg bench compare` under the load of a scenario, and performs the runs on it.
 
 use super::{
     feed_runs::Arrivals,

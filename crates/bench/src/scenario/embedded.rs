@@ -1,4 +1,5 @@
-//! The embedded engine under a scenario. Its directory is opened in this process, and requests become calls.
+//! Runs a scenario on the embedded engine instead of a server. The engine's directory is opened in this process, and
+//! requests become calls of the engine.
 //!
 //! Owns: opening the directory, and performing requests in the form of the native protocol by calls of the engine. Does
 //! not own: the requests and replies themselves. They are those of the native protocol, so that both are checked in the
@@ -36,7 +37,7 @@ use crate::{
     },
 };
 
-/// An open directory. Dropping it closes the directory.
+/// An open directory of the embedded engine. Dropping the value closes the directory.
 #[derive(Debug)]
 pub(super) struct Embedded {
     db: Database,
@@ -52,8 +53,9 @@ impl Embedded {
         Ok(Self { db })
     }
 
-    /// Returns the database as a receiver of requests. `name` is its name in messages. `has_own_thread` is true if each
-    /// connection has a thread for itself, which has nothing else to do while it waits.
+    /// Returns the open directory as a target for requests of the native protocol. `name` is its name in messages.
+    /// `has_own_thread` is true if each connection has a thread for itself, which has nothing else to do while it
+    /// waits.
     pub(super) fn place(&self, name: String, has_own_thread: bool) -> NativePlace {
         let db = self.db.to_async();
         let calls = move || -> Box<dyn Calls> {
@@ -62,7 +64,7 @@ impl Embedded {
         NativePlace::InProcess { name, calls: Arc::new(calls) }
     }
 
-    /// Returns the source of the number of fsyncs, for the live view.
+    /// Returns a callback that reads the number of the log's fsyncs, for the live view of a run.
     pub(super) fn fsync_count(&self) -> FsyncCount {
         let db = self.db.clone();
         FsyncCount::new(move || Some(db.stats().log.syncs))
@@ -130,7 +132,7 @@ impl Calls for EngineCalls {
     }
 }
 
-/// Delivered records with their attempt and their durability.
+/// Result of a fetch: the delivered records, the number of the delivery attempt, and the durability of the delivery.
 #[derive(Default)]
 struct Delivered {
     durability: Durability,

@@ -1,6 +1,7 @@
-//! Runs on a stream, a group and a subject: creating them, the subscribers beside a run, and the comparison after it.
+//! Prepares and checks the runs of a scenario that uses a stream, a consumer group or a subject: creates them, receives
+//! published messages during a run, and compares everything that arrived afterwards.
 //!
-//! Owns: the names, which are new for each run of the suite, and the account of all rounds. Does not own: the check of
+//! Owns: the names, which are new for each run of the suite, and the totals of all rounds. Does not own: the check of
 //! single replies (`thalweg_load::feeds`).
 
 use std::{
@@ -25,8 +26,8 @@ use crate::{
     report::{Check, Table, Verdict, cells},
 };
 
-/// Stream, group and subject of a scenario on one server. Dropping this deletes the stream with its group. If the
-/// deletion fails, they stay on the server, where they do no harm.
+/// The stream, consumer group and subject of a scenario on one server. Dropping this value deletes the stream with its
+/// group. If the deletion fails, they stay on the server, where they do no harm.
 pub(super) struct FeedRun {
     /// Makes the requests, and keeps the account of records and messages.
     pub feed: Arc<Feed>,

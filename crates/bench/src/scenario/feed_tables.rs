@@ -12,7 +12,7 @@ const MAX_REQUEST_BYTES: u64 = 4 << 20;
 const MAX_RECORDS: u64 = 1000;
 /// Maximum number of records that are appended before the runs.
 const MAX_FILL: u64 = 100_000_000;
-/// Maximum number of subscribers.
+/// Maximum number of subscribers that a scenario may have.
 const MAX_SUBSCRIBERS: u64 = 1000;
 
 /// Stream, group and subject of a scenario.
@@ -32,10 +32,10 @@ pub(super) struct Feeds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Storage {
-    /// Files.
+    /// The server stores the records in files.
     #[default]
     File,
-    /// Memory. The records are lost when the server ends.
+    /// The server stores the records in memory. They are lost when the server ends.
     Memory,
 }
 
@@ -103,8 +103,8 @@ fn most(bytes: usize) -> u64 {
 }
 
 impl FeedTables {
-    /// Returns the feeds that the tables describe. Returns an error if the mix needs a table that is missing, or does
-    /// not use a table that is there.
+    /// Converts the tables to the settings of a scenario's stream, group and subject. Returns an error if the mix of
+    /// operations needs a table that is missing, or if it does not use a table that is there.
     pub(super) fn resolve(self, mix: &Mix) -> Result<Feeds, String> {
         let Self { streams, groups, subjects, jetstream } = self;
         let needed = |kind: Kind| mix.share(kind) > 0.0;

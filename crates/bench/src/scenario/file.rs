@@ -37,7 +37,7 @@ pub(super) const BUILT_IN: [(&str, &str); 10] = [
     ("sessions", include_str!("../../scenarios/sessions.toml")),
 ];
 
-/// Maximum number of connections.
+/// Maximum number of connections that a scenario may have.
 pub(super) const MAX_CONNECTIONS: u64 = 20_000;
 /// Maximum number of keys that a run loads.
 pub(super) const MAX_KEYS: u64 = 100_000_000;
@@ -47,7 +47,7 @@ const MAX_ROWS: u64 = 10_000;
 const MAX_BYTES: u64 = 1 << 20;
 /// Maximum capacity of a cache, in bytes.
 const MAX_CACHE_BYTES: u64 = 1 << 40;
-/// Maximum number of operations per second.
+/// Maximum rate of a scenario, in operations per second.
 const MAX_RATE: f64 = 1e7;
 /// Maximum exponent of the Zipf distribution. With larger ones nearly all operations would use one key.
 const MAX_THETA: f64 = 5.0;
@@ -65,7 +65,7 @@ pub(super) struct Scenario {
     pub value_bytes: RangeInclusive<usize>,
     /// Numbers of rows of a scan. Each number is equally likely.
     pub scan_rows: RangeInclusive<u32>,
-    /// Stream, group and subject.
+    /// Stream, consumer group and subject of the scenario.
     pub feeds: Feeds,
     /// Templates of requests over HTTP; `None` for Thalweg's key-value API.
     pub http: Option<HttpTemplates>,

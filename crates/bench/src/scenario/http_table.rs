@@ -33,7 +33,7 @@ fn only_value() -> String {
 }
 
 impl HttpTable {
-    /// Returns the templates. Returns an error that names a field if its value cannot be sent.
+    /// Converts the table to templates of requests. Returns an error that names a field if its value cannot be sent.
     pub(super) fn resolve(self, mix: &Mix) -> Result<HttpTemplates, String> {
         let is_usable = |kind: Kind| kind.uses_keyspace() && kind != Kind::Scan;
         if let Some(kind) = mix.kinds().find(|kind| !is_usable(*kind)) {

@@ -34,7 +34,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// All kinds, in the order of their numbers.
+    /// All kinds of operations. The position of a kind is its number.
     pub(super) const ALL: [Self; 12] = [
         Self::Read,
         Self::Update,
@@ -68,7 +68,8 @@ impl Kind {
         }
     }
 
-    /// Returns true if the operation writes.
+    /// Returns true if the operation changes data that the server stores. A fetch does, because the server records
+    /// deliveries.
     pub(super) fn writes(self) -> bool {
         let writes_keys = matches!(self, Self::Update | Self::Insert | Self::ReadModifyWrite);
         writes_keys || matches!(self, Self::Append | Self::Fetch | Self::CachePut | Self::CacheDelete)
@@ -112,12 +113,12 @@ impl Mix {
         Self { weights, total: weights.iter().map(|weight| u64::from(*weight)).sum() }
     }
 
-    /// Returns true if no operation has a weight.
+    /// Returns true if all kinds of operations have the weight 0.
     pub(super) fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// Returns the kinds with a weight above 0.
+    /// Returns the kinds of operations whose weight is above 0.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
         Kind::ALL.into_iter().filter(|kind| self.weights[*kind as usize] > 0)
     }

@@ -92,11 +92,11 @@ pub struct ScenarioOptions {
     /// Warm-up before each run, instead of the file's `load.warmup`.
     #[arg(long, value_parser = parse_duration)]
     pub warmup: Option<Duration>,
-    /// Length of the windows into which plots and the samples of a report divide each run, at least 10ms; a run has at
-    /// most 1,200. Without it, 250ms, or so much that a run has 120.
+    /// Length of the windows into which plots and the samples of a report divide each run: at least 10ms, and longer if
+    /// a run would have more than 1,200 windows. The default is 250ms, or longer if a run would have more than 120.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
-    /// Profiles of the server.
+    /// Options for profiling the server.
     #[command(flatten)]
     pub profile: ProfileOptions,
     /// Number of runs; the medians are reported.

@@ -59,7 +59,7 @@ pub fn run(options: &ScenarioOptions, progress: &mut dyn Progress) -> Result<Rep
     Ok(report.finish())
 }
 
-/// Values and ledgers of all runs.
+/// Values of the keys, and the ledgers of all writes. All runs of the suite share them.
 pub(super) struct Data {
     pub records: Arc<Records>,
     /// Ledger of the writes to the keyspace's keys.
@@ -94,7 +94,7 @@ pub(super) struct Subject<C> {
 }
 
 impl<C> Subject<C> {
-    /// Returns the source of the number of fsyncs; `None` if it is not known.
+    /// Returns a callback that reads the number of the log's fsyncs so far; `None` if the server does not offer it.
     fn fsyncs(&self) -> Option<FsyncCount> {
         match &self.embedded {
             Some(embedded) => Some(embedded.fsync_count()),
@@ -194,7 +194,8 @@ impl Suite {
         profiler.run(label, report, progress, run)
     }
 
-    /// Returns the stages of the scenario's durable writes; `None` if it has none.
+    /// Divides the average time of the scenario's durable writes into stages, such as the queue and the fsync; `None`
+    /// if it has no durable writes.
     fn write_stages<C>(&self, subject: &Subject<C>, rounds: &Rounds<Counts>, account: &Account) -> Option<Stages> {
         // A read-modify-write consists of two requests, so its time is not the time of a write.
         let is_write = |kind: &Kind| matches!(kind, Kind::Update | Kind::Insert);

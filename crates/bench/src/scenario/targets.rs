@@ -177,7 +177,8 @@ impl Suite {
         Target::start(binary, &data, NativePort::Free, &arguments, progress)
     }
 
-    /// Returns a native port as a receiver of requests.
+    /// Returns a server's native port as a target for requests. Starts threads for the client if the transport is
+    /// encrypted.
     fn native_place(
         &self,
         transport: TransportKind,

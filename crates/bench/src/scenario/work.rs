@@ -28,9 +28,9 @@ use crate::{
 /// Operations of a scenario over one protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Workload<C> {
-    /// Protocol of the requests.
+    /// Encodes the requests to the keyspace and decodes their replies.
     pub codec: C,
-    /// Values of the keys.
+    /// Makes and recognises the values of the keys.
     pub records: Arc<Records>,
     /// Ledger of the writes so far, over all runs.
     pub ledger: Arc<Ledger>,
@@ -48,7 +48,7 @@ pub(super) struct Workload<C> {
     pub phase: ScenarioPhase,
 }
 
-/// Keys of a cache.
+/// The part of a scenario's work that uses a cache: the protocol of its requests, and the ledger of its keys.
 #[derive(Clone, Debug)]
 pub(super) struct CacheKeys<C> {
     /// Protocol of the requests to the cache. It uses the same connections as the other requests.
@@ -75,7 +75,7 @@ pub(super) enum ScenarioPhase {
     Warm,
     /// Records are appended, before the runs.
     Fill,
-    /// Operations of the mix.
+    /// The operations of the mix are measured.
     Run,
     /// The whole stream is read, after the runs.
     Verify,
@@ -83,7 +83,7 @@ pub(super) enum ScenarioPhase {
     Drain,
 }
 
-/// A request. It is an operation, or the second part of one.
+/// A request to the server. An operation has one request or two: for example, a read and then a write of the same key.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     kind: Kind,
@@ -124,7 +124,7 @@ pub(super) struct Counts {
     pub faults: FeedFaults,
 }
 
-/// Details of a reply.
+/// Result of checking a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// The reply is right. The field is the number of its rows.

@@ -101,7 +101,7 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
     );
 }
 
-/// Figures of all rounds of the suite.
+/// Results of all rounds of the suite.
 struct SnapshotFigures {
     /// Bytes of all keys and values in the database.
     payload: f64,

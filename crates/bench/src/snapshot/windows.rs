@@ -1,4 +1,4 @@
-//! Writers' response times in windows without and with a snapshot.
+//! Measures how snapshots affect the response times of writers.
 //!
 //! A *window* is a short time in which the writers write, either while a snapshot is taken or without one. Windows of
 //! both kinds alternate, so that disturbances of the machine affect both. The 99th percentile of a single window means
@@ -69,7 +69,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
     sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
 }
 
-/// The sum of all windows of a kind: without a snapshot, or with one.
+/// All windows of one kind added up: those without a snapshot, or those with one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSet {
     windows: u64,

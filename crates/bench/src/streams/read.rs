@@ -107,7 +107,7 @@ impl ReadWork {
         Self { stream, batch, max_bytes, end, checker, fresh, is_waiting: false, again }
     }
 
-    /// Makes the reader begin at this offset.
+    /// Makes the reader begin at this offset instead of the stream's start.
     pub(super) fn from(mut self, offset: u64) -> Self {
         self.checker.next = offset;
         self

@@ -13,7 +13,7 @@ use crate::{
 /// Figures of the rounds of a scenario, and of the raw-speed measurements before each round.
 #[derive(Debug, Default)]
 pub(super) struct StreamFigures {
-    /// Figures of the scenario's rounds.
+    /// Results of the scenario's rounds.
     pub rounds: Rounds<()>,
     /// Counters of the server, and raw-speed measurements, of each round.
     pub beside: Vec<RoundProbes>,
@@ -42,7 +42,7 @@ impl RoundProbes {
     }
 }
 
-/// Creates the table of figures, without rows.
+/// Creates the table of results without rows.
 pub(super) fn table() -> Table {
     Table::new("figures: medians of the rounds; times from asking to the reply")
 }

@@ -18,7 +18,7 @@ pub(super) enum StreamWork {
     Tail,
 }
 
-/// A scenario: one line of the report.
+/// A load that the suite measures, with its goals. Each scenario is one line of the report.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     /// Name of the scenario in the report.
@@ -34,7 +34,8 @@ pub(super) struct Scenario {
     /// Goal over TCP: smallest rate as a share of `1/(round trip + fdatasync)`. Both times are measured without a
     /// server.
     pub of_probe: Option<f64>,
-    /// Upper bound of the goal over QUIC, as a share of the bytes per second of a raw stream without a server.
+    /// Alternative goal over QUIC, for a rate below `floor`: smallest share of the bytes per second of a raw stream
+    /// without a server.
     pub bare_share: Option<f64>,
 }
 

@@ -146,7 +146,8 @@ pub fn run(options: &StreamsOptions, progress: &mut dyn Progress) -> Result<Repo
     Ok(report.finish())
 }
 
-/// Judges a tail by the faults of the received records, and by the state of the clocks meanwhile.
+/// Decides if the results of a tail (a reader that subscribes to the stream) are valid: the records must have no
+/// faults, and the machine's clocks must have been usable.
 fn judge_tail(faults: &Faults, clocks: &Clocks) -> Validity {
     if faults.any() {
         return Validity::Errors(faults.to_string());
@@ -258,7 +259,7 @@ impl Suite<'_> {
         CallPlan { place, connections, streams: 1, in_flight, pace: Pace::Closed, load, server, fsyncs }
     }
 
-    /// Returns the description of a scenario's load for its samples.
+    /// Describes a scenario's load, for storing the measured values of its runs.
     fn sampled(&self, scenario: &Scenario) -> SampledLoad {
         let (records, durability) = match scenario.what {
             StreamWork::Publish { .. } => (String::new(), self.options.durability.name()),

@@ -1,13 +1,14 @@
-//! Ledger of a run's appends to its stream: the appends that were sent, and the positions of their records.
+//! Ledger of the appends that a run sent to its stream, and of the positions of their records. It tells lost,
+//! duplicated and reordered records apart.
 //!
 //! Owns: the numbers of appends, the known positions of their records, and the accounts of acknowledged and found
 //! records. Does not own: the texts of records (`texts`), or the deliveries of a group (`deliveries`).
 //!
-//! A position is an offset if the server gives records dense offsets, and otherwise an id that rises ([`Positions`]).
-//! With offsets, a *slot* is a range of offsets with the length of an append. Invariants: each slot is known to hold at
-//! most one append, and each append is known to be in at most one slot. Each record has at most one id. `end` is the
-//! end of the acknowledged records: the offset after the last one, or the highest id. An append that is sent later must
-//! get positions after it.
+//! The position of a record is its offset if the server numbers records without gaps. Otherwise it is an id, and ids
+//! rise with gaps ([`Positions`]). With offsets, the stream is divided into *slots*: ranges of offsets with the length
+//! of one append. Invariants: each slot is known to hold at most one append, and each append is known to be in at most
+//! one slot. Each record has at most one id. `end` is the end of the acknowledged records: the offset after the last
+//! one, or the highest id. The records of an append that is sent later must get positions after `end`.
 
 use std::{
     ops::Range,
@@ -93,7 +94,7 @@ impl AppendLedger {
         Append { number, floor }
     }
 
-    /// Returns the numbers of an append's records.
+    /// Returns the numbers of the records in the append with the number `append`.
     pub fn records(&self, append: u64) -> Range<u64> {
         append * self.batch..(append + 1) * self.batch
     }

@@ -40,12 +40,12 @@ impl GroupLedger {
         if self.first.set_bit(record) { Ok(()) } else { Err(FeedFault::Duplicated) }
     }
 
-    /// Returns the bits of the delivered records.
+    /// Returns the array with one bit for each record, which is set if the record was delivered.
     pub(super) fn bits(&self) -> &Numbers {
         &self.delivered
     }
 
-    /// Registers that the acks of this number of records came too late.
+    /// Counts records whose ack came too late: the server had already taken them back, to deliver them again.
     pub fn lapse(&self, records: u64) {
         self.lapsed.fetch_add(records, Ordering::AcqRel);
     }
@@ -60,7 +60,8 @@ impl GroupLedger {
         self.again.load(Ordering::Acquire)
     }
 
-    /// Returns the number of records whose acks came too late.
+    /// Returns the number of records whose ack came too late, after the server had taken them back to deliver them
+    /// again.
     pub fn lapsed(&self) -> u64 {
         self.lapsed.load(Ordering::Acquire)
     }
@@ -80,7 +81,7 @@ pub struct SubscriberLedger {
     pub received: u64,
     /// Number of messages that the server reported as dropped.
     pub dropped: u64,
-    /// Faults of messages, except losses.
+    /// Number of messages with each kind of fault, except losses.
     pub faults: FeedFaults,
     order: u64,
 }

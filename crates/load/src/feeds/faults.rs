@@ -1,10 +1,10 @@
-//! Faults of records and messages.
+//! Faults of records and messages that a run got back: lost, duplicated, reordered, or with wrong content.
 
 use std::fmt;
 
 use crate::Merge;
 
-/// Fault of a record or message.
+/// Kind of a fault of a record or message that a run got back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedFault {
     /// An acknowledged record is not where it was acknowledged.
@@ -31,7 +31,7 @@ pub struct FeedFaults {
 }
 
 impl FeedFaults {
-    /// Adds this number of records with a fault.
+    /// Adds `records` to the number of records with this kind of fault.
     pub fn add(&mut self, fault: FeedFault, records: u64) {
         *match fault {
             FeedFault::Lost => &mut self.lost,

@@ -23,7 +23,8 @@ use super::{
 };
 use crate::{Clock, latency::Latencies, pairs::Answer, random::Generator};
 
-/// Stream, group and subject of a run. All threads share them.
+/// The stream, consumer group and subject that a run uses. Chooses the requests to them, and checks the replies. All
+/// load threads share one instance.
 #[derive(Debug)]
 pub struct Feed {
     /// Protocol of the requests.
@@ -319,7 +320,8 @@ impl Feed {
         Some(number)
     }
 
-    /// Returns the publisher of a message; `None` if the server keeps one order for all publishers.
+    /// Returns the number of the publisher of a message; `None` if the server delivers the messages of all publishers
+    /// in one order to every subscriber.
     pub fn publisher(&self, message: u64) -> Option<u64> {
         self.protocol.publisher(message / u64::from(self.sizes.messages))
     }
@@ -333,7 +335,7 @@ impl Feed {
     }
 }
 
-/// Account of the records of one reply.
+/// The records of one reply that were checked so far, and their faults.
 #[derive(Debug, Default)]
 struct Records {
     /// Position of the last record. In a fetch, the highest position of a record that was delivered for the first time.

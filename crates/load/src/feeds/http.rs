@@ -1,4 +1,4 @@
-//! Streams, groups and subjects over HTTP.
+//! Operations on streams, consumer groups and subjects over HTTP.
 //!
 //! Owns: the bytes of requests, and the parsing of replies and of a subscription's lines. Does not own: the check of
 //! the records in a reply ([`super::Feed`]).
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum length in bytes of a line of a subscription. Each line is one message.
 const MAX_LINE_BYTES: usize = 8 << 20;
 
-/// Stream, group and subject of a run on a server, over HTTP.
+/// Encodes the requests to the stream, consumer group and subject of a run over HTTP, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct HttpFeed {
     address: SocketAddr,
@@ -283,7 +283,7 @@ fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a vector takes all bytes");
 }
 
-/// Reply to an append.
+/// Reply to an append, decoded from JSON.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Appended {
     /// Number of appended records.
@@ -294,7 +294,7 @@ struct Appended {
     last: u64,
 }
 
-/// Reply to a fetch.
+/// Reply to a fetch, decoded from JSON.
 #[derive(Debug, Deserialize)]
 struct Fetched<'a> {
     /// Number of the attempt; `None` if no records were delivered.
@@ -316,14 +316,14 @@ struct Delivered<'a> {
     payload: Option<Cow<'a, str>>,
 }
 
-/// Reply to an ack.
+/// Reply to an ack, decoded from JSON.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct AckReply {
-    /// Number of records that the ack has settled.
+    /// Number of records whose ack the server accepted.
     settled: u64,
 }
 
-/// Reply to a publish.
+/// Reply to a publish, decoded from JSON.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Published {
     /// Number of published messages.
@@ -332,7 +332,7 @@ struct Published {
     missed: u64,
 }
 
-/// A line that a subscriber receives.
+/// A line that the server sends to a subscriber, decoded from JSON.
 #[derive(Debug, Default, Deserialize)]
 struct SubjectLine<'a> {
     /// True in the line with which the server confirms the subscription.

@@ -28,7 +28,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Longest wait for events in nanoseconds. After each wait, the thread checks if it must stop.
 const WAIT: u64 = 20_000_000;
 
-/// Handle of running subscribers.
+/// Handle of the thread that receives the messages of all subscribers while the load runs.
 #[derive(Debug)]
 pub struct Listening {
     shared: Arc<Shared>,
@@ -44,7 +44,7 @@ struct Shared {
     messages: AtomicU64,
 }
 
-/// One subscription.
+/// One subscription, and the ledger of the messages that it received.
 struct Subscriber {
     subscription: Box<dyn Subscription>,
     is_accepted: bool,

@@ -1,4 +1,5 @@
-//! Streams, groups and subjects over the native protocol, over TCP. Streams and groups also in this process.
+//! Operations on streams, consumer groups and subjects over the native protocol, over TCP. Operations on streams and
+//! groups can also be calls in this process.
 //!
 //! Owns: the bytes of requests and replies, and a subscription with its credit. Does not own: connections and the
 //! frames around replies ([`NativePlace`]), or the check of the records in a reply ([`super::Feed`]).
@@ -37,7 +38,8 @@ const MAX_PENDING: u32 = 100_000;
 /// Credit of a subscription: messages and bytes that the server may send ahead.
 const WINDOW: Permit = Permit { messages: 100_000, bytes: 16 << 20 };
 
-/// Stream, group and subject of a run on a server, over the native protocol.
+/// Encodes the requests to the stream, consumer group and subject of a run over the native protocol, and decodes the
+/// replies.
 #[derive(Clone, Debug)]
 pub struct NativeFeed {
     place: NativePlace,

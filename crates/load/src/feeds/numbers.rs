@@ -1,13 +1,13 @@
-//! Arrays of many numbers that all threads of a run share.
+//! Growing arrays of numbers, which all threads of a run share and change without locks.
 
 use std::sync::{
     OnceLock,
     atomic::{AtomicU64, Ordering},
 };
 
-/// Size of a chunk. This many numbers are allocated together when one of them is first used.
+/// Number of array elements in a chunk. The elements of a chunk are allocated together when one of them is first used.
 const CHUNK: u64 = 1 << 16;
-/// Exclusive upper bound of the indices.
+/// Exclusive upper bound of the indices into an array of [`Numbers`].
 pub const MAX_NUMBERS: u64 = 1 << 32;
 
 /// A growing array of numbers, all 0 at first. A chunk of it takes memory once one of its indices is used.
@@ -29,7 +29,7 @@ impl Numbers {
         chunk.map_or(0, |chunk| chunk[(index % CHUNK) as usize].load(Ordering::Acquire))
     }
 
-    /// Sets the number at an index.
+    /// Sets the number at an index below [`MAX_NUMBERS`].
     pub fn set(&self, index: u64, number: u64) {
         self.at(index).store(number, Ordering::Release);
     }
@@ -45,7 +45,7 @@ impl Numbers {
         self.at(bit / 64).fetch_or(mask, Ordering::AcqRel) & mask == 0
     }
 
-    /// Returns one bit.
+    /// Returns the bit with the index `bit`. Each number of the array holds 64 bits.
     pub fn bit(&self, bit: u64) -> bool {
         self.get(bit / 64) >> (bit % 64) & 1 == 1
     }

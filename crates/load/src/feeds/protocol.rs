@@ -11,7 +11,7 @@ use crate::{BenchError, Connection, pairs::Answer};
 
 /// Protocol of operations on one stream, one group and one subject. They exist only for the run.
 pub trait FeedProtocol: fmt::Debug + Send + Sync {
-    /// Returns the kind of the positions of the stream's records.
+    /// Returns the kind of position that the server gives to each record of the stream: offset or id.
     fn positions(&self) -> Positions {
         Positions::Offsets
     }
@@ -33,8 +33,9 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Returns the publisher of a publish, if the server keeps only the order of each publisher's messages. `None` if
-    /// the server keeps one order of all messages for every subscriber.
+    /// Returns the number of the publisher that sent the publish with the given number. `None` if the server delivers
+    /// all messages to every subscriber in one order. With a number, only the messages of each publisher must arrive in
+    /// order.
     fn publisher(&self, _publish: u64) -> Option<u64> {
         None
     }
@@ -134,7 +135,7 @@ impl Texts<'_> {
 
 /// A subscription to a subject, on a connection of its own.
 pub trait Subscription: Send {
-    /// Returns the connection.
+    /// Returns the connection of the subscription.
     fn connection(&mut self) -> &mut Connection;
 
     /// Consumes the bytes that have arrived on the connection, and calls `each` with each event in them. Appends
@@ -142,7 +143,7 @@ pub trait Subscription: Send {
     fn take(&mut self, each: &mut dyn FnMut(Arrived<'_>)) -> Result<(), String>;
 }
 
-/// An event of a subscription.
+/// An event that a subscription received from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived<'a> {
     /// The server has accepted the subscription.

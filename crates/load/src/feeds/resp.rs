@@ -1,11 +1,11 @@
-//! Streams, groups and channels over RESP, on any server with Redis's commands.
+//! Operations on streams, consumer groups and pub/sub channels over RESP, on any server with Redis's commands.
 //!
 //! Owns: the bytes of commands and replies, the form of ids, and the ids that wait for their ack. Does not own: the
 //! check of the records in a reply ([`super::Feed`]).
 //!
 //! A record is an entry with the field `payload`. An append of several records is a transaction of `XADD`s. A read is
 //! an `XREAD`, and a fetch is an `XREADGROUP` of new entries. An ack is one `XACK` of all entries of a fetch. A publish
-//! of several messages is as many `PUBLISH`es in one write.
+//! of several messages consists of one `PUBLISH` for each message, which are sent with one write.
 
 use std::{
     borrow::Cow,
@@ -35,10 +35,10 @@ use crate::{
 
 /// Number of milliseconds in a day. The clocks of server and client may differ by up to a day.
 const DAY: u64 = 86_400_000;
-/// Name of the field in each entry.
+/// Name of the field that holds the record's text in each stream entry.
 const FIELD: &[u8] = b"payload";
 
-/// Stream, group and channel of a run on a server, over RESP.
+/// Encodes the requests to the stream, consumer group and pub/sub channel of a run over RESP, and decodes the replies.
 #[derive(Debug)]
 pub struct RespFeed {
     greeting: Greeting,

@@ -62,9 +62,9 @@ pub enum FeedStep {
 /// Purpose of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// A read of a reader whose next read continues after this one.
+    /// A read by a reader that goes through the stream: its next read begins where this one ends.
     Continues,
-    /// A single read. The next read begins elsewhere.
+    /// A single read at some position. It has no effect on the position of the next read.
     Once,
     /// A read of one page in a pass over the whole stream. The pass must find each record once.
     Whole,
@@ -96,12 +96,12 @@ pub struct FeedProblem {
 /// Path on which a record or message came back to the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// A read of the stream.
+    /// The record came in the reply to a read of the stream.
     Read,
-    /// A fetch of the group.
+    /// The record came in the reply to a fetch of the consumer group.
     Fetch,
-    /// A subscription.
+    /// The message came over a subscription.
     Message,
-    /// The pass over the whole stream after the runs.
+    /// The record came in the pass over the whole stream after the runs.
     Whole,
 }

@@ -1,4 +1,4 @@
-//! HTTP as a target of the load generator.
+//! Load over HTTP.
 //!
 //! Parts: `requests` builds the bytes of requests and checks replies, `protocol` passes both to the load generator.
 

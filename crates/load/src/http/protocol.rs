@@ -1,4 +1,4 @@
-//! HTTP as a protocol of the load generator.
+//! Lets the load generator send its requests over HTTP: implements the generator's trait `Protocol`.
 //!
 //! A connection that breaks counts as an error and is opened again. Replies are compared with the values that must be
 //! stored.
@@ -15,7 +15,7 @@ use crate::{
     server::{Body, Incomplete, parse},
 };
 
-/// Requests to one HTTP server.
+/// The load generator's protocol for requests to one HTTP server.
 #[derive(Clone, Debug)]
 pub struct Http {
     /// Address of the server's HTTP port.
@@ -68,7 +68,7 @@ impl Merge for Counts {
     }
 }
 
-/// Figures of a run over HTTP.
+/// Results of a run over HTTP.
 pub type Outcome = crate::Outcome<Counts>;
 
 /// Status code of a reply, and the result of checking the reply.

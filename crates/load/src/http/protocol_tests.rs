@@ -16,8 +16,8 @@ use crate::{
     random::{Distribution, KeyChooser},
 };
 
-/// Function that chooses the action of a test server at the n-th request of a connection. The server also stores and
-/// replies.
+/// Chooses how a test server treats a request, given the request's number on its connection, from 0. The server first
+/// performs the request, and then answers, stalls, or changes the reply.
 type Trick = fn(u64) -> Act;
 
 enum Act {

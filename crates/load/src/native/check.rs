@@ -61,7 +61,7 @@ impl Runs {
 /// Count, sum and sum of squares (modulo 2^64) of the message numbers of one publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Number of messages that were added.
+    /// Number of message numbers that were added.
     pub count: u64,
     sum: u64,
     squares: u64,
@@ -101,15 +101,17 @@ impl Sums {
 /// data, and must not overflow the sums.
 const MASK: u64 = (1 << 40) - 1;
 
-/// Progress of a subscriber in the numbered messages of one publisher.
+/// State of checking one publisher's messages at a subscriber: the next expected number, and the sums of the received
+/// numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct SequenceCheck {
-    /// Number of the next expected message; `u64::MAX` before the first message.
+    /// Number of the next expected message. It is `u64::MAX` if any number is accepted, which is so before the first
+    /// message of a subscriber that joins late.
     next: u64,
     sums: Sums,
 }
 
-/// Choice of the published messages that a subscriber must receive.
+/// Number of published messages that a subscriber must receive: all or some.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
     /// The subscriber gets every message.

@@ -1,8 +1,8 @@
-//! End of a run: receivers wait until they have received everything that was sent, but no longer than the run's
-//! timeout.
+//! Detects the end of a run: receivers wait until they have received everything that was sent, but no longer than the
+//! run's timeout.
 //!
-//! Owns: the number of messages that each publisher has sent. Wakes sleeping tasks when the total becomes known or the
-//! run is aborted. A receiver reads one atomic in each turn.
+//! Owns: the number of messages that each sender has sent. Wakes sleeping tasks when the total becomes known or the run
+//! is aborted. To check for the end, a receiver only reads atomic variables, so it can check often.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use std::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// State of the end of a run, shared by the run's threads.
+/// Shared state by which the threads of a run detect its end.
 #[derive(Debug)]
 pub struct Finish {
     sent: Vec<AtomicU64>,
@@ -76,8 +76,8 @@ impl Finish {
         self.sent.iter().map(|sent| sent.load(Ordering::Acquire)).collect()
     }
 
-    /// Counts messages that a member of a queue group received. Only all members together can tell when the group has
-    /// received all messages.
+    /// Counts messages that a member of a queue group received. Each member gets only some messages of the group, so
+    /// only all members together can tell when the group has received everything.
     pub fn group_received(&self, group: usize, messages: u64) {
         let have = self.groups[group].fetch_add(messages, Ordering::AcqRel) + messages;
         if self.total().is_some_and(|total| have >= total) {

@@ -14,7 +14,7 @@ use thalweg_wire::{
 use super::{line::body, tunnel::NativeTunnel};
 use crate::{Address, BenchError, Calls, Connection};
 
-/// Id of every request.
+/// Id of every request. Each connection has only one request at a time.
 pub(crate) const ID: u32 = 1;
 /// Longest wait for the welcome, and for the reply to a request during setup.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,9 +26,9 @@ pub enum NativePlace {
     Server(SocketAddr),
     /// A server, over TLS or QUIC.
     Tunnel(Arc<NativeTunnel>),
-    /// Calls in this process.
+    /// The requests are performed by calls in this process.
     InProcess {
-        /// Name of the calls, for messages.
+        /// Name of the receiver of the calls, for messages.
         name: String,
         /// Function that makes the calls of one more connection.
         calls: Arc<dyn Fn() -> Box<dyn Calls> + Send + Sync>,

@@ -1,10 +1,10 @@
-//! The machine's raw speed for relayed data, without a server: a sender, a relay that copies each byte to a number of
-//! receivers, and the receivers. Figures of publish and subscribe are compared with it. There, too, every byte is
-//! received twice: by the server and by each subscriber.
+//! Measures how fast the machine relays bytes without a server. A sender sends bytes to a relay, and the relay copies
+//! each byte to several receivers. The results of publish and subscribe are compared with this speed, because a server
+//! of messages does the same: it receives each byte, and sends it to each subscriber.
 //!
 //! The relay does only what a server must do at least: it reads, and writes to each receiver. Sender, relay and
-//! receivers are threads of this process. (Receivers over QUIC share one thread.) They run on the cores that generator
-//! and server share otherwise.
+//! receivers are threads of this process. (Receivers over QUIC share one thread.) They run on the cores that load
+//! generator and server share otherwise.
 
 use std::{
     io::{self, Read as _, Write as _},

@@ -60,7 +60,8 @@ pub struct CallPlan {
     pub fsyncs: Option<FsyncCount>,
 }
 
-/// Figures of a run. Its rate counts the items of replies that arrived after the warm-up and before the end.
+/// Results of a run. Its rate counts the items (such as records) in replies that arrived after the warm-up and before
+/// the end of the run.
 pub type Outcome = crate::Outcome<()>;
 
 impl CallPlan {
@@ -72,12 +73,12 @@ impl CallPlan {
         Self { place, connections: 1, streams: 1, in_flight, pace, load, server: None, fsyncs: None }
     }
 
-    /// Returns the part of the run in which items are counted, in nanoseconds since the start of the run.
+    /// Returns the part of the run in which replies are counted, in nanoseconds since the start of the run.
     fn counted(&self) -> Range<u64> {
         self.pace.counted(self.load.warmup, self.load.duration)
     }
 
-    /// Returns empty counts with the windows of the run.
+    /// Creates counts that are all zero, with the windows into which the run is divided.
     fn empty_tally(&self) -> Tally<()> {
         Tally::with_windows(1, &self.counted(), self.load.window)
     }

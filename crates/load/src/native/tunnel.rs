@@ -91,7 +91,7 @@ struct Sides {
     from_server: BytesMut,
 }
 
-/// Result of a step in one direction.
+/// Result of passing bytes in one direction: some bytes were passed, or the side that is read has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
     Bytes,

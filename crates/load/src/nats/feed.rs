@@ -1,7 +1,8 @@
-//! Streams, groups and subjects over NATS: the side of the load threads.
+//! Encodes the operations of load threads on streams, groups and subjects for the tasks that perform them over NATS,
+//! and decodes the replies.
 //!
-//! Owns: the requests and replies of the operations, and the sockets to the tasks that perform them. Does not own: the
-//! check of the records in a reply ([`crate::feeds::Feed`]).
+//! Owns: the requests and replies of the operations, and the sockets to the tasks. Does not own: the tasks (`session`,
+//! `pushes`), or the check of the records in a reply ([`crate::feeds::Feed`]).
 
 use std::{
     borrow::Cow,
@@ -34,8 +35,8 @@ use crate::{
 
 const NO_KEYS: &str = "the suite refuses operations on keys over NATS";
 
-/// Stream, group and subject of a run on a NATS server, and the connections to that server. The group is a durable
-/// consumer of the stream.
+/// Encodes the requests to the stream, consumer group and subject of a run on a NATS server, opens connections to that
+/// server, and decodes the replies. The group is a durable consumer of the stream.
 #[derive(Clone, Debug)]
 pub struct NatsFeed {
     shared: Arc<Shared>,
@@ -48,7 +49,7 @@ struct Shared {
     parts: FeedParts,
     /// Durability of the stream's records in words; empty if the run uses no stream.
     durability: String,
-    /// Number of the publisher of each publish.
+    /// Number of the connection that sent each publish, by the number of the publish.
     publishers: Arc<Numbers>,
     /// Number of connections that were opened so far.
     connections: AtomicU64,

@@ -41,7 +41,7 @@ impl Operation {
     const ALL: [Self; 5] = [Self::Publish, Self::Append, Self::Read, Self::Fetch, Self::Ack];
 }
 
-/// A request.
+/// A request of a load thread to the task that performs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub operation: Operation,
@@ -53,7 +53,8 @@ pub(super) struct Request {
 /// Reply to a request that was performed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
-    /// Number of published or acknowledged messages. For a fetch, its number, or 0 if it has no records.
+    /// Number of published or acknowledged messages. In the reply to a fetch, the number by which the ack names this
+    /// fetch; 0 if the fetch has no records.
     pub number: u64,
     pub records: Vec<Record>,
 }

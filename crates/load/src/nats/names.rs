@@ -11,7 +11,8 @@ pub(super) struct Names {
     pub records: Subject,
     /// Subject to which messages are published.
     pub messages: Subject,
-    /// Subject that never has subscribers.
+    /// Subject that never has subscribers. The server itself answers requests to it, which shows that it has processed
+    /// all earlier messages.
     pub nobody: Subject,
 }
 

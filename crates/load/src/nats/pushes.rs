@@ -24,13 +24,13 @@ const ENOUGH_BYTES: usize = 64 << 10;
 pub(super) struct Pushes {
     pub client: ConnectedClient,
     pub subscriber: Subscriber,
-    /// Subject that never has subscribers.
+    /// Subject that never has subscribers. A request to it shows that the server has processed the subscription.
     pub nobody: Subject,
 }
 
 impl Pushes {
-    /// Passes messages on until the subscribers' thread closes its socket, or until the client loses its connection. In
-    /// both cases the socket of that thread ends.
+    /// Passes messages on until the subscribers' thread closes its socket, or until the client loses its connection to
+    /// the server. Then closes the task's end of the socket, so that the subscribers' thread sees the end.
     pub(super) async fn serve(mut self, mut local: UnixStream) {
         let lost = Arc::clone(&self.client.lost);
         let (read, write) = local.split();

@@ -59,8 +59,8 @@ impl NatsServer {
 #[derive(Clone, Debug)]
 pub(super) struct ConnectedClient {
     pub client: Client,
-    /// Signal that the connection is lost. The client would open another one, but its figures would belong to another
-    /// run.
+    /// Signal that the connection is lost. The task then ends: the client would reconnect, but a run must not continue
+    /// on another connection.
     pub lost: Arc<Notify>,
 }
 

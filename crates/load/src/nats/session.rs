@@ -21,13 +21,13 @@ use crate::feeds::Numbers;
 /// Maximum number of bytes that are read at a time.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// State of one connection.
+/// The state of the task that performs the requests of one load thread's connection.
 pub(super) struct Session {
     pub client: ConnectedClient,
     pub names: Names,
-    /// Number of this connection as a publisher, from 1.
+    /// Number that identifies this connection as a publisher, from 1.
     pub publisher: u64,
-    /// Number of the publisher of each publish of the run.
+    /// Number of the connection that sent each publish of the run, by the number of the publish.
     pub publishers: Arc<Numbers>,
     /// Stream and consumer; `None` if the run does not use the stream.
     pub stream: Option<StreamSession>,
@@ -35,7 +35,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Performs the load thread's requests until that thread closes its socket, or until the client loses its
-    /// connection. In both cases the socket of the load thread ends.
+    /// connection to the server. Then closes the task's end of the socket, so that the load thread sees the end.
     pub(super) async fn serve(self, local: UnixStream) {
         let lost = Arc::clone(&self.client.lost);
         let serving = pin!(self.answer_all(local));

@@ -36,10 +36,10 @@ const END_OF_PAGE: u16 = 204;
 /// Medium on which the server stores a stream's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StreamStorage {
-    /// Files.
+    /// The server stores the records in files.
     #[default]
     File,
-    /// The server's memory.
+    /// The server stores the records in its memory.
     Memory,
 }
 
@@ -111,7 +111,8 @@ pub(super) struct StreamSession {
     /// Subscription to `inbox`.
     page: Subscriber,
     consumer: Option<PullConsumer>,
-    /// Subjects to which the acks of each fetch are sent. Only fetches that are not acknowledged yet have some.
+    /// For each fetch that is not acknowledged yet, by its number: the subjects to which the acks of its records are
+    /// sent.
     fetched: BTreeMap<u64, Vec<Subject>>,
     fetches: u64,
 }

@@ -89,7 +89,8 @@ pub enum Content<'a> {
     Deleted,
     /// The value of a key, or the text of a scan's rows.
     Value(Cow<'a, [u8]>),
-    /// A value in a reply that has no place for it in the template, so it cannot be checked.
+    /// A reply with a value that cannot be checked, because the user's template of replies does not say where the value
+    /// is.
     Unchecked,
     /// The key has no value.
     Missing,
@@ -97,7 +98,7 @@ pub enum Content<'a> {
     Refused(String),
 }
 
-/// Requests to the key-value API, or to a cache, over HTTP.
+/// Encodes requests to the key-value API, or to a cache, over HTTP, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct HttpCodec {
     address: SocketAddr,
@@ -110,12 +111,12 @@ pub struct HttpCodec {
 }
 
 impl HttpCodec {
-    /// Creates the requests to a keyspace. `host` is the value of the `Host` header.
+    /// Creates the codec for a keyspace. `host` is the value of the `Host` header.
     pub fn new(address: SocketAddr, host: &str, keyspace: &str) -> Self {
         Self::at(address, host, format!("/v1/kv/{keyspace}"))
     }
 
-    /// Creates the requests to a cache.
+    /// Creates the codec for a cache that is reached over HTTP. `name` is the name of the cache.
     pub fn cache(address: SocketAddr, host: &str, name: &str) -> Self {
         Self::at(address, host, format!("/v1/caches/{name}/keys"))
     }
@@ -194,7 +195,7 @@ impl Codec for HttpCodec {
     }
 }
 
-/// Commands to a server that speaks RESP.
+/// Encodes commands to a server that speaks RESP, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct RespCodec {
     /// Address and login with which connections begin.

@@ -1,12 +1,14 @@
-//! Writes of a run, key by key. They determine the lowest and the highest version that a read may return.
+//! Ledger of a run's writes, key by key. It determines the lowest and the highest version that a read may return.
 //!
 //! Owns: the version of each write, the acknowledged versions, and the inserted keys. Does not own: the values
 //! ([`super::Records`]).
 //!
-//! Invariant of a key: `floor <= issued`. Every version that a read returns lies between the floor when the read was
-//! sent and the issued version when its reply arrived. When a write is acknowledged, and no other write of the key was
-//! in progress when it was sent, the floor rises to its version: all earlier versions are then overwritten. If two
-//! writes overlap, either may be the last, so neither raises the floor. A write without an acknowledgement stays in
+//! The *floor* of a key is the lowest version that a read may return, and `issued` is the highest one: the version of
+//! the last write that was sent. Invariant: `floor <= issued`. Every version that a read returns lies between the floor
+//! when the read was sent and the issued version when its reply arrived. The acknowledgement of a write raises the
+//! floor to the write's version, but only if no other write of the key was in progress when the write was sent: then
+//! all earlier versions are overwritten. A write that was sent while another one was in progress does not raise the
+//! floor, because the server may have performed the two in either order. A write without an acknowledgement stays in
 //! progress, and the floor of its key stays where it is.
 
 use std::{
@@ -34,7 +36,7 @@ pub struct Ledger {
     ahead: Mutex<BTreeSet<u64>>,
 }
 
-/// Writes of one key.
+/// The versions of one key: which writes were sent, and which version reads must return at least.
 #[derive(Debug, Default)]
 struct History {
     /// Version of the last write that was sent; 0 before the first.
@@ -48,9 +50,10 @@ struct History {
 /// A write that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Version that the write stores.
+    /// Version of the key that this write stores.
     pub version: u32,
-    /// Floor of the key once the write is acknowledged; 0 if the write does not raise the floor.
+    /// Lowest version of the key that reads may return once this write is acknowledged; 0 if the write does not change
+    /// it.
     floor: u32,
 }
 
@@ -61,7 +64,7 @@ impl Ledger {
         Self { chunks, next: keys.into(), stored: keys.into(), ahead: Mutex::default() }
     }
 
-    /// Registers that a write of a key is sent. Returns the write with its version.
+    /// Registers that a write of a key is about to be sent. Returns the write with its version.
     pub fn begin(&self, index: u64) -> Write {
         let mut history = self.history(index);
         history.issued += 1;

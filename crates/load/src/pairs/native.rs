@@ -29,7 +29,7 @@ const NO_KEYS: &str = "a mix with operations on keys opens a keyspace or a cache
 /// Maximum length in bytes of a page of a scan.
 const PAGE_BYTES: u32 = 4 << 20;
 
-/// Requests to one keyspace or one cache over the native protocol.
+/// Encodes requests to one keyspace or one cache over the native protocol, and decodes the replies.
 #[derive(Clone, Debug)]
 pub struct NativeCodec {
     place: NativePlace,
@@ -40,7 +40,7 @@ pub struct NativeCodec {
 /// The keyspace or the cache that holds the keys.
 #[derive(Clone, Copy, Debug)]
 enum KeyStore {
-    /// The run uses no keys.
+    /// The run uses no keys, so there is no keyspace and no cache.
     None,
     Keyspace(KeyspaceId),
     /// A cache, identified by its id.

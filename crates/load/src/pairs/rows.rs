@@ -5,7 +5,7 @@ use serde::{Deserialize, de::IgnoredAny};
 /// Function that checks the key and the value of a row.
 pub type RowCheck<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), String> + 'a;
 
-/// Returns the start of a text, for messages.
+/// Returns the start of a text, as it is shown in messages about faults.
 pub fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned()
 }
@@ -17,7 +17,7 @@ struct Line {
     key: Option<String>,
     value: Option<String>,
     count: Option<u64>,
-    /// Error that ended the scan half-way.
+    /// Error with which the server ended the scan before its last row.
     error: Option<IgnoredAny>,
 }
 

@@ -33,7 +33,7 @@ enum Piece {
 }
 
 impl Template {
-    /// Splits a text at its placeholders.
+    /// Creates a template from a text with the placeholders `{key}` and `{value}`.
     pub fn new(text: &str) -> Self {
         let (mut pieces, mut rest) = (Vec::new(), text);
         let places = [(KEY, Piece::Key), (VALUE, Piece::Value)];
@@ -79,7 +79,7 @@ impl Template {
         self.0.iter().map(len).sum()
     }
 
-    /// Returns the texts before and after the placeholder for the value.
+    /// Returns the fixed texts of the template before and after its placeholder for the value.
     fn around_value(&self) -> (&[u8], &[u8]) {
         fn text(piece: Option<&Piece>) -> &[u8] {
             match piece {
@@ -97,7 +97,7 @@ impl Template {
 pub struct RequestTemplate {
     /// Method, such as `PUT`.
     pub method: String,
-    /// Path and query.
+    /// Path and query of the request.
     pub path: Template,
     /// Body of the request. An empty body is not sent.
     pub body: Template,
@@ -161,7 +161,8 @@ impl TemplateCodec {
 }
 
 impl Codec for TemplateCodec {
-    /// One. An unknown server may not accept a request before it has answered the previous one.
+    /// Maximum number of unanswered requests on a connection. It is one, because an unknown server may not accept a
+    /// request before it has answered the previous one.
     const PIPELINE: usize = 1;
 
     fn connect(&self) -> Result<Connection, BenchError> {
@@ -186,7 +187,7 @@ impl Codec for TemplateCodec {
         unreachable!("the suite refuses scans by templates");
     }
 
-    /// Accepts any body, because an unknown server may answer a write with any body.
+    /// Returns true for any body, because an unknown server may acknowledge a write with any body.
     #[inline]
     fn is_stored(&self, content: &Content<'_>) -> bool {
         matches!(content, Content::Stored | Content::Value(_) | Content::Unchecked)

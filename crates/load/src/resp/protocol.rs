@@ -1,4 +1,4 @@
-//! RESP as a protocol of the load generator.
+//! Lets the load generator send its requests over RESP: implements the generator's trait `Protocol`.
 
 use thalweg_redis::wire::reply_parser::whole;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{BadReply, Batching, BenchError, Connection, Decoded, OnLoss, Protocol, Tally, random::Generator};
 
-/// RESP requests to one server.
+/// The load generator's protocol for requests to one RESP server.
 #[derive(Clone, Debug)]
 pub struct Resp {
     /// Server address, password and database with which each connection begins.
@@ -35,7 +35,7 @@ pub enum OnWrong {
 /// Parameters of a run over RESP.
 pub type Plan = crate::Plan<Resp>;
 
-/// Figures of a run over RESP.
+/// Results of a run over RESP.
 pub type Outcome = crate::Outcome<()>;
 
 impl Protocol for Resp {

@@ -180,7 +180,7 @@ pub enum ReplyFault {
 pub struct Requests {
     values: Values,
     keys: u64,
-    /// Encoded XADD request up to the value.
+    /// Encoded XADD request up to the value of its field.
     xadd: Vec<u8>,
     /// Encoded RESP head of a value, such as `\r\n$100\r\n` for values of 100 bytes.
     value_head: Vec<u8>,

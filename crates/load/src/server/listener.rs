@@ -5,14 +5,15 @@ use std::{fs, net::SocketAddr};
 /// State of a listening socket in the kernel's tables.
 const LISTEN: &str = "0A";
 
-/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` if it is this
-/// process, whose resources include those of the load generator.
+/// Returns the id of the process that listens on an address of the loopback interface; `None` if it cannot be found.
+/// Also returns `None` for this process itself, because its CPU time and memory include those of the load generator.
 pub fn other_process(address: SocketAddr) -> Option<u32> {
     listening_process(address).filter(|process| *process != std::process::id())
 }
 
-/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` for other
-/// addresses, which may belong to another machine, and if this process may not inspect the listening one.
+/// Returns the id of the process that listens on an address of the loopback interface. Returns `None` for any other
+/// address, because it may belong to another machine. Also returns `None` if this process is not permitted to inspect
+/// the listening process.
 fn listening_process(address: SocketAddr) -> Option<u32> {
     if !address.ip().is_loopback() {
         return None;

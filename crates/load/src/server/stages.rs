@@ -1,5 +1,5 @@
-//! Stages of the operations of a load, from the histograms of the server: of a durable write on a single node, of a
-//! replicated write, and of a publish.
+//! Divides the average time of an operation into stages, such as the queue and the fsync, from the histograms of the
+//! server. It does so for durable writes on a single node, for replicated writes, and for publishes.
 //!
 //! Owns: the names of the stages in the metrics and in reports, the times outside the stages, the table and the plot.
 //! Does not own: the metrics themselves ([`Metrics`]), which the server always counts.
@@ -113,8 +113,8 @@ impl Stages {
         (all > 0.0).then(|| stages[0].average_us / all)
     }
 
-    /// Adds two times outside the stages: the rest of the server's time for a request, and the rest of the client's
-    /// response time.
+    /// Creates the stages of a load, and adds up to two times that no stage covers: the rest of the server's time for a
+    /// request (`request_us`), and the rest of the client's response time (`response_us`).
     fn new(
         label: String,
         mut stages: Vec<Stage>,
@@ -154,8 +154,9 @@ impl Stages {
     }
 }
 
-/// Returns the stages of durable writes on a single node, with false. If there are none, returns those of replicated
-/// writes followed by the parts of the commit, with true. `None` if neither kind has all its stages.
+/// Returns the stages of durable writes on a single node, and false. If the metrics do not have all of these stages,
+/// returns those of replicated writes with the parts of the commit, and true. `None` if the metrics have all stages of
+/// neither kind.
 fn write_stages(metrics: &Metrics) -> Option<(Vec<Stage>, bool)> {
     let alone: Vec<Stage> = found(metrics, WRITE_METRIC, &WRITE_STAGES).collect();
     if alone.len() == WRITE_STAGES.len() {

@@ -184,7 +184,7 @@ fn build_of(status: &str) -> Option<String> {
 pub struct DiskUse {
     /// Name of the kind, such as that of log segments.
     pub kind: String,
-    /// Number of files.
+    /// Number of files of this kind.
     pub files: u64,
     /// Bytes that these files take on the disk.
     pub bytes: u64,
@@ -238,7 +238,7 @@ fn free_port_of_both() -> std::io::Result<SocketAddr> {
     Err(last)
 }
 
-/// Returns the last lines of a server's log.
+/// Returns the last lines of a server's log file.
 pub fn tail(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
