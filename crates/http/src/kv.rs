@@ -168,7 +168,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Stores a value with a lifetime. The rest is as in [`store`].
+/// Stores a value with a lifetime. Frees the memory of the request's body before the wait for the disk.
 async fn store_with(
     app: &App,
     call: &Call,

@@ -1,8 +1,8 @@
 //! Handlers of `/v1/cluster`: the members of the cluster, changes of them, and its events.
 //!
 //! Owns: the handlers, and in its modules the JSON of requests and replies (`json`) and the stream of events
-//! (`events`). Does not own: the steps before each request of a clustered node (`clustered`), and the cluster itself,
-//! which the handlers call through [`ClusterHandle`].
+//! (`events`). Does not own: the checks and waits before each request of a cluster's member (`clustered`), and the
+//! cluster itself, which the handlers call through [`ClusterHandle`].
 //!
 //! Invariant: a handler that changes the cluster, or reveals its secret, runs only after `clustered` has checked the
 //! token of its request. On a node without a cluster each handler answers with `not_clustered`.
@@ -48,8 +48,9 @@ fn handle(app: &App) -> Result<&Arc<dyn ClusterHandle>, ApiError> {
     Ok(&cluster(app)?.handle)
 }
 
-/// Finds the member that a request names. Two members have the same name if a node has lost its directory and has
-/// joined again. Then the name is an error, because a removal is permanent and must not affect the wrong member.
+/// Finds the member that a request names by id or name. A name that two members have is an error, because a removal is
+/// permanent and must not affect the wrong member. Two members have the same name if a node has lost its directory and
+/// has joined again.
 fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, ApiError> {
     let report = handle.report();
     let found: Vec<_> = report.members.iter().filter(|member| member.is_named(named)).collect();
@@ -76,7 +77,7 @@ fn deadline(call: &Call) -> Result<Instant, ApiError> {
     Ok(call.deadline(CHANGE_WAIT)?)
 }
 
-/// Handles `GET /v1/cluster/status`: returns this node's place in the cluster.
+/// Handles `GET /v1/cluster/status`: returns this node's view of the cluster, such as its role and the leader.
 #[utoipa::path(
     get, path = "/v1/cluster/status", responses((status = 200, description = "The cluster.", body = ClusterStatus))
 )]
@@ -103,7 +104,7 @@ pub(crate) fn nodes(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::json_of(StatusCode::OK, &NodeList::of(&handle(app)?.report())))
 }
 
-/// Handles `GET /v1/cluster/replicas`: lists the positions of the replicas.
+/// Handles `GET /v1/cluster/replicas`: lists the progress of each replica: its position in the log, and its lag.
 #[utoipa::path(
     get, path = "/v1/cluster/replicas", responses((status = 200, description = "The replicas.", body = ReplicaList))
 )]
@@ -169,8 +170,8 @@ pub(crate) async fn shut_down(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(cluster.handle.report().node) }))
 }
 
-/// Checks that a request is for this node. A request that names no node is. The node's id is accepted even if the node
-/// is no longer a member.
+/// Returns an error if a request names another node than this one. A request may omit the name. The node accepts its
+/// own id even after it was removed from the cluster.
 fn check_own(handle: &Arc<dyn ClusterHandle>, named: Option<&str>, next: &str) -> Result<(), ApiError> {
     let (own, Some(named)) = (handle.report().node, named) else { return Ok(()) };
     match member(handle, named) {
