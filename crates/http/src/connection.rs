@@ -112,8 +112,8 @@ impl ConnectionTimeouts {
         }
     }
 
-    /// Returns the interval between two checks of a connection: a quarter of the shortest timeout, at least 10 ms and at
-    /// most 5 s. So a connection can exceed a timeout by at most this interval.
+    /// Returns the interval between two checks of a connection: a quarter of the shortest timeout, at least 10 ms and
+    /// at most 5 s. So a connection can exceed a timeout by at most this interval.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         (self.header.min(self.idle).min(self.write.window) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
