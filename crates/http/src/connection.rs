@@ -137,7 +137,8 @@ pub(crate) struct ActivityMonitor {
     timeouts: ConnectionTimeouts,
     read: u64,
     written: u64,
-    /// Last time when a request was running, the server wrote bytes, or bytes arrived that count as activity.
+    /// Time of the last check at which the connection was active: a request was running, the server had written bytes,
+    /// or bytes had arrived over HTTP/1.
     moved_at: Instant,
     /// Rate at which the client reads the replies that wait for it.
     writing: Pace,

@@ -128,8 +128,8 @@ impl PacedBody {
         Self { inner, rest: Bytes::new(), all: Arc::clone(all), stream, rate, waiting: None }
     }
 
-    /// Returns the next frame. The library requests it only if the client has room, so the previous frame counts as
-    /// read.
+    /// Returns the next frame of the body. The HTTP library requests a frame only when the client has room for it, so
+    /// the previous frame then counts as read.
     fn poll_at(
         &mut self,
         context: &mut Context<'_>,
@@ -162,7 +162,7 @@ impl PacedBody {
         Poll::Ready(Some(Ok(self.next_part(now))))
     }
 
-    /// Returns the next part of the remaining bytes. From now on the client must read it.
+    /// Returns the next part of the remaining bytes, and records that the client must read it from now on.
     fn next_part(&mut self, now: Instant) -> Frame<Bytes> {
         let part = self.rest.split_to(self.rest.len().min(part_bytes(self.rate)));
         let bytes = part.len() as u64;

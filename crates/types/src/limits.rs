@@ -236,8 +236,8 @@ pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// later command handles the rows left over.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
 /// Maximum number of rows that one command of background maintenance examines. The rows belong to expired keys, deleted
-/// prefixes, former values or deleted streams. The limit bounds the time for which the command blocks others. It is no
-/// part of the state machine, because each command carries its own number.
+/// prefixes, former values or deleted streams. The limit bounds the time for which the command blocks others. Each
+/// command carries its number of rows, so the limit can change without a new version of the state machine.
 pub const RECLAIMED_PER_COMMAND: u32 = 1000;
 /// Maximum number of versions in one page of a key's versions. If the key has more, the page reports where to continue.
 pub const MAX_VERSIONS_PAGE: usize = 1000;

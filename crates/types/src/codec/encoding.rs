@@ -16,7 +16,7 @@ use crate::{
 /// An encoding for a value of type `T` in a single field. A field names it if its encoding differs from that of the
 /// type, or if its limits are narrower.
 pub trait Encoding<'a, T> {
-    /// Returns the name that the format documents give to this layout.
+    /// Returns the name of this encoding in the format documents.
     fn layout() -> String;
     /// Appends the encoded value to `out`.
     fn put(value: &T, out: &mut Vec<u8>) -> Result<(), EncodeError>;

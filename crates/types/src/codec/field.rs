@@ -43,7 +43,7 @@ pub trait Field<'a>: Sized {
     /// encoding; `None` for other types.
     const FIXED_BYTES: Option<usize> = None;
 
-    /// Returns the name that the format documents give to this layout.
+    /// Returns the name of the type's encoding in the format documents, such as `u32`.
     fn layout() -> String;
     /// Appends the encoded value to `out`.
     fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError>;

@@ -211,7 +211,7 @@ impl CommitBuilder {
     }
 }
 
-/// First bytes of a commit with no condition and one put, up to the kind of the put.
+/// First bytes of a commit with no condition and one put. The last of them identifies the put.
 const BLIND_PUT: [u8; 10] = [COMMIT, 0, 0, 0, 0, 1, 0, 0, 0, PUT];
 
 fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {

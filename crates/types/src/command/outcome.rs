@@ -1,7 +1,8 @@
 //! Outcomes of commands: the results that the state machine computes when it applies a command.
 //!
-//! Owns: `Outcome`, and the memory that one holds. Does not own: the outcomes of consumer groups (`groups`) and the
-//! results of transactions (`transaction`), or the encoding for the running hash (`outcome_bytes`).
+//! Owns: `Outcome`, and the number of bytes that an outcome holds in memory. Does not own: the outcomes of consumer
+//! groups (`groups`) and the results of transactions (`transaction`), or the encoding for the running hash
+//! (`outcome_bytes`).
 
 use std::time::Duration;
 
