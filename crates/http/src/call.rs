@@ -81,8 +81,8 @@ impl Call {
     }
 
     /// Returns error 415 if `Content-Type` is missing or is not JSON. The check protects from pages of other origins:
-    /// such a page can make a browser send a form, plain text, or a body without a type. Before the browser sends JSON
-    /// for it, the browser asks the server for permission.
+    /// such a page can make a browser send a form, plain text, or a body without a type. Before a browser sends JSON
+    /// for such a page, it asks the server for permission.
     pub(crate) fn require_json(&self) -> Result<(), ApiError> {
         let given = self.header(&header::CONTENT_TYPE);
         match given.map(request_media) {

@@ -322,12 +322,12 @@ replies! {
         200 "The key has a value of Content-Length bytes." [Durability, Revision, Tag, Ttl, Lease];
         304 "The client has this revision already." [Durability, Revision, Tag];
     }
-    /// The reply to a read of an entry.
+    /// The reply to a read of an entry of a cache.
     EntryReply {
         200 "The value." [Version, Tag, Ttl] BINARY;
         304 "The client has this version already." [Version, Tag];
     }
-    /// The reply to a HEAD request for an entry.
+    /// The reply to a HEAD request for an entry of a cache.
     EntryHead {
         200 "The entry has a value of Content-Length bytes." [Version, Tag, Ttl];
         304 "The client has this version already." [Version, Tag];

@@ -384,7 +384,7 @@ operations! {
     /// Sends a backup of the whole state, or of everything written since an LSN.
     ///
     /// The body has chunks as in docs/formats/snapshot.md. They show one point in time, while writes continue. A body
-    /// without its last chunk was cut off: resume it with resume and chunk within a minute, or take a new snapshot.
+    /// without its last chunk was cut off: resume it within a minute (parameters resume and chunk), or take a new one.
     Snapshot = "snapshot", GET "/v1/snapshot"
         => boxed snapshot::get(app, &http.snapshots, call);
     /// Returns this node's view of the cluster.

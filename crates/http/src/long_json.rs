@@ -52,7 +52,7 @@ pub(crate) struct LongJson {
     /// Encoded JSON without the long values.
     json: Vec<u8>,
     values: VecDeque<LongValue>,
-    /// Sum of the lengths of the values.
+    /// Total length in bytes of the long values, before their encoding.
     value_bytes: usize,
     /// Bytes that contain some of the values. The document shares these values and does not copy them.
     source: Bytes,
@@ -212,7 +212,7 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// Begins to encode a document.
+    /// Creates an encoder at the start of a document.
     #[must_use]
     pub(crate) fn new(document: LongJson) -> Self {
         Self { document, json_at: 0, value_at: 0, text: Vec::new() }

@@ -50,7 +50,8 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
     fn page(&mut self) -> Result<Page, ApiError>;
     /// Returns the server's state and the account of the connection that reads the body.
     fn reader(&self) -> (&Arc<App>, &Arc<Account>);
-    /// Returns true if large pages count in `max_reply_bytes_in_flight`. Other sources bound their pages themselves.
+    /// Returns true if large pages count in `max_reply_bytes_in_flight`. False for a source that limits the size of its
+    /// pages itself.
     fn is_counted(&self) -> bool {
         true
     }

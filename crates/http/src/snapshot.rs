@@ -93,7 +93,7 @@ impl Snapshots {
         self.table().slots.retain(|_, place| matches!(place, SnapshotSlot::Sending));
     }
 
-    /// Releases the kept snapshots whose time is over.
+    /// Releases the kept snapshots that have expired.
     fn expire(&self) {
         let now = Instant::now();
         self.table().slots.retain(|_, place| match place {

@@ -114,7 +114,8 @@ impl JsonTransaction {
     }
 }
 
-/// Maximum number of gets whose values' sizes are looked up to estimate the reply of a transaction.
+/// Maximum number of gets in a list of operations for which the server looks up the sizes of the values, to estimate
+/// the reply. For a longer list, it assumes the maximum size of a reply.
 const MAX_ESTIMATED_GETS: usize = 16;
 
 /// The parts of a proposed transaction that its reply repeats.
@@ -175,7 +176,8 @@ impl Requested {
     }
 }
 
-/// Returns the number of bytes of the values in these results.
+/// Estimates the length in bytes of the JSON of these results: their keys and values, and [`ITEM_BYTES`] for each
+/// result and each scanned pair.
 fn read_bytes(results: &[OperationResult]) -> usize {
     let of_item = |item: &ScannedItem| item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES;
     let of_result = |result: &OperationResult| match result {

@@ -50,7 +50,7 @@ const ALPN: &[u8] = b"thalweg-peer";
 /// Label under which TLS exports the value that identifies a session (RFC 9266).
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// Files of a node whose cluster has an authority.
+/// Certificate and key files of a node, in a cluster with a certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTlsFiles {
     /// Certificates of the authorities. One of the authorities has signed the certificate of each node.

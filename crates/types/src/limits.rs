@@ -171,8 +171,9 @@ pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 /// command that would exceed the maximum goes into the next log entry. So no entry takes longer than the longest
 /// permitted command. Queued commands of up to [`MAX_BATCH_STEPS`] are written to the log together, with one fsync.
 pub const MAX_ENTRY_STEPS: u64 = MAX_COMMAND_STEPS;
-/// Maximum number of steps that the commands of all log entries with one fsync may take, estimated from their bytes.
-/// The replies of these commands are in memory at the same time. Further commands wait for the next fsync.
+/// Maximum number of [steps](crate::steps) that the commands of all log entries with one fsync may take together,
+/// estimated from their bytes. The replies of these commands are in memory at the same time. Further commands wait for
+/// the next fsync.
 pub const MAX_BATCH_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
 /// Smallest size in bytes of a log segment in which an entry of any permitted size fits. The largest entry is one
 /// command of [`MAX_COMMAND_BYTES`]; an entry of several commands has about [`MAX_ENTRY_BYTES`]. The additional 1 MiB
@@ -219,8 +220,9 @@ pub const MAX_CONTENDERS: usize = 10_000;
 /// Maximum length of the name of a lock, an election or a semaphore in bytes. A request with a longer one is rejected
 /// with an error.
 pub const MAX_RECIPE_NAME_BYTES: usize = 512;
-/// Maximum number of expired rows that one command removes. This bounds the size of the batch and the time for which
-/// the next log entry waits. Expired rows left over are hidden from reads, and a later command removes them.
+/// Maximum number of expired rows that one command removes. This bounds the size of one batch of writes to the store,
+/// and the time for which the next log entry waits. Expired rows left over are hidden from reads, and a later command
+/// removes them.
 pub const MAX_EXPIRED_ROWS: u32 = 5_000;
 /// Maximum number of revisions of a key, including the newest, that a keyspace with history may be configured to keep;
 /// a write to the keyspace reads as many rows. A configuration with more, or with fewer than two, is rejected with an
@@ -432,8 +434,8 @@ pub const MAX_NODE_QUEUE_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of calls from clients that wait for consensus at the same time, over all protocols of a server. A
 /// further call is rejected with the error `overloaded`. Each call costs about 1 KiB of memory.
 pub const MAX_CLUSTER_CALLS: usize = 16 * 1024;
-/// Maximum number of incoming connections of other nodes that have not sent a hello yet. The same maximum applies
-/// separately to those that have sent a hello and are still to be authenticated.
+/// Maximum number of incoming connections of other nodes that have not sent a hello yet. Connections that have sent a
+/// hello and are not authenticated yet have a separate maximum of the same size.
 pub const MAX_HALF_OPEN_LINKS: usize = 256;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);

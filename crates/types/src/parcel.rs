@@ -48,7 +48,7 @@ pub enum Holder {
     Dead(Box<str>),
 }
 
-/// Consecutive records of a stream with the same delivery state.
+/// A run: consecutive records of a parcel that were delivered the same number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Offset of the first record.

@@ -33,7 +33,8 @@ use crate::{
     json as bytes_json, json_body, reply,
 };
 
-/// Default time for which a change of the members waits, such as for a learner that receives its first entries.
+/// Default maximum time that a request to change the members waits, for example until a learner has received its first
+/// entries.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
 /// Pause before a node that leaves repeats the request for its removal, because it does not know the new leader yet.
@@ -204,8 +205,8 @@ pub(crate) async fn promote(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `POST /v1/cluster/remove`: removes a member. If the request has the id of a member that was removed before,
-/// it changes nothing, so that a client can repeat it. A name must be that of a present member, because another node
-/// may have the name of a removed one.
+/// it changes nothing, so that a client can repeat it. A name in the request must be that of a present member, because
+/// a new node may have the name of a removed one.
 #[utoipa::path(
     post, path = "/v1/cluster/remove", params(Timeout), request_body = JsonRemove, security(("admin_token" = [])),
     responses(

@@ -132,7 +132,7 @@ fn lease_cursor(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, Pars
     cursor_of(name, value).map(|Cursor(lease)| lease)
 }
 
-/// Type of a parameter's values that can describe itself by a schema in the OpenAPI document.
+/// Type of parameter values that has a schema in the OpenAPI document.
 pub(super) trait Scalar {
     /// True if every request must have the parameter.
     const REQUIRED: bool = false;

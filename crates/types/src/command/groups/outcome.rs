@@ -20,7 +20,8 @@ pub enum GroupOutcome {
     Done,
     /// The fetch delivered records, or there were none to deliver.
     Fetched(Box<Fetched>),
-    /// The command acked or nacked those of the named records that their attempts (deliveries) still held.
+    /// The command acked or nacked the named records. It skipped records that their attempts (deliveries) no longer
+    /// held.
     Settled {
         /// Number of records acked or nacked.
         settled: u32,

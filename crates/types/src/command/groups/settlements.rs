@@ -32,8 +32,8 @@ conversions! {
         take |reason| (reason.len() <= MAX_NACK_REASON_BYTES).then_some(reason)
     }
 
-    /// Encoding of the time of redelivery after a nack: a delay in microseconds, or [`UNCOUNTED`], or `u64::MAX` for
-    /// "never".
+    /// Encoding of the time of redelivery after a nack: a delay in microseconds, [`UNCOUNTED`] for an immediate
+    /// redelivery that does not count, or `u64::MAX` for "never".
     AgainMicros: Redelivery as u64, "again" {
         put |again| match *again {
             Redelivery::After(delay) => micros(delay),
