@@ -46,12 +46,12 @@ struct JsonHeader {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonRecords {
-    /// The records of the body. Requests to publish messages call this field `messages`.
+    /// Records to append. In a request that publishes messages, this field is named `messages`.
     #[serde(alias = "messages")]
     records: Vec<JsonRecord>,
 }
 
-/// Records in the body of an append request. The body may also be the array alone.
+/// Records in the body of an append request. The body may also consist of the array only, without the object around it.
 // The type only describes the body in the OpenAPI document, and only one of its two forms: some generators of clients
 // make code that fails if a body is an array or an object.
 #[derive(Deserialize, ToSchema)]
@@ -60,7 +60,8 @@ pub(crate) struct Records {
     records: Vec<JsonRecord>,
 }
 
-/// Messages in the body of a publish request. The body may also be the array alone.
+/// Messages in the body of a publish request. The body may also consist of the array only, without the object around
+/// it.
 #[derive(Deserialize, ToSchema)]
 #[allow(dead_code, reason = "the parser decides by the first byte, which is faster")]
 pub(crate) struct Messages {
@@ -96,7 +97,8 @@ pub(crate) async fn parse<T: Send + 'static>(
     }
 }
 
-/// Parses a request's body into a batch of records. The batch is never empty.
+/// Parses a request's body into a batch of records. `key` is the key of a single raw payload. Returns an error if the
+/// body has no record, or if a body of another media type has a key.
 pub fn batch(media: Media, body: &[u8], key: Option<&[u8]>) -> Result<RecordBatch, ApiError> {
     if key.is_some() && media != Media::Binary {
         return Err(ApiError::bad_request(

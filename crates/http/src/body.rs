@@ -83,8 +83,8 @@ pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> 
 }
 
 /// Parses a body of JSON. A long body is parsed on a thread for long reads, so that it does not delay other clients of
-/// the calling thread. The parsed value may hold as many bytes as the body, so the caller keeps the returned body, and
-/// the bytes stay counted.
+/// the calling thread. Returns the value together with the body. The value can take as much memory as the body, so the
+/// caller keeps the body for as long as the value. The body's bytes then stay counted in `max_body_bytes_in_flight`.
 pub(crate) async fn parse<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -107,8 +107,8 @@ pub(crate) async fn parsed<T: DeserializeOwned + Send + 'static>(
     Ok(parse(app, account, body, json::parse).await?.0)
 }
 
-/// Runs `work`, which handles `bytes` bytes that a request has sent or reads. Few bytes are handled on the calling
-/// thread, more on a thread for long reads.
+/// Runs `work` on the calling thread if it is short, otherwise on a thread for long reads. `bytes` is the number of
+/// bytes that the work processes, from which this function estimates its time.
 pub(crate) async fn work<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -127,7 +127,7 @@ fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiE
     if held.grow_to(total) { Ok(()) } else { Err(too_many_bytes()) }
 }
 
-/// A body that is arriving, with the measure of its rate.
+/// A body that is arriving. Measures the rate at which its bytes arrive.
 pub(crate) struct Arrival<'a> {
     body: &'a mut Body,
     config: &'a Config,
@@ -142,7 +142,7 @@ impl<'a> Arrival<'a> {
         Self { body, config, pace: Pace::new(config.body_rate()), end: None }
     }
 
-    /// Returns the next bytes of the body, or `None` at its end. Fails if they arrive too slowly.
+    /// Returns the next bytes of the body; `None` at its end. Returns an error if the bytes arrive too slowly.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let arrived = {
             let mut next = pin!(next_data(self.body));

@@ -41,12 +41,13 @@ pub(crate) struct Call {
     /// Time at which the request began to wait for its cluster. `Thalweg-Timeout` limits all waits of the request
     /// together.
     pub waits_since: OnceLock<Instant>,
-    /// Rule by which the reply counts in the limit on reply bytes, if its size is known.
+    /// Rule by which the reply counts in `max_reply_bytes_in_flight`, the server's limit on unsent bytes of replies.
+    /// The rule applies only to a reply whose size is known before it is sent.
     pub reply_memory: ReplyMemory,
 }
 
 impl Call {
-    /// Creates the request as the first handler gets it.
+    /// Creates a request whose body has not been read and which has not waited for the cluster yet.
     #[must_use]
     pub(crate) fn new(
         account: Arc<Account>,
@@ -58,7 +59,7 @@ impl Call {
         Self { account, head, id, body: SyncWrapper::new(body), waits_since: OnceLock::new(), reply_memory }
     }
 
-    /// Returns the part of the path after `prefix`, with which the path of the route begins.
+    /// Returns the part of the path after `prefix`. Returns an empty text if the path does not begin with `prefix`.
     #[must_use]
     pub(crate) fn path_after(&self, prefix: &str) -> &str {
         self.head.uri.path().strip_prefix(prefix).unwrap_or_default()
@@ -80,8 +81,8 @@ impl Call {
     }
 
     /// Returns error 415 if `Content-Type` is missing or is not JSON. The check protects from pages of other origins:
-    /// such a page can make a browser send a form, plain text, or a body without a type. Before the browser sends JSON
-    /// for it, the browser asks the server for permission.
+    /// such a page can make a browser send a form, plain text, or a body without a type. Before a browser sends JSON
+    /// for such a page, it asks the server for permission.
     pub(crate) fn require_json(&self) -> Result<(), ApiError> {
         let given = self.header(&header::CONTENT_TYPE);
         match given.map(request_media) {
@@ -137,17 +138,18 @@ impl Call {
         *self.waits_since.get_or_init(Instant::now)
     }
 
-    /// Returns the origin of the request's commands. On a node of a cluster, a command is given up when the time that
-    /// the request may wait for the cluster is over.
+    /// Returns facts about the request that the database needs with each of its commands: the client, the request's id,
+    /// and on a node of a cluster the remaining time. After this time the node gives up the command.
     fn origin(&self, app: &App) -> Result<Origin, ParseError> {
         let origin = app.origin(&self.account, || self.id.to_str().unwrap_or_default());
         let timeout = if app.cluster.is_some() { self.timeout()? } else { None };
         Ok(Origin { max_wait: timeout.map(|timeout| timeout.saturating_sub(self.waits_since().elapsed())), ..origin })
     }
 
-    /// Returns the database handle for the writes of this request. With this handle, expensive writes wait for the
-    /// connection's turn, the leader of a cluster logs the request's id, and writes end in time. A handler calls this
-    /// method when it is about to write.
+    /// Returns the database handle for the writes of this request. The handle carries the request's client, id and
+    /// timeout: expensive writes then take turns with those of other clients, the leader of a cluster logs the id, and
+    /// writes end in time. A handler calls this method directly before a write, because the remaining time is computed
+    /// here.
     pub(crate) fn db(&self, app: &App) -> Result<AsyncDatabase, ParseError> {
         Ok(app.db.for_origin(&self.origin(app)?))
     }

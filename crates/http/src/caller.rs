@@ -1,6 +1,5 @@
-//! The connection to which a request belongs, as its handler sees it.
-//!
-//! Owns: the account of the connection, and the operations that it may call. Does not own: the connection (`listen`).
+//! Facts about the connection of a request that its handler needs: the connection's account, and the operations that it
+//! may call. Does not own: the connection (`listen`).
 
 use std::sync::Arc;
 
@@ -19,7 +18,7 @@ pub(crate) enum Service {
 /// The connection to which a request belongs.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// Account that holds the connection's shares of the server's resources.
+    /// Account of the connection: it counts the server's resources that the connection uses, such as memory.
     pub account: Arc<Account>,
     /// Operations that the connection may call.
     pub service: Service,

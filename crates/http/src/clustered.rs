@@ -1,9 +1,10 @@
-//! Steps before each request of a node that is a member of a cluster.
+//! Checks and waits before a request is handled on a node that is a member of a cluster.
 //!
-//! Owns: the check of the administrators' token, and the wait that the operation's [`Consistency`] requires. Does not
-//! own: the barrier of reads (`read_gate`), and the operations.
+//! Owns: the check of the administrators' token, and the choice of the wait. The wait depends on the operation's
+//! [`Consistency`]: how recent the node's state must be. Does not own: the wait itself (`read_gate`), and the
+//! operations.
 //!
-//! Invariant: these steps run only on a node that has a cluster.
+//! Invariant: a node without a cluster does not run this code.
 
 use http::header;
 use thalweg_serving::cluster::{Cluster, ClusterError};
@@ -15,7 +16,8 @@ use crate::{
     shared::Http,
 };
 
-/// Checks and waits as the operation requires, and then handles a request of a clustered node.
+/// Handles a request on a member of a cluster. Before, it checks the administrators' token and waits until the node's
+/// state is recent enough, if the operation requires this.
 pub(crate) async fn answer(operation: Operation, cluster: &Cluster, http: &Http, call: &mut Call) -> Answer {
     if operation.needs_admin() {
         check_token(cluster, call)?;

@@ -37,8 +37,8 @@ struct JsonCommit {
 }
 
 impl JsonCommit {
-    /// Returns the commit's durability level. Returns an error if the commit is invalid, regardless of the database's
-    /// content.
+    /// Returns the commit's durability level. Returns an error if the commit would be invalid with any content of the
+    /// database.
     fn level(&self, asked: Durability) -> Result<Durability, ApiError> {
         let level = level_of(self.durability.as_ref(), asked)?;
         if self.writes.is_empty() {
@@ -122,8 +122,8 @@ pub(crate) async fn commit(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked_json(&ack, StatusCode::OK, answer(&ack, &appends, published)))
 }
 
-/// Executes a commit and then publishes its messages, even if the client disconnects before. Both run in a task of
-/// their own, which the connection does not end.
+/// Executes a commit and then publishes its messages. Both steps run in a separate task, so they complete even if the
+/// client disconnects before.
 async fn publish_after(
     app: &Arc<App>,
     carried_out: impl Future<Output = Result<Ack, ApiError>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Counters of the sockets' activity, and timeouts that the HTTP library does not have.
+//! Detection of idle and slow connections, with timeouts that the HTTP library does not have.
 //!
 //! Owns: counting the bytes that a socket reads and writes ([`MonitoredSocket`]), and the check of a connection against
 //! its timeouts ([`ActivityMonitor::verdict`]). The check runs a few times per timeout. It finds a connection with an
@@ -32,7 +32,8 @@ use tokio::{
 
 use crate::{caller::Service, waiting_parts::WaitingParts};
 
-/// Activity counters of a connection. The socket and the requests of the connection write them, its watch reads them.
+/// Counters of a connection's activity. The socket and the requests of the connection update them, and the check of the
+/// connection's timeouts ([`ActivityMonitor`]) reads them.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     read: AtomicU64,
@@ -46,7 +47,7 @@ pub(crate) struct Activity {
     /// Bytes that had been read from the socket when the last handler ended. If `read` is larger, the head of another
     /// request has begun to arrive.
     read_at_last_end: AtomicU64,
-    /// Streams of HTTP/2 replies that wait for the client.
+    /// Streams of the HTTP/2 connection whose replies the client has not read completely.
     pub(crate) streams: Arc<WaitingParts>,
 }
 
@@ -111,7 +112,8 @@ impl ConnectionTimeouts {
         }
     }
 
-    /// Returns the interval between checks. So a timeout is exceeded by at most a quarter of the shortest timeout.
+    /// Returns the interval between two checks of a connection: a quarter of the shortest timeout, at least 10 ms and
+    /// at most 5 s. So a connection can exceed a timeout by at most this interval.
     #[must_use]
     pub(crate) fn tick(&self) -> Duration {
         (self.header.min(self.idle).min(self.write.window) / 4).clamp(Duration::from_millis(10), Duration::from_secs(5))
@@ -135,7 +137,8 @@ pub(crate) struct ActivityMonitor {
     timeouts: ConnectionTimeouts,
     read: u64,
     written: u64,
-    /// Last time when a request was running, the server wrote bytes, or bytes arrived that count as activity.
+    /// Time of the last check at which the connection was active: a request was running, the server had written bytes,
+    /// or bytes had arrived over HTTP/1.
     moved_at: Instant,
     /// Rate at which the client reads the replies that wait for it.
     writing: Pace,
@@ -151,8 +154,8 @@ impl ActivityMonitor {
     }
 
     /// Checks a connection against its timeouts. The caller must call this once every [`ConnectionTimeouts::tick`].
-    /// `is_short` is true while the server runs short of connections and the client's address holds more than its
-    /// share.
+    /// `is_short` is true while the server runs short of connections and the client's address holds more than its share
+    /// of them.
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant, is_short: bool) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);
@@ -195,19 +198,19 @@ impl ActivityMonitor {
 /// would get a reset instead of the reply.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Maximum number of bytes in one write if more than [`REPLY_BYTES`] wait.
+/// Maximum number of bytes in one write to the socket, if more than [`REPLY_BYTES`] wait to be sent to the client.
 const MAX_WRITE_BYTES: usize = 128 * 1024;
 
-/// A socket that counts the bytes it reads and writes, and that lingers after it is closed. If more than
-/// [`REPLY_BYTES`] wait to be sent, they are [bulk output](thalweg_serving::bulk), which the socket writes only in its
-/// turn.
+/// A socket that counts the bytes it reads and writes, and that still reads for a short time after it is closed. If
+/// more than [`REPLY_BYTES`] bytes wait to be sent, they are [bulk output](thalweg_serving::bulk): connections take
+/// turns in sending it.
 #[derive(Debug)]
 pub(crate) struct MonitoredSocket {
     /// The wrapped socket; `None` only while the wrapper is being dropped.
     inner: Option<TcpStream>,
     activity: Arc<Activity>,
     peer_closed: bool,
-    /// Slot of the connection, with its share of `max_connections`, held until the socket is closed completely.
+    /// The connection's slot in the limit `max_connections`. It is held until the socket is closed completely.
     held: Option<Arc<Slot>>,
     bulk: BulkSeat,
 }
@@ -220,7 +223,8 @@ impl MonitoredSocket {
     }
 
     /// Writes from the start of `data`. `waiting` is the number of bytes, including `data`, that are queued for the
-    /// client. If it exceeds [`REPLY_BYTES`], the write is bulk output, and happens only in the connection's turn.
+    /// client. If it exceeds [`REPLY_BYTES`], the write is bulk output, and waits until the connection has a turn to
+    /// send bulk output.
     fn write_front(&mut self, context: &mut Context<'_>, data: &[u8], waiting: usize) -> Poll<io::Result<usize>> {
         if waiting <= REPLY_BYTES {
             let result = self.socket().poll_write(context, data);

@@ -135,7 +135,7 @@ parameters! {
         Header "Thalweg-Timeout": ObjectBuilder::new().schema_type(Type::Number), "Seconds that the write may wait for \
             the cluster, at most 600; 10 if missing or longer.";
     }
-    /// Lifetime of the value of a put.
+    /// Headers and query parameters of a put with the lifetime of its value.
     Lifetime {
         Header "Thalweg-TTL": ttl(), "Lifetime of the value; the keyspace's default if missing.";
         Header "Thalweg-Lease": integer(), "Lease of the value, which lives no longer than the lease. The error is \
@@ -143,7 +143,8 @@ parameters! {
         Query "ttl": ttl(), "The same as Thalweg-TTL.";
         Query "lease": integer(), "The same as Thalweg-Lease.";
     }
-    /// Lifetime that a touch gives to a key or an entry, or that a put gives to an entry.
+    /// Header and query parameter with a lifetime, which a touch gives to a key or a cache entry, and a put to a cache
+    /// entry.
     TimeToLive {
         Header "Thalweg-TTL": ttl(), "Lifetime from now on: seconds or a word.";
         Query "ttl": ttl(), "The same as Thalweg-TTL.";
@@ -164,9 +165,9 @@ parameters! {
         Header "If-Match": text(), "Revisions or versions in quotes. The reply is 412 if the key has another one.";
         Header "If-None-Match": text(), "Revisions or versions in quotes. The reply is 304 if the key has one of them.";
     }
-    /// Parameter with the key of an entity, a value of the `/v0/entity` API.
+    /// Query parameter with the key of an entity. An entity is a value of the `/v0/entity` API.
     EntityId { Query "id" required: text(), "The key, percent-encoded."; }
-    /// Parameters with a range of keys of entities, values of the `/v0/entity` API.
+    /// Query parameters with a range of keys of entities. An entity is a value of the `/v0/entity` API.
     EntityRange {
         Query "start" required: text(), "Lowest key, inclusive.";
         Query "end": text(), "Highest key, exclusive.";
@@ -226,7 +227,7 @@ described_as! {
     Binary: "Binary", text().format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)));
 }
 
-/// Header of replies that the OpenAPI document describes.
+/// Header of successful replies, as the OpenAPI document describes it.
 #[derive(Clone, Copy)]
 enum Head {
     Durability,
@@ -251,7 +252,8 @@ impl Head {
     }
 }
 
-/// Describes the header in which a node of a cluster states a revision: a read shows this revision or a later one.
+/// Describes the header `Thalweg-Shown` for the OpenAPI document. A node of a cluster states a revision in it: the
+/// reply shows the data at this revision or a later one.
 pub(crate) fn shown_header() -> RefOr<Header> {
     let mut header = Header::new(ObjectBuilder::new().schema_type(Type::Integer));
     header.description = Some("Revision that the reply shows at least; only on a node of a cluster.".to_owned());
@@ -292,15 +294,15 @@ macro_rules! replies {
 }
 
 replies! {
-    /// Reply to a write that needs no body.
+    /// Reply without a body to a write.
     Acked {
         204 "The write is done." [Durability, Revision, Tag];
         202 "The write is accepted at level none; its outcome is not known yet." [Durability];
     }
-    /// Reply to a write that needs no body and whose outcome is always known. Such a write rejects the level `none`, or
-    /// treats it as `os`.
+    /// Reply without a body to a write that never gets status 202. Such a write rejects the level `none`, or treats it
+    /// as `os`.
     Committed { 204 "The write is done." [Durability, Revision, Tag]; }
-    /// Reply to a write at durability level `none`, with JSON.
+    /// Reply with JSON to a write at durability level `none`.
     Accepted {
         202 "The write is accepted at level none; its outcome is not known yet." [Durability] Media::Json.name();
     }
@@ -320,12 +322,12 @@ replies! {
         200 "The key has a value of Content-Length bytes." [Durability, Revision, Tag, Ttl, Lease];
         304 "The client has this revision already." [Durability, Revision, Tag];
     }
-    /// The reply to a read of an entry.
+    /// The reply to a read of an entry of a cache.
     EntryReply {
         200 "The value." [Version, Tag, Ttl] BINARY;
         304 "The client has this version already." [Version, Tag];
     }
-    /// The reply to a HEAD request for an entry.
+    /// The reply to a HEAD request for an entry of a cache.
     EntryHead {
         200 "The entry has a value of Content-Length bytes." [Version, Tag, Ttl];
         304 "The client has this version already." [Version, Tag];

@@ -3,9 +3,9 @@
 //! Each row names an operation, its label in metrics, its method and paths, and its handler. The selection of an
 //! operation, the dispatch of requests, the metrics and the test of the OpenAPI document all use this table.
 //!
-//! Owns: the table, and for each operation: how recent the state of a cluster member must be ([`Consistency`]), if it
-//! needs the administrators' token, if a full server accepts it, and how its reply counts in the limit on reply bytes.
-//! Does not own: the search for a path's route (`routes`), reading and checking requests (the handlers), or limits.
+//! Owns: the table, and for each operation its requirements: how recent the state of a cluster member must be
+//! ([`Consistency`]), the administrators' token, a free request slot, and memory for the reply. Does not own: the
+//! search for a path's route (`routes`), reading and checking requests (the handlers), or limits.
 //!
 //! Invariants: each operation has one handler, one name in the metrics, and an entry in the OpenAPI document. An
 //! operation without a [`Consistency`] does not compile.
@@ -29,9 +29,9 @@ use crate::{
     snapshot, space, state, status, streams, subjects, transaction, ttl, watch,
 };
 
-/// Calls a handler in one of these ways. `now` returns its answer. `inline` and `boxed` await it; only point requests
-/// are inline, so that their future stays small. `read` calls a handler that only reads, and repeats it on a thread for
-/// long reads if it takes too long. `long` calls it on such a thread immediately.
+/// Calls a handler in the way that its row in the table names. `now`: it is no async function. `inline`: its future is
+/// awaited; few handlers use this, so that the future of all stays small. `boxed`: its future is awaited in a box.
+/// `read`: it only reads; if it takes too long, another thread repeats it. `long`: it reads on a thread for long reads.
 macro_rules! answer {
     (read $($handler:ident)::+ ($app:ident, $call:ident)) => {
         match reading::briefly($app, $call, $($handler)::+) {
@@ -98,7 +98,7 @@ macro_rules! operations {
             Route { path: $path, method: stringify!($method), operation: Operation::$name },
         )+)+];
 
-        /// The operations as their handlers describe them for the OpenAPI document.
+        /// OpenAPI description of all operations, collected from the descriptions beside the handlers.
         #[derive(utoipa::OpenApi)]
         #[openapi(paths($($($handler)::+),+), components(schemas(shapes::Error)))]
         struct Described;
@@ -131,7 +131,7 @@ operations! {
 
     /// Stores a value.
     ///
-    /// At level none the reply is 202, and the outcome is not known yet.
+    /// At durability level none the reply is 202, and the outcome is not known yet.
     KvPut = "kv_put", PUT "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => inline kv::put(app, call);
     /// Returns a key's value.
@@ -145,7 +145,7 @@ operations! {
     /// The reply is the same if the key had no value.
     KvDelete = "kv_delete", DELETE "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => inline kv::delete(app, call);
-    /// Adds to a counter.
+    /// Adds a number to a counter.
     KvAdd = "kv_add", POST "/v1/kv/{keyspace}/{*key}" | "/v1/kv/{keyspace}/"
         => boxed transaction::add_to(app, call);
     /// Changes the deadline of a key.
@@ -157,7 +157,7 @@ operations! {
     /// Removes all keys with a prefix.
     KvDeletePrefix = "kv_delete_prefix", DELETE "/v1/kv/{keyspace}"
         => boxed transaction::delete_prefix(app, call);
-    /// Lists pairs of a keyspace.
+    /// Lists the pairs of key and value of a keyspace.
     KvScan = "kv_scan", GET "/v1/kv/{keyspace}"
         => boxed scan::keyspace(app, call);
     /// Streams changes of keys.
@@ -219,16 +219,16 @@ operations! {
     /// reached their level. They are delivered at most once, and a repeated commit does not publish them.
     Commit = "commit", POST "/v1/commit"
         => boxed commit::commit(app, call);
-    /// Appends records.
+    /// Appends records to a stream.
     StreamAppend = "stream_append", POST "/v1/streams/{stream}/records"
         => boxed streams::append(app, call);
-    /// Reads or tails records.
+    /// Reads records of a stream, or tails the stream.
     StreamRead = "stream_read", GET "/v1/streams/{stream}/records"
         => boxed records::read(app, call);
-    /// Lists streams with their figures.
+    /// Lists streams with their statistics.
     StreamList = "stream_list", GET "/v1/streams"
         => boxed streams::list(app, call);
-    /// Returns the figures and configuration of a stream.
+    /// Returns the statistics and configuration of a stream.
     StreamGet = "stream_get", GET "/v1/streams/{stream}"
         => now streams::get(app, call);
     /// Creates a stream.
@@ -262,7 +262,7 @@ operations! {
     /// Lists a stream's consumer groups.
     GroupList = "group_list", GET "/v1/streams/{stream}/groups"
         => boxed groups::list(app, call);
-    /// Returns the figures and configuration of a consumer group.
+    /// Returns the statistics and configuration of a consumer group.
     GroupGet = "group_get", GET "/v1/streams/{stream}/groups/{group}"
         => read groups::get(app, call);
     /// Creates a consumer group.
@@ -276,22 +276,22 @@ operations! {
     /// Deletes a consumer group.
     GroupDelete = "group_delete", DELETE "/v1/streams/{stream}/groups/{group}"
         => boxed groups::delete(app, call);
-    /// Delivers records to a member.
+    /// Delivers records to a member of a consumer group.
     GroupFetch = "group_fetch", POST "/v1/streams/{stream}/groups/{group}/fetch"
         => boxed groups::fetch::fetch(app, call);
-    /// Acks records.
+    /// Acks records that a consumer group has delivered.
     GroupAck = "group_ack", POST "/v1/streams/{stream}/groups/{group}/ack"
         => boxed groups::ack(app, call);
-    /// Nacks records.
+    /// Nacks records that a consumer group has delivered.
     GroupNack = "group_nack", POST "/v1/streams/{stream}/groups/{group}/nack"
         => boxed groups::nack(app, call);
-    /// Extends the deadlines of deliveries, which are named by their attempt numbers.
+    /// Extends the ack deadlines of deliveries of a consumer group, which are named by their attempt numbers.
     GroupExtend = "group_extend", POST "/v1/streams/{stream}/groups/{group}/extend"
         => boxed groups::extend(app, call);
     /// Moves a consumer group's cursor.
     GroupSeek = "group_seek", POST "/v1/streams/{stream}/groups/{group}/seek"
         => boxed groups::seek(app, call);
-    /// Pushes deliveries to a receiver.
+    /// Pushes records of a consumer group to a member as they arrive.
     GroupPush = "group_push", GET "/v1/streams/{stream}/groups/{group}/push"
         => boxed groups::push::push(app, call);
     /// Publishes messages to a subject.
@@ -315,7 +315,7 @@ operations! {
     /// A cache that exists stays unchanged. Other nodes of a cluster do not get the cache.
     CacheCreate = "cache_create", PUT "/v1/caches/{cache}"
         => boxed caches::create(app, call);
-    /// Returns the figures of a cache.
+    /// Returns the statistics of a cache.
     CacheStat = "cache_stat", GET "/v1/caches/{cache}"
         => now caches::stat(app, call);
     /// Drops a cache.
@@ -349,7 +349,7 @@ operations! {
     /// The reply is the same if the entry did not exist.
     CacheDelete = "cache_delete", DELETE "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::keys::delete(app, call);
-    /// Adds to a counter in a cache.
+    /// Adds a number to a counter in a cache.
     CacheAdd = "cache_add", POST "/v1/caches/{cache}/keys/{*key}" | "/v1/caches/{cache}/keys/"
         => now caches::keys::add(app, call);
     /// Changes the deadline of an entry of a cache.
@@ -384,10 +384,10 @@ operations! {
     /// Sends a backup of the whole state, or of everything written since an LSN.
     ///
     /// The body has chunks as in docs/formats/snapshot.md. They show one point in time, while writes continue. A body
-    /// without its last chunk was cut off: resume it with resume and chunk within a minute, or take a new snapshot.
+    /// without its last chunk was cut off: resume it within a minute (parameters resume and chunk), or take a new one.
     Snapshot = "snapshot", GET "/v1/snapshot"
         => boxed snapshot::get(app, &http.snapshots, call);
-    /// Returns this node's place in the cluster.
+    /// Returns this node's view of the cluster.
     ClusterStatus = "cluster_status", GET "/v1/cluster/status"
         => now cluster::status(app, call);
     /// Lists the members of the cluster.
@@ -396,7 +396,7 @@ operations! {
     /// Lists the addresses at which the nodes serve clients.
     ClusterNodes = "cluster_nodes", GET "/v1/cluster/nodes"
         => now cluster::nodes(app, call);
-    /// Lists the positions and the lag of the replicas.
+    /// Lists the log positions and the lag of the replicas.
     ClusterReplicas = "cluster_replicas", GET "/v1/cluster/replicas"
         => now cluster::replicas(app, call);
     /// Adds a node to the cluster.
@@ -440,16 +440,16 @@ operations! {
     /// Events are changes of the leader, of the members and of their health, as the node that answers sees them.
     ClusterEvents = "cluster_events", GET "/v1/cluster/events"
         => now cluster::events::events(app, call);
-    /// Stores an entity.
+    /// Stores an entity: a value under a key of the keyspace default.
     EntityPut = "entity_put", PUT "/v0/entity"
         => inline entity::put(app, call);
-    /// Returns an entity.
+    /// Returns an entity: the value of a key of the keyspace default.
     EntityGet = "entity_get", GET "/v0/entity"
         => read entity::get(app, call);
-    /// Removes an entity.
+    /// Removes an entity: a key of the keyspace default.
     EntityDelete = "entity_delete", DELETE "/v0/entity"
         => boxed entity::delete(app, call);
-    /// Lists entities in a range.
+    /// Lists entities in a range of keys of the keyspace default.
     EntityRange = "entity_range", GET "/v0/entities"
         => boxed entity::range(app, call);
     /// Stores a value under a key.
@@ -464,10 +464,10 @@ operations! {
     /// Removes a key.
     KeysDelete = "keys_delete", DELETE "/keys/{*key}" | "/keys"
         => boxed keys::delete(app, call);
-    /// Lists pairs in a range as JSON.
+    /// Lists pairs of key and value in a range as JSON.
     KeysRange = "keys_range", GET "/keys/range"
         => boxed keys::range(app, call);
-    /// Stores several pairs atomically.
+    /// Stores several pairs of key and value atomically.
     KeysBatch = "keys_batch", POST "/keys/batch"
         => boxed keys::batch(app, call);
     /// Returns a page that names the node and links to the API.
@@ -476,13 +476,13 @@ operations! {
     /// Reports the node's health.
     Health = "health", GET "/health"
         => now status::health(app);
-    /// Reports if the node accepts requests.
+    /// Reports that the node accepts requests, or why it does not.
     Ready = "ready", GET "/ready"
         => now status::ready(app, call);
     /// Returns metrics for Prometheus.
     Metrics = "metrics", GET "/metrics"
         => now status::metrics(app, &http.metrics, call);
-    /// Returns the server's figures for operators.
+    /// Returns the server's statistics for operators.
     Status = "status", GET "/v1/status"
         => now status::status(app);
     /// Explains how the node's directory uses disk space.
@@ -510,23 +510,23 @@ pub static OPENAPI: LazyLock<String> = LazyLock::new(|| {
     document::assemble(<Described as utoipa::OpenApi>::openapi(), routes)
 });
 
-/// State that an operation requires of a node that is a member of a cluster.
+/// Requirement on the state of a cluster member: how recent the state must be before an operation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consistency {
-    /// The operation reads the node's state, at the level that its request states.
+    /// The operation reads the node's state, at the read level that the request chooses.
     Read,
     /// The operation looks up names in the node's state before it proposes a command. So the state must contain every
     /// change that was acknowledged before.
     Names,
-    /// The operation's body determines if the operation only reads or looks up names. The handler waits for the barrier
-    /// after it has read the body.
+    /// The requirement depends on the request's body, which shows if the operation only reads. The handler reads the
+    /// body, and then waits until the state is recent enough.
     Body,
-    /// The operation has no requirement: it creates what it names, or concerns only this node or the cluster itself.
+    /// The operation has no requirement: it creates objects, or it concerns only this node or the cluster itself.
     Local,
 }
 
 impl Operation {
-    /// Returns the operation's requirement on the state of a clustered node.
+    /// Returns the operation's requirement on the state of a cluster member.
     pub(crate) const fn consistency(self) -> Consistency {
         match self {
             Self::KvGet
@@ -648,8 +648,8 @@ impl Operation {
         )
     }
 
-    /// Returns the rule by which the reply to a request with this method counts in the limit on reply bytes, if its
-    /// size is known. A handler may change the rule.
+    /// Returns the rule by which a reply of known size counts in the limit on unsent bytes of replies. `method` is the
+    /// request's method. A handler may replace the rule.
     pub(crate) fn reply_memory(self, method: &Method) -> ReplyMemory {
         let only_reads = matches!(*method, Method::GET | Method::HEAD) || self == Self::CacheMultiGet;
         if only_reads { ReplyMemory::Reserve } else { ReplyMemory::Exceed }

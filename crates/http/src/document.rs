@@ -1,7 +1,8 @@
-//! Assembly of the OpenAPI document from the operations that the handlers describe and from the table of routes.
+//! Assembly of the OpenAPI document from two sources: the descriptions of the handlers, and the table of routes.
 //!
-//! Owns: names, summaries and descriptions of the operations, which come from the table, and the operations of an
-//! operation's further routes. Does not own: parameters, bodies and replies, which the handlers describe.
+//! Owns: adding the names, summaries and descriptions of the operations, which come from the table, and describing the
+//! further paths of an operation that has several. Does not own: parameters, bodies and replies, which the handlers
+//! describe.
 
 use utoipa::{
     IntoParams as _,
@@ -19,12 +20,12 @@ const DESCRIPTION: &str = "One durable log, read as key-value store and as strea
                            Bytes in JSON are text if they are UTF-8, or else base64 in a field of the same name with \
                            _base64.";
 
-/// Description of the token that changes of the cluster need.
+/// Description of the token that is required to change the cluster.
 const ADMIN_TOKEN: &str = "Token that the first node of the cluster printed when it was created.";
 
-/// End of the id of an operation at the path of the empty key.
+/// Suffix of the `operationId` of an operation at a path with an empty key, which ends with a slash.
 const EMPTY_KEY: &str = "_empty_key";
-/// End of the id of an operation whose key is a query parameter.
+/// Suffix of the `operationId` of an operation at a path without a key, which takes the key as a query parameter.
 const KEY_IN_QUERY: &str = "_by_query";
 
 /// A route of the table, with the texts that describe its operation.
@@ -37,12 +38,12 @@ pub(crate) struct Documented {
     pub operation: &'static str,
     /// Summary of the operation and, after an empty line, its description.
     pub text: &'static str,
-    /// True if the operation reads the state at a level that the request may state.
+    /// True if the operation reads the state, so that a request may choose the read level.
     pub reads: bool,
 }
 
-/// Assembles the OpenAPI document. The handlers describe each operation at the first of its routes. The further routes
-/// of an operation have no key in their path: the key is empty, or is a query parameter.
+/// Assembles the OpenAPI document. An operation can have several routes. The handlers describe its first route, which
+/// has the key in its path. In the description of its other routes, the key is empty or is a query parameter.
 pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Documented>) -> String {
     let mut paths = Paths::new();
     let mut previous: Option<(&str, Operation)> = None;
@@ -72,8 +73,8 @@ pub(crate) fn assemble(mut described: OpenApi, routes: impl Iterator<Item = Docu
     described.to_pretty_json().expect("the keys are text")
 }
 
-/// Adds the headers of a read to an operation, except headers that the operation has already. Adds the header of the
-/// shown revision to its successful reply.
+/// Adds the request headers of a read to an operation, except those that the operation has already. Adds the header
+/// `Thalweg-Shown` to its successful reply.
 fn with_read_level(operation: &mut Operation) {
     let parameters = operation.parameters.get_or_insert_default();
     for header in ReadLevels::into_params(|| None) {
@@ -116,8 +117,8 @@ fn named(mut operation: Operation, route: &Documented) -> Operation {
     operation
 }
 
-/// Returns an operation without the key in its path. Its id differs from that of the operation with a key, because
-/// generators of clients make one function for each id.
+/// Describes an operation at a path without the key. The `operationId` differs from that of the path with the key,
+/// because generators of clients make one function for each id.
 fn keyless(mut operation: Operation, route: &Documented, path: &str) -> Operation {
     let suffix = if path.ends_with('/') { EMPTY_KEY } else { KEY_IN_QUERY };
     operation.operation_id = Some(format!("{}{suffix}", route.operation));

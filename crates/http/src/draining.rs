@@ -19,7 +19,7 @@ use crate::{body::Arrival, call::Call};
 /// Maximum number of bytes of a body that are discarded, unless `max_body_bytes` is smaller.
 const MAX_DRAINED_BYTES: u64 = 64 * 1024;
 
-/// Returns true if no part of the request's body is left to read, so that the reply can be sent immediately.
+/// Returns true if the request's body was read to its end or is empty, so that the reply can be sent immediately.
 pub(crate) fn is_settled(call: &mut Call) -> bool {
     call.head.version >= Version::HTTP_2 || call.body.get_mut().is_end_stream()
 }

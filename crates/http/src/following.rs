@@ -1,8 +1,8 @@
 //! Replies without a fixed end: tails of streams, watches of keys, pushes to group members, subscriptions to subjects.
 //!
-//! Owns: the choice between server-sent events and lines, the head of the reply, the format of an error at its end, the
-//! slot in the limit `max_tails`, and waiting. A wait ends when an item is ready, after a time of silence, or when the
-//! server stops. Does not own: the content of replies, or its encoding.
+//! Owns: the choice between server-sent events and lines, the head of the reply, the format of an error at its end,
+//! counting the reply in the limit `max_tails`, and waiting. A wait ends when an item is ready, after a time of
+//! silence, or when the server stops. Does not own: the content of replies, or its encoding.
 
 use std::{sync::Arc, time::Duration};
 
@@ -61,8 +61,9 @@ impl Format {
         }
     }
 
-    /// Creates the reply whose body is produced by repeated calls of `step`. With `bulk`, a step runs only while the
-    /// reply has a turn to send bulk output.
+    /// Creates a reply in this format. Repeated calls of `step` produce its body: each call gets the state that the
+    /// last one has returned. A step runs only while the reply has a turn to send bulk output. `bulk` is the reply's
+    /// entry in the queue for these turns.
     pub(crate) fn reply<S: Send + Unpin + 'static>(
         self,
         bulk: BulkSeat,
@@ -79,8 +80,8 @@ impl Format {
     }
 }
 
-/// Returns the number after the one in `Last-Event-ID`; the client resumes there. `None` if the header is missing.
-/// `expected` describes valid headers in the error.
+/// Returns the number at which the client resumes: the one after the number in the header `Last-Event-ID`. Returns
+/// `None` if the header is missing. `expected` describes valid headers in the error.
 pub(crate) fn resumed(call: &Call, expected: &'static str) -> Result<Option<u64>, ApiError> {
     let Some(id) = call.header(&LAST_EVENT_ID) else { return Ok(None) };
     let seen = std::str::from_utf8(id).ok().and_then(|id| id.trim().parse::<u64>().ok());
@@ -100,7 +101,7 @@ pub(crate) enum WakeReason<T> {
     Stopping,
 }
 
-/// Error of a page that does not fit into the limit on reply bytes at present.
+/// Error that a page does not fit into the limit on unsent bytes of replies at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom {
     /// Size of the page in bytes.
@@ -108,15 +109,15 @@ pub(crate) struct NoRoom {
 }
 
 impl NoRoom {
-    /// Returns the number of bytes of room for which the follower waits: at most two values of the maximum size. The
-    /// JSON of a page can be several times as long as a value, and longer than the whole limit. The bytes above this
-    /// number are counted even above the limit, so that the page can be sent.
+    /// Returns the number of bytes that must be free in the limit on reply bytes before the page is encoded again: its
+    /// size, but at most two values of the maximum size. The JSON of a page can be longer than the whole limit, so a
+    /// wait for its size could never end. The bytes above this number are counted even if they exceed the limit.
     fn awaited(self) -> u64 {
         self.bytes.min(2 * MAX_VALUE_BYTES as u64)
     }
 }
 
-/// Server side of a tail, watch, push or subscription. It holds a slot in `max_tails` until it is dropped.
+/// Server side of a tail, watch, push or subscription. It counts in the limit `max_tails` until it is dropped.
 pub(crate) struct Follower {
     /// State that all protocols of the server share.
     pub app: Arc<App>,
@@ -131,7 +132,7 @@ impl Follower {
         self.held.account()
     }
 
-    /// Creates the place of the follower's reply among those that send bulk output.
+    /// Creates the reply's entry in the queue of connections that take turns in sending bulk output.
     pub(crate) fn bulk(&self) -> BulkSeat {
         BulkSeat::new(&self.app.bulk, self.account())
     }
@@ -145,8 +146,8 @@ impl Follower {
         Ok(Self { app: Arc::clone(app), stopping: app.stopping.clone(), greeted: false, held })
     }
 
-    /// Returns true in the first step of the reply. The caller must then send a greeting. So the reply's head is sent
-    /// immediately, even if the first item follows much later.
+    /// Returns true at the first call, and false afterwards. When it returns true, the caller must send a greeting, so
+    /// that the reply's head is sent immediately, even if the first item follows much later.
     pub(crate) fn is_new(&mut self) -> bool {
         !std::mem::replace(&mut self.greeted, true)
     }
@@ -156,9 +157,9 @@ impl Follower {
         *self.stopping.borrow()
     }
 
-    /// Converts an encoded page to bytes. If the page is large, counts it in the limit on reply bytes. `room` is the
-    /// reservation that [`room`](Self::room) has returned for this page; `None` if the follower has not waited. If the
-    /// limit has no room for the page, drops the page and returns an error.
+    /// Converts an encoded page to bytes for sending. A large page counts in the limit on unsent bytes of replies.
+    /// `room` is the reservation from [`room`](Self::room), if the follower has waited for this page before. If the
+    /// limit has no room, drops the page and returns an error.
     pub(crate) fn counted(&self, page: Vec<u8>, room: Option<Reservation>) -> Result<Bytes, NoRoom> {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Ok(page.into());
@@ -175,8 +176,9 @@ impl Follower {
         Ok(counted(gathered(page), held))
     }
 
-    /// Waits until the limit on reply bytes has room for a page that was dropped, and reserves the room. During the
-    /// wait, the caller must hold neither the page nor its data. Returns `None` if the server stops.
+    /// Waits until the limit on unsent bytes of replies has room for the page for which [`counted`](Self::counted) has
+    /// returned an error. Reserves the room and returns the reservation; `None` if the server stops. During the wait,
+    /// the caller must hold neither the page nor its data.
     pub(crate) async fn room(&mut self, page: NoRoom) -> Option<Reservation> {
         while !self.is_over() {
             if let Some(held) = self.held.account().take_quietly(Resource::ReplyBytes, page.awaited()) {

@@ -33,13 +33,13 @@ use crate::{
     shared::Http,
 };
 
-/// Number that stands for all HTTP requests in [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode). No
-/// native channel has this number.
+/// Number that identifies HTTP in [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode), which detects that
+/// only one connection is active. All HTTP connections share it, and no channel of the native protocol has it.
 const HTTP: u64 = 0;
 
 impl Http {
-    /// Creates the state of the HTTP server. `app` is the state that all protocols share. `/metrics` shows the figures
-    /// of the collectors `others` after those of HTTP.
+    /// Creates the state of the HTTP server. `app` is the state that all protocols share. `others` are collectors whose
+    /// metrics `/metrics` shows after those of HTTP.
     #[must_use]
     pub fn new(app: &Arc<App>, others: Vec<Box<dyn Collector>>) -> Arc<Self> {
         let operations = Operation::ALL.iter().map(|operation| operation.name()).collect();
@@ -52,7 +52,8 @@ impl Http {
         self.snapshots.clear();
     }
 
-    /// Handles a request that arrived over no connection. It counts for the account of callers in the same process.
+    /// Handles a request that the same process makes without a connection. The resources that it uses count for the
+    /// account of such callers.
     pub async fn respond<B>(&self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -62,8 +63,9 @@ impl Http {
         self.handle(request.map(Body::new), caller, None).await
     }
 
-    /// Handles one request of `caller`: selects its operation, admits the request, calls its handler, encodes an error
-    /// as JSON, and counts the reply. If `forbidden` is a reason, the request is rejected with it.
+    /// Handles one request of the connection `caller`: selects its operation, admits the request, calls its handler,
+    /// encodes an error as JSON, and counts the reply. If `forbidden` has a reason, the reply is an error with this
+    /// reason, and no handler runs.
     pub(crate) async fn handle(
         &self,
         request: Request<Body>,

@@ -1,6 +1,7 @@
-//! JSON bodies of requests that are read as a whole and parsed into one value.
+//! Reading of request bodies that are parsed as one JSON value.
 //!
-//! Does not own: the bound on body bytes (`body`), or JSON whose bytes handlers keep, such as long transactions.
+//! Does not own: the limit on body bytes (`body`), or JSON whose bytes a handler keeps after parsing, such as long
+//! transactions.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ pub(crate) fn get(app: &App, keyspace: &Keyspace, key: &[u8], revision: Revision
     Ok(response)
 }
 
-/// Presence of the value in the reply.
+/// Choice between a reply with the value and one without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WithValue {
     /// The reply has the value as its body.

@@ -73,7 +73,7 @@ pub(crate) fn get(app: &Arc<App>, call: &Call) -> Answer {
 }
 
 /// Returns a key's value; `None` if the key has none. Returns error 503, without reading the value, if the limit on
-/// reply bytes has no room for it.
+/// unsent bytes of replies has no room for it.
 pub(crate) fn value(call: &Call, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Entry>, ApiError> {
     let len = || Ok::<_, ApiError>(keyspace.head(key)?.map(|head| head.value_bytes));
     if !call.account.has_reply_room(len)? {
@@ -82,7 +82,8 @@ pub(crate) fn value(call: &Call, keyspace: &Keyspace, key: &[u8]) -> Result<Opti
     Ok(keyspace.get(key)?)
 }
 
-/// Handles `HEAD /v1/kv/{keyspace}/{key}`. Does not read a value that stays in the log.
+/// Handles `HEAD /v1/kv/{keyspace}/{key}`: returns a key's revision and the size of its value. Does not read a long
+/// value, which only the log contains.
 #[utoipa::path(
     head,
     path = "/v1/kv/{keyspace}/{key}",
@@ -168,7 +169,7 @@ pub(crate) async fn put(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::acked(&ack, StatusCode::NO_CONTENT))
 }
 
-/// Stores a value with a lifetime. The rest is as in [`store`].
+/// Stores a value with a lifetime. Frees the memory of the request's body before the wait for the disk.
 async fn store_with(
     app: &App,
     call: &Call,

@@ -34,7 +34,7 @@ use crate::{
     waiting_parts::PacedBody,
 };
 
-/// Name of this kind of clients in log lines.
+/// Name of HTTP clients in log lines, beside those of other protocols.
 const CLIENTS: &str = "HTTP clients";
 
 /// Accepts connections until `shutdown` resolves. Connections that are open at that time stay in the set `connections`
@@ -90,8 +90,9 @@ fn builder(service: Service) -> Builder<TokioExecutor> {
     builder
 }
 
-/// Serves one connection. A newer connection may take `slot` away: before this one's first request, or at any time if
-/// this one is above `max_connections`.
+/// Serves one connection until it ends. When the server runs short of connections, a newer connection may take over
+/// `slot`, and this connection ends. This can happen before its first request, or at any time if it is above
+/// `max_connections`.
 async fn serve(stream: TcpStream, http: Arc<Http>, slot: Arc<Slot>, caller: Caller) {
     let app = &http.app;
     let activity = Arc::new(Activity::default());
@@ -153,7 +154,8 @@ async fn serve(stream: TcpStream, http: Arc<Http>, slot: Arc<Slot>, caller: Call
     }
 }
 
-/// Service of one connection, with the rules for its origins, its account and its activity counters.
+/// The HTTP library's service for one connection: it checks the origin of each request, and passes the request to the
+/// server's state.
 struct PerConnection {
     http: Arc<Http>,
     policy: OriginPolicy,

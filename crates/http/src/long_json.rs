@@ -52,7 +52,7 @@ pub(crate) struct LongJson {
     /// Encoded JSON without the long values.
     json: Vec<u8>,
     values: VecDeque<LongValue>,
-    /// Sum of the lengths of the values.
+    /// Total length in bytes of the long values, before their encoding.
     value_bytes: usize,
     /// Bytes that contain some of the values. The document shares these values and does not copy them.
     source: Bytes,
@@ -60,7 +60,7 @@ pub(crate) struct LongJson {
 
 #[derive(Debug)]
 struct LongValue {
-    /// Position in the JSON at which the encoded value is inserted.
+    /// Position in the document's encoded JSON at which the value belongs.
     at: usize,
     bytes: Bytes,
     form: Form,
@@ -126,7 +126,8 @@ impl LongJson {
         self.json.len() + self.value_bytes
     }
 
-    /// Returns the size in memory of a document that is encoded while it is sent, with its current slice.
+    /// Returns the number of bytes that the document takes in memory while it is encoded and sent slice by slice,
+    /// including one slice.
     #[must_use]
     pub(crate) fn held_bytes(&self) -> u64 {
         (self.len() + self.values.len() * size_of::<LongValue>() + SLICE_BYTES) as u64
@@ -158,7 +159,8 @@ impl LongJson {
         Ok(Body::from(counted(bytes, held)))
     }
 
-    /// Creates the body of a reply. The caller has reserved `held` for it, at least [`most_held_bytes`] of its content.
+    /// Creates the body of a reply. `held` is a reservation in the limit on unsent bytes of replies, of the size that
+    /// [`most_held_bytes`] has returned.
     pub(crate) fn into_reserved_body(self, app: &App, mut held: Reservation) -> Body {
         if self.len() > SHORT_BYTES {
             held.set(self.held_bytes());
@@ -176,7 +178,8 @@ impl LongJson {
     }
 }
 
-/// Returns the maximum memory of the reply with a document that contains one message of `message_bytes`.
+/// Returns the maximum number of bytes of memory of a reply whose document contains one message of `message_bytes`
+/// bytes.
 pub(crate) fn most_held_bytes(message_bytes: u64) -> u64 {
     if message_bytes > SHORT_BYTES as u64 { message_bytes + 2 * SLICE_BYTES as u64 } else { 6 * message_bytes + 1024 }
 }
@@ -196,7 +199,7 @@ fn step(mut state: CountedSlices) -> Running<CountedSlices> {
     })
 }
 
-/// The part of a document that is not encoded yet.
+/// Encoder of a document, which keeps the part that is not encoded yet.
 #[derive(Debug)]
 pub(crate) struct Slices {
     document: LongJson,
@@ -209,7 +212,7 @@ pub(crate) struct Slices {
 }
 
 impl Slices {
-    /// Begins to encode a document.
+    /// Creates an encoder at the start of a document.
     #[must_use]
     pub(crate) fn new(document: LongJson) -> Self {
         Self { document, json_at: 0, value_at: 0, text: Vec::new() }

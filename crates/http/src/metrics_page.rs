@@ -1,12 +1,12 @@
-//! The text of `/metrics`, within bounded memory.
+//! The reply to `/metrics`, made within bounded memory and processor time.
 //!
-//! Owns: the text, and the texts that clients have not read yet. Does not own: the metrics.
+//! Owns: encoding the metrics as text, and the texts that clients have not read yet. Does not own: the metrics.
 //!
-//! The server answers `/metrics` even when it is full, so the page must not use more of its memory or time. While
-//! little time was spent on texts ([`Credit`]), each request gets a text of its own. If this text is large, it counts
-//! in `max_reply_bytes_in_flight` until the client has read it. If no time is left, or if the limit has no room,
-//! requests share a text. The shared text is at most [`MAX_AGE`] old, unless clients still read [`MAX_SHARED`] earlier
-//! ones.
+//! The server answers `/metrics` even when it is full, so these replies must use little memory and time. As long as the
+//! node has time left for it ([`Credit`]), it encodes a new text for each request. If this text is large, it counts in
+//! `max_reply_bytes_in_flight` until the client has read it. If no time is left, or if this limit has no room, several
+//! requests get the same text. A shared text is at most [`MAX_AGE`] old, unless clients are still reading
+//! [`MAX_SHARED`] earlier ones.
 //!
 //! Invariants: apart from small replies, at most [`MAX_SHARED`] uncounted texts are in memory. Texts for single
 //! requests take at most one in [`ENCODING_SHARE`] of a processor's time. At most one shared text is made in each
@@ -24,14 +24,14 @@ use thalweg_serving::admission::{Account, Resource, counted};
 
 use crate::reply_memory::is_counted;
 
-/// Age at which a shared text is too old, so that a new one is made.
+/// Maximum age of a shared text. A request that finds an older one makes a new text.
 const MAX_AGE: Duration = Duration::from_millis(100);
 /// Maximum number of shared texts in memory.
 const MAX_SHARED: usize = 8;
 
-/// Divisor of a processor's time: the part that texts for single requests may take.
+/// Divisor of the elapsed time: a tenth of the time of one processor may be spent on texts for single requests.
 const ENCODING_SHARE: u32 = 10;
-/// Maximum time that texts for single requests may take without a pause.
+/// Maximum processor time that the node saves up for texts for single requests, and can then spend without a pause.
 const MAX_CREDIT: Duration = Duration::from_millis(500);
 
 /// Processor time that the node may still spend on texts for single requests. A tenth (`1 / ENCODING_SHARE`) of the
@@ -73,7 +73,8 @@ pub(crate) struct MetricsPage {
     shared: Mutex<Shared>,
 }
 
-/// Texts that several clients share. They are for requests that get no text of their own.
+/// Texts that several requests share. A request gets such a text if no processor time or memory is left for a text of
+/// its own.
 #[derive(Debug, Default)]
 struct Shared {
     newest: Option<(Instant, Bytes)>,
@@ -83,8 +84,8 @@ struct Shared {
 }
 
 impl Shared {
-    /// Returns the newest shared text. If it is too old and few texts are in memory, replaces it by a text that `make`
-    /// returns.
+    /// Returns the newest shared text, or a new one. Calls `make` for a new text if the newest is older than
+    /// [`MAX_AGE`] and fewer than [`MAX_SHARED`] texts are in memory.
     fn text(&mut self, make: impl FnOnce() -> Bytes, now: Instant) -> Bytes {
         if let Some((made, newest)) = &self.newest
             && (now.saturating_duration_since(*made) < MAX_AGE || Arc::strong_count(&self.in_memory) > MAX_SHARED)
@@ -105,7 +106,8 @@ impl MetricsPage {
         Self { registry, shared: Mutex::default() }
     }
 
-    /// Returns the text for a request of the client of `account`.
+    /// Returns the metrics as text for a request of the client of `account`: a new text if time and memory permit it,
+    /// otherwise a shared one.
     pub(crate) fn text(&self, account: &Arc<Account>, version: Version) -> Bytes {
         let begun = Instant::now();
         if !self.shared().credit.is_left(begun) {

@@ -322,7 +322,7 @@ impl JsonOperation {
         matches!(self, Self::Scan { .. })
     }
 
-    /// Returns the current size of the value that the operation gets.
+    /// Returns the current size in bytes of the value that the operation reads, if it is a get; 0 for other operations.
     pub(crate) fn value_bytes(&self, app: &App, names: &Names) -> u64 {
         let Self::Get { keyspace, key, key_base64 } = self else { return 0 };
         let Ok(key) = required_bytes("key", key.as_ref(), key_base64.as_ref()) else { return 0 };

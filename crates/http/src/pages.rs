@@ -1,11 +1,11 @@
 //! Reply bodies that are made page by page, so that a reply of any length needs bounded memory.
 //!
-//! Owns: requesting pages from a [`PageSource`] on a thread for long reads. A short first page that waits for the disk
-//! is made on a thread for cold reads. The next page is made after the client has received the last one, so a slow
-//! client occupies no thread. A page with one large pair or record is larger than usual. It counts in the limit
-//! `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. The source is kept
-//! until its last page is sent, together with its slot, such as one in `max_scans`. A body of one page has a known
-//! size, so `reply_memory` counts it instead.
+//! Owns: the requests to a [`PageSource`] for its pages, on a thread for long reads. A short first page that waits for
+//! the disk is made on a thread for cold reads. The next page is made after the client has received the last one, so a
+//! slow client occupies no thread. A page with one large pair or record is larger than usual. It counts in the limit
+//! `max_reply_bytes_in_flight` until it is sent; if the limit has no room, the reply ends there. Until its last page is
+//! sent, the source is kept and counts in a limit such as `max_scans`. A body of one page has a known size, so
+//! `reply_memory` counts it instead.
 
 use std::{
     collections::VecDeque,
@@ -50,7 +50,8 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
     fn page(&mut self) -> Result<Page, ApiError>;
     /// Returns the server's state and the account of the connection that reads the body.
     fn reader(&self) -> (&Arc<App>, &Arc<Account>);
-    /// Returns true if large pages count in `max_reply_bytes_in_flight`. Other sources bound their pages themselves.
+    /// Returns true if large pages count in `max_reply_bytes_in_flight`. False for a source that limits the size of its
+    /// pages itself.
     fn is_counted(&self) -> bool {
         true
     }
@@ -107,8 +108,9 @@ impl Page {
         self.last && self.frames.len() <= 1 && framing == Framing::Any
     }
 
-    /// Returns the frames of the page, and the source if more pages follow. The frames of the last page keep the source
-    /// alive, because its slot covers their memory.
+    /// Returns the frames of the page, and the source if more pages follow. The frames of the last page hold the source
+    /// until they are sent, so that the source counts in its limit (such as `max_scans`) for as long as they are in
+    /// memory.
     fn with_source<S: PageSource>(self, source: S) -> (Vec<Bytes>, Option<S>) {
         if !self.last || !source.is_counted() {
             return (self.frames, (!self.last).then_some(source));
@@ -123,8 +125,8 @@ async fn blocking<S: PageSource>(mut source: S, framing: Framing) -> Result<(Res
     reading::on_reader(&app, &account, bytes, move || (made(&mut source, framing), source)).await
 }
 
-/// Makes the first page of a source on another thread, from its beginning. `spent` is the reason why the attempt on the
-/// connection's thread failed.
+/// Makes the first page of a source again, on another thread. `spent` is the reason why the thread of the connection
+/// could not make it.
 async fn again<S: PageSource>(
     spent: BudgetSpent,
     source: S,
@@ -196,8 +198,8 @@ pub(crate) struct Unfold<S> {
     pub running: Option<Running<S>>,
     /// Function that starts a step from the current state.
     pub step: fn(S) -> Running<S>,
-    /// Place of the body among those that take turns, because a step may encode a page on the serving thread. `None` if
-    /// other threads make the pages.
+    /// Entry of the body in the queue of those that take turns in sending bulk output. A body takes turns if its steps
+    /// run on the thread of the connection. `None` if other threads make its pages.
     pub bulk: Option<BulkSeat>,
 }
 

@@ -1,12 +1,14 @@
-//! The gate of reads on a node that is a member of a cluster.
+//! Waits before reads on a member of a cluster, so that a read does not return data that is older than its level
+//! permits.
 //!
-//! Owns: the choice of the level of a read, the wait for the read barrier, and the header with the revision that a read
-//! shows. Does not own: the barrier itself ([`ClusterHandle::read`](thalweg_serving::cluster::ClusterHandle::read)),
-//! and the choice of operations that need it (`dispatch`).
+//! Owns: the choice of the read level, the wait for the barrier, and the header that states a revision which the reply
+//! contains. The *barrier* ([`ClusterHandle::read`](thalweg_serving::cluster::ClusterHandle::read)) ends when the
+//! node's state is recent enough for the level. Does not own: the barrier itself, and the choice of operations that
+//! need it (`dispatch`).
 //!
 //! A leader may have been replaced without knowing it. It learns this when it proposes a command, so a write needs no
-//! barrier. But each answer without a command needs one: a read, also in a transaction that only reads; the answer that
-//! a name does not exist ([`look_up`]); and the answer that an object to create exists already ([`look_up_existing`]).
+//! barrier. But each answer without a command needs a barrier: a read; a transaction that only reads; the answer that a
+//! name does not exist ([`look_up`]); and the answer that an object to create exists already ([`look_up_existing`]).
 //!
 //! Invariant: a node without a cluster waits for no barrier.
 
@@ -17,13 +19,13 @@ use thalweg_types::{ReadLevel, Revision};
 
 use crate::{call::Call, parse::ParseError};
 
-/// Header with the level of a read.
+/// Request header with the read level.
 const READ: HeaderName = HeaderName::from_static("thalweg-read");
-/// Header of a reply that states a revision: the reply shows this revision or a later one.
+/// Reply header with a revision: the reply shows the data at this revision or a later one.
 const SHOWN: HeaderName = HeaderName::from_static("thalweg-shown");
 
-/// Waits until a transaction may begin on this node, if the node is a member of a cluster. For a transaction that only
-/// reads, returns a revision: the transaction shows this revision or a later one.
+/// Waits until a transaction may begin, if this node is a member of a cluster. If the transaction only reads, also
+/// returns a revision: the transaction reads the data at this revision or a later one.
 pub(crate) async fn before_transaction(app: &App, call: &Call, only_reads: bool) -> Result<Option<Revision>, ApiError> {
     match &app.cluster {
         None => Ok(None),
@@ -32,7 +34,7 @@ pub(crate) async fn before_transaction(app: &App, call: &Call, only_reads: bool)
     }
 }
 
-/// Adds the revision that a read shows to its reply.
+/// Adds the header with the revision `shown` to the reply of a read; `None` adds nothing.
 pub(crate) fn showing(mut response: Response<Body>, shown: Option<Revision>) -> Response<Body> {
     if let Some(shown) = shown {
         response.headers_mut().insert(SHOWN, HeaderValue::from(shown.0));
@@ -74,8 +76,8 @@ pub(crate) async fn catch_up(app: &App, call: &Call) -> Result<(), ApiError> {
     }
 }
 
-/// Waits until this node may look up the names of a command. A leader need not wait: the command itself then shows that
-/// the node still leads.
+/// Waits until this node's state is recent enough to look up the names in a command. A leader need not wait: if another
+/// node leads by now, the command itself is rejected.
 pub(crate) async fn may_look_up(cluster: &Cluster, call: &Call) -> Result<(), ApiError> {
     if cluster.handle.leads() {
         return Ok(());
@@ -83,8 +85,8 @@ pub(crate) async fn may_look_up(cluster: &Cluster, call: &Call) -> Result<(), Ap
     barrier(cluster, ReadLevel::Linearizable, call).await.map(drop)
 }
 
-/// Waits until a read may begin at the level that its request states. Returns a revision: the read shows this revision
-/// or a later one.
+/// Waits until a read may begin at the level that its request states. Returns a revision: the read sees the data at
+/// this revision or a later one.
 pub(crate) async fn may_read(cluster: &Cluster, app: &App, call: &Call) -> Result<Revision, ApiError> {
     barrier(cluster, level(app, call)?, call).await
 }
@@ -96,7 +98,7 @@ async fn barrier(cluster: &Cluster, level: ReadLevel, call: &Call) -> Result<Rev
     }
 }
 
-/// Returns the level that a request states for its read, or the server's default.
+/// Returns the read level that a request states, or the server's default.
 fn level(app: &App, call: &Call) -> Result<ReadLevel, ApiError> {
     let Some(text) = call.header(&READ) else { return Ok(app.config.read_level) };
     let parsed = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());

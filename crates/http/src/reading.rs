@@ -1,8 +1,9 @@
-//! Reads that may take long or wait for the disk, on the threads for such reads.
+//! Choice of the thread for a read: the connection's own thread, or one of the threads for reads that take long or wait
+//! for the disk.
 //!
-//! Owns: the choice of the thread. A handler that only reads first runs on the thread of its connection with a small
-//! [budget](thalweg_types::budget). If it spends the budget, the [readers](thalweg_serving::readers) run it again
-//! from the beginning. Does not own: the reads.
+//! A handler that only reads first runs on the thread of its connection with a small [budget](thalweg_types::budget).
+//! If it spends the budget, the [readers](thalweg_serving::readers) run it again from the beginning. Does not own: the
+//! reads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,13 +28,13 @@ pub(crate) fn briefly(app: &Arc<App>, call: &Call, read: Read) -> Result<Answer,
     budget::within(SHORT_READ, || read(app, call))
 }
 
-/// Runs a handler on a thread for long reads. The handler must only read.
+/// Runs a handler that only reads on a thread for long reads.
 pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
     again(BudgetSpent::Steps, app, call, read).await
 }
 
-/// Runs a handler again, on a thread for long reads. `spent` states why its first call exceeded the budget of a short
-/// read.
+/// Runs a handler again on another thread, after its first call has exceeded the budget of a short read. `spent` is the
+/// reason. If it was the disk, a thread for cold reads runs the handler first.
 pub(crate) async fn again(spent: BudgetSpent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
     let (owner, head, id) = (Arc::clone(&account), call.head.clone(), call.id.clone());
@@ -44,7 +45,7 @@ pub(crate) async fn again(spent: BudgetSpent, app: &Arc<App>, call: &Call, read:
     read.await.map_err(|error| failed(&error))?
 }
 
-/// Runs `read`, which requests about `bytes` bytes of memory, on a thread for long reads.
+/// Runs `read` on a thread for long reads. `bytes` is the approximate number of bytes of memory that the read needs.
 pub(crate) async fn on_reader<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,
@@ -54,8 +55,9 @@ pub(crate) async fn on_reader<T: Send + 'static>(
     app.readers.run(account, bytes, read).await.map_err(|error| failed(&error))
 }
 
-/// Repeats `search` on another thread, after a first search has `spent` the budget of a short read. Only a long search
-/// requests its `bytes` of memory.
+/// Runs `search` again on another thread, after its first call has exceeded the budget of a short read. `spent` is the
+/// reason. `bytes` is the number of bytes of memory that the search needs; they are reserved only if it runs on a
+/// thread for long reads.
 pub(crate) async fn search_again<T: Send + 'static>(
     spent: BudgetSpent,
     app: &App,
@@ -66,9 +68,10 @@ pub(crate) async fn search_again<T: Send + 'static>(
     app.readers.run_again(spent, account, bytes, search).await.map_err(|error| failed(&error))
 }
 
-/// Repeats `work` on another thread, after it has `spent` the budget of a short read. Returns the result and `state`.
-/// Only long work requests its `bytes` of memory. `work` may be called twice: work that waits for the disk and then
-/// takes long begins again. So it must not depend on changes that an earlier call has made to the state.
+/// Runs `work` again on another thread, after its first call has exceeded the budget of a short read, for the reason
+/// `spent`. Returns the result of the work and its `state`. The work's memory (in bytes) is reserved only if it runs on
+/// a thread for long reads. `work` may be called twice here: if it waits for the disk and then takes too long, it
+/// begins again. So it must not depend on changes that an earlier call has made to `state`.
 pub(crate) async fn work_again<S: Send + 'static, T: Send + 'static>(
     spent: BudgetSpent,
     (app, account, bytes): (&App, &Arc<Account>, usize),
@@ -87,7 +90,7 @@ pub(crate) async fn work_again<S: Send + 'static, T: Send + 'static>(
     Ok((result, state.expect("it is taken once")))
 }
 
-/// Converts the error of a read that did not end.
+/// Converts the error of a read that has returned no result to an API error.
 fn failed(error: &ReaderError) -> ApiError {
     let status = match error.action() {
         Action::Stop => StatusCode::INTERNAL_SERVER_ERROR,

@@ -11,7 +11,7 @@ use thalweg_types::{Action, Durability, Offset, Revision};
 
 use crate::parse::Media;
 
-/// Number of headers for which replies with values allocate memory at once.
+/// Number of headers for which a reply with a body reserves memory at once, to avoid later allocations.
 const MOST_HEADERS: usize = 12;
 /// Header with a durability level: the level that a request states for its write, or the level of the reply's data.
 pub(crate) const DURABILITY: HeaderName = HeaderName::from_static("thalweg-durability");

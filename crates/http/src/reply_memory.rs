@@ -25,7 +25,7 @@ use thalweg_serving::{
 
 use crate::reply;
 
-/// Rule by which a reply of known size counts in the limit on reply bytes.
+/// Rule by which a reply of known size counts in `max_reply_bytes_in_flight`, the limit on unsent bytes of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyMemory {
     /// The request only reads, so the server rejects it if the limit has no room for its reply.

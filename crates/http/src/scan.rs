@@ -148,7 +148,7 @@ struct Scan {
     app: Arc<App>,
 }
 
-/// Content of the scanned range after the pairs that were sent: further pairs, or none.
+/// Content of the scanned range after the last pair that was sent: more pairs, or none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remainder {
     None,
@@ -275,8 +275,8 @@ impl PageSource for Scan {
 }
 
 impl Scan {
-    /// Encodes some pairs, and adds the end position of each to `cuts`. If the scan ends here, returns if the range has
-    /// further pairs; otherwise `None`.
+    /// Encodes some pairs into `out`, and adds the end position of each pair to `cuts`. Returns `None` if the scan
+    /// continues. If the scan ends here, returns the content of the range after it: more pairs, or none.
     fn gather(&mut self, out: &mut Vec<u8>, cuts: &mut Vec<usize>) -> Result<Option<Remainder>, ApiError> {
         let pairs = match &mut self.iter {
             Some(iter) => iter.next_page(SCAN_PAGE_ITEMS, SCAN_PAGE_BYTES)?,

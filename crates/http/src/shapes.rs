@@ -84,7 +84,7 @@ struct DeliveredRecord {
 pub(crate) struct Delivered {
     #[serde(flatten)]
     record: DeliveredRecord,
-    /// Number of the delivery. The member settles the record with this number.
+    /// Number of the delivery (attempt). The member acks or nacks the record with this number.
     attempt: u64,
     deadline_micros: u64,
     #[schema(value_type = Durable)]
@@ -94,7 +94,7 @@ pub(crate) struct Delivered {
 /// Records that a fetch returned.
 #[derive(ToSchema)]
 pub(crate) struct Delivery {
-    /// Number of the delivery. The member acks or nacks the records with this number.
+    /// Number of the delivery (attempt). The member acks or nacks the records with this number.
     attempt: Option<u64>,
     deadline_micros: Option<u64>,
     messages: Vec<DeliveredRecord>,
@@ -131,7 +131,8 @@ pub(crate) struct Change {
     value: Option<String>,
     value_base64: Option<String>,
     durability: Durable,
-    /// True for the last change of a commit, in NDJSON. In event streams, the field `id` of the event marks it.
+    /// True for the last change of a commit, in NDJSON. In server-sent events, the change with an `id` is the last
+    /// one of its commit.
     last: Option<bool>,
 }
 

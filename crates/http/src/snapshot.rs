@@ -61,7 +61,7 @@ enum SnapshotSlot {
     Kept(KeptSnapshot),
 }
 
-/// A snapshot, with the reservation of the connection that took it.
+/// A snapshot. Its reservation keeps it counted for the connection that took it.
 #[derive(Debug)]
 struct HeldSnapshot {
     snapshot: Box<Snapshot>,
@@ -93,7 +93,7 @@ impl Snapshots {
         self.table().slots.retain(|_, place| matches!(place, SnapshotSlot::Sending));
     }
 
-    /// Releases the kept snapshots whose time is over.
+    /// Releases the kept snapshots that have expired.
     fn expire(&self) {
         let now = Instant::now();
         self.table().slots.retain(|_, place| match place {
@@ -227,8 +227,8 @@ pub(crate) async fn get(app: &Arc<App>, snapshots: &Arc<Snapshots>, call: &Call)
     Ok(response)
 }
 
-/// Reserves one of the permitted snapshots for a connection. If the client's address has used up its share, first
-/// releases a snapshot of this address that is only kept to be resumed.
+/// Counts a new snapshot for a connection, within the limit on open snapshots. A client address may use only a part of
+/// this limit. If the address has used up its part, first releases a snapshot of this address that no connection reads.
 fn share(snapshots: &Snapshots, account: &Arc<Account>) -> Result<Reservation, ApiError> {
     loop {
         if let Some(held) = account.take_quietly(Resource::Snapshots, 1) {

@@ -139,7 +139,7 @@ struct DigestShown {
     kinds: Vec<KindShown>,
 }
 
-/// Digest of the rows whose keys have one first byte.
+/// Digest of all rows whose keys begin with the same byte. This byte identifies the kind of row.
 #[derive(Serialize, ToSchema)]
 #[schema(as = DigestKind)]
 struct KindShown {

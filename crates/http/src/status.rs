@@ -79,7 +79,7 @@ pub(crate) fn metrics(app: &App, page: &MetricsPage, call: &mut Call) -> Answer 
     Ok(response)
 }
 
-/// Handles `GET /v1/status`: returns the server's figures for operators.
+/// Handles `GET /v1/status`: returns the server's statistics for operators.
 #[utoipa::path(
     get, path = "/v1/status", responses((status = 200, description = "Figures of the node.", body = Object))
 )]

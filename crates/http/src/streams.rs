@@ -84,7 +84,7 @@ fn appended_reply(ack: &Ack, count: u32) -> http::Response<axum_core::body::Body
     reply::acked_json(ack, StatusCode::OK, object)
 }
 
-/// Handles `GET /v1/streams`: lists streams with their figures.
+/// Handles `GET /v1/streams`: lists streams with their statistics.
 #[utoipa::path(
     get, path = "/v1/streams", params(ListQuery),
     responses((status = 200, description = "The streams.", body = JsonList<'_>))
@@ -177,7 +177,7 @@ impl ShownConfig {
     }
 }
 
-/// Handles `GET /v1/streams/{stream}`: returns the figures and configuration of a stream.
+/// Handles `GET /v1/streams/{stream}`: returns the statistics and configuration of a stream.
 #[utoipa::path(
     get, path = "/v1/streams/{stream}", params(StreamPath),
     responses((status = 200, description = "The stream.", body = JsonStream<'_>))
@@ -214,7 +214,7 @@ struct JsonConfig {
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<u64>)]
     max_batch_bytes: Option<Option<u64>>,
-    /// Keeps only the newest record of each key.
+    /// Settings of compaction, which keeps only the newest record of each key; null: no compaction.
     #[serde(default, deserialize_with = "present_field")]
     #[schema(value_type = Option<JsonCompaction>)]
     compaction: Option<Option<JsonCompaction>>,
@@ -285,7 +285,7 @@ pub(crate) async fn create(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(status, &JsonStream::of(&info)))
 }
 
-/// Finds the stream that a command names. The path ends with `end` after the stream's name.
+/// Finds the stream that a request changes, by its name in the path. The path has `end` after the name.
 async fn find_to_change(app: &App, call: &Call, end: &str) -> Result<Stream, ApiError> {
     let name = name(call, end)?;
     read_gate::look_up(app, call, || app.find_stream(&name)).await

@@ -98,7 +98,7 @@ struct Tail {
     behind: bool,
 }
 
-/// Result of a read of new records for a tail.
+/// Result of one read of new records for a tail.
 enum TailRead {
     Events(Vec<u8>),
     Nothing,

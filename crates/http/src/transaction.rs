@@ -1,8 +1,9 @@
 //! The handler of `POST /v1/txn`: conditions that choose between two lists of operations. Also the handlers of counters
 //! and of deletes by prefix, which are transactions of one operation.
 //!
-//! Owns: these handlers, the JSON of a transaction and of its results, and the room for its reply. Does not own: the
-//! JSON of conditions and operations (`operations`), commits (`commit`), or the evaluation (the state machine).
+//! Owns: these handlers, the JSON of a transaction and of its results, and the memory reserved for its reply. Does not
+//! own: the JSON of conditions and operations (`operations`), commits (`commit`), or the evaluation (the state
+//! machine).
 //!
 //! Invariant: if a transaction that may write was carried out, the client always learns this. If there is no room for
 //! its results, they are `null`.
@@ -96,8 +97,8 @@ impl JsonTransaction {
         of_list(&self.then).max(of_list(&self.otherwise)).min(MOST)
     }
 
-    /// Returns an error if the transaction reads and there is no room for the reply. A later check could not reject the
-    /// transaction, because it would have been carried out.
+    /// Returns an error if the transaction reads, and the limit on unsent bytes of replies has no room for the reply.
+    /// This check comes before the transaction is carried out, because a later check could not reject it any more.
     fn check_reply_room(&self, app: &App, call: &Call, names: &Names) -> Result<(), ApiError> {
         if !self.operations().any(JsonOperation::reads) {
             return Ok(());
@@ -113,7 +114,8 @@ impl JsonTransaction {
     }
 }
 
-/// Maximum number of gets whose values' sizes are looked up to estimate the reply of a transaction.
+/// Maximum number of gets in a list of operations for which the server looks up the sizes of the values, to estimate
+/// the reply. For a longer list, it assumes the maximum size of a reply.
 const MAX_ESTIMATED_GETS: usize = 16;
 
 /// The parts of a proposed transaction that its reply repeats.
@@ -174,7 +176,8 @@ impl Requested {
     }
 }
 
-/// Returns the number of bytes of the values in these results.
+/// Estimates the length in bytes of the JSON of these results: their keys and values, and [`ITEM_BYTES`] for each
+/// result and each scanned pair.
 fn read_bytes(results: &[OperationResult]) -> usize {
     let of_item = |item: &ScannedItem| item.key.len() + item.value.as_ref().map_or(0, Bytes::len) + ITEM_BYTES;
     let of_result = |result: &OperationResult| match result {
@@ -185,11 +188,12 @@ fn read_bytes(results: &[OperationResult]) -> usize {
     results.iter().map(|result| of_result(result) + ITEM_BYTES).sum()
 }
 
-/// Length of the JSON of a result without its values.
+/// Approximate length in bytes of the JSON of one result, without its values.
 const ITEM_BYTES: usize = 64;
 
-/// Creates the reply to a transaction. If there is no room for the reply, a transaction that only reads gets an error.
-/// Any other gets a reply without results, because the client must learn that it was carried out.
+/// Creates the reply to a transaction. If the limit on unsent bytes of replies has no room for it, a transaction that
+/// only reads gets an error. A transaction that may have written gets a reply without results, because the client must
+/// learn that it was carried out.
 async fn answer(app: &App, call: &mut Call, requested: Requested, ack: TransactionAck, only_reads: bool) -> Answer {
     let (durability, revision, succeeded) = (ack.durability, ack.outcome.revision, ack.succeeded());
     let (outline, results) = (requested.outline(&ack), ack.outcome.results);

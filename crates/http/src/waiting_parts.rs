@@ -1,14 +1,14 @@
-//! Parts of HTTP/2 replies that wait for their client.
+//! Detection of HTTP/2 streams whose replies the client reads too slowly.
 //!
 //! Each stream of an HTTP/2 connection has its own flow-control window. So a client can read one stream and leave
 //! another unread, which holds a scan, a snapshot or memory. The socket does not show this, because it still moves
-//! bytes. Owns: the division of bodies into small parts, and the rate at which the client reads each stream with
-//! waiting parts. A part counts as read when the HTTP library has sent it or requests the next one ([`PacedBody`]).
-//! Does not own: the check for streams that are read too slowly. The check then cuts the connection.
+//! bytes. Owns: the division of bodies into small parts, and for each stream the rate at which the client reads its
+//! parts. A part counts as read when the HTTP library has sent it or requests the next one ([`PacedBody`]). Does not
+//! own: the regular check of the rates, which cuts the connection of a slow stream (`connection`).
 //!
-//! Invariant: a window of a stream's [`Pace`] ends only when enough bytes were read, or when no part of the stream
-//! waits. So a client that reads one small part after another does not begin a new window with each part. Bound: one
-//! entry for each stream of the connection.
+//! Invariant: the measuring period of a stream ([`Pace`]) ends only when enough bytes were read, or when no part of the
+//! stream waits. So a client that reads one small part after another does not begin a new period with each part. Bound:
+//! one entry for each stream of the connection.
 
 use std::{
     collections::HashMap,
@@ -31,14 +31,14 @@ use thalweg_serving::{
 
 /// Maximum size in bytes of a part. Equal to the default size of an HTTP/2 frame, so the division adds few frames.
 const MAX_PART_BYTES: usize = 16 * 1024;
-/// Minimum size in bytes of a part that waits until it was sent. A smaller part waits only until the next one is
-/// requested. It is also the minimum size of the parts into which a body is divided.
+/// Minimum size in bytes of a part that counts as read only when it was sent. A smaller part counts as read when the
+/// HTTP library requests the next one. It is also the minimum size of the parts into which a body is divided.
 const TRACKED_BYTES: usize = 4096;
 
-/// Returns the size in bytes of the parts of a reply. The minimum bytes of a window are a whole number of parts. With
-/// other sizes, a client that reads at the minimum rate would be cut, because a part counts only once all of it was
-/// read. If a window requires fewer bytes than the smallest part has, the client must read one smallest part in each
-/// window.
+/// Returns the size in bytes of the parts of a reply. `rate` is the number of bytes that a client must read in each
+/// measuring period. A part counts only once all of it was read. So the number of bytes is a multiple of the part's
+/// size; otherwise a client that reads exactly at the minimum rate would be cut. If the number is below the smallest
+/// part size, the client must read one part in each period.
 fn part_bytes(rate: MinRate) -> usize {
     let parts = rate.bytes.div_ceil(MAX_PART_BYTES as u64).max(1);
     usize::try_from(rate.bytes / parts).unwrap_or(MAX_PART_BYTES).clamp(TRACKED_BYTES, MAX_PART_BYTES)
@@ -121,14 +121,15 @@ pub(crate) struct PacedBody {
 }
 
 impl PacedBody {
-    /// Wraps the body of a reply. `all` belongs to the connection, and records the waiting parts of the body.
+    /// Wraps the body of a reply. `all` has the waiting parts of all streams of the connection, and also records those
+    /// of this body.
     pub(crate) fn new(inner: Body, all: &Arc<WaitingParts>, rate: MinRate) -> Self {
         let stream = all.next.fetch_add(1, Ordering::Relaxed);
         Self { inner, rest: Bytes::new(), all: Arc::clone(all), stream, rate, waiting: None }
     }
 
-    /// Returns the next frame. The library requests it only if the client has room, so the previous frame counts as
-    /// read.
+    /// Returns the next frame of the body. The HTTP library requests a frame only when the client has room for it, so
+    /// the previous frame then counts as read.
     fn poll_at(
         &mut self,
         context: &mut Context<'_>,
@@ -161,7 +162,7 @@ impl PacedBody {
         Poll::Ready(Some(Ok(self.next_part(now))))
     }
 
-    /// Returns the next part of the remaining bytes. From now on the client must read it.
+    /// Returns the next part of the remaining bytes, and records that the client must read it from now on.
     fn next_part(&mut self, now: Instant) -> Frame<Bytes> {
         let part = self.rest.split_to(self.rest.len().min(part_bytes(self.rate)));
         let bytes = part.len() as u64;

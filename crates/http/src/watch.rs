@@ -47,8 +47,8 @@ use crate::{
 /// being sent.
 const HELD_BYTES: usize = MAX_WATCH_QUEUE_BYTES;
 const _: () = assert!(HELD_BYTES as u64 <= NATIVE_PAGE_BYTES);
-/// Limits of the batches of a watch. A batch with a part of a large commit is larger than others, because each such
-/// batch reads the commit from the log again.
+/// Limits of the batches of changes that a watch takes from the engine. For a large commit the limit is higher, because
+/// the engine reads the commit from the log again for each part of it.
 const LIMITS: WatchLimits =
     WatchLimits { events: MAX_WATCH_QUEUE_EVENTS, bytes: HELD_BYTES, part_bytes: 4 * HELD_BYTES };
 /// Factor by which JSON can be longer than the bytes that it represents: a control character takes six.
@@ -149,7 +149,7 @@ fn step(following: WatchStream) -> Running<WatchStream> {
 }
 
 /// Searches for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the
-/// memory that the watch has reserved after a wait; `None` if it has not waited.
+/// reservation in the limit on unsent bytes of replies, if the watch has waited for one.
 async fn look(
     mut following: WatchStream,
     room: Option<Reservation>,

@@ -1,11 +1,11 @@
-//! Measures the throughput of a channel, in MB/s, with both ends in one process. Each transport (TCP, TLS, QUIC) and
-//! each size of the shared byte buffers has one row. The last row is a bare quinn stream with quinn's own defaults, for
-//! comparison.
+//! Measures the throughput of a channel, in MB/s, with both ends in one process. It measures each combination of a
+//! transport (TCP, TLS, QUIC) and a size of the shared byte buffers, and prints one row for each. The last row is a
+//! bare quinn stream with quinn's own defaults, for comparison.
 //!
 //! `cargo run --release -p thalweg-transport --example throughput -- [seconds] [rounds]`
 //!
-//! The rows take turns in every round, so that a change of the machine's speed affects all of them. Prints the median
-//! throughput of each row, and the CPU seconds of the whole process per GB.
+//! Each round measures every combination once, so that a change of the machine's speed affects all of them. Each row
+//! has the median throughput over all rounds, and the CPU seconds of the whole process per GB.
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -20,7 +20,7 @@ use thalweg_transport::{
     Channel, Connection, Dialer, Endpoint, Identity, ListenOptions, Listener, Outbox, QuicOptions, TcpSecurity, Trust,
 };
 
-/// Limit of bytes queued in an outbox.
+/// Maximum number of bytes that the sender keeps queued in its outbox.
 const QUEUED: usize = 1024 * 1024;
 
 #[derive(Clone, Copy)]
@@ -29,8 +29,8 @@ struct Figure {
     cpu_per_gigabyte: f64,
 }
 
-/// A row of the table: its name, the transport with its QUIC options (`None` for bare quinn), and the size in bytes of
-/// a shared buffer.
+/// A combination to measure: its name in the table, the transport with its QUIC options (`None` for bare quinn), and
+/// the size in bytes of a shared buffer.
 type Row = (String, Option<(&'static str, QuicOptions)>, usize);
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -132,7 +132,7 @@ async fn send(_connection: Connection, mut channel: Channel, size: usize) {
     }
 }
 
-/// Receiving end that is measured.
+/// Receiver whose throughput is measured: a channel of this crate, or a bare quinn stream.
 enum Source {
     Ours(Channel, BytesMut),
     Bare(quinn::RecvStream),
@@ -151,7 +151,7 @@ impl Source {
     }
 }
 
-/// Warms up for half of `length`, then measures for `length`.
+/// Receives for half of `length` without measuring, then measures the throughput for `length`.
 async fn measure(length: Duration, mut from: Source) -> Result<Figure, Error> {
     let warm = Instant::now();
     while warm.elapsed() < length / 2 {

@@ -1,7 +1,7 @@
 //! A certificate authority of one cluster, and the certificates of its nodes.
 //!
-//! Owns: creating the authority and the certificates, and their files. Does not own: verifying certificates (see
-//! [`peer_tls`](crate::PeerTls)).
+//! Owns: creating the authority and the certificates, and the files that contain them. Does not own: verifying
+//! certificates (see [`PeerTls`](crate::PeerTls)).
 //!
 //! Invariant: an existing file is replaced only if the caller requests it. Only the owner of a key file can read it.
 
@@ -27,7 +27,7 @@ pub const AUTHORITY_FILE: &str = "cluster-ca.pem";
 /// File name of the private key of an authority.
 pub const AUTHORITY_KEY_FILE: &str = "cluster-ca-key.pem";
 
-/// A new certificate is valid from this time before its creation, because the clocks of two machines can differ.
+/// Time before its creation from which a new certificate is valid, because the clocks of two machines can differ.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
 
 impl Validity {
@@ -99,7 +99,8 @@ impl CertificateFiles {
         Self { certificate: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}-key.pem")) }
     }
 
-    /// Writes the key before the certificate. So if the new certificate exists in the directory, its key does too.
+    /// Writes both files: the key first, then the certificate. So if the new certificate is in the directory, its key
+    /// is too.
     fn write(&self, certificate: &Certificate, key: &KeyPair, existing: Existing) -> Result<(), IdentityError> {
         for path in [&self.certificate, &self.key] {
             let is_there = path.try_exists().map_err(|error| IdentityError::io(path, error))?;

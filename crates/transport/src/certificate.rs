@@ -119,7 +119,7 @@ pub enum IdentityError {
     Pem {
         /// Path of the file without the expected item.
         path: PathBuf,
-        /// The kind of item expected.
+        /// Kind of PEM item that the file should contain, such as a private key.
         expected: &'static str,
         /// Description of the parse error or of the missing item.
         reason: String,

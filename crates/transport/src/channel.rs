@@ -59,8 +59,8 @@ impl fmt::Display for Kind {
 pub struct Channel {
     carrier: ChannelStream,
     peer: SocketAddr,
-    /// Number of bytes that must still be written before the kernel's limit of unsent bytes rises to
-    /// [`READER_UNSENT_BYTES`].
+    /// Number of bytes that must still be written to the channel before the kernel may hold [`READER_UNSENT_BYTES`]
+    /// unsent bytes of it instead of [`UNSENT_BYTES`].
     until_reader: usize,
 }
 
@@ -152,7 +152,8 @@ impl Channel {
         written
     }
 
-    /// Counts written bytes. After [`READER_BYTES`], raises the kernel's limit of unsent bytes.
+    /// Counts written bytes. After [`READER_BYTES`], raises the kernel's limit of unsent bytes to
+    /// [`READER_UNSENT_BYTES`].
     fn count_written(&mut self, count: usize) {
         self.until_reader = self.until_reader.saturating_sub(count);
         if self.until_reader == 0 {
@@ -240,8 +241,9 @@ pub const UNSENT_BYTES: u32 = 128 * 1024;
 /// got a fifth fewer messages per second than with 1 MiB.
 const READER_UNSENT_BYTES: u32 = 1024 * 1024;
 
-/// Number of written bytes after which the peer of a channel counts as a reader. If the peer stops reading afterwards,
-/// it takes at most [`READER_UNSENT_BYTES`] of the kernel's memory instead of [`UNSENT_BYTES`].
+/// Number of written bytes after which the peer of a channel counts as one that reads. If the peer stops reading
+/// afterwards, its unsent bytes take at most [`READER_UNSENT_BYTES`] of the kernel's memory instead of
+/// [`UNSENT_BYTES`].
 const READER_BYTES: usize = 4 * 1024 * 1024;
 
 /// Limits the bytes of a TCP connection that the kernel accepts but has not sent yet to [`UNSENT_BYTES`].

@@ -21,7 +21,7 @@ pub struct Connection {
 #[derive(Clone, Debug)]
 struct Quic {
     connection: quinn::Connection,
-    /// Size in bytes of the receive window after [`permit`](Connection::permit).
+    /// Size in bytes of the receive window that [`permit`](Connection::permit) sets.
     receive_window_bytes: u32,
 }
 

@@ -76,7 +76,7 @@ impl Size {
         room(peer).map_or(Self::Offloaded(ETHERNET_BYTES), Self::within)
     }
 
-    /// Chooses a datagram size for a route that permits datagrams of `room` bytes.
+    /// Chooses a datagram size for a route whose MTU permits datagrams of up to `room` bytes.
     fn within(room: u16) -> Self {
         if room >= LOOPBACK_BYTES {
             Self::Single(room.min(CALL_BYTES))

@@ -5,7 +5,7 @@
 //!
 //! Small frames are appended to one buffer. Large byte buffers that several channels share are queued as references,
 //! each with the position in the small buffer at which it is sent. So a burst of small frames is one contiguous slice,
-//! and a batch for a thousand subscribers is in memory only once.
+//! and a batch of messages for a thousand subscribers is in memory only once.
 //!
 //! ```text
 //! buffer   | sent | a frame | prefix ^ prefix ^ a frame |         ^: a shared piece goes here
@@ -61,8 +61,8 @@ pub struct Outbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// Position in the buffer at which the shared piece is sent, after all buffer bytes before it. `start <= behind <=
-    /// buffer.len()`
+    /// Position in the small buffer at which these shared bytes are sent: after all bytes before the position, and
+    /// before the others. `start <= behind <= buffer.len()`
     behind: usize,
     bytes: Bytes,
 }
@@ -235,7 +235,8 @@ impl Outbox {
         self.advance(count);
     }
 
-    /// Returns the end of the buffer's bytes that are sent before the next shared piece.
+    /// Returns the position in the small buffer up to which its bytes are sent before the next shared piece; the end of
+    /// the buffer if there is no shared piece.
     fn gathered_end(&self) -> usize {
         self.shared.front().map_or(self.buffer.len(), |next| next.behind)
     }

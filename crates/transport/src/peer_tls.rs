@@ -50,7 +50,7 @@ const ALPN: &[u8] = b"thalweg-peer";
 /// Label under which TLS exports the value that identifies a session (RFC 9266).
 const BINDING_LABEL: &[u8] = b"EXPORTER-Channel-Binding";
 
-/// Files of a node whose cluster has an authority.
+/// Certificate and key files of a node, in a cluster with a certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTlsFiles {
     /// Certificates of the authorities. One of the authorities has signed the certificate of each node.
@@ -61,7 +61,8 @@ pub struct PeerTlsFiles {
     pub key: PathBuf,
 }
 
-/// Configuration of both roles.
+/// TLS configurations of a node: `server` for sessions that it accepts, `client` for sessions that it dials. Both come
+/// from one reading of the node's files.
 struct Configs {
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
@@ -73,7 +74,8 @@ struct Inner {
     configs: RwLock<Arc<Configs>>,
 }
 
-/// TLS configuration of a node, for sessions that it dials and that it accepts. Clones share it.
+/// TLS configuration of a node, for sessions with other nodes that it dials or accepts. Clones share one configuration,
+/// so [`reload`](Self::reload) affects all of them.
 #[derive(Clone)]
 pub struct PeerTls(Arc<Inner>);
 
@@ -83,16 +85,16 @@ impl fmt::Debug for PeerTls {
     }
 }
 
-/// Error of files with which a node cannot take part in its cluster.
+/// Error returned when a node cannot use its TLS files for sessions with the other nodes of its cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerTlsError {
-    /// A file cannot be used.
+    /// A certificate or key file cannot be read or used.
     #[error(transparent)]
     File(#[from] IdentityError),
-    /// The certificates of the file cannot serve as authorities.
+    /// The certificates in the file of the authorities cannot serve as authorities.
     #[error("the certificates in {path} cannot be used as authorities: {reason}")]
     Authorities {
-        /// Path of the file.
+        /// Path of the file of the authorities.
         path: PathBuf,
         /// Reason why the certificates cannot serve as authorities.
         reason: String,
@@ -103,11 +105,11 @@ pub enum PeerTlsError {
          that the authority in {authorities} signs"
     )]
     Rejected {
-        /// Path of the certificate.
+        /// Path of the node's certificate file.
         certificate: PathBuf,
-        /// Path of the authorities.
+        /// Path of the file with the certificates of the authorities.
         authorities: PathBuf,
-        /// Reason, for people.
+        /// Reason why the other nodes would reject the certificate.
         reason: String,
     },
 }
@@ -119,8 +121,9 @@ classified!(PeerTlsError {
 });
 
 impl PeerTls {
-    /// Creates a certificate for this process. The certificate does not identify the node. So inside the session both
-    /// sides must prove that they know the cluster's secret, together with the [`binding`](PeerStream::binding).
+    /// Creates the TLS configuration of a node in a cluster without an authority, with a certificate that only this
+    /// process uses. The certificate does not identify the node. So inside the session both sides must prove that they
+    /// know the cluster's secret, together with the [`binding`](PeerStream::binding).
     pub fn without_authority() -> Result<Self, IdentityError> {
         let identity = Identity::ephemeral(IpAddr::V4(Ipv4Addr::LOCALHOST))?;
         let verifier = Arc::new(AnyCertificate);

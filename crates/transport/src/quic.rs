@@ -51,7 +51,8 @@ const MAX_INCOMING: usize = 1024;
 /// together keep at most `INCOMING_BYTES_TOTAL`.
 const INCOMING_BYTES: u64 = 16 * 1024;
 const INCOMING_BYTES_TOTAL: u64 = 4 * 1024 * 1024;
-/// Maximum number of shared pieces in one write to QUIC. Further pieces follow in the next write.
+/// Maximum number of shared pieces (byte buffers that several channels share) in one write to QUIC. Further pieces
+/// follow in the next write.
 const WRITE_PIECES: usize = 32;
 /// Maximum bytes of small frames in one write to QUIC. These bytes are copied.
 const WRITE_GATHERED_BYTES: usize = 64 * 1024;
@@ -197,7 +198,7 @@ pub(crate) fn effective_buffer(options: &QuicOptions) -> io::Result<usize> {
     Ok(socket.recv_buffer_size()? / 2)
 }
 
-/// Removes all pieces after the first `max_bytes` bytes.
+/// Shortens `pieces` to `max_bytes` bytes in total.
 fn truncate(pieces: &mut Vec<Bytes>, max_bytes: usize) {
     let mut left = max_bytes;
     for at in 0..pieces.len() {
@@ -209,10 +210,11 @@ fn truncate(pieces: &mut Vec<Bytes>, max_bytes: usize) {
     }
 }
 
-/// The sending half of a channel.
+/// The sending half of a QUIC channel.
 ///
-/// The bytes of the channel's outbox are divided into pieces once. They stay in the outbox until quinn has accepted
-/// them. The unwritten pieces in `ready` always equal the front of the outbox.
+/// The writer divides the front of the outbox into pieces, which share the outbox's bytes, and passes them to quinn.
+/// The bytes stay in the outbox until quinn has accepted them. So the pieces in `ready` that quinn has not accepted
+/// always equal the front of the outbox.
 #[derive(Debug)]
 pub(crate) struct Writer {
     stream: quinn::SendStream,

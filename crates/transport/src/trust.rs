@@ -1,6 +1,6 @@
-//! Servers that a client trusts: a certificate pinned by its fingerprint, or certificates signed by a given
-//! authority. The system's root certificates are never used: the safety of private data should not depend on
-//! public authorities.
+//! Rules by which a client trusts a server: it either knows the fingerprint of the server's certificate, or it has the
+//! certificate of the authority that signed it. The system's root certificates are never used, because the safety of
+//! private data should not depend on public authorities.
 
 use std::{fmt, path::Path, str::FromStr, sync::Arc};
 

@@ -1,15 +1,16 @@
-//! Budget of the reads that a thread performs outside the log, in [steps](crate::steps).
+//! Limit on the work that one read may cause on its thread. Work is counted in [steps](crate::steps); a step is about
+//! 100 ns.
 //!
-//! Owns: the remaining steps of the thread's current read, the rule for files that are not in memory, and counters of
-//! the file reads that the thread has begun or requested ahead. A thread that serves many clients begins each read with
-//! a small [`Budget`]. The thread abandons a read that spends this budget, or that would have to wait for the disk.
-//! Another thread then performs the read again. Does not own: the prices, the other threads, or the budget of a command
-//! in the log, which is part of the state machine.
+//! A thread that serves many clients begins each read with a small [`Budget`]. The thread abandons a read that spends
+//! this budget, or that would have to wait for the disk. Another thread then performs the read again. Owns, for each
+//! thread: the remaining steps of its current read, the rule for bytes of files that are not in memory, and counters of
+//! the file reads that it has begun or requested ahead. Does not own: the prices of work, the choice of the other
+//! thread, or the budget of a command in the log (`meter`).
 //!
-//! Each layer charges the work that it sees: rows that a scan examines, hidden or not, deleted rows that a backend
-//! passes, bytes of values, comparisons of patterns. Layers that read files do this through [`read_file`]. The budget
-//! is a property of the thread and not an argument, because reads pass through interfaces of several crates, and most
-//! callers have none. Without a budget, a charge costs a load and a comparison.
+//! Each layer charges the work that it does: the rows that a scan examines, the deleted rows that a backend skips, the
+//! bytes of values, the comparisons of patterns. Layers that read files call [`read_file`]. The budget is a property of
+//! the thread and not an argument, because reads pass through interfaces of several crates, and most callers set no
+//! budget. On a thread without a budget, a charge costs a load and a comparison.
 //!
 //! Invariant: after the budget is spent, loops end early, so the result of the read is meaningless. [`Budget::perform`]
 //! drops it.
@@ -41,10 +42,11 @@ enum DiskRule {
     Refused,
 }
 
-/// Error of a read that has spent its budget. The read has changed nothing and may be performed again.
+/// Error of a read that has used all its steps, or that needs the disk but must not wait for it. The read has changed
+/// nothing and may be performed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetSpent {
-    /// The read took all its steps.
+    /// The read has used all steps of its budget.
     #[error("the read takes too long for the thread that began it")]
     Steps,
     /// The read needs bytes that are not in memory.
@@ -52,7 +54,7 @@ pub enum BudgetSpent {
     Disk,
 }
 
-/// Work that a read may cause on its thread.
+/// Limit on one read: the number of steps that it may use, and the rule for bytes of files that are not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     steps: u64,
@@ -69,19 +71,21 @@ impl Budget {
     /// Budget of a short read on one of the many threads that wait for the disk.
     pub const COLD: Self = Self::waiting(COLD_READ);
 
-    /// Creates a budget of `steps` steps for a read that must not wait for the disk.
+    /// Creates a budget of `steps` steps (units of work) for a read that must not wait for the disk.
     #[must_use]
     pub const fn resident(steps: u64) -> Self {
         Self { steps, disk: DiskRule::Refuse }
     }
 
-    /// Creates a budget of `steps` steps for a read that may wait for the disk, which costs steps.
+    /// Creates a budget of `steps` steps (units of work) for a read that may wait for the disk. Each wait is charged as
+    /// steps.
     #[must_use]
     pub const fn alone(steps: u64) -> Self {
         Self { steps, disk: DiskRule::Charge }
     }
 
-    /// Creates a budget of `steps` steps for a read that may wait for the disk as often as it needs.
+    /// Creates a budget of `steps` steps (units of work) for a read that may wait for the disk as often as it needs,
+    /// without a charge.
     #[must_use]
     pub const fn waiting(steps: u64) -> Self {
         Self { steps, disk: DiskRule::Wait }
@@ -113,10 +117,10 @@ impl Drop for Restore {
     }
 }
 
-/// Performs a read that may take up to `steps` steps and must not wait for the disk.
+/// Performs a read that may use up to `steps` steps (units of work) and must not wait for the disk.
 ///
 /// # Errors
-/// The read took more steps or needs the disk, and its result was dropped.
+/// The read used more steps or needs the disk, and its result was dropped.
 #[inline]
 pub fn within<T>(steps: u64, read: impl FnOnce() -> T) -> Result<T, BudgetSpent> {
     Budget::resident(steps).perform(read)
@@ -153,8 +157,8 @@ pub fn file_reads() -> u64 {
     FILE_READS.get()
 }
 
-/// Counts a read ahead: the thread has asked the kernel to read bytes of a file into memory, and does not wait for
-/// them.
+/// Counts a read ahead: the calling thread has asked the kernel to read bytes of a file into memory, and continues
+/// without waiting for them.
 pub fn note_read_ahead() {
     READS_AHEAD.set(READS_AHEAD.get().wrapping_add(1));
 }

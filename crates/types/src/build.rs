@@ -1,12 +1,12 @@
-//! The build of the running program, for its status and its reports. The program's `main` sets it once, because only
-//! the crate of the program knows the commit.
+//! Facts about the build of the running program: its source commit and its profile. The status of a server and reports
+//! show them. The program's `main` sets the commit once, because only the crate of the program knows it.
 
 use std::sync::OnceLock;
 
-/// Source of a build.
+/// Source code from which the running program was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {
-    /// Commit of the source, shortened; `None` if the source was in no checkout.
+    /// Shortened id of the source's Git commit; `None` if the source was not in a Git checkout.
     pub commit: Option<&'static str>,
     /// True if the source had changes that were not committed.
     pub is_dirty: bool,
@@ -19,7 +19,7 @@ pub fn set(build: Build) {
     let _ = BUILD.set(build);
 }
 
-/// Returns the build of the running program; without a commit if the program has not set it.
+/// Returns the build of the running program. If the program has not called [`set`], the build has no commit.
 #[must_use]
 pub fn get() -> Build {
     BUILD.get().copied().unwrap_or(Build { commit: None, is_dirty: false })

@@ -52,8 +52,9 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// Returns the monotonic time since an arbitrary start. Monotonic time never goes back, and goes on while the
     /// machine is suspended.
     fn monotonic(&self) -> Duration;
-    /// Returns the total time of all suspensions of the machine, or slightly more. Timers whose clock stands still
-    /// during a suspension, such as those of [`Instant`](std::time::Instant), fire late by this time.
+    /// Returns the total time for which the machine was suspended, or slightly more. Timers whose clock stands still
+    /// during a suspension, such as those of [`Instant`](std::time::Instant), fire late by the length of the
+    /// suspension.
     fn suspended(&self) -> Duration {
         Duration::ZERO
     }

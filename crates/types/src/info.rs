@@ -4,9 +4,8 @@
 //! once here. The native protocol (`docs/formats/wire.md`) encodes most of them as they are. A lease and the result of
 //! a settlement are encoded as structures of `thalweg-wire`.
 //!
-//! Does not own: the JSON of the HTTP API, whose fields have other names and units (`thalweg-http`); rows and heads of
-//! the state, from which the descriptions are made (`thalweg-state`); the counters of a cache without its name
-//! (`thalweg-broker`).
+//! Does not own: the JSON of the HTTP API, whose fields have other names and units (`thalweg-http`); the stored rows
+//! from which the descriptions are made (`thalweg-state`); the counters of a cache without its name (`thalweg-broker`).
 
 use std::time::Duration;
 
@@ -42,8 +41,8 @@ structure! {
         keys: u64,
         /// Bytes of all keys and values in the keyspace, exact or estimated.
         bytes: u64,
-        /// True if the numbers of keys and bytes are exact as of one moment; otherwise they are estimates. In a
-        /// keyspace that counts with every write, an expired key counts until an entry removes it, moments later.
+        /// True if the numbers of keys and bytes are exact as of one moment; otherwise they are estimates. Even in a
+        /// keyspace that counts exactly, an expired key counts until a log entry removes it, moments later.
         exact: bool,
         /// True if rows of deleted keys are still to be removed in the background.
         sweeping: bool,
@@ -108,7 +107,8 @@ structure! {
         /// Number of records that the member holds: they were delivered to it, it has not acked or nacked them yet, and
         /// their ack deadline has not passed.
         in_flight: u64,
-        /// Number of attempts (deliveries to the member) of which it still holds at least one record.
+        /// Number of attempts (deliveries to the member) that are not finished: the member still holds at least one of
+        /// their records.
         attempts: u64,
         /// Name of the member.
         name: String,
@@ -122,7 +122,7 @@ structure! {
         id: GroupId,
         /// Id of the group's stream.
         stream: StreamId,
-        /// Offset of the next record that the group has never delivered.
+        /// Cursor of the group: all records from this offset on have never been delivered.
         cursor: Offset,
         /// Lowest offset whose record is pending or has never been delivered. All records below this offset are acked,
         /// dropped or dead letters.

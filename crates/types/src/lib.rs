@@ -2,8 +2,8 @@
 //!
 //! Owns: ids and positions, durability levels, descriptions of streams and groups, the byte encodings of commands and
 //! of stream records, the unsettled records of groups, limits, the order of keys and a map of prefixes, the three
-//! classes of errors, the trait through which time enters, and the build of the running program. Does not own: any I/O,
-//! any policy. It depends on no other crate of the workspace.
+//! classes of errors, the [`Clock`] trait, and facts about the build of the running program. This crate contains no I/O
+//! and no policy, and depends on no other crate of the workspace.
 
 pub mod budget;
 pub mod build;

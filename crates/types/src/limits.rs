@@ -23,19 +23,19 @@ pub const MAX_COMMAND_BYTES: usize = 16 * 1024 * 1024;
 pub const MAX_COMMIT_WRITES: usize = 20_000;
 /// Maximum number of [steps](crate::steps) that one command may take: a commit, a transaction, a Redis command, or a
 /// `MULTI` with all its commands. A step is about 100 ns, so the bound limits the time for which a command blocks
-/// others. A command that would take more changes nothing and gets an error. The bound belongs to version 1 of the
-/// state machine.
+/// others. A command that would take more changes nothing and gets an error. A change of this limit needs a new version
+/// of the state machine.
 pub const MAX_COMMAND_STEPS: u64 = 280_000;
 /// Maximum number of [steps](crate::steps) that the Redis reads of one batch take together, outside of transactions. A
-/// read that takes more than half of the remaining steps gets an error, and changes nothing. With this limit, an entry
-/// takes less than 50 ms even after the most expensive transaction. The limit affects only replies to clients: no row,
-/// no revision and no running hash depends on it.
+/// single read may use half of the remaining steps. A read that would use more gets an error reply, and changes
+/// nothing. With this limit, a log entry takes less than 50 ms even if it also contains the most expensive transaction.
+/// The limit affects only replies to clients: no row, no revision and no running hash depends on it.
 pub const MAX_BATCH_READ_STEPS: u64 = MAX_COMMAND_STEPS / 2;
-/// Maximum number of [steps](crate::steps) that a command may use for searching. Searching comprises the scans of a
-/// transaction, conditions on ranges, the patterns of Redis commands, and other work of these commands that reads
-/// nothing. These steps are part of [`MAX_COMMAND_STEPS`], which must suffice for a change of a value of the maximum
-/// size. Searching does not need that many steps. Because of its lower limit, a command that searches delays others for
-/// less time. The limit belongs to version 1 of the state machine.
+/// Maximum number of [steps](crate::steps) that a command may use for searching: scans of a transaction, conditions on
+/// ranges, patterns of Redis commands, and other work of these commands that reads no value. These steps also count in
+/// [`MAX_COMMAND_STEPS`]. That limit is high because it must suffice to change a value of the maximum size. Searching
+/// gets a lower limit, so that a command that searches delays others for less time. A change of this limit needs a new
+/// version of the state machine.
 pub const MAX_COMMAND_SEARCH_STEPS: u64 = MAX_COMMAND_STEPS / 2;
 /// Maximum number of bytes of keys and values that the reads of one transaction return. A transaction that would return
 /// more changes nothing, and its outcome reports the reason.
@@ -59,19 +59,22 @@ pub const MAX_TRANSACTION_PREFIX_DELETES: usize = 16;
 /// Maximum number of rows that a delete by prefix removes immediately. If more rows have the prefix, the delete only
 /// hides them all, and a background sweep removes them later.
 pub const MAX_EAGER_PREFIX_ROWS: usize = 64;
-/// Maximum sum of the units ([`clear_units`]) of all deleted prefixes of a space that still have hidden rows. In
-/// keyspaces with history, each further delete of the same prefix counts one unit. A delete by prefix that would exceed
-/// the maximum changes nothing, and its outcome reports the reason. The background sweep reduces the sum.
+/// Maximum number of units that all deleted prefixes of a space count together while some of their rows are hidden but
+/// not removed. The background sweep removes the rows, which frees the units. [`clear_units`] returns the units of one
+/// prefix. In keyspaces with history, each further delete of the same prefix counts one unit. A delete by prefix that
+/// would exceed the maximum changes nothing, and its outcome reports the reason.
 pub const MAX_PENDING_CLEARS: usize = 1024;
-/// Number of bytes by which a deleted prefix must be longer to count one unit more. As a consequence, all prefixes that
-/// wait to be swept have at most 256 KiB together.
+/// Number of bytes of a deleted prefix that count one unit towards [`MAX_PENDING_CLEARS`]. So the prefixes whose rows
+/// are not removed yet have at most 256 KiB together.
 pub const CLEAR_UNIT_BYTES: usize = 256;
-/// Maximum number of unswept deleted prefixes that begin with one another, such as `a`, `ab` and `abc`. Each of them
-/// costs every lookup of a key below it some nanoseconds. A delete by prefix beyond this number changes nothing, and
-/// its outcome reports the reason. Prefixes that the delete itself replaces do not count.
+/// Maximum number of deleted prefixes that begin with one another, such as `a`, `ab` and `abc`, while their rows are
+/// not removed yet. Each of them makes every lookup of a key that begins with it slower by some nanoseconds. A delete
+/// by prefix beyond this number changes nothing, and its outcome reports the reason. Prefixes that the delete itself
+/// replaces do not count.
 pub const MAX_NESTED_CLEARS: usize = 16;
 
-/// Returns the units of a deleted prefix with this number of bytes, while it waits to be swept.
+/// Returns the number of units that a deleted prefix of `prefix_bytes` bytes counts towards [`MAX_PENDING_CLEARS`],
+/// until its rows are removed.
 #[must_use]
 pub const fn clear_units(prefix_bytes: usize) -> usize {
     1 + prefix_bytes / CLEAR_UNIT_BYTES
@@ -85,8 +88,8 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// Maximum number of keyspaces in a space. A request that would create more is rejected with an error.
 pub const MAX_KEYSPACES: usize = 10_000;
 /// Maximum number of streams in a space, including deleted streams whose producers are not all removed yet. Each stream
-/// costs 200 to 300 bytes of memory for its head and its name. A request that would create more is rejected with an
-/// error.
+/// costs 200 to 300 bytes of memory for its name and its positions. A request that would create more is rejected with
+/// an error.
 pub const MAX_STREAMS: usize = 2_000_000;
 /// Maximum length of a producer's id in bytes. A request with a longer one is rejected with an error.
 pub const MAX_PRODUCER_ID_BYTES: usize = 64;
@@ -118,14 +121,15 @@ pub const MAX_MEMBER_NAME_BYTES: usize = 255;
 /// to the stream for dead letters. A group's own limit may be lower. Each record costs up to about 100 bytes of memory.
 /// At the limit the group delivers no new records until some are acked or moved.
 pub const MAX_GROUP_PENDING: u32 = 100_000;
-/// Maximum number of records that a consumer group keeps under one attempt, in one row. More records with the same
-/// state, such as those of a large nack, get several attempts. The bound belongs to version 1 of the state machine.
+/// Maximum number of records of one attempt (delivery) of a consumer group, which are stored in one row. If a command
+/// gives more records the same state, such as a large nack, the group divides them into several attempts. A change of
+/// this limit needs a new version of the state machine.
 pub const MAX_ATTEMPT_RECORDS: u32 = MAX_FETCH_RECORDS;
-/// Number of bytes of reasons that a consumer group keeps with its dead letters until they are moved. Beyond it,
-/// further dead letters get a truncated reason or none.
+/// Maximum number of bytes of reasons (texts of nacks) that a consumer group keeps with its dead letters until these
+/// are moved. Further dead letters get a truncated reason or none.
 pub const MAX_GROUP_REASON_BYTES: usize = 1024 * 1024;
-/// Maximum number of records that a small fetch from a consumer group turns into dead letters. A fetch that may deliver
-/// more records than this number can turn as many records into dead letters as it may deliver.
+/// Maximum number of records that one fetch from a consumer group turns into dead letters, if the fetch requests fewer
+/// records than this. A fetch that requests more records can turn as many into dead letters as it requests.
 pub const MAX_DEAD_PER_SMALL_FETCH: u32 = 100;
 /// Maximum number of records that one fetch of a consumer group delivers. A request for more is reduced to this number.
 pub const MAX_FETCH_RECORDS: u32 = 1000;
@@ -152,9 +156,9 @@ pub const DEFAULT_TOMBSTONE_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// Maximum memory in bytes for the keys of a stream during compaction. If the keys need more, compaction reads the
 /// stream in several passes.
 pub const MAX_COMPACTION_KEY_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum number of batches of a stream that compaction replaces in one step.
+/// Maximum number of batches of a stream that compaction replaces at a time, by one sparse batch.
 pub const COMPACTION_BATCHES: usize = 1000;
-/// Approximate number of bytes of a stream's batches that compaction replaces in one step. This bounds the size of the
+/// Approximate number of bytes of a stream's batches that compaction replaces at a time. This limits the size of the
 /// sparse batch that replaces them, and the time for which other writers wait.
 pub const COMPACTION_BYTES: u64 = 1024 * 1024;
 /// Number of bytes of stream data that compaction reads in one round of background maintenance.
@@ -167,8 +171,9 @@ pub const MAX_ENTRY_BYTES: usize = 4 * 1024 * 1024;
 /// command that would exceed the maximum goes into the next log entry. So no entry takes longer than the longest
 /// permitted command. Queued commands of up to [`MAX_BATCH_STEPS`] are written to the log together, with one fsync.
 pub const MAX_ENTRY_STEPS: u64 = MAX_COMMAND_STEPS;
-/// Maximum number of steps that the commands of all log entries with one fsync may take, estimated from their bytes.
-/// The replies of these commands are in memory at the same time. Further commands wait for the next fsync.
+/// Maximum number of [steps](crate::steps) that the commands of all log entries with one fsync may take together,
+/// estimated from their bytes. The replies of these commands are in memory at the same time. Further commands wait for
+/// the next fsync.
 pub const MAX_BATCH_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
 /// Smallest size in bytes of a log segment in which an entry of any permitted size fits. The largest entry is one
 /// command of [`MAX_COMMAND_BYTES`]; an entry of several commands has about [`MAX_ENTRY_BYTES`]. The additional 1 MiB
@@ -215,8 +220,9 @@ pub const MAX_CONTENDERS: usize = 10_000;
 /// Maximum length of the name of a lock, an election or a semaphore in bytes. A request with a longer one is rejected
 /// with an error.
 pub const MAX_RECIPE_NAME_BYTES: usize = 512;
-/// Maximum number of expired rows that one command removes. This bounds the size of the batch and the time for which
-/// the next log entry waits. Expired rows left over are hidden from reads, and a later command removes them.
+/// Maximum number of expired rows that one command removes. This bounds the size of one batch of writes to the store,
+/// and the time for which the next log entry waits. Expired rows left over are hidden from reads, and a later command
+/// removes them.
 pub const MAX_EXPIRED_ROWS: u32 = 5_000;
 /// Maximum number of revisions of a key, including the newest, that a keyspace with history may be configured to keep;
 /// a write to the keyspace reads as many rows. A configuration with more, or with fewer than two, is rejected with an
@@ -232,15 +238,15 @@ pub const DELETED_HISTORY_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// later command handles the rows left over.
 pub const MAX_PRUNED_VERSIONS: u32 = 10_000;
 /// Maximum number of rows that one command of background maintenance examines. The rows belong to expired keys, deleted
-/// prefixes, former values or deleted streams. The limit bounds the time for which the command blocks others. It is no
-/// part of the state machine, because each command carries its own number.
+/// prefixes, former values or deleted streams. The limit bounds the time for which the command blocks others. Each
+/// command carries its number of rows, so the limit can change without a new version of the state machine.
 pub const RECLAIMED_PER_COMMAND: u32 = 1000;
 /// Maximum number of versions in one page of a key's versions. If the key has more, the page reports where to continue.
 pub const MAX_VERSIONS_PAGE: usize = 1000;
 /// Number of bytes of values after which a page of a key's versions ends. A page has at least one version.
 pub const MAX_VERSIONS_PAGE_BYTES: usize = 4 * 1024 * 1024;
-/// Maximum size in bytes of an encoded cursor of a scan: two keys and a head. A request with a longer one is rejected
-/// with an error.
+/// Maximum size in bytes of an encoded cursor of a scan: two keys and up to 128 bytes of other fields. A request with a
+/// longer one is rejected with an error.
 pub const MAX_CURSOR_BYTES: usize = 2 * MAX_KEY_BYTES + 128;
 /// Maximum number of stale rows (outdated rows of the expiry index) that one command removes. Further stale rows are
 /// left to a later command.
@@ -273,8 +279,8 @@ pub const MAX_HELLO_BYTES: u32 = 4 * 1024;
 /// Maximum number of subscriptions of a channel to which one frame delivers a message. Further subscriptions get
 /// another frame, which shares the message's bytes in memory.
 pub const MAX_DELIVER_SUBSCRIPTIONS: usize = 1024;
-/// Maximum number of open requests of one channel, and also of its subscriptions. Both sides reject a request beyond
-/// this number: the client before it sends the request, the server with the error `overloaded`.
+/// Maximum number of open requests of one channel, and also the maximum number of its subscriptions. The client does
+/// not send a request or subscription beyond this number, and the server rejects it with the error `overloaded`.
 pub const MAX_CHANNEL_IDS: usize = 1 << 20;
 /// Maximum length in bytes of a request's name in traces and logs. Longer names are truncated.
 pub const MAX_TRACE_BYTES: usize = 64;
@@ -315,16 +321,17 @@ pub const DEFAULT_BROKER_BYTES: u64 = 1024 * 1024 * 1024;
 /// memory. Subjects that a subscription names literally do not count. When a further subject is cached, the oldest is
 /// evicted.
 pub const DEFAULT_CACHED_SUBJECTS: usize = 65_536;
-/// Average number of matching subscriptions that a broker caches for each subject. Beyond it, the broker does not cache
-/// the matching subscriptions of a subject, and searches for them again at each publish.
+/// Maximum number of cached pairs of a subject and a matching subscription, divided by the maximum number of cached
+/// subjects. At this limit, the broker does not cache the matching subscriptions of a further subject, and searches for
+/// them again at each publish.
 pub const CACHED_TARGETS_PER_SUBJECT: usize = 32;
 /// Maximum size in bytes of the batch of messages in one publish request. A request with a larger one is rejected with
 /// an error.
 pub const MAX_PUBLISH_BYTES: usize = MAX_COMMAND_BYTES;
 /// Maximum number of messages in the batch of one publish request. A request with more is rejected with an error.
 pub const MAX_PUBLISH_MESSAGES: u32 = 65_536;
-/// Maximum number of requests of one request table that wait for a reply. A request beyond this number is rejected with
-/// an error, and the client should retry later.
+/// Maximum number of requests (messages published to a subject) that wait for a reply, in one table of such requests. A
+/// request beyond this number is rejected with an error, and the client should retry later.
 pub const MAX_PENDING_REQUESTS: usize = 65_536;
 /// Maximum time for which a request waits for its reply. A longer requested time is reduced to this limit.
 pub const MAX_REQUEST_TIMEOUT: Duration = Duration::from_secs(3600);
@@ -351,18 +358,18 @@ pub const MAX_REDIS_PATTERN_BYTES: usize = 4096;
 /// stream. For a larger hash or stream, COPY changes nothing and gets an error reply.
 pub const MAX_REDIS_COPY_PARTS: usize = 20_000;
 /// Maximum number of bytes that one Redis command COPY copies from a Redis hash or stream. For a larger hash or stream,
-/// COPY changes nothing and gets an error reply. With [`MAX_REDIS_COPY_PARTS`] items, about 5 MiB of them take all
-/// steps of a command.
+/// COPY changes nothing and gets an error reply. A copy of many items reaches [`MAX_COMMAND_STEPS`] earlier: with
+/// [`MAX_REDIS_COPY_PARTS`] items, at about 5 MiB.
 pub const MAX_REDIS_COPY_BYTES: usize = 9 * 1024 * 1024;
 /// Maximum number of Redis commands in one batch, which is one command of the log. A longer burst of commands is split
 /// into several batches; a longer `MULTI` transaction is rejected.
 pub const MAX_REDIS_COMMANDS: usize = 16_384;
 /// Maximum number of watched keys of one batch of Redis commands. The batch is one command of the log.
 pub const MAX_REDIS_WATCHED_KEYS: usize = 16_384;
-/// Maximum number of bytes that a group of Redis commands reads together: the commands of one batch in the log, or the
-/// commands that read from one view. A command that would exceed this number is rejected. The limit exists because
+/// Maximum number of bytes that Redis commands read together: the commands of one batch in the log, or all commands
+/// that read from one view of the state. A command that would exceed this number is rejected. The limit exists because
 /// replies stay in memory until the client has read them. Commands in the log reach [`MAX_COMMAND_STEPS`] before this
-/// number.
+/// limit.
 pub const MAX_REDIS_READ_BYTES: usize = 2 * MAX_REDIS_REPLY_BYTES;
 /// Maximum number of keys whose rows and values are requested from the disk together, before the first of them is read.
 /// With more concurrent reads, a disk hardly gets faster.
@@ -406,8 +413,8 @@ pub const MAX_IN_FLIGHT_BYTES: u64 = 64 * 1024 * 1024;
 pub const MAX_FORWARDED_OUTCOME_BYTES: usize = 64 * 1024 * 1024;
 /// Number of bytes of the newest log entries that a member keeps in memory.
 pub const NEWEST_ENTRY_BYTES: usize = 16 * 1024 * 1024;
-/// Maximum number of bytes of request names that a leader keeps in memory. Members write them to their log lines about
-/// recent entries.
+/// Maximum number of bytes of client requests' names that a leader keeps in memory. Members show these names in their
+/// log lines about recent entries.
 pub const MAX_ENTRY_NAME_BYTES: usize = 256 * 1024;
 /// Maximum number of payload bytes of entries that the leader has sent to a follower without an answer yet. A larger
 /// entry is sent alone. A follower with a slow disk may hold this many bytes in memory.
@@ -420,14 +427,15 @@ pub const MAX_NODE_CONNECTIONS: usize = 10;
 pub const LINK_READ_BYTES: usize = 64 * 1024;
 /// Number of bytes of frames that are written to another node with one call.
 pub const LINK_WRITE_BYTES: usize = 256 * 1024;
-/// Maximum number of bytes of messages to subjects that wait to be sent to one other node. A message counts once for
-/// each filter that it matches. Messages beyond this maximum are lost.
+/// Maximum number of bytes of published messages that wait to be sent to one other node. A message counts once for each
+/// filter (subscription pattern that the other node has announced) that it matches. Messages beyond this maximum are
+/// lost.
 pub const MAX_NODE_QUEUE_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of calls from clients that wait for consensus at the same time, over all protocols of a server. A
 /// further call is rejected with the error `overloaded`. Each call costs about 1 KiB of memory.
 pub const MAX_CLUSTER_CALLS: usize = 16 * 1024;
-/// Maximum number of incoming connections of other nodes that have not sent a hello yet. The same maximum applies
-/// separately to those that have sent a hello and are still to be authenticated.
+/// Maximum number of incoming connections of other nodes that have not sent a hello yet. Connections that have sent a
+/// hello and are not authenticated yet have a separate maximum of the same size.
 pub const MAX_HALF_OPEN_LINKS: usize = 256;
 
 const _: () = assert!(MAX_VALUE_BYTES + MAX_KEY_BYTES < MAX_COMMAND_BYTES);

@@ -94,8 +94,8 @@ impl<'a> Messages<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// Skips one message without decoding its contents, and returns the encoded bytes of the message, including its
-    /// length field.
+    /// Skips one message without decoding its contents. Returns the encoded bytes of the message, including its length
+    /// field; `None` after the last message.
     pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
         let mut reader = Reader::at(self.bytes, self.at);
         if reader.is_empty() {

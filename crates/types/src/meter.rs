@@ -1,11 +1,12 @@
-//! The meter: counts the steps that commands take, and compares them with the budget of the current command.
+//! A counter of the work of commands in the log. Work is counted in [steps](crate::steps) of about 100 ns, and compared
+//! with the budget of the current command.
 //!
-//! Owns: the count, and the budget. Does not own: the prices ([`steps`](crate::steps)). Reads and writes of rows are
-//! charged in one place, where every command makes them (`crates/state/src/machine/staged.rs`); bytes of values are
-//! charged where a command reads or computes them, by their length in the replicated state, because the row of a long
-//! value differs between nodes.
+//! Owns: the counts, and the budget. Does not own: the prices. The state machine charges reads and writes of rows in
+//! one place (`crates/state/src/machine/staged.rs`). It charges the bytes of a value where a command reads or computes
+//! them. The charge depends on the length of the value and not on that of its row, because the row of a long value
+//! differs between nodes.
 //!
-//! Two counts have a bound: all steps of a command, and the part of them that it uses for searching.
+//! Two counts have a limit: all steps of a command, and those of its steps that it uses for searching.
 //!
 //! Invariants:
 //! * Reads of Redis batches outside of transactions have a budget of their own. They change neither the count nor the
@@ -24,8 +25,9 @@ use crate::{
     limits::{MAX_COMMAND_SEARCH_STEPS, MAX_COMMAND_STEPS},
 };
 
-/// Counter of steps, with the count at which the budget of the current command ends. Only the applying thread uses it;
-/// the counts are atomic because views of the staged changes are shared by reference.
+/// Counter of the steps that commands use, and the limits at which the current command's budget is spent. Only the
+/// thread that applies log entries uses it. The counts are atomic because views of uncommitted changes share the
+/// counter by reference.
 #[derive(Debug)]
 pub struct Meter {
     used: AtomicU64,
@@ -121,8 +123,8 @@ impl Meter {
         used
     }
 
-    /// Sets the count back to the earlier count `used`. Called after work whose price the command had already paid in
-    /// advance, so that it does not pay twice.
+    /// Sets the count back to the earlier count `used`. The caller does this after work that the command has already
+    /// paid for in advance, so that the work is not charged twice.
     #[inline]
     pub fn set_back(&self, used: u64) {
         self.used.store(used, Relaxed);
@@ -136,7 +138,7 @@ impl Meter {
     }
 }
 
-/// Count and budget of a command while a read is charged apart.
+/// Count and budget of the current command, saved while a read with a budget of its own runs.
 #[derive(Debug)]
 pub struct CommandBudget {
     used: u64,

@@ -1,4 +1,5 @@
-//! Parcels: the records of one delivery attempt of a consumer group that are not settled yet, and their row.
+//! Parcels. A parcel is one delivery attempt of a consumer group, with those of its records that are not settled (acked
+//! or nacked) yet. The state stores each parcel in one row.
 //!
 //! Owns: the runs of a parcel, taking records out of it, and its encoding. Does not own: the other parcels of the
 //! group, or the rules of delivery (`groups` of the state).
@@ -24,7 +25,7 @@ use crate::{
     limits::{MAX_ATTEMPT_RECORDS, MAX_GROUP_PENDING, MAX_NACK_REASON_BYTES},
 };
 
-/// Size of an encoded run in bytes.
+/// Size in bytes of an encoded run (consecutive records of a parcel).
 pub const RUN_BYTES: usize = 24;
 /// Value of [`Parcel::due`] for records that never become deliverable by the passing of time.
 pub const NEVER: SpaceTime = SpaceTime(u64::MAX);
@@ -47,7 +48,7 @@ pub enum Holder {
     Dead(Box<str>),
 }
 
-/// Consecutive records of a stream with the same delivery state.
+/// A run: consecutive records of a parcel that were delivered the same number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Offset of the first record.
@@ -99,7 +100,7 @@ pub fn join(runs: &mut Vec<Run>) {
 /// parcel without runs is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parcel {
-    /// State of the records.
+    /// State of the parcel's records, such as held by a member or dead.
     pub holder: Holder,
     /// Time from which the records can be redelivered; [`NEVER`] for dead letters, and for records that wait behind
     /// another record of the same key.
@@ -217,7 +218,8 @@ impl Parcel {
         row
     }
 
-    /// Decodes the row of a parcel, and checks that its runs ascend and that a group can have so many records.
+    /// Decodes the row of a parcel. Returns an error if its runs do not ascend, or if it has more records than a
+    /// consumer group may have.
     pub fn decode(row: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::at(row, 0);
         let holder = reader.u8("holder")?;

@@ -24,7 +24,7 @@ use std::{iter, sync::Arc};
 struct Entry<V> {
     prefix: Arc<[u8]>,
     value: V,
-    /// Position of the longest other prefix in the map with which this prefix begins.
+    /// Position in `entries` of the longest other prefix with which this prefix begins; `None` if there is none.
     outer: Option<u32>,
 }
 
@@ -48,7 +48,7 @@ impl<V> PrefixMap<V> {
         self.entries.is_empty()
     }
 
-    /// Returns the value of a prefix.
+    /// Returns the value of exactly this prefix; `None` if the map does not have it.
     #[must_use]
     pub fn get(&self, prefix: &[u8]) -> Option<&V> {
         self.find(prefix).ok().map(|at| &self.entries[at].value)
@@ -66,8 +66,8 @@ impl<V> PrefixMap<V> {
         outward.skip_while(move |entry| !key.starts_with(&entry.prefix)).map(|entry| &entry.value)
     }
 
-    /// Returns the largest number of prefixes in the map that would begin with one another if the map also contained
-    /// `prefix`. Only chains that include `prefix` count.
+    /// Returns the length of the longest chain of prefixes that begin with one another, such as `a`, `ab` and `abc`, if
+    /// `prefix` were added to the map. Counts only chains that include `prefix`.
     #[must_use]
     pub fn depth_with(&self, prefix: &[u8]) -> usize {
         let inner = self.entries.iter().map(|entry| &*entry.prefix).filter(|inner| inner.starts_with(prefix));

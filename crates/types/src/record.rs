@@ -1,7 +1,7 @@
 //! Stream records, and the encoding of a batch of them.
 //!
-//! Owns: `Record`, `RecordBatch`, and the checks of a record. Does not own: the decoding without memory for headers
-//! (`message`), or the log entry around a batch.
+//! Owns: `Record`, `RecordBatch`, and the checks of a record. Does not own: the decoder that allocates no memory for
+//! headers (`message`), or the log entry that contains a batch.
 //!
 //! The producer encodes a batch once. The log stores these bytes and readers get them unchanged. The timestamp of a
 //! batch is the space time of the log entry that carries the batch, so the batch itself contains no timestamp.
@@ -196,12 +196,13 @@ impl<'a> Records<'a> {
         Self(Messages::new(bytes))
     }
 
-    /// Skips one record without decoding its contents.
+    /// Skips one record without decoding its contents. Returns `None` after the last record.
     pub fn skip_one(&mut self) -> Option<Result<(), Malformed>> {
         self.next_framed().map(|frame| frame.map(drop))
     }
 
-    /// Skips one record and returns the record's encoded bytes, including its length field.
+    /// Skips one record and returns the record's encoded bytes, including its length field; `None` after the last
+    /// record.
     pub fn next_framed(&mut self) -> Option<Result<&'a [u8], Malformed>> {
         self.0.next_framed()
     }

@@ -1,5 +1,5 @@
-//! Steps: the measure of the work that a command causes when the state machine applies it, and the price of each kind
-//! of work.
+//! Prices of work. When the state machine applies a command, it charges each kind of work with a number of steps. A
+//! step is about 100 ns.
 //!
 //! Owns: the prices, which belong to version 1 of the state machine. Every node charges the same steps for the same
 //! command, so every node rejects the same commands. A change of a price, of [`MAX_COMMAND_STEPS`], or of
@@ -13,98 +13,105 @@
 
 use crate::{limits::MAX_COMMAND_STEPS, parcel::RUN_BYTES};
 
-/// Price of looking up a row by its key.
+/// Price in steps of looking up a row by its key.
 pub const READ: u64 = 8;
-/// Price of opening a scan, even if the scan finds no row.
+/// Price in steps of opening a scan, even if the scan finds no row.
 pub const SCAN: u64 = 100;
-/// Price of a row that a scan examines, even if the row is hidden from readers. It is also the price of a row that the
-/// command itself has removed and that its scan passes.
+/// Price in steps of each row that a scan examines, including rows that are hidden from readers and rows that the same
+/// command has removed.
 pub const ROW: u64 = 2;
-/// Price of writing or removing a row.
+/// Price in steps of writing or removing a row.
 pub const WRITE: u64 = 4;
-/// Price of starting an operation, a condition, or a Redis command.
+/// Price in steps of starting an operation, a condition, or a Redis command.
 pub const OPERATION: u64 = 1;
-/// Price of an attempt whose records a command acks or nacks. A command that only acks or nacks has no budget, but it
-/// is charged in the same way, and the proposer counts it in the same way.
+/// Price in steps of each attempt (delivery) of which a command acks or nacks records. A command that only acks or
+/// nacks has no budget and is never rejected, but its steps are counted too.
 pub const SETTLED_ATTEMPT: u64 = 6;
-/// Price of a range of records that a command acks or nacks.
+/// Price in steps of each range of records that a command acks or nacks.
 pub const SETTLED_RANGE: u64 = 3;
-/// Price of a run of records of an attempt, if a command acks or nacks some records of the attempt. The command writes
-/// the remaining and the returned runs again. Also the price of a key that a fetch looks up.
+/// Price in steps of each run (stored range of consecutive records) of an attempt of which a command acks or nacks some
+/// records. The command writes the remaining runs again. It is also the price of each key hash that a fetch looks up.
 pub const SETTLED_RUN: u64 = 2;
-/// Price of a record that a fetch delivers or turns into a dead letter. It is that of the worst case: a record that is
-/// the only one of an attempt whose deadline has passed.
+/// Price in steps of a record that a fetch delivers or turns into a dead letter. It covers the most expensive case: the
+/// record is the only one of an attempt whose deadline has passed.
 pub const DELIVERED_RECORD: u64 = 4;
-/// Price of returning the value of a key from a transaction, in addition to its lookup and its bytes.
+/// Price in steps of returning the value of a key from a transaction, in addition to the prices of its lookup and its
+/// bytes.
 pub const GET: u64 = 12;
 /// Steps that a read may take on a thread that serves many clients, about half a millisecond. A longer read is
-/// abandoned and performed again by another thread (see [`budget`](crate::budget)). The number is no part of the state
-/// machine.
+/// abandoned and performed again by another thread (see [`budget`](crate::budget)). It can change without a new version
+/// of the state machine.
 pub const SHORT_READ: u64 = 5_000;
 /// Steps that a read may take on one of the many threads for reads that wait for the disk. This number also bounds the
-/// bytes that the reads of all these threads hold in memory at one time. The number is no part of the state machine.
+/// bytes that the reads of all these threads hold in memory at one time. It can change without a new version of the
+/// state machine.
 pub const COLD_READ: u64 = 1_024;
 /// Steps charged for one wait for the disk, if a thread that serves no other client at the moment performs the read.
-/// They are about the time in which an SSD reads a block. The number is no part of the state machine.
+/// They are about the time in which an SSD reads a block. The price can change without a new version of the state
+/// machine.
 pub const DISK_READ: u64 = 700;
 /// Maximum number of bytes of a value that are charged when a scan examines the value's row without reading the value.
 pub const MAX_PASSED_BYTES: usize = 64 * 1024;
-/// Number of bytes that are read or compared for the price of one step.
+/// Number of bytes that a command can read or compare for the price of one step.
 const BYTES_READ: usize = 128;
-/// Number of bytes that are computed and written for the price of one step.
+/// Number of bytes that a command can compute and write for the price of one step.
 const BYTES_WRITTEN: usize = 48;
-/// Number of comparisons of a pattern with one byte for the price of one step.
+/// Number of comparisons of a pattern with one byte of text for the price of one step.
 const COMPARISONS: u64 = 32;
-/// Maximum number of digits of a floating-point number that are charged. A longer number takes at most about twice the
-/// work of a number with this many digits.
+/// Number of digits of a floating-point number above which the price does not rise any more. A longer number takes at
+/// most about twice the work of a number with this many digits.
 pub const MAX_FLOAT_DIGITS: usize = 5_200;
-/// Square of the number of digits of a floating-point number that is parsed for the price of one step.
+/// Divisor for the price of parsing a floating-point number: the price in steps is the square of the number of digits,
+/// divided by this.
 const FLOAT_PARSED: usize = 20_000;
-/// Square of the number of digits of a floating-point number that is written for the price of one step.
+/// Divisor for the price of writing a floating-point number: the price in steps is the square of the number of digits,
+/// divided by this.
 const FLOAT_WRITTEN: usize = 5_000;
 /// Number of items for the price of one step. An item is an argument of a Redis command, or a value in its reply that
 /// was not read from the state.
 const ITEMS: usize = 8;
-/// Number of entries of the table of deleted prefixes that are copied for the price of one step.
+/// Number of [units](crate::limits::clear_units) for the price of one step, when a command copies the list of deleted
+/// prefixes whose rows are not removed yet.
 const COPIED_CLEARS: usize = 2;
 
-/// Returns the price of reading or comparing bytes.
+/// Returns the price in steps of reading or comparing `bytes` bytes.
 #[inline]
 #[must_use]
 pub const fn read_bytes(bytes: usize) -> u64 {
     (bytes / BYTES_READ) as u64
 }
 
-/// Returns the price of computing bytes and writing them as rows.
+/// Returns the price in steps of computing `bytes` bytes and writing them as rows.
 #[inline]
 #[must_use]
 pub const fn written_bytes(bytes: usize) -> u64 {
     (bytes / BYTES_WRITTEN) as u64
 }
 
-/// Returns the price of writing runs of records of a consumer group as parts of rows.
+/// Returns the price in steps of writing `runs` runs, which are ranges of consecutive records in the rows of a consumer
+/// group.
 #[inline]
 #[must_use]
 pub const fn written_runs(runs: u64) -> u64 {
     runs * RUN_BYTES as u64 / BYTES_WRITTEN as u64
 }
 
-/// Returns the price of comparing parts of a pattern with bytes of a text.
+/// Returns the price in steps of `count` comparisons of a part of a pattern with a byte of a text.
 #[inline]
 #[must_use]
 pub const fn comparisons(count: u64) -> u64 {
     count / COMPARISONS
 }
 
-/// Returns the price of parsing a floating-point number with `digits` digits. The price grows with the square of this
-/// number. An exponent counts as the digits for which it stands.
+/// Returns the price in steps of parsing a floating-point number with `digits` digits. The price grows with the square
+/// of the digits. An exponent counts as the digits for which it stands.
 #[inline]
 #[must_use]
 pub const fn parsed_float(digits: usize) -> u64 {
     squared(digits) / FLOAT_PARSED as u64
 }
 
-/// Returns the price of writing a floating-point number with this number of digits.
+/// Returns the price in steps of writing a floating-point number with `digits` digits.
 #[inline]
 #[must_use]
 pub const fn written_float(digits: usize) -> u64 {
@@ -116,14 +123,16 @@ const fn squared(digits: usize) -> u64 {
     (digits * digits) as u64
 }
 
-/// Returns the price of a change of the table of deleted prefixes, which copies its `entries`.
+/// Returns the price in steps of a change of the list of deleted prefixes whose rows are not removed yet. A change
+/// copies the list, which counts `entries` [units](crate::limits::clear_units).
 #[inline]
 #[must_use]
 pub const fn copied_clears(entries: usize) -> u64 {
     (entries / COPIED_CLEARS) as u64
 }
 
-/// Returns the price of processing arguments, or of producing reply values that were not read from the state.
+/// Returns the price in steps of processing `count` arguments, or of producing `count` reply values that were not read
+/// from the state.
 #[inline]
 #[must_use]
 pub const fn items(count: usize) -> u64 {

@@ -47,7 +47,7 @@ fn path(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, [u8]>), ApiError> {
     Ok((name_segment(name)?, decode(key.as_bytes())?))
 }
 
-/// Query parameters and TTL of a request for a key.
+/// Parameters of a request for one cache entry: the query parameters, and the TTL from the query or the headers.
 #[derive(Debug, Default)]
 struct CacheKeyQuery {
     ttl: Option<Deadline>,

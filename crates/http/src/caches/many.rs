@@ -98,11 +98,12 @@ pub(crate) async fn multi_get(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(json_body(shown.into_body(app, call)?))
 }
 
-/// Maximum number of keys of a request that the thread of its connection answers, if the values are short.
+/// Maximum number of keys that a request may read on the thread of its connection, if the values are short. Other
+/// requests run on a thread for long reads.
 const MAX_INLINE_GETS: usize = 128;
 
-/// Returns the entries of keys, and the sum of the lengths of the values. Returns an error if the values are too long
-/// for one reply.
+/// Returns the cache's entry for each key (`None` if there is none), and the sum of the values' lengths in bytes.
+/// Returns an error if the values are too long for one reply.
 fn found(cache: &Cache, keys: &[JsonKey], now: Moment) -> Result<(Vec<Option<CacheEntry>>, usize), ApiError> {
     let (mut entries, mut bytes) = (Vec::with_capacity(keys.len()), 0);
     for key in keys {

@@ -40,7 +40,7 @@ fn find(app: &App, name: &str) -> Result<NamedCache, ApiError> {
     app.views.caches.get(name).ok_or_else(|| no_such_cache(name))
 }
 
-/// A cache and its figures in JSON.
+/// A cache with its statistics, in JSON.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Cache)]
 struct CacheShown {
@@ -51,7 +51,7 @@ struct CacheShown {
     bytes: u64,
     hits: u64,
     misses: u64,
-    /// Share of reads that found an entry, from 0 to 1; null before the first read.
+    /// Fraction of reads that found an entry, from 0 to 1; null before the first read.
     hit_ratio: Option<f64>,
     puts: u64,
     deletes: u64,
@@ -65,7 +65,7 @@ struct CacheList {
     caches: Vec<CacheShown>,
 }
 
-/// Returns a cache and its figures for a JSON reply.
+/// Returns a cache and its statistics for a JSON reply.
 fn shown(named: &NamedCache) -> CacheShown {
     let stats = named.cache.stats();
     let CacheCounts { entries, bytes, max_bytes: _, hits, misses, puts, deletes, evictions, expired } = stats;
@@ -85,7 +85,7 @@ fn shown(named: &NamedCache) -> CacheShown {
     }
 }
 
-/// Handles `GET /v1/caches`: lists caches with their figures.
+/// Handles `GET /v1/caches`: lists caches with their statistics.
 #[utoipa::path(
     get, path = "/v1/caches", responses((status = 200, description = "The caches by name.", body = CacheList))
 )]
@@ -95,7 +95,7 @@ pub(crate) fn list(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::json(StatusCode::OK, &json!(CacheList { caches })))
 }
 
-/// Handles `GET /v1/caches/{cache}`: returns the figures of a cache.
+/// Handles `GET /v1/caches/{cache}`: returns the statistics of a cache.
 #[utoipa::path(
     get, path = "/v1/caches/{cache}", params(CachePath),
     responses((status = 200, description = "The cache.", body = CacheShown))

@@ -2,10 +2,10 @@
 //!
 //! As server-sent events, each event has its sequence number as `id`. So a client that reconnects with `Last-Event-ID`
 //! gets the events that it missed, as far as the node keeps them. As NDJSON, each event is a line. The field `gap`
-//! states the number of events that a client has missed. Sequence numbers belong to one run of one node. Each reply
-//! begins with its position: the run, and a sequence number. A client that states both gets the events after this
-//! position. A node that was restarted, or another node, does not know the position. Its reply then says so, and begins
-//! with all events that the node keeps.
+//! states the number of events that a client has missed. Sequence numbers belong to one process of one node: each start
+//! of a node begins a new *run* with its own number. Each reply begins with its position: the number of the run, and a
+//! sequence number. A client that states both gets the events after this position. A node that was restarted, or
+//! another node, does not know the position. Its reply then says so, and begins with all events that the node keeps.
 
 use std::sync::Arc;
 

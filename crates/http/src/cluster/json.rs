@@ -33,35 +33,35 @@ pub(crate) struct ClusterStatus {
     /// Id of the node that answers: 16 hexadecimal digits.
     node: String,
     name: String,
-    /// Role of the node: voter or learner. Missing if the node was removed.
+    /// Role of the node that answers: voter or learner. Missing if the node was removed.
     role: Option<&'static str>,
-    /// True if the node leads.
+    /// True if the node that answers is the leader.
     leads: bool,
     /// Id of the leader, if the node knows one.
     leader: Option<String>,
     /// Name of the leader, if the node knows one.
     leader_name: Option<String>,
     term: u64,
-    /// Last index that a majority has.
+    /// Index of the last log entry that a majority of the voters has stored, as far as the node knows.
     commit_index: u64,
-    /// Last index that the node has applied.
+    /// Index of the last log entry that the node has applied to its state.
     applied_index: u64,
     /// Revision of the node's state, for `Thalweg-Read: at-least`.
     applied_revision: u64,
     voters: usize,
     learners: usize,
-    /// True if a majority of the voters is not known to be down.
+    /// True if more than half of the voters are up: only voters that the node knows to be down count as missing.
     majority: bool,
     /// True while a change of the members is not complete.
     changing: bool,
     /// False if the disks of too many voters are full. The leader then rejects new data.
     room: bool,
-    /// Time by which the clock of the data lags behind the wall clocks of a majority of the voters. This clock
-    /// determines time to live, leases and retention. Missing if the node does not lead.
+    /// Time in milliseconds by which the clock of the data lags behind the wall clocks of a majority of the voters.
+    /// This clock determines time to live, leases and retention. Missing if the node does not lead.
     time_behind_millis: Option<u64>,
-    /// Index of the entry after which a comparison of states was undecided: the node's state differs from those of at
-    /// least half of the members, and no majority has equal states. The node has then stopped serving. Missing
-    /// otherwise.
+    /// Index of the log entry after which the members compared their states without a decision: this node's state
+    /// differs from those of at least half of the members, and no majority has equal states. The node has then stopped
+    /// serving. Missing if there was no such comparison.
     undecided_after: Option<u64>,
 }
 
@@ -194,7 +194,7 @@ impl NodeList {
     }
 }
 
-/// A replica of the data.
+/// A replica of the data on one node, with its progress.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Replica)]
 pub(crate) struct ReplicaShown {
@@ -205,19 +205,19 @@ pub(crate) struct ReplicaShown {
     /// Status of the replica: `alive`, `suspect`, `down`, `lagging`, `stale`, or `lagging and stale`. The last three
     /// are shown only for a node that is alive.
     status: &'static str,
-    /// Last index in the log of the replica, as far as it is known.
+    /// Index of the last entry in the log of the replica; missing if it is unknown.
     offset: Option<u64>,
-    /// Last index that the replica has applied, as far as it is known.
+    /// Index of the last log entry that the replica has applied; missing if it is unknown.
     applied_index: Option<u64>,
-    /// Number of entries that the replica lacks.
+    /// Number of log entries that the replica has not received yet.
     lag_entries: Option<u64>,
-    /// Size in bytes of the entries that the replica lacks.
+    /// Size in bytes of the log entries that the replica has not received yet.
     lag_bytes: Option<u64>,
-    /// Time since the replica was last up to date; missing if it is up to date.
+    /// Time in milliseconds since the replica was last up to date; missing if it is up to date.
     behind_millis: Option<u64>,
 }
 
-/// The replicas of the data, and the bounds of the conditions `lagging` and `stale`.
+/// The replicas of the data, and the thresholds above which a replica is called `lagging` or `stale`.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Replicas)]
 pub(crate) struct ReplicaList {
@@ -277,7 +277,7 @@ pub(crate) struct JsonJoin {
 }
 
 impl JsonJoin {
-    /// Checks the request.
+    /// Checks the fields of the request to add a node, and converts them to the cluster's type.
     pub(super) fn request(self) -> Result<JoinRequest, ApiError> {
         let bad = |message: &'static str| ApiError::bad_request("bad_json", message);
         let Self { node, address, name, learner } = self;
@@ -327,13 +327,13 @@ pub(crate) struct Promoted {
     pub(super) was_voter: bool,
 }
 
-/// Result of the removal of a node that was removed before.
+/// Reply to the removal of a node that an earlier request has already removed.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterRemoved)]
 pub(crate) struct Removed {
     /// Id of the node.
     pub(super) node: String,
-    /// Always true: the node was a member and was removed before, so that nothing changed.
+    /// Always true: an earlier request has removed the node, so this one changed nothing.
     pub(super) already_removed: bool,
 }
 
@@ -412,7 +412,7 @@ pub(crate) struct DigestShown {
     missing: Option<String>,
 }
 
-/// Digests of the members' states at one index.
+/// Digests of the members' states after the same log entry.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterDigest)]
 pub(crate) struct DigestsShown {
@@ -439,13 +439,13 @@ impl DigestsShown {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterEvent)]
 pub(crate) struct EventShown {
-    /// Number of the event on the node that answers.
+    /// Sequence number of the event among the events of the node that answers.
     pub(super) sequence: u64,
     pub(super) unix_micros: u64,
     /// Kind of the event: leader, joined, promoted, removed, alive, suspect, down, lagging, stale, caught_up or
     /// undecided.
     pub(super) event: &'static str,
-    /// Node to which the event happened; missing if the cluster has lost its leader.
+    /// Node that the event is about; missing if the cluster has lost its leader.
     pub(super) node: Option<String>,
     /// Name of the node, or its former name if it is no longer a member.
     pub(super) name: Option<String>,

@@ -1,8 +1,8 @@
 //! Handlers of `/v1/cluster`: the members of the cluster, changes of them, and its events.
 //!
 //! Owns: the handlers, and in its modules the JSON of requests and replies (`json`) and the stream of events
-//! (`events`). Does not own: the steps before each request of a clustered node (`clustered`), and the cluster itself,
-//! which the handlers call through [`ClusterHandle`].
+//! (`events`). Does not own: the checks and waits before each request of a cluster's member (`clustered`), and the
+//! cluster itself, which the handlers call through [`ClusterHandle`].
 //!
 //! Invariant: a handler that changes the cluster, or reveals its secret, runs only after `clustered` has checked the
 //! token of its request. On a node without a cluster each handler answers with `not_clustered`.
@@ -33,7 +33,8 @@ use crate::{
     json as bytes_json, json_body, reply,
 };
 
-/// Default time for which a change of the members waits, such as for a learner that receives its first entries.
+/// Default maximum time that a request to change the members waits, for example until a learner has received its first
+/// entries.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
 
 /// Pause before a node that leaves repeats the request for its removal, because it does not know the new leader yet.
@@ -48,8 +49,9 @@ fn handle(app: &App) -> Result<&Arc<dyn ClusterHandle>, ApiError> {
     Ok(&cluster(app)?.handle)
 }
 
-/// Finds the member that a request names. Two members have the same name if a node has lost its directory and has
-/// joined again. Then the name is an error, because a removal is permanent and must not affect the wrong member.
+/// Finds the member that a request names by id or name. A name that two members have is an error, because a removal is
+/// permanent and must not affect the wrong member. Two members have the same name if a node has lost its directory and
+/// has joined again.
 fn member(handle: &Arc<dyn ClusterHandle>, named: &str) -> Result<MemberReport, ApiError> {
     let report = handle.report();
     let found: Vec<_> = report.members.iter().filter(|member| member.is_named(named)).collect();
@@ -76,7 +78,7 @@ fn deadline(call: &Call) -> Result<Instant, ApiError> {
     Ok(call.deadline(CHANGE_WAIT)?)
 }
 
-/// Handles `GET /v1/cluster/status`: returns this node's place in the cluster.
+/// Handles `GET /v1/cluster/status`: returns this node's view of the cluster, such as its role and the leader.
 #[utoipa::path(
     get, path = "/v1/cluster/status", responses((status = 200, description = "The cluster.", body = ClusterStatus))
 )]
@@ -103,7 +105,7 @@ pub(crate) fn nodes(app: &Arc<App>, call: &Call) -> Answer {
     Ok(reply::json_of(StatusCode::OK, &NodeList::of(&handle(app)?.report())))
 }
 
-/// Handles `GET /v1/cluster/replicas`: lists the positions of the replicas.
+/// Handles `GET /v1/cluster/replicas`: lists the progress of each replica: its position in the log, and its lag.
 #[utoipa::path(
     get, path = "/v1/cluster/replicas", responses((status = 200, description = "The replicas.", body = ReplicaList))
 )]
@@ -169,8 +171,8 @@ pub(crate) async fn shut_down(app: &Arc<App>, call: &mut Call) -> Answer {
     Ok(reply::json_of(StatusCode::ACCEPTED, &Stopping { node: id_of(cluster.handle.report().node) }))
 }
 
-/// Checks that a request is for this node. A request that names no node is. The node's id is accepted even if the node
-/// is no longer a member.
+/// Returns an error if a request names another node than this one. A request may omit the name. The node accepts its
+/// own id even after it was removed from the cluster.
 fn check_own(handle: &Arc<dyn ClusterHandle>, named: Option<&str>, next: &str) -> Result<(), ApiError> {
     let (own, Some(named)) = (handle.report().node, named) else { return Ok(()) };
     match member(handle, named) {
@@ -203,8 +205,8 @@ pub(crate) async fn promote(app: &Arc<App>, call: &mut Call) -> Answer {
 }
 
 /// Handles `POST /v1/cluster/remove`: removes a member. If the request has the id of a member that was removed before,
-/// it changes nothing, so that a client can repeat it. A name must be that of a present member, because another node
-/// may have the name of a removed one.
+/// it changes nothing, so that a client can repeat it. A name in the request must be that of a present member, because
+/// a new node may have the name of a removed one.
 #[utoipa::path(
     post, path = "/v1/cluster/remove", params(Timeout), request_body = JsonRemove, security(("admin_token" = [])),
     responses(

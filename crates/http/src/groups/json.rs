@@ -25,7 +25,7 @@ use crate::{
 /// Maximum wait of a fetch request. A longer requested timeout is reduced to this time.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Returns a group's figures and configuration as JSON.
+/// Returns a group's statistics and configuration as JSON.
 pub(super) fn describe(info: &GroupInfo) -> Value {
     let members = info.members.iter().map(|member| {
         json!({
@@ -257,10 +257,10 @@ pub(super) struct JsonNack {
     pub attempts: Vec<JsonSettlement>,
     /// Time in seconds until the records are delivered again.
     delay_seconds: Option<f64>,
-    /// True if the records must not be delivered again.
+    /// True if the records must not be delivered again and become dead letters.
     #[serde(default)]
     reject: bool,
-    /// True if the delivery does not count towards `max_deliveries`.
+    /// True if the nacked delivery does not count towards `max_deliveries`.
     #[serde(default)]
     uncounted: bool,
     /// Reason that is stored with dead letters.
@@ -269,13 +269,15 @@ pub(super) struct JsonNack {
 }
 
 impl JsonNack {
-    /// Returns the condition on which the group delivers the nacked records again.
+    /// Returns the time of redelivery that the nack requests: after a delay, never, or immediately without being
+    /// counted.
     pub(super) fn again(&self) -> Result<Redelivery, ApiError> {
         again(self.delay_seconds, self.reject, self.uncounted)
     }
 }
 
-/// Converts the fields of a nack to the condition on which the group delivers the records again.
+/// Converts the fields of a nack to the time of redelivery: after a delay, never, or immediately without being counted.
+/// Two of the fields together are an error.
 pub(crate) fn again(delay_seconds: Option<f64>, reject: bool, uncounted: bool) -> Result<Redelivery, ApiError> {
     match (delay_seconds, reject, uncounted) {
         (None, true, false) => Ok(Redelivery::Never),
@@ -308,7 +310,7 @@ pub(super) struct JsonExtend {
 }
 
 impl JsonExtend {
-    /// Returns the deliveries (attempts) and the time by which their deadlines are extended.
+    /// Returns the numbers of the deliveries (attempts), and the duration from now to their new deadlines.
     pub(super) fn parts(&self) -> Result<(Vec<Attempt>, Duration), ApiError> {
         Ok((self.attempts.iter().copied().map(Attempt).collect(), span_of_seconds("by_seconds", self.by_seconds)?))
     }

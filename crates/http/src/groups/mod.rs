@@ -42,14 +42,14 @@ fn names(call: &Call) -> Result<(Cow<'_, str>, Cow<'_, str>), ApiError> {
     Ok((name_segment(stream)?, name_segment(group)?))
 }
 
-/// Finds the consumer group that a request for a read names.
+/// Finds the consumer group in the path of a request that only reads.
 fn find(app: &App, call: &Call) -> Result<Group, ApiError> {
     call.no_query()?;
     let (stream, group) = names(call)?;
     find_named(app.db.blocking(), &stream, &group)
 }
 
-/// Finds the consumer group that a request for a change names.
+/// Finds the consumer group in the path of a request that changes the group.
 async fn find_to_change(app: &App, call: &Call) -> Result<Group, ApiError> {
     read_gate::look_up(app, call, || find(app, call)).await
 }
@@ -109,7 +109,7 @@ async fn listed(app: &Arc<App>, call: &Call, stream: Option<StreamId>) -> Answer
     reading::on_reader(app, &call.account, 0, made).await?
 }
 
-/// Handles `GET /v1/streams/{stream}/groups/{group}`: returns the figures and configuration of a consumer group.
+/// Handles `GET /v1/streams/{stream}/groups/{group}`: returns the statistics and configuration of a consumer group.
 #[utoipa::path(
     get, path = "/v1/streams/{stream}/groups/{group}", params(GroupPath),
     responses((status = 200, description = "The consumer group.", body = Object))

@@ -10,9 +10,9 @@
 //! When the connection ends, its unsettled records lapse at their deadlines. With `release=true` the server nacks them
 //! immediately; use this for a receiver that settles only while it is connected.
 //!
-//! Bounds: a push counts as a tail. It holds at most one delivery of [`PUSH_PAGE_BYTES`] in memory. A delivery of one
-//! larger record is encoded on a thread for long reads, and counts in the limit on reply bytes. If the limit has no
-//! room, the record returns to the group and does not count as delivered, and the push waits for room.
+//! Bounds: a push counts in the limit `max_tails`. It holds at most one delivery of [`PUSH_PAGE_BYTES`] in memory. A
+//! delivery of one larger record is encoded on a thread for long reads, and counts in the limit on reply bytes. If the
+//! limit has no room, the record returns to the group and does not count as delivered, and the push waits for room.
 
 use std::{io, ops::ControlFlow, sync::Arc};
 

@@ -7,7 +7,8 @@ query! {
     pub(crate) struct EventsQuery {
         /// Sequence number after which the events begin; if missing, only new events.
         after: Option<u64> = number,
-        /// Number of the node's run to which `after` belongs. An earlier reply has stated it in its first position.
+        /// Number of the node's run (from its start to its end) to which `after` belongs. The first event or line
+        /// of an earlier reply states it.
         run: Option<u64> = number,
         /// Number of events after which the reply ends.
         limit: Option<u64> = number,

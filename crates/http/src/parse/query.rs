@@ -132,7 +132,7 @@ fn lease_cursor(name: &'static str, value: impl AsRef<[u8]>) -> Result<u64, Pars
     cursor_of(name, value).map(|Cursor(lease)| lease)
 }
 
-/// Type of a parameter's values that can describe itself by a schema in the OpenAPI document.
+/// Type of parameter values that has a schema in the OpenAPI document.
 pub(super) trait Scalar {
     /// True if every request must have the parameter.
     const REQUIRED: bool = false;
@@ -180,7 +180,7 @@ impl<T: Scalar> Scalar for Required<T> {
     }
 }
 
-/// A field of a query, made from the value of its parameter.
+/// Type of a field of a parsed query. It decides what a missing parameter means: an error, `None` or a default value.
 pub(super) trait Field<T>: Sized {
     /// Returns the field's value; `given` is `None` if the request does not have the parameter `name`.
     fn of(name: &'static str, given: Option<T>) -> Result<Self, ParseError>;
@@ -274,8 +274,8 @@ macro_rules! query {
 }
 pub(super) use query;
 
-/// Describes the query parameters of a request in the OpenAPI document. The parameters are those of another type, which
-/// has the query as the client sent it.
+/// Describes the query parameters of a type for the OpenAPI document, if its parser first parses another type: one with
+/// the parameters as the client sent them. The description is that of the other type.
 macro_rules! described {
     ($query:ty as $sent:ty) => {
         impl utoipa::IntoParams for $query {

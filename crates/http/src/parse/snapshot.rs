@@ -27,7 +27,8 @@ query! {
         /// Name of a snapshot to resume, from the header `Thalweg-Snapshot`. Requires `chunk`, and excludes `since` and
         /// `compress`.
         resume: Option<Name> = hexadecimal,
-        /// Number of the first chunk to send when a snapshot is resumed; at most 64 chunks back.
+        /// Number of the first chunk to send when a snapshot is resumed. It may lie at most 64 chunks before the last
+        /// chunk that was sent.
         chunk: Option<u64> = number,
     }
 }

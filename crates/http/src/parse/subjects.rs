@@ -22,7 +22,8 @@ query! {
         key: Option<Vec<u8>> = bytes,
         /// Subject to which receivers should publish their answers.
         reply: Option<Vec<u8>> = bytes,
-        /// Seconds to wait for subscriptions that block publishers, and for an answer; 5 if missing, 3,600 at most.
+        /// Maximum time in seconds to wait until the queues of blocking subscriptions have room, and for an answer; 5
+        /// if missing, 3,600 at most.
         timeout: Option<Duration> = seconds,
     }
 

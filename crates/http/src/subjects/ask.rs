@@ -1,7 +1,8 @@
 //! The handler of `POST /v1/ask/{subject}`: sends one message and returns the first answer to it.
 //!
-//! Each request has its own link to the broker, with one subscription to a reply subject that other clients cannot
-//! guess. So no task is needed between the responder and the client, and later answers find no subscriber.
+//! Each request opens its own connection to the broker in this process (a *link*), with one subscription to a reply
+//! subject that other clients cannot guess. So no task is needed between the responder and the client, and later
+//! answers find no subscriber.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +31,7 @@ use crate::{
     shapes::Message,
 };
 
-/// Id of the link's only subscription.
+/// Id of the only subscription that a request has at the broker.
 const SUBSCRIPTION: SubscriptionId = SubscriptionId(0);
 
 /// Handles `POST /v1/ask/{subject}`: publishes a message and waits for an answer to it.
@@ -78,8 +79,9 @@ pub(crate) async fn ask(app: &Arc<App>, call: &mut Call) -> Answer {
     show(app, call, answer, held, shown).await
 }
 
-/// Publishes the message, and waits for its answer and for room for the reply. Without room, the answer stays in its
-/// queue, and the request times out. It is not rejected, because its message was published.
+/// Publishes the message, and waits for its answer and for room in the limit on unsent bytes of replies. Returns the
+/// answer and the reserved room. If there is no room, the answer stays in its queue until the request times out. The
+/// request is not rejected earlier, because its message was published.
 async fn exchange(
     app: &Arc<App>,
     call: &Call,
@@ -107,7 +109,7 @@ async fn exchange(
     }
 }
 
-/// Waits until there is room for a reply that contains an answer of `bytes` bytes, and reserves the room.
+/// Waits until the limit on unsent bytes of replies has room for an answer of `bytes` bytes, and reserves the room.
 async fn room(call: &Call, bytes: u64) -> Reservation {
     let wanted = long_json::most_held_bytes(bytes);
     if !reply_memory::is_counted(wanted, call.head.version) {

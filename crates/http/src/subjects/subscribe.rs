@@ -46,7 +46,7 @@ use crate::{
 const TAKEN: Budget = Budget { batches: 64, bytes: TAIL_PAGE_BYTES as u64 };
 /// Size in bytes from which a message is encoded in slices, while it is sent.
 const LONG_MESSAGE_BYTES: usize = 8 * 1024;
-/// Id of the link's only subscription.
+/// Id of the only subscription that a request has at the broker.
 const SUBSCRIPTION: SubscriptionId = SubscriptionId(0);
 
 /// Handles `GET /v1/subjects/{pattern}`: streams messages of subjects as they are published.
@@ -99,7 +99,7 @@ struct SubscriptionStream {
     _held: SubscriptionShare,
     link: Link,
     bell: Arc<Bell>,
-    /// Buffer for the batches that a take removes from the subscription's queue. It is reused.
+    /// Buffer into which the handler takes batches from the subscription's queue. It is reused.
     taken: Vec<Outbound>,
     /// Batches and notices that were taken from the queue and are not encoded for the client yet.
     waiting: VecDeque<Outbound>,

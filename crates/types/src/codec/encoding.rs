@@ -1,4 +1,5 @@
-//! Encodings that a declaration chooses for one field, in place of the default encoding of the field's type.
+//! Alternative encodings of values. A field of a frame or command can name one of them, to be encoded in another way
+//! than its type.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use crate::{
     ids::{Index, Term},
 };
 
-/// An encoding for a value of type `T` in one field. The field uses it because its encoding differs from that of the
-/// type, or because its limits are narrower.
+/// An encoding for a value of type `T` in a single field. A field names it if its encoding differs from that of the
+/// type, or if its limits are narrower.
 pub trait Encoding<'a, T> {
-    /// Returns the name that the format documents give to this layout.
+    /// Returns the name of this encoding in the format documents.
     fn layout() -> String;
     /// Appends the encoded value to `out`.
     fn put(value: &T, out: &mut Vec<u8>) -> Result<(), EncodeError>;
@@ -23,9 +24,9 @@ pub trait Encoding<'a, T> {
     fn take(reader: &mut Reader<'a>, what: &'static str) -> Result<T, Malformed>;
 }
 
-/// Defines encodings of types by conversion: encoding converts the value to another type that has an encoding, and
-/// decoding converts it back. The conversion back returns `None` for a value that is not allowed. An encoding that
-/// allows only some values has its own layout name.
+/// Defines encodings by conversion. To encode a value, the encoding converts it to another type that has an encoding;
+/// to decode it, it converts the other type back. The conversion back returns `None` for a value that is not allowed.
+/// An encoding that allows only some values has its own layout name.
 macro_rules! conversions {
     ($(
         $(#[$doc:meta])*

@@ -39,11 +39,11 @@ pub enum EncodeError {
 
 /// A value that can be encoded and decoded as one field of a frame or of a command.
 pub trait Field<'a>: Sized {
-    /// Size of the encoding in bytes, for a type whose values all have this size and for which any bytes of this size
-    /// decode; `None` for other types.
+    /// Size of the encoding in bytes, if all values of the type have this size and all bytes of this size are a valid
+    /// encoding; `None` for other types.
     const FIXED_BYTES: Option<usize> = None;
 
-    /// Returns the name that the format documents give to this layout.
+    /// Returns the name of the type's encoding in the format documents, such as `u32`.
     fn layout() -> String;
     /// Appends the encoded value to `out`.
     fn put(&self, out: &mut Vec<u8>) -> Result<(), EncodeError>;
@@ -236,13 +236,13 @@ pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
     out.extend_from_slice(&u32_bytes(value));
 }
 
-/// Returns a number, which the caller has checked to be below 2^32, as the bytes of a u32.
+/// Returns `value` as the bytes of a u32. The caller has checked that it fits.
 #[inline]
 pub(crate) fn u32_bytes(value: usize) -> [u8; 4] {
     u32::try_from(value).expect("the caller has checked a limit").to_le_bytes()
 }
 
-/// Appends the length of `bytes` as a u32 and then the bytes, which the caller has checked to be shorter than 4 GiB.
+/// Appends the length of `bytes` as a u32 and then the bytes. The caller has checked that they are shorter than 4 GiB.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_u32(out, bytes.len());
     out.extend_from_slice(bytes);

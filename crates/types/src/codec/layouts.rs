@@ -33,8 +33,9 @@ macro_rules! declared_field {
     };
 }
 
-/// Defines a struct whose layout is the sequence of its fields. With `checked "what"` after the struct's label,
-/// decoding also calls the struct's method `check`, and fails with "expected what" if the check fails.
+/// Defines a struct whose layout is the sequence of its fields. If the declaration has `checked "what"` after the
+/// struct's label, decoding also calls the struct's method `check`. If the check fails, decoding returns the error
+/// "expected what".
 #[macro_export]
 macro_rules! structure {
     (
@@ -141,8 +142,8 @@ macro_rules! choices {
 /// Defines an enum with data, encoded as one byte that selects the variant, followed by the variant's fields.
 ///
 /// A variant has named fields, or one unnamed field (`Variant(field: type)`), or the fields of a structure
-/// (`Variant[name: structure]`), or none. The section `families` adds variants that contain another enum of this kind.
-/// The first byte of such a variant is that of the inner enum.
+/// (`Variant[name: structure]`), or none. The section `families` adds variants that contain another enum that this
+/// macro has defined. The first byte of such a variant is the first byte of the inner enum.
 #[macro_export]
 macro_rules! variants {
     (
@@ -228,8 +229,9 @@ macro_rules! variants {
     };
 }
 
-/// Implements the interfaces of a declared command for a command that is decoded by hand as a view of its bytes. The
-/// view type has the method `decode` and the field `bytes`; the first of these bytes is the command's kind.
+/// Implements [`Field`](crate::codec::Field) and [`Structure`](crate::codec::Structure) for a command whose decoder is
+/// written by hand. The command's type is a view of its encoded bytes: it has a method `decode` and a field `bytes`.
+/// The first of these bytes identifies the kind of command, and `put` leaves it out.
 macro_rules! by_hand {
     ($name:ident as $label:literal: $definition:literal) => {
         impl<'a> $crate::codec::Field<'a> for $name<'a> {

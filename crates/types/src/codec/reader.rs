@@ -1,6 +1,7 @@
 //! The reader of encoded bytes, and the error for bytes that do not decode.
 
-/// Maximum number of bytes of a number that is encoded in as few bytes as it needs.
+/// Maximum length in bytes of a number in the encoding [`Varint`](super::Varint), which takes as few bytes as the
+/// number needs.
 pub const MAX_VARINT_BYTES: usize = 10;
 
 /// Error returned when bytes do not decode as the expected type.

@@ -20,8 +20,7 @@ pub enum ExpectedOffset {
     /// Any offset: the append is never rejected because of its offset.
     #[default]
     Any,
-    /// The stream must never have had a record: it was just created, or the client that writes to it believes it is
-    /// new. A stream whose records have all been trimmed did have records.
+    /// The stream must never have had a record. A stream whose records were all trimmed does not meet this condition.
     NoRecords,
     /// The stream's next offset must be this offset.
     Exact(Offset),

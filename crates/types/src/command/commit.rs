@@ -5,8 +5,10 @@
 //! (`condition`) or a write (`write`), or the execution (the state machine).
 //!
 //! The codec is written by hand, because nearly all commands are commits: a decoded commit is a view of its bytes, and
-//! [`BlindPut`] decodes the most frequent kind of commit in a few instructions. A commit whose only reads come from its
-//! writes (touches, and puts that keep a deadline) carries the condition that always holds.
+//! [`BlindPut`] decodes the most frequent kind of commit in a few instructions.
+//!
+//! Some writes read the previous value of their key: touches, and puts that keep a deadline. If a commit has such a
+//! write and no condition, the builder adds a condition that always holds, to declare that the commit reads.
 
 use crate::{
     codec::{Malformed, Reader, by_hand, put_checked},
@@ -209,7 +211,7 @@ impl CommitBuilder {
     }
 }
 
-/// First bytes of a commit with no condition and one put, up to the kind of the put.
+/// First bytes of a commit with no condition and one put. The last of them identifies the put.
 const BLIND_PUT: [u8; 10] = [COMMIT, 0, 0, 0, 0, 1, 0, 0, 0, PUT];
 
 fn encode_commit_head(out: &mut Vec<u8>, conditions: u32, writes: u32) {
@@ -348,8 +350,9 @@ impl<'a> BlindPut<'a> {
     }
 }
 
-/// Returns true if an encoded command uses a revision of the space, as far as its bytes show: this is true for commits
-/// only. The state machine records the exceptions in its verdicts (see the format document of the state).
+/// Returns true if an encoded command is a commit. A commit normally uses a revision (a counter of the space that rises
+/// with each successful commit), and other commands normally use none. For exceptions, such as a rejected commit, the
+/// state machine stores a row (see `docs/formats/state.md`).
 #[inline]
 #[must_use]
 pub fn uses_revision(bytes: &[u8]) -> bool {

@@ -56,9 +56,10 @@ impl Framed {
     }
 }
 
-/// Iterator over the commands of an entry's payload. Each command is returned with the offset of its first byte in the
-/// payload, so that `payload offset + command offset + value_at` is a byte position in the log segment. For a command
-/// in a version wrapper, the offset and the bytes are those of the inner command.
+/// Iterator over the commands of a log entry's payload. Each command is returned with the offset of its first byte in
+/// the payload, so that `payload offset + command offset + value_at` is a byte position in the log segment. Some
+/// commands are wrapped together with the version of the state machine that they need. For these, the offset and the
+/// bytes are those of the command inside the wrapper.
 #[derive(Clone, Debug)]
 pub struct Commands<'a> {
     reader: Reader<'a>,
@@ -73,7 +74,7 @@ impl<'a> Commands<'a> {
         Self { reader: Reader::at(payload, 0), failed: false, version: FIRST_VERSION }
     }
 
-    /// Version of the state machine that the last returned command requires, as its version wrapper states.
+    /// Version of the state machine that the last returned command needs. It is 1 if the command names no version.
     #[inline]
     #[must_use]
     pub fn version(&self) -> u16 {

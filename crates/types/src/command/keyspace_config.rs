@@ -48,9 +48,9 @@ pub struct KeyspaceConfig {
     /// Count keys and bytes exactly. This costs a read for each write. It can only be set when the keyspace is
     /// created, because counting existing keys would require reading all of them.
     pub exact_counts: bool,
-    /// Time to live of values whose put states none; `None` means that such values live forever. With a default TTL,
-    /// each put to the keyspace reads the key's row, to remove the expiry of the previous value. Existing values keep
-    /// their deadline or stay without one when this setting changes.
+    /// Time to live of values that a client puts without one; `None` means that these values live forever. With a
+    /// default TTL, each put to the keyspace reads the key's row, to remove the expiry of the previous value. Existing
+    /// values keep their deadline or stay without one when this setting changes.
     pub default_ttl: Option<Duration>,
     /// History to keep, for reads at a past revision. Writes to the keyspace then read the value that they replace, and
     /// keep it. The history begins with the log entry that sets this.
@@ -58,7 +58,8 @@ pub struct KeyspaceConfig {
 }
 
 impl KeyspaceConfig {
-    /// Returns true if these are the default settings. Writes to such a keyspace need not look at its configuration.
+    /// Returns true if these are the default settings. A write to a keyspace with default settings does not depend on
+    /// them.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         *self == Self::default()

@@ -126,8 +126,9 @@ variants! {
             /// Id of the producer.
             id: &'a str as ProducerId,
         },
-        /// A batch of Redis commands that are carried out together, as earlier builds proposed it. Its reads count
-        /// towards the same budget as its writes.
+        /// A batch of Redis commands that are carried out together, in the form that earlier builds wrote to the log.
+        /// Its reads and its writes use one budget of steps; in a batch of the newer kind [`Redis`](Self::Redis), reads
+        /// have a separate budget.
         RedisJoint[batch: RedisBatch<'a>] = REDIS_JOINT "joint redis commands",
         /// A batch of Redis commands that are carried out together.
         Redis[batch: RedisBatch<'a>] = REDIS "redis commands",

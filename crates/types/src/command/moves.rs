@@ -1,5 +1,5 @@
-//! Moves: records of a node's log by which the node moves stored bytes within its own log and updates the references to
-//! them. Other nodes never see moves.
+//! Moves: log records by which a node moves stored bytes within its own log, and updates the references to them. Other
+//! nodes never get these records.
 
 use crate::{
     codec::{Field, Malformed, Reader, put_checked, structure, variants},
@@ -12,7 +12,8 @@ use crate::{
 pub struct Move<'a> {
     /// Old position of the copied bytes. If the state no longer refers to this position, the move has no effect.
     pub from: BlobRef,
-    /// Item to which the copied bytes belong, such as a key or a batch; the state refers to its bytes.
+    /// Owner of the copied bytes, such as the key whose value they are. The move updates the owner's reference to the
+    /// bytes. A move without bytes names another change here.
     pub target: MoveTarget<'a>,
     /// Copied bytes at their new position.
     pub bytes: &'a [u8],
@@ -21,7 +22,7 @@ pub struct Move<'a> {
 }
 
 variants! {
-    /// Item to which the bytes of a [`Move`] belong, or the change that a move without bytes makes.
+    /// Owner of the bytes that a [`Move`] copies, or the change that a move without bytes makes.
     #[derive(Copy)]
     MoveTarget<'a> as "known move target" {
         /// The copied bytes are the value of a key.
@@ -38,17 +39,19 @@ variants! {
             /// First offset of the batch.
             first: Offset,
         },
-        /// Compaction has replaced consecutive batches of a stream by one sparse batch, which the bytes contain. `from`
-        /// states only the length and checksum of these bytes.
+        /// Compaction has replaced consecutive batches of a stream by one sparse batch. The move's bytes are this
+        /// sparse batch, and its `from` states only their length and checksum.
         Compacted[compacted: Compacted] = 2 "compacted batches",
-        /// Compaction has found that a range of a stream has at most one record per key. The move has no bytes.
+        /// Compaction has found that no key has more than one record in a range of a stream, so this range needs no
+        /// compaction. The move has no bytes.
         Cleaned = 3 "cleaned stretch" {
             /// Id of the stream.
             stream: StreamId,
             /// Exclusive end of the range, which begins at the start of the stream.
             before: Offset,
         },
-        /// The node removes the index entries of a stream's trimmed or deleted batches. The move has no bytes.
+        /// The node removes index entries (rows with the log positions of batches) of a stream whose batches were
+        /// trimmed or deleted. The move has no bytes.
         Reclaimed = 4 "reclaimed index entries" {
             /// Id of the stream.
             stream: StreamId,
@@ -87,8 +90,8 @@ structure! {
         end: Offset,
         /// Number of batches that are replaced.
         sources: u32,
-        /// CRC-32C of the keys and rows of the replaced batches' index entries, in order. If one of these entries has
-        /// changed, the move has no effect.
+        /// CRC-32C of the index entries (rows with log positions) of the replaced batches: their keys and contents, in
+        /// order. If one of these rows has changed, the move has no effect.
         rows_crc: u32,
         /// Number of records that compaction keeps.
         kept: u32,

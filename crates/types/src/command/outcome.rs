@@ -1,7 +1,8 @@
 //! Outcomes of commands: the results that the state machine computes when it applies a command.
 //!
-//! Owns: `Outcome`, and the memory that one holds. Does not own: the outcomes of consumer groups (`groups`) and the
-//! results of transactions (`transaction`), or the encoding for the running hash (`outcome_bytes`).
+//! Owns: `Outcome`, and the number of bytes that an outcome holds in memory. Does not own: the outcomes of consumer
+//! groups (`groups`) and the results of transactions (`transaction`), or the encoding for the running hash
+//! (`outcome_bytes`).
 
 use std::time::Duration;
 
@@ -117,11 +118,11 @@ pub enum Outcome {
         /// Version of the state machine in force.
         in_force: u16,
     },
-    /// Index entries or rows that are no longer needed were removed.
+    /// The command has removed rows that are no longer needed, such as rows of a deleted group or old versions of keys.
     Reclaimed {
-        /// Number of index entries or rows that the command removed or read.
+        /// Number of rows that count towards the command's maximum: removed rows, or read rows if the command searches.
         entries: u32,
-        /// True if some entries or rows are left for another command.
+        /// True if rows are left that a later command must remove.
         more: bool,
     },
     /// The lease was granted or kept alive.
@@ -144,7 +145,7 @@ pub enum Outcome {
         keys: u32,
         /// Number of rows of the expiry index read.
         rows: u32,
-        /// True if some rows are left for another command.
+        /// True if rows of the expiry index are left that a later command must process.
         more: bool,
     },
     /// The command named a keyspace that does not exist.

@@ -9,8 +9,8 @@
 //! bytes    := len u32 | byte*           more than 1,024 of them: len u32 | their XXH3-64
 //! ```
 //! Invariant: the bytes contain neither texts for people nor the position at which a malformed command stopped
-//! decoding. Two versions may word an error differently and must still agree. Only the code of a Redis error, its first
-//! word, counts.
+//! decoding. Two versions of the program may word an error differently, and their hashes must still agree. Of a Redis
+//! error, only the code (its first word) is encoded.
 
 use std::time::Duration;
 

@@ -20,8 +20,8 @@ use crate::{
 
 /// First byte of an encoded batch of Redis commands, which identifies the kind of command.
 pub(super) const REDIS: u8 = 65;
-/// First byte of a batch as earlier builds proposed it. The reads of such a batch affect its other commands, because
-/// all commands share one budget.
+/// First byte of a batch of Redis commands that an earlier build has written to the log. All commands of such a batch
+/// share one budget of steps, so its reads affect which of its other commands are carried out.
 pub(super) const REDIS_JOINT: u8 = 64;
 
 by_hand! {
@@ -137,9 +137,9 @@ impl RedisBuilder {
 pub struct RedisBatch<'a> {
     /// Keyspace of all keys in the batch.
     pub keyspace: KeyspaceId,
-    /// True if reads outside of transactions have no effect except their replies. Such reads have their own budget, and
-    /// a node performs them only if a client of the node waits for the replies. False for batches that earlier builds
-    /// have proposed.
+    /// True if reads outside of transactions have a budget of their own and affect nothing but their replies. A node
+    /// then performs such a read only if one of its clients waits for the reply. False for batches that earlier builds
+    /// have written to the log: their reads share the budget of the writes.
     pub reads_apart: bool,
     /// Whole encoded batch. The offset [`value_at`](Write::Put::value_at) counts from its first byte.
     pub bytes: &'a [u8],
@@ -202,9 +202,9 @@ impl<'a> RedisBatch<'a> {
         RedisCommands { reader: Reader::at(self.bytes, self.commands_at), left: self.commands }
     }
 
-    /// Returns the encoded batch of the commands without a reply, given that the first `replies` commands have one.
-    /// [Marks](GroupMark) do not count, and the new batch has no watched keys. A caller proposes it if the outcome has
-    /// fewer replies than commands.
+    /// Returns an encoded batch of the commands that have no reply yet: all but the first `replies` commands. `MULTI`
+    /// and `EXEC` ([marks](GroupMark)) have no replies and are not counted. The new batch has no watched keys. A caller
+    /// proposes this batch if the outcome has fewer replies than commands.
     #[must_use]
     pub fn rest(&self, replies: usize) -> Vec<u8> {
         let (mut commands, mut args, mut left) = (self.commands(), Vec::new(), replies);
@@ -240,8 +240,8 @@ impl<'a> RedisBatch<'a> {
         batch
     }
 
-    /// Returns all pairs of a key and an argument that may have become the value of this key. Some of these arguments
-    /// were not written, but the pairs include every value in the log to which the state can refer.
+    /// Iterates over all pairs of a key and an argument that may have become the value of this key. The pairs include
+    /// every value in the log to which the state can refer, and also some arguments that never became a value.
     pub fn values(&self) -> impl Iterator<Item = Write<'a>> + use<'a> {
         let RedisBatch { keyspace, bytes, .. } = *self;
         let mut commands = self.commands();
@@ -269,8 +269,8 @@ pub fn offset_within(whole: &[u8], part: &[u8]) -> Option<usize> {
     (offset + part.len() <= whole.len()).then_some(offset)
 }
 
-/// Mark in a batch of Redis commands: the commands between `MULTI` and `EXEC` are a transaction, which the state
-/// machine carries out completely or not at all if it takes too many steps. The marks get no replies.
+/// Mark in a batch of Redis commands: `MULTI` or `EXEC`. The commands between the two are a transaction. If the
+/// transaction takes too many steps, the state machine carries out none of its commands. The marks get no replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupMark {
     /// `MULTI`: a transaction begins.
@@ -279,7 +279,7 @@ pub enum GroupMark {
     End,
 }
 
-/// Returns the mark if the command is `MULTI` or `EXEC`; `None` for every other command.
+/// Returns the mark for the command `MULTI` or `EXEC`; `None` for every other command.
 #[inline]
 #[must_use]
 pub fn group_mark(args: &[&[u8]]) -> Option<GroupMark> {
@@ -303,8 +303,8 @@ pub struct RedisCommands<'a> {
 }
 
 impl<'a> RedisCommands<'a> {
-    /// Returns the first argument after the name of the next command; empty if the command has no arguments, `None`
-    /// after the last command.
+    /// Skips the next command and returns its first argument after the name, which is the key in most commands. Returns
+    /// an empty slice if the command has no arguments, and `None` after the last command.
     pub fn next_key(&mut self) -> Option<&'a [u8]> {
         self.left = self.left.checked_sub(1)?;
         let count = self.reader.u32("argument count").ok()?;

@@ -1,14 +1,15 @@
-//! Bounds on the steps that a command can take, computed from its bytes alone.
+//! Upper bounds on the work of a command, computed from the command's bytes alone. Work is counted in
+//! [steps](crate::steps) of about 100 ns.
 //!
-//! Owns: the upper bound ([`max_steps`]), by which the proposer of log entries decides how many commands an entry gets.
-//! So an entry takes at most about the time and memory of one command, whatever its commands are. Does not own the
-//! bound on a single command ([`MAX_COMMAND_STEPS`]): the state machine enforces that one by the work that the command
-//! actually causes, independently of the other commands in the entry.
+//! Owns: the upper bound ([`max_steps`]), by which the proposer decides how many commands it puts into one log entry.
+//! So a log entry takes at most about the time and memory of the most expensive permitted command. Does not own the
+//! limit on a single command ([`MAX_COMMAND_STEPS`]). The state machine enforces this limit, and counts the work that
+//! the command actually causes.
 //!
 //! Invariants:
 //! * The bound of a command that scans is the maximum. Such a command is alone in its entry, so its scans never pass
 //!   rows that earlier commands of the entry have removed.
-//! * A bound that is too low never affects an outcome, only the time that an entry takes.
+//! * A bound that is too low never affects an outcome, only the time that a log entry takes.
 //! * A command on a hash or a stream whose key holds a string is charged for the string, but does not read it. The bound
 //!   does not count this charge.
 
@@ -35,49 +36,53 @@ use crate::{
     },
 };
 
-/// Steps of a read of the longest value.
+/// Price of reading a value of the maximum size, in steps.
 const READ_VALUE: u64 = READ + read_bytes(MAX_VALUE_BYTES);
-/// Steps of reading the longest value and writing it again.
+/// Price of reading a value of the maximum size and writing it again, in steps.
 const CHANGE_VALUE: u64 = READ_VALUE + written_bytes(MAX_VALUE_BYTES);
-/// Steps of a write in addition to its bytes. They cover the new row, the replaced row, and the index rows of the old
-/// and new deadlines and leases.
+/// Price in steps of a write of a key, without the price of its bytes. It covers the new row, the replaced row, and the
+/// index rows of the old and new deadlines and leases.
 const WRITE_KEY: u64 = OPERATION + 7 * READ + 8 * WRITE;
-/// Steps of a lookup of a key or a field in addition to the bytes of its value.
+/// Price in steps of a lookup of a key or a field, without the price of the value's bytes.
 const LOOK_UP: u64 = OPERATION + 7 * READ;
-/// Steps that the history of a keyspace adds to a write. The write keeps the former value, reads the versions of the
-/// key, and removes some of them. The steps cover a former value up to the length that the state stores by default.
-/// Longer values mostly stay in the log, and keeping them takes no work. A proposer that knows the length of the value
-/// adds its steps.
+/// Price in steps that a write costs in addition if its keyspace keeps a history. The write then keeps the replaced
+/// value, reads the versions of the key, and removes some of them. The price covers a replaced value of up to
+/// [`DEFAULT_INLINE_VALUE_BYTES`]. A longer value mostly stays where it is in the log, so keeping it takes no work. A
+/// proposer that knows the length of the replaced value adds the price of its bytes.
 const KEEP_VERSION: u64 =
     2 * READ + SCAN + MAX_HISTORY_REVISIONS as u64 * ROW + 64 * WRITE + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
-/// Steps that a touch in a commit adds to a write, because the touch writes the value again. They cover a value up to
-/// the length that the state stores by default, as [`KEEP_VERSION`] does.
+/// Price in steps that a touch in a commit costs in addition to a write, because it reads the value and writes it
+/// again. The price covers a value of up to [`DEFAULT_INLINE_VALUE_BYTES`]; a longer value mostly stays in the log.
 const TOUCH: u64 = READ + read_bytes(DEFAULT_INLINE_VALUE_BYTES) + written_bytes(DEFAULT_INLINE_VALUE_BYTES);
-/// Steps of a command about a stream, a group or a lease, in addition to its bytes.
+/// Price in steps of a command about a stream, a group or a lease, without the price of its bytes.
 const FLAT: u64 = 1000;
-/// Steps of an ack, a nack or an extension in addition to those of its attempts. They include writing the group's head.
+/// Price in steps of an ack, a nack or an extension, without the price of its attempts. It includes writing the row
+/// with the consumer group's counters.
 const SETTLE: u64 = 100;
-/// Steps of an addition of floating-point numbers: it parses two of them and writes their sum.
+/// Price in steps of adding two floating-point numbers: parsing both and writing their sum.
 const FLOAT: u64 = 2 * parsed_float(MAX_FLOAT_DIGITS) + written_float(MAX_FLOAT_DIGITS) + read_bytes(MAX_FLOAT_DIGITS);
-/// Steps of a command on a Redis stream, in addition to its bytes. They include the removal of some rows of destroyed
-/// groups.
+/// Price in steps of a command on a Redis stream, without the price of its bytes. It includes the removal of some rows
+/// of destroyed consumer groups.
 const STREAM: u64 = 6000;
 
 // `FLAT` covers rewriting the rows of two attempts, because every fetch may have to rewrite as many.
 const _: () = assert!(written_runs(2 * MAX_ATTEMPT_RECORDS as u64) <= FLAT);
 
-/// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history`
-/// is true if a keyspace of the space keeps former values, which makes writes more expensive.
+/// Returns the maximum number of steps that a command of the log can take, computed from its bytes. `keeps_history` is
+/// true if a keyspace of the space keeps overwritten values, which makes writes more expensive.
 #[must_use]
 pub fn max_steps(command: &[u8], keeps_history: bool) -> u64 {
     max_steps_with(command, keeps_history, None)
 }
 
-/// Returns the maximum number of steps like [`max_steps`]. `value_reads` is the sum of the steps of all stored values
-/// that the command needs: values that [Redis commands](ValueUse) use, that the gets of a transaction return, that
-/// touches write again, and that writes keep in a history. `None` means that the proposer does not know the lengths of
-/// these values. Then a value that is returned, or that a Redis command or a transaction writes again, counts with the
-/// maximum length. Any other value counts with the longest length that the state stores by default.
+/// Returns the maximum number of steps like [`max_steps`], for a proposer that may know the lengths of the stored
+/// values that the command reads.
+///
+/// `value_reads` is the price of reading all of them: values that [Redis commands](ValueUse) use, that the gets of a
+/// transaction return, that touches write again, and that a history keeps when they are replaced. `None` means that the
+/// proposer does not know the lengths. This function then assumes the maximum length for values that the command
+/// returns, and for values that a Redis command or a transaction writes again. For other values it assumes
+/// [`DEFAULT_INLINE_VALUE_BYTES`].
 #[must_use]
 pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u64>) -> u64 {
     let command = unwrap(command).bytes;
@@ -119,25 +124,25 @@ pub fn max_steps_with(command: &[u8], keeps_history: bool, value_reads: Option<u
     all.min(MAX_COMMAND_STEPS)
 }
 
-/// Returns the maximum number of runs that `attempts` attempts of one consumer group have together. Each run has at
-/// least one record.
+/// Returns the maximum number of runs (stored ranges of consecutive records) that `attempts` attempts of one consumer
+/// group have together. Each run has at least one record, so the limits on records also limit the runs.
 fn max_runs(attempts: u64) -> u64 {
     attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
 }
 
-/// Returns the maximum price of an ack or nack, in addition to that of a write.
+/// Returns the maximum price of an ack or nack in steps. Does not include the price of the write of which it is a part.
 fn of_settle(settle: &Settle<'_>) -> u64 {
     settle.steps() + SETTLED_RUN * max_runs(settle.settlements.iter().count() as u64)
 }
 
-/// Returns the maximum price of a fetch, in addition to the price of the group's head and of rewriting the rows of two
-/// attempts. The fetch delivers some records of one attempt again. From the other attempt (or several small ones), it
-/// delivers records that waited behind others of the same key.
+/// Returns the maximum price of a fetch in steps, without [`FLAT`]. `FLAT` already covers writing the row with the
+/// group's counters, and rewriting the rows of the two attempts from which a fetch can take records.
 fn of_fetch(fetch: &Fetch<'_>) -> u64 {
     DELIVERED_RECORD * (u64::from(fetch.max) + u64::from(fetch.max_dead())) + SETTLED_RUN * fetch.keys.len() as u64
 }
 
-/// Returns the maximum number of steps of a commit; `None` if its conditions scan.
+/// Returns the maximum number of steps of a commit; `None` if a condition scans a range, because its bytes do not limit
+/// the scan.
 fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Result<Option<u64>, Malformed> {
     let mut steps: u64 = 0;
     for condition in commit.conditions() {
@@ -159,7 +164,8 @@ fn of_commit(commit: &Commit<'_>, write: u64, value_reads: Option<u64>) -> Resul
     Ok(Some(steps.saturating_add(value_reads.unwrap_or(0))))
 }
 
-/// Returns the maximum number of steps of a transaction; `None` if it scans.
+/// Returns the maximum number of steps of a transaction; `None` if it scans a range, because its bytes do not limit the
+/// scan.
 fn of_transaction(
     transaction: &Transaction<'_>,
     write: u64,
@@ -191,41 +197,43 @@ fn of_transaction(
     Ok(Some(steps))
 }
 
-/// Use of stored values by a Redis command. The command does not contain the lengths of these values.
+/// Way in which a Redis command uses values that are already stored. The command itself does not contain these values,
+/// so its bytes do not show their lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueUse {
-    /// Returns the string at the key that is the first argument, and writes nothing.
+    /// The command returns the string at a key (its first argument), and writes nothing.
     ReadKey,
-    /// Returns the strings at the keys that are the arguments, and writes nothing.
+    /// The command returns the strings at several keys (all its arguments), and writes nothing.
     ReadKeys,
-    /// Returns fields of the hash whose key is the first argument, and writes nothing.
+    /// The command returns fields of a hash, and writes nothing. Its first argument is the key of the hash.
     ReadFields,
-    /// Returns the string at the key that is the first argument, and replaces or deletes it.
+    /// The command returns the string at a key (its first argument), and replaces or deletes it.
     Replace,
-    /// Writes the value of the key that is the first argument again, with another deadline.
+    /// The command changes the deadline of a key (its first argument), for which it writes the key's value again.
     SetDeadline,
-    /// Returns the string at the key that is the first argument, and writes it again if its deadline changes.
+    /// The command returns the string at a key (its first argument). If it changes the key's deadline, it also writes
+    /// the string again.
     ReadAndSetDeadline,
-    /// Appends the second argument to the string at the key that is the first one.
+    /// The command appends its second argument to the string at a key (its first argument).
     Append,
-    /// Replaces bytes of the string at the key that is the first argument. The second argument is their offset, and the
-    /// third one has the new bytes.
+    /// The command replaces a part of the string at a key. Its arguments are the key, the byte offset of the part, and
+    /// the new bytes.
     SetRange,
-    /// Moves the value of the key that is the first argument to the key that is the second one.
+    /// The command moves the value of one key (its first argument) to another key (its second argument).
     Rename,
-    /// Copies the value of the key that is the first argument to the key that is the second one.
+    /// The command copies the value of one key (its first argument) to another key (its second argument).
     Copy,
-    /// Adds a floating-point number, the second argument, to the one in the string at the key that is the first
-    /// argument.
+    /// The command adds a floating-point number to the number in the string at a key. Its arguments are the key and the
+    /// number to add.
     AddToString,
-    /// Adds a number to a field of the hash whose key is the first argument. The second argument is the field, and the
-    /// third one is the number.
+    /// The command adds a number to a field of a hash. Its arguments are the key of the hash, the field, and the number
+    /// to add.
     AddToField,
 }
 
 impl ValueUse {
-    /// Returns the use of stored values by the Redis command with this name in lower case; `None` for a command whose
-    /// bound follows another rule.
+    /// Returns the use of stored values by the Redis command with this name, which must be in lower case. Returns
+    /// `None` if knowing the lengths of stored values does not change the command's bound.
     #[must_use]
     pub fn of(name: &[u8]) -> Option<Self> {
         Some(match name {
@@ -245,7 +253,7 @@ impl ValueUse {
         })
     }
 
-    /// Returns true if the command writes nothing.
+    /// Returns true if commands with this use of values write nothing.
     #[must_use]
     pub fn is_read(self) -> bool {
         matches!(self, Self::ReadKey | Self::ReadKeys | Self::ReadFields)
@@ -284,7 +292,7 @@ fn of_redis(command: &[u8], write: u64, value_reads: Option<u64>) -> Result<u64,
 enum Bound {
     /// The command reads at most this number of values of maximum size, whatever its arguments are.
     Values(u64),
-    /// The command reads values whose steps are counted elsewhere, and writes nothing.
+    /// The command reads values and writes nothing. The caller has already counted the steps of these reads.
     KnownReads,
     /// The command reads a value of maximum size and writes one.
     Change,
@@ -292,18 +300,18 @@ enum Bound {
     Float,
     /// Each argument may make the command read one value, so the number of arguments determines the bound.
     Arguments,
-    /// The value of the option `COUNT` determines the bound. The option can follow after this number of arguments. The
-    /// command reads at most `COUNT` values of each stream named after `STREAMS`, or of its single key. Without the
-    /// option, the number of values is unlimited.
+    /// The option `COUNT` determines the bound: the command reads at most `COUNT` values of each stream. The streams
+    /// are named after the option `STREAMS`; without it, the command reads one stream. Without `COUNT`, the number of
+    /// values is unlimited. The contained number is that of the arguments before the options.
     CountBehind(u32),
-    /// The options after the first two arguments determine the bound: one value of maximum size if one of these options
-    /// is present, otherwise none.
+    /// The options after the key determine the bound: one value of maximum size if the command has one of the listed
+    /// options, otherwise none.
     Options(&'static [&'static [u8]]),
-    /// The command changes a Redis stream and reads no value. If one of these options follows the first argument, the
-    /// command also scans entries, and only [`MAX_COMMAND_STEPS`] applies. Otherwise its only scan removes a few rows
-    /// that a destroyed group has left.
+    /// The command changes a Redis stream and reads no value. If it has one of the listed options after the key, it
+    /// also scans entries, and only [`MAX_COMMAND_STEPS`] limits its steps. Otherwise its only scan removes a few rows
+    /// of a destroyed consumer group.
     Stream(&'static [&'static [u8]]),
-    /// No special bound: only [`MAX_COMMAND_STEPS`] applies.
+    /// The command's arguments do not limit its steps: only [`MAX_COMMAND_STEPS`] does.
     Any,
 }
 
@@ -311,8 +319,8 @@ enum Bound {
 const MAX_NAME_BYTES: usize = 16;
 
 impl Bound {
-    /// Returns the rule for the command with this name. `are_values_known` is true if the values that [commands
-    /// use](ValueUse) are counted elsewhere.
+    /// Returns the rule for the command with this name. `are_values_known` is true if the caller has already counted
+    /// the steps of the stored values that [commands use](ValueUse).
     fn of(name: &[u8], are_values_known: bool) -> Self {
         let mut lower = [0; MAX_NAME_BYTES];
         let Some(lower) = lower.get_mut(..name.len()) else { return Self::Any };
@@ -346,7 +354,7 @@ impl Bound {
     }
 
     /// Returns the maximum number of steps of the command. Reads the arguments after the command's name from `reader`;
-    /// `arguments` is their number. `write` is the price of a write of a key.
+    /// `arguments` is their number. `write` is the price of a write of a key, in steps.
     fn steps(self, reader: &mut Reader<'_>, arguments: u32, write: u64) -> Result<u64, Malformed> {
         let (mut options, mut bytes) = (Options::default(), 0);
         for number in 0..arguments {
@@ -384,7 +392,7 @@ impl Bound {
     }
 }
 
-/// Options that determine the bound, as found in the arguments of a Redis command.
+/// Options of a Redis command that its bound depends on.
 #[derive(Debug, Default)]
 struct Options {
     is_found: bool,
@@ -437,8 +445,8 @@ mod tests {
         builder.finish()
     }
 
-    /// Returns the number of values of maximum size that a Redis command may read, by its bound; `None` if there is no
-    /// bound.
+    /// Returns the number of values of maximum size that would take as many steps as the bound of a Redis command.
+    /// Returns `None` if the command's arguments do not limit its steps.
     fn values(args: &[&[u8]]) -> Option<u64> {
         let steps = max_steps(&command(&[args]), false);
         (steps < MAX_COMMAND_STEPS).then_some(steps / READ_VALUE)

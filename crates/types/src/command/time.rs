@@ -122,10 +122,10 @@ variants! {
             /// Maximum number of rows of the expiry index to process.
             max: u32,
         },
-        /// Removes stale rows of the expiry index: rows whose key or lease no longer has the deadline or lease in the
-        /// row.
+        /// Removes stale rows of the expiry index. A row is stale if its key or lease now has another deadline, or its
+        /// key is attached to another lease.
         Forget = 20 "forget rows" {
-            /// Row keys in the expiry index of the state.
+            /// Keys of the rows in the expiry index that may be stale.
             rows: List<'a, &'a [u8]> as StaleRows,
         },
     }

@@ -41,8 +41,8 @@ pub struct TransactionBuilder {
 }
 
 impl TransactionBuilder {
-    /// Creates a transaction without conditions and operations. A transaction without conditions carries out the list
-    /// `then`.
+    /// Creates a transaction without conditions and operations. As long as it has no conditions, it carries out the
+    /// list [`then`](Self::then).
     #[must_use]
     pub fn new() -> Self {
         Self::default()

@@ -24,7 +24,8 @@ use crate::{
 
 /// First byte of an encoded put, which identifies the kind of write.
 pub(super) const PUT: u8 = 1;
-/// Bytes of a put between its kind and its key: keyspace, length of the key, length of the value.
+/// Number of bytes between the first byte of an encoded put and its key. They contain the keyspace, the length of the
+/// key and the length of the value.
 pub(super) const PUT_SIZES: usize = 12;
 const DELETE: u8 = 2;
 const APPEND: u8 = 3;
@@ -265,9 +266,9 @@ pub(super) fn encode_put_write(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u
     encode_put_after(out, [PUT], keyspace, key, value);
 }
 
-/// Appends `before` and a put to `out`. The last byte of `before` must be the kind of the put. The function reserves
-/// memory for all bytes at once, and appends all fields of a fixed length together, because each separate append to a
-/// buffer checks the buffer's size.
+/// Appends the bytes `before` and then a put to `out`. The last byte of `before` must be the byte that identifies a
+/// put. The function reserves memory for all bytes at once, and appends all fields of a fixed length together, because
+/// each separate append to a buffer checks the buffer's size.
 #[inline]
 pub(super) fn encode_put_after<const BEFORE: usize>(
     out: &mut Vec<u8>,

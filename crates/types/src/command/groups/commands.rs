@@ -97,7 +97,8 @@ variants! {
         Reclaim = 56 "reclaim group" {
             /// Id of the group.
             group: GroupId,
-            /// Maximum number of rows, or of runs of records, to remove.
+            /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (rows' parts
+            /// with consecutive records) to remove.
             max: u32,
         },
     }
@@ -115,7 +116,7 @@ structure! {
         group: GroupId,
         /// Maximum number of records to deliver.
         max: u32 as FetchCount,
-        /// Offset of the record to which the first of `keys` belongs.
+        /// Offset of the record whose key hash comes first in `keys`.
         window: Offset,
         /// Hashes of the keys of the records from `window` on, 0 for records without a key. Only fetches of groups in
         /// order per key carry them, because the state machine cannot read records.
@@ -132,7 +133,8 @@ impl Fetch<'_> {
         self.max.max(MAX_DEAD_PER_SMALL_FETCH)
     }
 
-    /// Returns the key hash of the record at `offset`, if the fetch carries it; 0 for a record without a key.
+    /// Returns the hash of the key of the record at `offset`, or 0 if the record has no key. Returns `None` if the
+    /// fetch does not carry a hash for this offset.
     #[must_use]
     pub fn key_at(&self, offset: Offset) -> Option<u64> {
         self.keys.get(usize::try_from(offset.0.checked_sub(self.window.0)?).ok()?)
@@ -223,7 +225,8 @@ pub fn encode_seek(out: &mut Vec<u8>, group: GroupId, offset: Option<Offset>) {
 }
 
 /// Appends the encoded command that cleans up after a consumer group. For a deleted group, the command removes at most
-/// `max` rows. For an existing group, it removes about `max` runs of records that were trimmed from the stream.
+/// `max` rows. For an existing group, it removes records that were trimmed from the stream, about `max` runs
+/// (consecutive records that the group stores together).
 pub fn encode_reclaim_group(out: &mut Vec<u8>, group: GroupId, max: u32) {
     put_checked(out, &GroupCommand::Reclaim { group, max });
 }

@@ -48,17 +48,17 @@ structure! {
     GroupConfig as "group config" checked "group configuration within limits" {
         /// Order of deliveries. The order is fixed when the group is created.
         order: GroupOrder,
-        /// Time after an attempt's delivery, in space time, at which its deadline passes unless the member extends it.
-        /// The unacked records of the attempt are then delivered again.
+        /// Time that a member has to ack delivered records, in space time. The member can extend it. When the time is
+        /// over, the group delivers the unacked records again.
         ack_deadline: Duration as Micros,
         /// Number of deliveries after which a record without an ack becomes a dead letter. `None` means no limit.
         max_deliveries: Option<u32> as LimitOrZero,
-        /// Maximum number of pending records (delivered or held back, and not acked), together with the dead letters
-        /// that are not in their stream yet. At this limit the group delivers no new records until members ack some,
-        /// or dead letters are moved.
+        /// Maximum number of pending records. A record is pending if it is delivered and not acked, waits for
+        /// redelivery, is held back behind a record of its key, or is a dead letter that was not moved yet. At this
+        /// limit the group delivers no new records until members ack some, or dead letters are moved to their stream.
         max_pending: u32,
-        /// Name of the stream for dead letters, which the server creates with the first dead letter. `None` means that
-        /// dead letters are dropped and counted.
+        /// Name of the stream for dead letters. The server creates this stream with the first dead letter. `None` means
+        /// that the group drops dead letters and only counts them.
         dead_letters: Option<String> as NameOrEmpty,
     }
 }

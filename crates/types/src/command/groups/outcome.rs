@@ -20,7 +20,8 @@ pub enum GroupOutcome {
     Done,
     /// The fetch delivered records, or there were none to deliver.
     Fetched(Box<Fetched>),
-    /// The records that their attempts still held were acked or nacked.
+    /// The command acked or nacked the named records. It skipped records that their attempts (deliveries) no longer
+    /// held.
     Settled {
         /// Number of records acked or nacked.
         settled: u32,
@@ -73,7 +74,7 @@ pub struct Fetched {
     /// Attempt number, which the member's ack or nack of these records must name. It has no meaning if nothing was
     /// delivered.
     pub attempt: Attempt,
-    /// Deadline of the attempt, in space time.
+    /// Ack deadline of the delivered records, in space time.
     pub deadline: SpaceTime,
     /// Delivered records in order of their offsets; empty if there were none to deliver.
     pub deliveries: Vec<DeliveredRun>,

@@ -3,7 +3,8 @@
 //! They are decoded by hand, as views that are checked once: an ack is on the path of every record consumed.
 //!
 //! Owns: the encoding of settlements, both as commands and as writes of a commit, their limits, and the part of their
-//! price that their bytes determine. Does not own: their effect (`groups` of the state).
+//! price (in [steps](crate::steps)) that follows from their bytes alone. Does not own: their effect (`groups` of the
+//! state).
 //!
 //! Invariants: decoding accepts only settlements within [`MAX_SETTLED_RANGES`], whose ranges have at least one offset
 //! and end below 2^64.
@@ -31,8 +32,8 @@ conversions! {
         take |reason| (reason.len() <= MAX_NACK_REASON_BYTES).then_some(reason)
     }
 
-    /// Encoding of the time of redelivery after a nack: a delay in microseconds, or [`UNCOUNTED`], or `u64::MAX` for
-    /// "never".
+    /// Encoding of the time of redelivery after a nack: a delay in microseconds, [`UNCOUNTED`] for an immediate
+    /// redelivery that does not count, or `u64::MAX` for "never".
     AgainMicros: Redelivery as u64, "again" {
         put |again| match *again {
             Redelivery::After(delay) => micros(delay),
@@ -199,7 +200,7 @@ impl Runs<'_> {
         self.bytes.is_empty()
     }
 
-    /// Returns the number of ranges that are left.
+    /// Returns the number of ranges that the iterator has not returned yet.
     #[must_use]
     pub fn range_count(&self) -> usize {
         self.bytes.len() / 12
@@ -243,16 +244,17 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    /// Returns the price of checking and settling the records. The price of a write is not included, nor is that of the
-    /// attempts' [runs](crate::steps::SETTLED_RUN), because only the state knows their number.
+    /// Returns the price of checking and settling the records, in [steps](crate::steps). Does not include the price of
+    /// the write of a commit, or that of rewriting the attempts' [runs](crate::steps::SETTLED_RUN), because only the
+    /// state knows how many runs an attempt has.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
         self.settlements.iter().map(of_attempt).sum()
     }
 
-    /// Appends an encoded ack (with the first kind) or nack (with the second kind) of a group's records. On error `out`
-    /// is unchanged.
+    /// Appends an encoded ack or nack of a group's records. `kinds` are the first bytes of an encoded ack and of an
+    /// encoded nack. On error `out` is unchanged.
     pub(crate) fn encode(
         out: &mut Vec<u8>,
         kinds: [u8; 2],
