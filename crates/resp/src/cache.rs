@@ -166,8 +166,8 @@ impl CacheView<'_> {
         Some(Expiry::At(Moment::from_nanos(nanos)))
     }
 
-    /// Charges steps of work to the budget of the thread's read and to the steps that are left for the view. Returns an
-    /// error, which ends the command, if one of the two is used up.
+    /// Charges steps of work to two limits: the budget of reads on this thread, and the steps that are left for this
+    /// view. Returns an error, which ends the command, if one of them is used up.
     #[inline]
     fn charge(&self, steps: u64) -> Result<(), StoreError> {
         if budget::charge(steps).is_break() {
@@ -204,7 +204,7 @@ impl CacheView<'_> {
     }
 }
 
-/// Returns the steps of writing an entry with a value of this size.
+/// Returns the number of steps of work that count for writing an entry whose value has `bytes` bytes.
 fn steps_to_write(bytes: usize) -> u64 {
     WRITE + (bytes / BYTES_COPIED_PER_STEP) as u64
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns: the checks before a command runs (arguments, authentication, subscriptions, the read barrier in a cluster),
 //! and the choice of the way in which a command on keys runs: immediately, on the threads for long reads, or in the
-//! burst. Does not own the commands themselves, nor the commits of bursts (`proposing`).
+//! burst (the client's commands that are committed together). Does not own the commands themselves, nor the commits of
+//! bursts (`proposing`).
 
 use std::time::Instant;
 
@@ -104,7 +105,8 @@ impl Session {
         flow
     }
 
-    /// Returns true if a command reads a keyspace from this node's state, outside of the log.
+    /// Returns true if a command reads a keyspace directly from this node's state, and not as part of a command in the
+    /// log.
     fn reads_state(&self, command: &Command) -> bool {
         let is_batched = |database: usize| matches!(self.resp.databases.list[database].database, Database::Batched(_));
         match (&self.transaction, command.name) {

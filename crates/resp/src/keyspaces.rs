@@ -77,8 +77,8 @@ impl KeyspaceDatabase {
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
     }
 
-    /// Returns the steps that are needed for the values which the commands of a batch use; `None` if they are not known
-    /// or not in memory.
+    /// Returns the steps of work for the values that the commands of a batch use, estimated from the sizes of these
+    /// values. `None` if the estimate is not possible, or if the rows are not in memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
         let (lookups, keyspace) = (ValueLookups::of(commands)?, self.keyspace.known_id()?);
         let db = self.db.blocking();
@@ -177,14 +177,14 @@ struct Built {
     purpose: Purpose,
     /// Number of replies that the batch gets.
     replies: usize,
-    /// Commands that the batch contains as several smaller commands, in order.
+    /// Large deletes that the batch contains as several smaller commands, in the order of their replies.
     splits: Vec<Split>,
 }
 
 /// A large delete that is proposed as several smaller commands. This way a delete of any size is accepted, and other
 /// commands can run between its parts.
 struct Split {
-    /// Number of replies of the batch before the replies to the smaller commands.
+    /// Number of replies in the batch that come before those of this delete.
     first: usize,
     parts: usize,
 }

@@ -52,7 +52,7 @@ pub(crate) struct NativeStreams {
     gate: Option<ReadGate>,
 }
 
-/// Read barrier of a member of a cluster.
+/// Read barrier that commands pass on a member of a cluster: the cluster, and the level of reads that it must permit.
 #[derive(Clone, Debug)]
 struct ReadGate {
     handle: Arc<dyn ClusterHandle>,

@@ -1,4 +1,5 @@
-//! The state of work that a session does in slices. The module `slices` does the work.
+//! The state of work that a session does in slices of about a millisecond each, so that its thread serves other clients
+//! in between. The module `slices` does the work.
 
 use thalweg_redis::Reply;
 use thalweg_serving::admission::Reservation;
@@ -16,7 +17,7 @@ pub(crate) enum SubscriptionChange {
     UnsubscribeAll,
 }
 
-/// Work that the session continues in its next slice.
+/// Long work that the session continues in its next slice. Between two slices, the thread serves other clients.
 #[derive(Debug)]
 pub(crate) enum Ongoing {
     /// Replies to a burst or a transaction.

@@ -1,7 +1,8 @@
 //! Proposing and committing a client's commands.
 //!
-//! Owns: the admission of commands to the burst, the proposal of the burst to the database, and its outcome. Does not
-//! own the list of its replies (`burst`), nor the batches into which the database divides the burst (`keyspaces`).
+//! A burst is a list of a client's commands that are committed together. Owns: the admission of commands to the burst,
+//! the proposal of the burst to the database, and the outcome. Does not own the list of the replies (`burst`), nor the
+//! batches into which the database divides the burst (`keyspaces`).
 
 use thalweg_redis::{Command, Reply, Run, errors::NO_REPLY_ROOM};
 use thalweg_serving::{admission::Resource, fetched::RowFetcher};
@@ -41,7 +42,7 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Checks if `commands` commands with this size in bytes may join the burst. Returns `None` if they may. Otherwise
+    /// Checks if the burst has room for `commands` more commands of `bytes` bytes. Returns `None` if it has. Otherwise
     /// returns the progress to report for the current command.
     pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<CommandProgress> {
         if self.burst.is_empty() {
@@ -67,7 +68,7 @@ impl Session {
         self.burst.slots.push(Slot::Outcome { is_scan, is_read, muted: self.muted, command });
     }
 
-    /// Proposes the burst to its database. The reply slots stay until the outcome is known.
+    /// Proposes the burst to its database. The places for its replies are kept until the outcome is known.
     pub(super) fn send_burst(&mut self) {
         if self.burst.is_empty() || self.pending.is_some() {
             return;

@@ -129,7 +129,8 @@ pub(crate) struct Session {
     pub(super) scratch: Vec<u8>,
     /// Work that is done in slices; `None` if there is none.
     pub(super) ongoing: Option<Box<Ongoing>>,
-    /// Time spent on slices that is not yet charged to the connection's turn.
+    /// Time of the last slices of work. It counts towards the time after which the client waits for other clients of
+    /// its thread; not counted yet.
     pub(super) worked: Duration,
     /// True while a command of a transaction is being executed.
     pub(super) is_executing: bool,
@@ -383,7 +384,8 @@ impl Session {
         }
     }
 
-    /// Charges the time of slices to the connection's turn on its thread.
+    /// Counts the time of the last slices of work towards the time after which the client waits for other clients of
+    /// its thread.
     fn report_work(&mut self, socket: &mut ServedSocket) {
         if !self.worked.is_zero() {
             socket.worked(std::mem::take(&mut self.worked));

@@ -2,8 +2,8 @@
 //! changing a long list of subscriptions.
 //!
 //! Owns: the steps of such work. A slice ends after about a millisecond ([`Slice`]), or when enough output waits for
-//! the client. The time of a slice is charged to the connection, which then waits for a turn while its thread serves
-//! other clients. Does not own: the commands.
+//! the client. The time of a slice counts for the connection. After too much of it, the connection waits while its
+//! thread serves other clients. Does not own: the commands.
 //!
 //! Invariants: while a session has such work, it handles no further command, so replies keep their order. While replies
 //! are being written, no message of a subscription is sent, because it would interrupt a reply.
@@ -71,7 +71,7 @@ impl Session {
         moved
     }
 
-    /// Charges the time of a slice to the connection.
+    /// Counts the time of a slice for the connection, which waits for other clients of its thread after too much of it.
     fn end_slice(&mut self, slice: Option<Slice>) {
         if let Some(time) = slice.and_then(Slice::work) {
             self.worked += time;
