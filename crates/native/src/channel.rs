@@ -73,11 +73,12 @@ pub(crate) struct ChannelTask {
     /// True if no other channel or connection of the server has been active recently.
     is_sole_client: bool,
     phase: ChannelPhase,
-    /// Time of the last request.
+    /// Time at which the channel received its last request.
     active_at: Instant,
     /// Barrier before the reads in the received frames. Unused on a node without a cluster.
     barrier: ConnectionBarrier,
-    /// Error of the failed barrier. The read in the next frame is answered with it.
+    /// Error of a read barrier that failed (this node could not confirm that its state is recent). The read in the next
+    /// frame gets this error as its answer.
     barred: Option<ClusterError>,
     /// Keepalive of the connection. Only the first channel has it, and it covers the whole connection; `None` on all
     /// others.

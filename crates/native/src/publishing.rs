@@ -91,19 +91,21 @@ pub(crate) struct Publishing {
     batches: u32,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
-    /// Work that the client's requests have caused since its last turn.
+    /// Deliveries that the client's publishes have caused, and time of its requests, since the client last waited for
+    /// other clients of its thread.
     pub(crate) caused: CausedWork,
     /// Timer at which a gathered batch is published even if no more messages arrive. Created when a batch first needs
     /// it.
     timer: Option<Timer>,
 }
 
-/// State of the channel's input in this turn. It determines if a gathered batch waits for more messages.
+/// Tells if frames have just arrived on the channel. If none have, the batch of gathered messages is published, or
+/// waits for more until it is due, as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputState {
-    /// Frames arrived in this turn.
+    /// Frames arrived in this poll of the channel's task.
     Open,
-    /// No frames arrived in this turn.
+    /// No frames arrived in this poll of the channel's task.
     Paused,
 }
 

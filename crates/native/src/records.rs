@@ -24,7 +24,7 @@ pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
     max_frame_bytes.saturating_sub(RECORDS_HEAD_BYTES) as u64
 }
 
-/// Bounds of one read of a stream.
+/// Limits of one read of a stream: where it begins, and how many records and bytes it returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     /// Offset of the first record to read.
@@ -55,7 +55,7 @@ impl Page {
     }
 }
 
-/// A page of records in the form that its frame contains.
+/// A page of records, ready to be encoded as a frame.
 #[derive(Debug)]
 pub(crate) struct RecordsFrame {
     durability: Durability,

@@ -14,7 +14,7 @@ use super::{
     replies::{FrameMemory, Replies},
 };
 
-/// Behaviour of a subscription's step if it finds no messages.
+/// Behaviour of a step (the work for a subscription's next frame) that finds no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
     /// The step waits until there are messages, or until it is stopped.
@@ -23,7 +23,7 @@ pub(crate) enum WhenEmpty {
     Return,
 }
 
-/// Bounds of a subscription's step, and the signal that stops it.
+/// Limits of a subscription's next frame, and the signal that stops the work for it.
 #[derive(Clone, Debug)]
 pub(crate) struct StepLimits {
     /// Maximum number of messages that the step may send: the number left until the limit of the subscription.
@@ -33,11 +33,11 @@ pub(crate) struct StepLimits {
     pub credit: (u64, u64),
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
-    /// Behaviour of the step if there are no messages.
+    /// Behaviour if there are no messages for the frame.
     pub when_empty: WhenEmpty,
     /// Account of the connection, in which large frames count.
     pub account: Arc<Account>,
-    /// Signal that the step must end without a result.
+    /// Signal that the work for the next frame must end without a result.
     pub stop: Arc<Notify>,
 }
 
@@ -73,9 +73,9 @@ impl StepLimits {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// Result of one step of a subscription.
+/// Result of one step of a subscription: its next frame, nothing, or its end.
 pub(crate) enum StepResult {
-    /// One frame, or several that belong together, and the credit that they use.
+    /// One frame, or several that belong together, and the credit that they cost the client.
     Frame {
         /// Number of messages, records or changes in the frames.
         messages: u64,

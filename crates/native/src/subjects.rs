@@ -85,7 +85,7 @@ pub(crate) struct Subscription {
     /// True after the client has cancelled the subscription but still wants its queued messages. It ends when it can
     /// send no more of them.
     pub(crate) draining: bool,
-    /// Share of the connection in the server's limit on subscriptions.
+    /// Reservation of one of the server's subscriptions.
     pub(crate) _held: SubscriptionShare,
 }
 
@@ -107,7 +107,8 @@ pub(crate) struct Subjects {
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Buffer for batches taken from the link to the broker. It is reused.
     taken: Vec<Outbound>,
-    /// Time at which a timed batch was taken from the queue. `None` when the outbox has been sent.
+    /// Time at which a batch whose stages are measured was taken from its queue; `None` again once the outbox has been
+    /// sent.
     timed: Option<Moment>,
     /// True if the link to the broker may have more batches than the last call has taken.
     more: bool,
@@ -292,7 +293,7 @@ impl Subjects {
         delivered
     }
 
-    /// Records that a batch leaves its queue, if the batch is timed.
+    /// Records the time at which a batch leaves its queue, if the stages of this batch are measured.
     fn note_taken(&mut self, batch: &Batch) {
         if let Some(published) = batch.stamped_at() {
             let now = self.app.views.now();
@@ -301,7 +302,7 @@ impl Subjects {
         }
     }
 
-    /// Records that the outbox has been sent.
+    /// Records that the outbox has been sent, which ends the measured stage of sending.
     pub(crate) fn note_sent(&mut self) {
         if let Some(taken) = self.timed.take() {
             self.native.publishes.record(PublishStage::Send, self.app.views.now().after(taken));

@@ -35,7 +35,8 @@ pub(crate) struct Tail {
     start: Option<UnknownStart>,
 }
 
-/// Start of a tail that could not be found on the channel's thread.
+/// Start of a tail whose offset could not be found on the channel's thread, because the search takes long or needs the
+/// disk.
 #[derive(Clone, Debug)]
 struct UnknownStart {
     from: Position,
@@ -65,8 +66,8 @@ impl Tail {
         self.start.is_none().then_some(self.next)
     }
 
-    /// Runs one step: waits until the stream has records to send, and returns a page of them. If the tail's start is
-    /// unknown, finds it and returns the reply that states it.
+    /// Waits until the stream has records to send, and returns a page of them as the subscription's next frame. If the
+    /// tail's start is unknown, finds it and returns the reply that states it.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         if let Some(start) = self.start.clone() {
             return self.find_start(start, &wanted).await;

@@ -47,8 +47,8 @@ impl ChannelTask {
         self.barrier.is_pending() && self.barrier.poll(cx).is_ready()
     }
 
-    /// Returns true if a client that had to wait may continue, because its turn has begun. Such a client's requests
-    /// have taken long or caused many deliveries.
+    /// Returns true if a client that had to wait for other clients of its thread may continue now. A client has to wait
+    /// after its requests have taken long or caused many deliveries.
     pub(super) fn continue_after_work(&mut self, cx: &Context<'_>) -> bool {
         let may_continue = self.subjects.publishing.caused.need_turn() && self.socket.may_deliver(cx);
         if may_continue {
