@@ -1,4 +1,5 @@
-//! Load of the scenarios that write much: batches of records, appended to one stream over the native protocol.
+//! Load generator for the scenarios of the cluster benchmark that write much: it appends batches of records to one
+//! stream over the native protocol.
 //!
 //! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. Each batch waits for the
 //! level `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch. The figures
@@ -44,7 +45,7 @@ pub(crate) struct Appends {
     pub seed: u64,
 }
 
-/// Number of records that a finished load has appended, and how long the appends took.
+/// Result of a finished load: its acknowledged records, and the times of its batches.
 #[derive(Clone, Debug)]
 pub(crate) struct Appended {
     pub records: u64,

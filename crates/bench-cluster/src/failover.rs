@@ -34,8 +34,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Number of acknowledgements of all clients together before the next kill.
 const WRITES_BETWEEN: u64 = 100;
-/// Number of writes of a client at another node before it returns to its own. Clients are spread over all nodes, so
-/// some write directly to the leader when it is killed, and notice the kill immediately.
+/// Number of writes that a client sends to another node, after an error at its first node, before it returns to the
+/// first. Clients begin at different nodes. So when the leader is killed, some clients write directly to it and notice
+/// the kill immediately.
 const WRITES_AWAY: u64 = 50;
 const PUT_HEADERS: &str = "Thalweg-Durability: quorum\r\nThalweg-Timeout: 5\r\n";
 

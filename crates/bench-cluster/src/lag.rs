@@ -46,7 +46,7 @@ struct Lags {
     entries: Vec<f64>,
 }
 
-/// Measures each delay and rate of the table.
+/// Measures the lag for each network delay and each append rate of the published table.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title =

@@ -141,7 +141,7 @@ struct Tokens {
     admin: String,
 }
 
-/// Role of a node in the cluster.
+/// Role of a node in the cluster: leader or follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Leader,

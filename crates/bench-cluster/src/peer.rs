@@ -91,7 +91,7 @@ impl Peer {
         self.request("load", "", "leader", 1, options).map(drop)
     }
 
-    /// Runs a row once on the other system.
+    /// Has the other system do the requests of one row of the report once. Returns the results.
     pub(crate) fn run(&mut self, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
         let (name, level) = match work.kind {
             Kind::Put => ("put", ""),

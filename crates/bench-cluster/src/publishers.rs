@@ -60,7 +60,7 @@ const GOAL_SHARE: f64 = 0.6;
 /// Bytes that the three nodes together write to the disk for each byte of a record.
 const WRITTEN_PER_BYTE: f64 = 6.1;
 
-/// Figures of one run.
+/// Results of one run of the publishers.
 #[derive(Clone, Debug)]
 struct Turn {
     /// Acknowledged records per second.
@@ -125,7 +125,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-/// Returns the average stages of the appends over all rounds; `None` if the nodes counted none.
+/// Returns a table of the average times that appends spent in each stage in the servers, over all rounds; `None` if the
+/// nodes counted none.
 fn stages(in_flight: usize, turns: &[Turn]) -> Option<Stages> {
     let counted = Counted::sum(turns.iter().map(|turn| &turn.counted));
     let mean_us = median_of(turns, |turn| turn.times.quantiles().mean_us);

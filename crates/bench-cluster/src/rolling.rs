@@ -113,7 +113,7 @@ fn figures(shared: &Shared, pauses: &[Latencies; 2], clients: usize, nodes: usiz
 }
 
 /// Restarts one node after the clients have made some requests. Returns the role of the node, as an index of [`ROLES`],
-/// and the longest request during the restart.
+/// and the longest request while it restarted.
 fn once(nodes: &mut Nodes, number: usize, shared: &Shared) -> Result<(usize, Longest), BenchError> {
     let wanted = shared.requests.load(Ordering::Acquire) + REQUESTS_BETWEEN;
     nodes.wait("the clients use the cluster", |_| shared.requests.load(Ordering::Acquire) >= wanted)?;
@@ -159,7 +159,7 @@ async fn join_all(futures: impl Iterator<Item = impl Future<Output = ()>>) {
     .await;
 }
 
-/// Puts and reads with one client until the rounds are over.
+/// Puts and reads with one client until all restarts are done.
 async fn use_one(number: usize, keyspace: Keyspace, shared: &Shared) {
     for round in 0_u64.. {
         if shared.is_over.load(Ordering::Acquire) {

@@ -72,7 +72,7 @@ struct Condition {
 #[derive(Clone, Copy, Debug)]
 struct SlowNode<'a> {
     process: u32,
-    /// Mount point of its own file system; `None` if all nodes share one file system.
+    /// Mount point of the follower's own file system; `None` if all nodes share one file system.
     disk: Option<&'a Path>,
 }
 

@@ -87,7 +87,7 @@ impl Transfer {
     }
 }
 
-/// Figures of one round.
+/// Results of one transfer: its progress and memory, the times of the clients' puts, and the speed of the disk.
 struct TransferFigures {
     transfer: Transfer,
     before: Latencies,

@@ -144,7 +144,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Returns the average stages of the row's puts over all rounds; `None` for gets.
+    /// Returns a table of the average times that the row's puts spent in each stage in the servers, over all rounds;
+    /// `None` for gets.
     fn stages(&self) -> Option<Stages> {
         let counted = Counted::sum(self.ours.iter().map(|turn| &turn.counted));
         let is_put = self.work.kind == Kind::Put;
@@ -216,7 +217,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs a row once: on Thalweg's nodes (turn 0) or on the other system's cluster (turn 1).
+    /// Does the requests of one row of the report once: on Thalweg's nodes (turn 0) or on the other system's cluster
+    /// (turn 1).
     fn turn(&mut self, turn: usize, round: u32, rounds: &mut Rounds) -> Result<(), BenchError> {
         let work = rounds.work;
         let (system, turn) = match (turn, &mut self.peer) {

@@ -41,8 +41,8 @@ const LOADERS: usize = 100;
 pub(crate) const PACED_RATE: f64 = 1000.0;
 /// Number of clients that put at a fixed rate.
 const PACED_CLIENTS: usize = 8;
-/// Length of a run of puts at a fixed rate, while they wait for an event of the cluster. The next run follows
-/// immediately.
+/// Length of one run of puts at a fixed rate beside another measurement. Runs follow each other without a pause until
+/// that measurement ends.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Consistency level of reads.
@@ -83,7 +83,7 @@ impl TargetNodes {
     }
 }
 
-/// Operation of a row.
+/// Operation that the requests of a row of the report perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put,
@@ -135,7 +135,7 @@ impl RequestLoad {
     }
 }
 
-/// Figures of one run of a row.
+/// Results of one run of a row's requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     /// Correct replies per second.
@@ -162,7 +162,7 @@ pub(crate) struct Turn {
 
 #[cfg(test)]
 impl Turn {
-    /// Returns the figures of a valid run with this rate.
+    /// Returns example results of a valid run with this rate, for tests.
     pub(crate) fn of_rate(rate: f64) -> Self {
         Self {
             rate,
@@ -196,7 +196,7 @@ pub(crate) fn run(nodes: &Nodes, work: RequestLoad, options: &ClusterOptions) ->
     run_together(nodes, &plans)
 }
 
-/// Returns the number of clients of the node `number`, if all clients are spread evenly over the nodes.
+/// Returns how many of `clients` connect to the node `number` if they are spread evenly over all nodes.
 pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
     clients / nodes + usize::from(number < clients % nodes)
 }
@@ -282,8 +282,8 @@ pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<
     Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
 }
 
-/// Puts values at a fixed rate, [`PACED_RATE`], while `event` runs. Returns its result, the times of the puts, and the
-/// validity of their runs.
+/// Puts values at the fixed rate [`PACED_RATE`] while `event` runs. Returns the result of `event`, the times of the
+/// puts, and the validity of their runs.
 pub(crate) fn put_beside<T>(
     address: SocketAddr,
     options: &ClusterOptions,
