@@ -123,8 +123,9 @@ impl Session {
         }
     }
 
-    /// Makes a command that reads a keyspace wait for its read barrier, on a node of a cluster. Returns `None` if the
-    /// command may run now. A read after a write in the same burst needs no barrier, because it runs in the log.
+    /// On a node of a cluster, makes a command that reads a keyspace wait until it is confirmed that this node's state
+    /// is recent enough (the read barrier). Returns `None` if the command may run now. A read after a write in the same
+    /// burst needs no barrier, because it runs in the log.
     #[cold]
     fn wait_for_barrier(&mut self, command: &'static Command, out: &mut Outbox) -> Option<CommandProgress> {
         let Some(Cluster { handle, .. }) = &self.resp.app.cluster else { return None };
@@ -267,8 +268,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Returns the budget of a read on this thread. If the thread has only one client, its reads may wait for the disk
-    /// here: this is faster than passing them to another thread, and delays no other client.
+    /// Returns the limit on the work of a read on this thread. If the thread has only one client, its reads may wait
+    /// for the disk here: this is faster than passing them to another thread, and delays no other client.
     #[inline]
     pub(super) fn budget(&self) -> Budget {
         if self.load.is_single() { Budget::ALONE } else { Budget::RESIDENT }

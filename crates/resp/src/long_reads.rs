@@ -57,8 +57,9 @@ const TOO_LONG_FOR_CACHE: &str = "ERR too expensive: a cache takes at most 1000 
 const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
 
 impl Session {
-    /// Passes a command to the threads for long reads, because it has `spent` the budget of a read on this thread. If
-    /// the command is a blocking read and finds nothing, the wait `wait` begins.
+    /// Passes a command to the threads for long reads, because it reached the limit on work on this thread; `spent`
+    /// says which limit. If the command is a blocking read and finds nothing, its client then waits as described by
+    /// `wait`.
     pub(super) fn read_again(
         &mut self,
         spent: BudgetSpent,
@@ -115,7 +116,7 @@ impl Session {
     }
 
     /// Passes work with a single reply to the threads for long reads. If the command is a blocking read and finds
-    /// nothing, the wait `wait` begins.
+    /// nothing, its client then waits as described by `wait`.
     pub(super) fn run_again(
         &mut self,
         spent: BudgetSpent,

@@ -15,7 +15,8 @@ pub(crate) struct Lookahead {
 }
 
 impl Lookahead {
-    /// Records that the current command has used up the budget of this thread, for the reason `spent`.
+    /// Records why the current command could not complete on this thread: `spent` says if it took too long or needed
+    /// the disk.
     pub(crate) fn note(&mut self, spent: BudgetSpent) {
         self.has_missed |= spent == BudgetSpent::Disk;
     }

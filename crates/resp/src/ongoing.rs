@@ -17,16 +17,17 @@ pub(crate) enum SubscriptionChange {
     UnsubscribeAll,
 }
 
-/// Long work that the session continues in its next slice. Between two slices, the thread serves other clients.
+/// Long work of a session, done in slices of about a millisecond. Between two slices, the thread serves other clients.
 #[derive(Debug)]
 pub(crate) enum Ongoing {
-    /// Replies to a burst or a transaction.
+    /// Writing the replies to many commands, of a burst (commands that are committed together) or of a transaction.
     Replies(Replying),
     /// Changes of subscriptions to a list of names.
     Subscriptions(SubscriptionList),
 }
 
-/// Replies to a burst or a transaction that are being written. All replies are known; some are already written.
+/// Replies to a burst (commands of the client that are committed together) or to a transaction, while they are being
+/// written. All replies are known; some are already written.
 #[derive(Debug)]
 pub(crate) struct Replying {
     pub slots: Vec<Slot>,

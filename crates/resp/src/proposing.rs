@@ -42,8 +42,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Checks if the burst has room for `commands` more commands of `bytes` bytes. Returns `None` if it has. Otherwise
-    /// returns the progress to report for the current command.
+    /// Checks if `commands` more commands of `bytes` bytes in total may be committed together with the client's pending
+    /// ones. Returns `None` if they may. Otherwise returns the progress to report for the current command.
     pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<CommandProgress> {
         if self.burst.is_empty() {
             if !self.account.has_room(Resource::Requests) {
@@ -68,7 +68,8 @@ impl Session {
         self.burst.slots.push(Slot::Outcome { is_scan, is_read, muted: self.muted, command });
     }
 
-    /// Proposes the burst to its database. The places for its replies are kept until the outcome is known.
+    /// Proposes the client's gathered commands (the burst) to their database, to be committed together. The list of
+    /// their replies is kept until the outcome is known.
     pub(super) fn send_burst(&mut self) {
         if self.burst.is_empty() || self.pending.is_some() {
             return;
