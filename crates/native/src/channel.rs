@@ -75,7 +75,8 @@ pub(crate) struct ChannelTask {
     phase: ChannelPhase,
     /// Time at which the channel received its last request.
     active_at: Instant,
-    /// Barrier before the reads in the received frames. Unused on a node without a cluster.
+    /// Confirms for the reads in the received frames that this node's state is recent enough. Unused on a node without
+    /// a cluster.
     barrier: ConnectionBarrier,
     /// Error of a read barrier that failed (this node could not confirm that its state is recent). The read in the next
     /// frame gets this error as its answer.

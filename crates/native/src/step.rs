@@ -14,22 +14,22 @@ use super::{
     replies::{FrameMemory, Replies},
 };
 
-/// Behaviour of a step (the work for a subscription's next frame) that finds no messages.
+/// Behaviour of the work for a subscription's next frame if there are no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
-    /// The step waits until there are messages, or until it is stopped.
+    /// The work waits until there are messages, or until it is stopped.
     Wait,
-    /// The step returns immediately. Used for a cancelled subscription that still sends its pending messages.
+    /// The work ends immediately. Used for a cancelled subscription that still sends its pending messages.
     Return,
 }
 
 /// Limits of a subscription's next frame, and the signal that stops the work for it.
 #[derive(Clone, Debug)]
 pub(crate) struct StepLimits {
-    /// Maximum number of messages that the step may send: the number left until the limit of the subscription.
+    /// Maximum number of messages in the frame: the number left until the limit of the subscription.
     pub max_messages: u64,
-    /// Remaining credit of the client, in messages and in bytes. A step tries to stay within it, but a single message
-    /// may exceed it.
+    /// Remaining credit of the client, in messages and in bytes. A frame stays within it if possible, but a single
+    /// message may exceed it.
     pub credit: (u64, u64),
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
@@ -56,7 +56,7 @@ impl StepLimits {
     }
 
     /// Waits until memory for a frame with `bytes` bytes of messages can be [reserved](Self::room_for). During the
-    /// wait, the step must hold neither the frame nor its data. Returns `None` if the step was stopped during the wait.
+    /// wait, the caller must hold neither the frame nor its data. Returns `None` if the wait was stopped.
     pub(crate) async fn wait_for_room(&self, bytes: u64) -> Option<FrameMemory> {
         loop {
             tokio::select! {
@@ -73,7 +73,7 @@ impl StepLimits {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// Result of one step of a subscription: its next frame, nothing, or its end.
+/// Result of the work for a subscription's next frame: the frame, nothing, or the end of the subscription.
 pub(crate) enum StepResult {
     /// One frame, or several that belong together, and the credit that they cost the client.
     Frame {
@@ -91,7 +91,8 @@ pub(crate) enum StepResult {
 }
 
 impl StepResult {
-    /// Creates the result of a step that sends `messages` messages with `bytes` bytes. `encode` encodes their frames.
+    /// Creates a result with a frame, or several that belong together, of `messages` messages with `bytes` bytes.
+    /// `encode` encodes them.
     pub(crate) fn frame(
         messages: u64,
         bytes: u64,

@@ -87,7 +87,7 @@ pub(crate) struct Subscription {
     /// Source of the subscription's frames. `None` while the source is producing a frame, because the future of this
     /// work owns it.
     source: Option<Source>,
-    /// Position at which a later subscription can resume: after the frames in the outbox, even if a step has read
+    /// Position at which a later subscription can resume: after the frames in the outbox, even if the source has read
     /// further. `None` for a push and for events of the cluster.
     next: Option<u64>,
     /// True until the reply to the client's request is in the outbox. Producing this reply needs no credit.

@@ -52,8 +52,8 @@ impl Tail {
         Self { app: Arc::clone(app), stream, next, behind, start: None }
     }
 
-    /// Creates a tail whose first step finds the offset of the start `from`, and then sends the reply. The search on
-    /// the channel's thread has `spent` its budget.
+    /// Creates a tail that first finds the offset of its start `from`, and then sends the reply. The search on the
+    /// channel's thread did not find it; `spent` says if it took too long or needed the disk.
     #[must_use]
     pub(crate) fn starting(app: &Arc<App>, stream: Stream, from: Position, spent: BudgetSpent) -> Self {
         let start = Some(UnknownStart { from, spent });
@@ -159,7 +159,7 @@ impl Tail {
     }
 }
 
-/// Converts a page of records into the result of a tail's step.
+/// Converts a page of records into the next frame of a tail.
 fn found(shown: RecordsFrame, room: FrameMemory) -> StepResult {
     let records = shown.runs.iter().map(|run| u64::from(run.count)).sum();
     StepResult::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))

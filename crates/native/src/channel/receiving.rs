@@ -21,7 +21,8 @@ use crate::{
     write,
 };
 
-/// Maximum time for which a read waits for its barrier, even if the timeout of its request is longer.
+/// Maximum time for which a read waits for the confirmation that this node's state is recent enough, even if the
+/// timeout of its request is longer.
 const MAX_BARRIER: Duration = Duration::from_secs(600);
 
 impl ChannelTask {
@@ -42,7 +43,8 @@ impl ChannelTask {
         any
     }
 
-    /// Polls the barrier before reads. Returns true if the barrier has ended.
+    /// Polls the pending confirmation that this node's state is recent enough for reads (the barrier). Returns true if
+    /// it has ended.
     pub(super) fn continue_after_barrier(&mut self, cx: &mut Context<'_>) -> bool {
         self.barrier.is_pending() && self.barrier.poll(cx).is_ready()
     }
@@ -175,8 +177,9 @@ impl ChannelTask {
         false
     }
 
-    /// Returns true if the channel of a node of a cluster may handle the next frame. A read first waits for its
-    /// barrier. The channel handles no other frame during this wait, so replies stay in order.
+    /// Returns true if the channel may handle the next frame. On a node of a cluster, a read first waits for the
+    /// confirmation that the node's state is recent enough. The channel handles no other frame during this wait, so
+    /// replies stay in order.
     #[cold]
     fn may_begin(&mut self) -> bool {
         let Some(cluster) = &self.session.app.cluster else { return true };
