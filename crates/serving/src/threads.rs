@@ -94,7 +94,6 @@ impl Threads {
     /// that `task` creates, in addition to its connections. Bulk output of all threads is added to `counters`.
     ///
     /// # Errors
-    ///
     /// Returns an error if the system cannot start a thread, or cannot wait for sockets.
     pub fn start<F: Future<Output = ()> + Send + 'static>(
         name: &'static str,

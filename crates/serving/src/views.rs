@@ -156,7 +156,6 @@ impl Views {
     /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.
     ///
     /// # Errors
-    ///
     /// Returns an error if the limit on all subscriptions is reached, or the part of it that the client's address may
     /// use. Also returns one if too many subscriptions of the address can match one subject.
     pub fn subscription_share(
