@@ -127,7 +127,7 @@ fn once(nodes: &mut Nodes, shared: &Shared) -> Result<Duration, BenchError> {
     Ok(next.saturating_duration_since(killed))
 }
 
-/// Puts values at new keys until the rounds are over.
+/// Puts values at new keys with one client until all kills are done.
 fn write_until_over(number: usize, addresses: &[SocketAddr], shared: &Shared) {
     let home = number % addresses.len();
     let (mut at, mut away, mut client) = (home, 0, None);
