@@ -51,8 +51,8 @@ enum ChannelPhase {
     /// The client has said goodbye, and its last messages wait until subscribers whose policy blocks publishers have
     /// room. The channel only publishes these messages, at most until this time.
     Leaving { until: Instant },
-    /// The last bytes and the end of the byte stream are being written. Afterwards the [socket](ServedSocket) lingers,
-    /// so that the client can read them.
+    /// The last bytes and the end of the byte stream are being written. Afterwards the [socket](ServedSocket) still
+    /// reads for a moment, so that the client can read the last bytes.
     Closing,
 }
 

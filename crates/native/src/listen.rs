@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 
 use super::{Native, connection};
 
-/// Name of this kind of clients in log lines.
+/// Name of the clients of the native protocol in log lines.
 const CLIENTS: &str = "native clients";
 
 /// Accepts native connections until the server stops, and then waits until all connections have ended. Dropping the

@@ -85,7 +85,7 @@ pub(crate) struct Publishing {
     /// Waiting publishes, in order of arrival. Empty unless the queue of a subscriber whose policy blocks publishers is
     /// full.
     blocked: VecDeque<BlockedItem>,
-    /// Result so far of the publish whose batches are at the head of `blocked`.
+    /// Result of those batches that were already published, of the publish that is first in `blocked`.
     total: Published,
     /// Number of batches that the channel has published. One in [`SAMPLED_OF`] is timed.
     batches: u32,
@@ -238,8 +238,8 @@ impl Publishing {
         Some(published)
     }
 
-    /// Publishes waiting batches if the subscriber's queue has room now. Then publishes the gathered batch if it is
-    /// complete or due. Returns true if there was progress.
+    /// Publishes the batches that wait for a subscriber's full queue, if the queue has room now. Then publishes the
+    /// gathered batch if it is complete or due. Returns true if there was progress.
     pub(crate) fn publish_blocked(&mut self, to: &PublishTarget<'_>, input: InputState, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {

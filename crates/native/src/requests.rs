@@ -255,7 +255,7 @@ impl Requests {
         self.tasks.push(RequestTask { waiting, work, _held: held });
     }
 
-    /// Adds a subscription of any kind under its frame id.
+    /// Adds a subscription, with `used` as the current use of its frame id.
     pub(crate) fn subscribed(&mut self, id: u32, used: IdUse) {
         self.subscriptions += 1;
         self.ids.insert(id, used);

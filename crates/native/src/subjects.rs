@@ -79,11 +79,11 @@ impl Notify for SubjectWaker {
 /// State of a client's subscription to a pattern of subjects.
 pub(crate) struct Subscription {
     pub(crate) credit: SendCredit,
-    /// Number of messages that may still be sent before the subscription ends, and the reason for the client when it
-    /// ends. `None` if the subscription has no limit.
+    /// Number of messages that may still be sent before the subscription ends, and the reason that the client then
+    /// gets. `None` if the subscription has no limit.
     pub(crate) left: Option<(u64, Failure)>,
-    /// True after the client has cancelled the subscription but still wants its queued messages. It ends when it can
-    /// send no more of them.
+    /// True after the client has cancelled the subscription but still wants its queued messages. The subscription ends
+    /// when no more of them can be sent.
     pub(crate) draining: bool,
     /// Reservation of one of the server's subscriptions.
     pub(crate) _held: SubscriptionShare,
@@ -191,7 +191,8 @@ impl Subjects {
         publishing.flush(&PublishTarget { views: &app.views, times, waiter, received: None });
     }
 
-    /// Publishes waiting batches if the subscriber's queue has room now. Returns true if there was progress.
+    /// Publishes the batches that wait for a subscriber's full queue, if the queue has room now. Returns true if there
+    /// was progress.
     pub(crate) fn publish_blocked(&mut self, cx: &mut Context<'_>) -> bool {
         let Self { app, native, waiter, publishing, .. } = self;
         let times = &native.publishes;
@@ -255,8 +256,8 @@ impl Subjects {
         self.more || self.bell.rung.load(Ordering::Acquire)
     }
 
-    /// Publishes batches that are due. If `may_take` is true, also moves batches for the client's subscriptions into
-    /// the outbox while it has room.
+    /// Publishes the client's gathered or waiting batches that are due. If `may_take` is true, also moves batches for
+    /// the client's own subscriptions into the outbox while it has room.
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,

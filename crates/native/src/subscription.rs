@@ -95,8 +95,8 @@ pub(crate) struct Subscription {
     credit: SendCredit,
     /// Number of messages that may still be sent before the subscription reaches its limit.
     left: u64,
-    /// Reason why the subscription must end, and the choice to send pending messages first or not. `None` if it need
-    /// not end.
+    /// Reason why the subscription must end, and the mode: immediately, or after its pending messages were sent. `None`
+    /// if it need not end.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     held: Reservation,
@@ -207,7 +207,7 @@ impl Subscription {
         }
     }
 
-    /// Adds the position at which the client can resume to the reason for the subscription's end.
+    /// Adds to the reason of a subscription's end the position at which the client can resume.
     fn with_position(&self, failure: Failure) -> Failure {
         match self.next {
             Some(next) if !failure.has("next") => failure.with("next", next),

@@ -29,7 +29,7 @@ pub(crate) struct Tail {
     app: Arc<App>,
     stream: Stream,
     next: Offset,
-    /// True if the last page did not reach the end of the stream. The next read may then block on the disk.
+    /// True if the last page of records did not reach the end of the stream. The next read may then wait for the disk.
     behind: bool,
     /// Position at which the tail starts, as long as its offset is unknown; `None` afterwards.
     start: Option<UnknownStart>,

@@ -209,7 +209,7 @@ impl WaitingCommand {
         }
     }
 
-    /// Memory in bytes of the command, and of the keys of the rows that it reads.
+    /// Returns the memory in bytes of the waiting command, and of the keys of the rows that are read for it.
     fn bytes(&self) -> usize {
         2 * self.command.len()
     }

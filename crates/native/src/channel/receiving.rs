@@ -32,7 +32,8 @@ impl ChannelTask {
         self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()
     }
 
-    /// Proposes and commits waiting writes whose rows have been read. Returns true if there were any.
+    /// Proposes and commits the waiting writes whose rows other threads have read from the disk. Returns true if there
+    /// were any.
     pub(super) fn continue_after_fetch(&mut self, cx: &mut Context<'_>) -> bool {
         let any = self.writes.propose_read(cx);
         if any {
@@ -98,8 +99,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Handles complete frames while the outbox has room, for one [`Slice`] of time at most. Returns true if there was
-    /// progress.
+    /// Handles complete frames while the outbox has room, for at most about two milliseconds ([`Slice`]). Returns true
+    /// if there was progress.
     pub(super) fn frames(&mut self) -> bool {
         if !self.listens() || self.decoder.pending_bytes() == 0 {
             return false;
@@ -145,7 +146,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Proposes and commits all writes that wait for rows. Used when the channel closes.
+    /// Proposes and commits all writes that wait until other threads have read rows for them. Used when the channel
+    /// closes.
     pub(super) fn commit_waiting(&mut self) {
         if self.writes.propose_all() {
             self.session.app.db.commit_queued();
