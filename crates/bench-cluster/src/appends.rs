@@ -28,10 +28,10 @@ use crate::{
 
 /// Name of the stream to which the batches are appended.
 pub(crate) const STREAM: &str = "bench";
-/// Number of different batches, which are appended in rotation.
+/// Number of different batches that the load encodes in advance and appends in rotation.
 const BATCHES: u64 = 64;
 
-/// Description of a load: the batches to be appended, and their schedule.
+/// Parameters of a load: the batches to append, and their schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Appends {
     pub records_per_batch: u64,
@@ -66,8 +66,8 @@ impl Appended {
         self.records as f64 / self.took.as_secs_f64()
     }
 
-    /// Returns the validity of the figures. They are void if the clocks were unusable, or if the 99th percentile of the
-    /// load's own lateness is above `max_lag`.
+    /// Tells if the measured times and rates can be used. They are void if the clocks were unusable, or if the 99th
+    /// percentile of the load's own lateness is above `max_lag`.
     pub(crate) fn validity(&self, max_lag: Duration) -> Validity {
         unusable_clocks(&self.clocks).or_else(|| saturated(&self.lag, max_lag, 0.0)).unwrap_or(Validity::Good)
     }

@@ -46,7 +46,7 @@ struct CatchUpFigures {
     validity: Validity,
 }
 
-/// Measures one catch-up in each round of the options.
+/// Measures a catch-up as many times as the option `rounds` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("catch-up of a follower that missed entries, 3 nodes, durability quorum");

@@ -45,7 +45,7 @@ const PROBE_EVERY: u32 = 10;
 /// Maximum number of acknowledged writes of each client that are remembered, and read after the next kill.
 const REMEMBERED: usize = 100;
 
-/// State that the clients share.
+/// State that the writing clients share with the thread that kills the leader.
 struct Shared {
     is_over: AtomicBool,
     acknowledged: AtomicU64,

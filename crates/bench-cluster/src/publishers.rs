@@ -53,9 +53,10 @@ const BATCHES: u64 = 64;
 const KEPT_BYTES: u64 = 256 << 20;
 const STREAM: &str = "published";
 
-/// Goal: records per second. Reaching [`GOAL_SHARE`] instead is enough.
+/// Goal for the acknowledged records per second. It is also met if the rate reaches [`GOAL_SHARE`] of what the disk
+/// permits.
 const GOAL: f64 = 150_000.0;
-/// Goal: share of the rate that the disk permits. Reaching [`GOAL`] instead is enough.
+/// Goal for the rate, as a part of the rate that the disk permits. It is also met if the rate reaches [`GOAL`].
 const GOAL_SHARE: f64 = 0.6;
 /// Bytes that the three nodes together write to the disk for each byte of a record.
 const WRITTEN_PER_BYTE: f64 = 6.1;
@@ -179,7 +180,8 @@ fn validity(name: &str, turns: &[Turn]) -> Check {
     name_lower_bound(check, turns.iter().map(|turn| turn.busy))
 }
 
-/// Returns the check of the goal. The rate or the share is enough, because on a slow disk no program reaches the rate.
+/// Creates the check of the goal. It is met if the rate, or its part of what the disk permits, is high enough. On a
+/// slow disk no program reaches the rate.
 fn goal(name: &str, rate: f64, share: f64) -> Check {
     if rate >= GOAL {
         Check::at_least(format!("{name}: rate"), rate, GOAL, " records/s")

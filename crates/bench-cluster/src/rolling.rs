@@ -37,7 +37,7 @@ const SHOWN: usize = 5;
 /// Names of the roles that a node can have when it is stopped.
 const ROLES: [&str; 2] = ["leader", "follower"];
 
-/// State that the clients share.
+/// State that the clients share with the thread that restarts the nodes.
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
@@ -54,7 +54,7 @@ struct Longest {
     what: &'static str,
 }
 
-/// Restarts each node once in each round of the options.
+/// Restarts all nodes, one after the other, as many times as the option `restarts` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let setup = Setup { count: options.count.max(3), native: NativePort::Free, ..scenario.setup("rolling") };

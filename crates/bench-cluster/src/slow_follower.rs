@@ -35,7 +35,7 @@ use crate::{
     work::{self, Kind, RequestLoad, TargetNodes, Turn},
 };
 
-/// Goal: smallest rate with a slow follower, as a share of the rate without one.
+/// Goal: smallest rate of puts with a slow follower, as a part of the rate without one.
 const MIN_SHARE: f64 = 0.9;
 /// Shortest measurement. A disk that stands still once in five seconds does so twice in this time.
 const MIN_DURATION: Duration = Duration::from_secs(10);

@@ -139,7 +139,8 @@ struct Rounds {
     work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
-    /// Most puts per second that one client could do in each round, according to the probes right before the round.
+    /// For each round, the most puts per second that one client could do, according to the probes of the machine right
+    /// before the round.
     allowed: Vec<f64>,
 }
 
@@ -292,11 +293,11 @@ fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.rate).collect()
 }
 
-/// Results of row A, a published benchmark of three nodes: number of clients, and puts per second. The writes of 50
-/// clients share batches.
+/// Results of a published benchmark of three nodes (row A of docs/performance.md): number of clients, and puts per
+/// second. The writes of 50 clients share batches.
 const ROW_A: [(usize, f64); 2] = [(1, 311.0), (50, 6186.0)];
 
-/// Returns the checks of the measured rows that have goals.
+/// Returns the checks of those rows of the report that have goals.
 fn goals(all: &[Rounds]) -> Vec<Check> {
     let mut checks = Vec::new();
     let row = |kind, place| all.iter().find(|rounds| rounds.work.kind == kind && rounds.work.place == place);

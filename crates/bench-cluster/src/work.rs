@@ -33,7 +33,7 @@ use crate::{
     report::{Check, Verdict},
 };
 
-/// Longest wait for a reply. After a longer one, the run ends as overloaded.
+/// Longest time for which a client waits for a reply. After a longer one, the run ends as overloaded.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(20);
 /// Number of connections that store all keys before the first get.
 const LOADERS: usize = 100;
@@ -90,7 +90,8 @@ pub(crate) enum Kind {
     Get(Level),
 }
 
-/// The requests of one row: their kind, the number of clients, and the nodes that they are sent to.
+/// The requests of one row of the report: their operation, the number of clients, and the nodes that the requests are
+/// sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestLoad {
     pub kind: Kind,
@@ -99,7 +100,7 @@ pub(crate) struct RequestLoad {
 }
 
 impl RequestLoad {
-    /// Returns the rows that the options request.
+    /// Returns the rows of the report (combinations of operation, clients and nodes) that the options request.
     pub(crate) fn all(options: &ClusterOptions) -> Vec<Self> {
         let mut all = Vec::new();
         if options.runs(Part::Puts) {
@@ -119,7 +120,7 @@ impl RequestLoad {
         all
     }
 
-    /// Returns the name of the row, with the durability or the read level of its requests.
+    /// Returns the name of the row in the report, with the durability or the read level of its requests.
     pub(crate) fn name(self) -> String {
         let Self { kind, place, clients } = self;
         let what = match kind {
@@ -180,7 +181,7 @@ impl Turn {
     }
 }
 
-/// Runs a row once on Thalweg's nodes.
+/// Sends the requests of one row of the report to Thalweg's nodes once, and measures them.
 pub(crate) fn run(nodes: &Nodes, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
         TargetNodes::Leader => nodes.of_role(Role::Leader)?,
@@ -201,7 +202,7 @@ pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
     clients / nodes + usize::from(number < clients % nodes)
 }
 
-/// Runs all plans at the same time, each on a thread of its own. Returns the figures of all plans together.
+/// Runs all plans at the same time, each on a thread of its own. Returns the results of all plans together.
 pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Result<Turn, BenchError> {
     let ((outcomes, cpu), counted) = Counted::around(nodes, || {
         let before = nodes.cpu();
@@ -228,7 +229,7 @@ pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Res
     })
 }
 
-/// Creates the check that all requests of the turns got correct replies. If a thread of the clients had no spare time,
+/// Creates the check that all requests of these runs got correct replies. If a thread of the clients had no spare time,
 /// the check says that the rate is only a lower bound.
 pub(crate) fn check<'a>(turns: impl IntoIterator<Item = &'a Turn>, what: &str) -> Check {
     let turns: Vec<&Turn> = turns.into_iter().collect();
