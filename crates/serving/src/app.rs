@@ -47,8 +47,8 @@ pub struct App {
     pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
-    /// For each client address, the number of keyspaces, streams, leases, groups and unfinished deletes that its
-    /// clients have created in the database.
+    /// Reservations for the keyspaces, streams, leases, groups and unfinished deletes that clients have created in the
+    /// database, by client address.
     pub(crate) created: Arc<CreatedByClients>,
     /// Memory of streams, consumer groups and leases.
     pub(crate) objects: Arc<ObjectMemory>,

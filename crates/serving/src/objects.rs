@@ -80,7 +80,7 @@ struct Counted {
 struct Fetches {
     /// Address of the client that was the last to fetch from each group.
     last: HashMap<GroupId, AddressKey>,
-    /// For each address, the bytes of its fetches that have finished since the last count began.
+    /// Bytes of the fetches of each client address that have finished since the last count began.
     finished: HashMap<AddressKey, u64>,
 }
 
