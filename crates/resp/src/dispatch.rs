@@ -123,7 +123,7 @@ impl Session {
         }
     }
 
-    /// On a node of a cluster, makes a command that reads a keyspace wait until it is confirmed that this node's state
+    /// Makes a command that reads a keyspace wait, on a node of a cluster, until it is confirmed that this node's state
     /// is recent enough (the read barrier). Returns `None` if the command may run now. A read after a write in the same
     /// burst needs no barrier, because it runs in the log.
     #[cold]
