@@ -139,8 +139,8 @@ struct Rounds {
     work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
-    /// For each round, the most puts per second that one client could do, according to the probes of the machine right
-    /// before the round.
+    /// Most puts per second that one client could do in each round, according to the probes of the machine right before
+    /// the round.
     allowed: Vec<f64>,
 }
 
