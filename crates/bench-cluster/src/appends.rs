@@ -1,4 +1,5 @@
-//! Load of the scenarios that write much: batches of records, appended to one stream over the native protocol.
+//! Load generator for the scenarios of the cluster benchmark that write much: it appends batches of records to one
+//! stream over the native protocol.
 //!
 //! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. Each batch waits for the
 //! level `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch. The figures
@@ -27,10 +28,10 @@ use crate::{
 
 /// Name of the stream to which the batches are appended.
 pub(crate) const STREAM: &str = "bench";
-/// Number of different batches, which are appended in rotation.
+/// Number of different batches that the load encodes in advance and appends in rotation.
 const BATCHES: u64 = 64;
 
-/// Description of a load: the batches to be appended, and their schedule.
+/// Parameters of a load: the batches to append, and their schedule.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Appends {
     pub records_per_batch: u64,
@@ -44,7 +45,7 @@ pub(crate) struct Appends {
     pub seed: u64,
 }
 
-/// Number of records that a finished load has appended, and how long the appends took.
+/// Result of a finished load: its acknowledged records, and the times of its batches.
 #[derive(Clone, Debug)]
 pub(crate) struct Appended {
     pub records: u64,
@@ -65,8 +66,8 @@ impl Appended {
         self.records as f64 / self.took.as_secs_f64()
     }
 
-    /// Returns the validity of the figures. They are void if the clocks were unusable, or if the 99th percentile of the
-    /// load's own lateness is above `max_lag`.
+    /// Tells if the measured times and rates can be used. They are void if the clocks were unusable, or if the 99th
+    /// percentile of the load's own lateness is above `max_lag`.
     pub(crate) fn validity(&self, max_lag: Duration) -> Validity {
         unusable_clocks(&self.clocks).or_else(|| saturated(&self.lag, max_lag, 0.0)).unwrap_or(Validity::Good)
     }

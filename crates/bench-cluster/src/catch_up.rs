@@ -26,8 +26,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(5);
 /// Goal for the rate at which a follower gets the entries that it lacks, in bytes per second.
 const GOAL: f64 = 200e6;
-/// Goal for the p99 of puts meanwhile, as a multiple of the p99 before; or the multiple that the disk alone causes, if it
-/// is larger.
+/// Goal for the p99 of puts during a catch-up: at most this many times the p99 before it. If the disk alone slows down
+/// small writes by a larger factor, that factor is the goal.
 const GOAL_OF_P99: f64 = 2.0;
 
 /// Times and latencies measured in one catch-up.
@@ -41,12 +41,12 @@ struct CatchUpFigures {
     meanwhile: Latencies,
     /// Speed of the disk before the measurement: bytes per second of large writes, each with an fsync.
     disk: f64,
-    /// Small writes with an fsync each, before the measurement.
+    /// Times of small writes with an fsync each, measured before the catch-up.
     small_writes: SmallWrites,
     validity: Validity,
 }
 
-/// Measures one catch-up in each round of the options.
+/// Measures a catch-up as many times as the option `rounds` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("catch-up of a follower that missed entries, 3 nodes, durability quorum");

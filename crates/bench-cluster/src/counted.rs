@@ -48,15 +48,16 @@ impl Counted {
         self.0.as_ref().and_then(|metrics| metrics.sum(SENT_METRIC, &[])).unwrap_or(f64::NAN)
     }
 
-    /// Returns the stages of the puts over HTTP, with the average response time that the clients measured. `None` if
-    /// the nodes counted no replicated write.
+    /// Returns a table of the average times that puts over HTTP spent in each stage in the servers. `response_us` is
+    /// the average response time that the clients measured. `None` if the nodes counted no replicated write.
     pub(crate) fn stages_of_puts(&self, label: &str, response_us: f64) -> Option<Stages> {
         let response_us = Some(response_us).filter(|time| *time > 0.0);
         Stages::of_durable_writes(self.0.as_ref()?, label, PUTS, response_us)
     }
 
-    /// Returns the stages of writes for which the server has no request times. `None` if the nodes counted no
-    /// replicated write.
+    /// Returns a table of the average times that writes spent in each stage in the servers, for writes whose whole time
+    /// the servers do not measure. `response_us` is the average response time that the clients measured. `None` if the
+    /// nodes counted no replicated write.
     pub(crate) fn stages(&self, label: &str, response_us: f64) -> Option<Stages> {
         Stages::of_durable_writes(self.0.as_ref()?, label, ("", &[]), Some(response_us).filter(|time| *time > 0.0))
     }

@@ -22,10 +22,10 @@ use crate::{
     simulated_detection::{Delays, simulate},
 };
 
-/// Goals of the whole suite in seconds: median and 99th percentile of the time until `down`.
+/// Goals for the time in seconds until the other nodes report a killed node as down: median and 99th percentile.
 const GOALS: (f64, f64) = (1.0, 2.0);
 
-/// Detection times measured with one number of nodes.
+/// Times in which a killed node was detected, for clusters of one size.
 #[derive(Debug, Default)]
 struct Times {
     suspect: Latencies,
@@ -137,7 +137,8 @@ fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
 }
 
-/// Events of one node. The first ones are from before the connection was opened; the node had kept them.
+/// Connection that reads the events of one node. The first events happened before the connection was opened; the node
+/// has kept them.
 struct Events {
     client: Client,
     after: u64,

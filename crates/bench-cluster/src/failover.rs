@@ -34,8 +34,9 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Number of acknowledgements of all clients together before the next kill.
 const WRITES_BETWEEN: u64 = 100;
-/// Number of writes of a client at another node before it returns to its own. Clients are spread over all nodes, so
-/// some write directly to the leader when it is killed, and notice the kill immediately.
+/// Number of writes that a client sends to another node, after an error at its first node, before it returns to the
+/// first. Clients begin at different nodes. So when the leader is killed, some clients write directly to it and notice
+/// the kill immediately.
 const WRITES_AWAY: u64 = 50;
 const PUT_HEADERS: &str = "Thalweg-Durability: quorum\r\nThalweg-Timeout: 5\r\n";
 
@@ -44,7 +45,7 @@ const PROBE_EVERY: u32 = 10;
 /// Maximum number of acknowledged writes of each client that are remembered, and read after the next kill.
 const REMEMBERED: usize = 100;
 
-/// State that the clients share.
+/// State that the writing clients share with the thread that kills the leader.
 struct Shared {
     is_over: AtomicBool,
     acknowledged: AtomicU64,
@@ -126,7 +127,7 @@ fn once(nodes: &mut Nodes, shared: &Shared) -> Result<Duration, BenchError> {
     Ok(next.saturating_duration_since(killed))
 }
 
-/// Puts values at new keys until the rounds are over.
+/// Puts values at new keys with one client until all kills are done.
 fn write_until_over(number: usize, addresses: &[SocketAddr], shared: &Shared) {
     let home = number % addresses.len();
     let (mut at, mut away, mut client) = (home, 0, None);

@@ -22,7 +22,7 @@ const MAX_SECONDS: f64 = 10.0;
 const WAYS: [(&str, Founding); 2] =
     [("the first creates, the others join", Founding::ByFirst), ("together", Founding::Together)];
 
-/// Founds one cluster in each of the two ways in each round of the options.
+/// Founds a cluster in both ways, as many times as the option `rounds` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let title = "founding: from empty directories until each node has acknowledged a put and shows that of another one";
     let (mut table, mut checks) = (Table::new(title), Vec::new());

@@ -20,7 +20,7 @@ use crate::{
 const ROW_S: [&str; 6] = ["--cluster-heartbeat", "5s", "--cluster-suspect-after", "10s", "--cluster-down-after", "15s"];
 /// Number of heartbeat intervals that pass before the bytes are counted.
 const SETTLING: u32 = 12;
-/// Heartbeat intervals: the default one, and that of row S.
+/// Intervals between heartbeats that are measured: the default one, and that of row S, a published benchmark.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(80), Duration::from_secs(5)];
 /// Results of row S, a published benchmark: number of nodes, and heartbeat bytes of the whole cluster in a minute.
 const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];

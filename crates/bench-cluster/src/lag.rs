@@ -31,22 +31,24 @@ const ROW_S: [(Duration, [(u64, f64); 3]); 2] = [
     (Duration::from_millis(1), [(10_000, 50.0), (50_000, 200.0), (100_000, 1000.0)]),
     (Duration::from_millis(50), [(1000, 100.0), (5000, 500.0), (10_000, 2000.0)]),
 ];
-/// Length of a record in bytes. The records of row S have 1 KB, too.
+/// Length of a record in bytes. The records of row S, a published benchmark, have 1 KB, too.
 const RECORD_BYTES: usize = 1024;
 /// Pause between two samples.
 const PAUSE: Duration = Duration::from_millis(5);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Smallest share of the scheduled rate that the load must reach. A check of the report is missed otherwise.
+/// Smallest part of the scheduled rate that the load must reach. If it reaches less, the report marks the check of the
+/// rate as missed.
 const REACHED: f64 = 0.97;
 
-/// Lag of all followers during one measurement, in records of the stream and in entries of the replicated log.
+/// Lag of all followers at each sample of one measurement, in records of the stream and in entries of the replicated
+/// log.
 #[derive(Debug, Default)]
 struct Lags {
     records: Vec<f64>,
     entries: Vec<f64>,
 }
 
-/// Measures each delay and rate of the table.
+/// Measures the lag for each network delay and each append rate of the published table.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title =
@@ -139,7 +141,7 @@ fn sample(nodes: &Nodes, is_over: &AtomicBool) -> Result<Lags, BenchError> {
     Ok(lags)
 }
 
-/// Asks a node for the end of its copy of the stream.
+/// Returns the offset at the end of a node's copy of the stream, where its next record will be.
 fn end(client: &mut Client) -> Result<u64, BenchError> {
     let info = json(client, &format!("/v1/streams/{STREAM}"))?;
     info["next"].as_u64().ok_or_else(|| BenchError::target("the cluster")("the stream has no end"))

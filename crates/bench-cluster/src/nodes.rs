@@ -23,11 +23,12 @@ use crate::{
     usage::{MeasuredProcess, Usage},
 };
 
-/// Longest wait for a change that the cluster makes by itself, such as an election. A busy machine may need this long.
+/// Longest time for which the benchmark waits for a change that the cluster makes by itself, such as an election. A
+/// busy machine may need this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two attempts to change the members while another change is in progress.
 const CHANGE_RETRY: Duration = Duration::from_millis(100);
-/// Interval at which the benchmark asks nodes for their state.
+/// Interval at which the benchmark asks nodes for their state while it waits for a change.
 const LOOK: Duration = Duration::from_millis(20);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to found a cluster. An attempt fails if another program takes the port that was chosen
@@ -97,14 +98,14 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The nodes of a cluster.
+/// The nodes of the measured cluster, with the means to start further ones.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     all: Vec<Node>,
     own: Option<NodeLauncher>,
 }
 
-/// A node of a cluster.
+/// A node of the measured cluster: its addresses and, if the benchmark started it, its process.
 #[derive(Debug)]
 pub(crate) struct Node {
     /// Address of the node's HTTP port.
@@ -141,7 +142,7 @@ struct Tokens {
     admin: String,
 }
 
-/// Role of a node in the cluster.
+/// Role of a node in the cluster: leader or follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Leader,

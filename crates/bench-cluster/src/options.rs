@@ -46,7 +46,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns true if the part runs with nodes of the benchmark's own only.
+    /// Returns true if the part works only with nodes that the benchmark itself starts.
     fn needs_own_nodes(self) -> bool {
         !matches!(self, Self::Puts | Self::Gets)
     }
@@ -119,7 +119,7 @@ pub struct ClusterOptions {
     /// processors with the generator.
     #[arg(long, default_value = "10ms", value_parser = parse_duration)]
     pub max_lag: Duration,
-    /// Runs of each row; medians are reported.
+    /// Number of times that each measurement is repeated; medians are reported.
     #[arg(long, default_value_t = 3)]
     pub rounds: u32,
     /// Number of times that the leader is killed.
@@ -138,10 +138,10 @@ pub struct ClusterOptions {
     /// Bytes of keys and values in the state that a new node gets as a snapshot.
     #[arg(long, default_value_t = 512 << 20)]
     pub snapshot_bytes: u64,
-    /// Numbers of nodes of the parts heartbeats and detection.
+    /// Numbers of nodes for which the parts heartbeats and detection are measured.
     #[arg(long, value_delimiter = ',', default_value = "3,10")]
     pub sizes: Vec<usize>,
-    /// Times of heartbeats and detection at which the heartbeats are counted.
+    /// Settings of heartbeats and failure detection with which the bytes of an idle cluster are counted.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "default,row-s")]
     pub timings: Vec<Timing>,
     /// Time for which the bytes of an idle cluster are counted.
@@ -164,13 +164,13 @@ pub struct ClusterOptions {
     pub seed: u64,
 }
 
-/// Shortest time for which an idle cluster is counted: many heartbeats at the default times.
+/// Shortest time for which the bytes of an idle cluster are counted. It spans many heartbeats at the default interval.
 const MIN_IDLE: Duration = Duration::from_secs(1);
 /// Largest number of nodes that the benchmark starts for heartbeats and detection.
 const MAX_SIZE: usize = 16;
-/// Largest number of nodes of a simulation, in which each node sends to each other one.
+/// Largest number of nodes in a simulation of failure detection. In it, each node sends messages to every other node.
 const MAX_SIMULATED: usize = 200;
-/// Least bytes of a state that is sent as a snapshot: several segments of the log, of which the first ones are freed.
+/// Minimum bytes of a state that is sent as a snapshot. The log then has several segments, and can free the first ones.
 const MIN_SNAPSHOT_BYTES: u64 = 64 << 20;
 
 impl ClusterOptions {
@@ -220,7 +220,7 @@ impl ClusterOptions {
         self.parts.contains(&part)
     }
 
-    /// Returns the kinds of profiles of the puts.
+    /// Returns the profiles to record while the puts run.
     pub(crate) fn profiles(&self) -> ProfileOptions {
         ProfileOptions { profile: self.profile.clone() }
     }

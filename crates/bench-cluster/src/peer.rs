@@ -20,12 +20,12 @@ use crate::{
     work::{Kind, RequestLoad, Turn},
 };
 
-/// Longest wait for an answer, in addition to the time of the run. The program may start the members or store all keys
-/// first.
+/// Longest wait for an answer of the program that runs the other system, in addition to the time of the run. The
+/// program may first start the other system's nodes or store all keys.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NAME: &str = "etcd";
 
-/// The program that runs the other system's cluster and clients. The program stops its members when its input ends.
+/// The program that runs the other system's cluster and clients. The program stops the cluster when its input ends.
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Child,
@@ -91,7 +91,7 @@ impl Peer {
         self.request("load", "", "leader", 1, options).map(drop)
     }
 
-    /// Runs a row once on the other system.
+    /// Has the other system do the requests of one row of the report once. Returns the results.
     pub(crate) fn run(&mut self, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
         let (name, level) = match work.kind {
             Kind::Put => ("put", ""),

@@ -27,7 +27,7 @@ const LARGE_WRITE: usize = 1 << 20;
 /// Size in bytes of the file for large writes.
 const LARGE_FILE_BYTES: u64 = 256 << 20;
 
-/// Speed of the bare machine in one round.
+/// Speed of the machine without a database: a round trip over the loopback, and a write with its fsync.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probed {
     /// Median of a round trip over the loopback, in microseconds.

@@ -53,14 +53,15 @@ const BATCHES: u64 = 64;
 const KEPT_BYTES: u64 = 256 << 20;
 const STREAM: &str = "published";
 
-/// Goal: records per second. Reaching [`GOAL_SHARE`] instead is enough.
+/// Goal for the acknowledged records per second. It is also met if the rate reaches [`GOAL_SHARE`] of what the disk
+/// permits.
 const GOAL: f64 = 150_000.0;
-/// Goal: share of the rate that the disk permits. Reaching [`GOAL`] instead is enough.
+/// Goal for the rate, as a part of the rate that the disk permits. It is also met if the rate reaches [`GOAL`].
 const GOAL_SHARE: f64 = 0.6;
 /// Bytes that the three nodes together write to the disk for each byte of a record.
 const WRITTEN_PER_BYTE: f64 = 6.1;
 
-/// Figures of one run.
+/// Results of one run of the publishers.
 #[derive(Clone, Debug)]
 struct Turn {
     /// Acknowledged records per second.
@@ -125,7 +126,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-/// Returns the average stages of the appends over all rounds; `None` if the nodes counted none.
+/// Returns a table of the average times that appends spent in each stage in the servers, over all rounds; `None` if the
+/// nodes counted none.
 fn stages(in_flight: usize, turns: &[Turn]) -> Option<Stages> {
     let counted = Counted::sum(turns.iter().map(|turn| &turn.counted));
     let mean_us = median_of(turns, |turn| turn.times.quantiles().mean_us);
@@ -178,7 +180,8 @@ fn validity(name: &str, turns: &[Turn]) -> Check {
     name_lower_bound(check, turns.iter().map(|turn| turn.busy))
 }
 
-/// Returns the check of the goal. The rate or the share is enough, because on a slow disk no program reaches the rate.
+/// Creates the check of the goal. It is met if the rate, or its part of what the disk permits, is high enough. On a
+/// slow disk no program reaches the rate.
 fn goal(name: &str, rate: f64, share: f64) -> Check {
     if rate >= GOAL {
         Check::at_least(format!("{name}: rate"), rate, GOAL, " records/s")

@@ -37,7 +37,7 @@ const SHOWN: usize = 5;
 /// Names of the roles that a node can have when it is stopped.
 const ROLES: [&str; 2] = ["leader", "follower"];
 
-/// State that the clients share.
+/// State that the clients share with the thread that restarts the nodes.
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
@@ -54,7 +54,7 @@ struct Longest {
     what: &'static str,
 }
 
-/// Restarts each node once in each round of the options.
+/// Restarts all nodes, one after the other, as many times as the option `restarts` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let setup = Setup { count: options.count.max(3), native: NativePort::Free, ..scenario.setup("rolling") };
@@ -113,7 +113,7 @@ fn figures(shared: &Shared, pauses: &[Latencies; 2], clients: usize, nodes: usiz
 }
 
 /// Restarts one node after the clients have made some requests. Returns the role of the node, as an index of [`ROLES`],
-/// and the longest request during the restart.
+/// and the longest request while it restarted.
 fn once(nodes: &mut Nodes, number: usize, shared: &Shared) -> Result<(usize, Longest), BenchError> {
     let wanted = shared.requests.load(Ordering::Acquire) + REQUESTS_BETWEEN;
     nodes.wait("the clients use the cluster", |_| shared.requests.load(Ordering::Acquire) >= wanted)?;
@@ -159,7 +159,7 @@ async fn join_all(futures: impl Iterator<Item = impl Future<Output = ()>>) {
     .await;
 }
 
-/// Puts and reads with one client until the rounds are over.
+/// Puts and reads with one client until all restarts are done.
 async fn use_one(number: usize, keyspace: Keyspace, shared: &Shared) {
     for round in 0_u64.. {
         if shared.is_over.load(Ordering::Acquire) {

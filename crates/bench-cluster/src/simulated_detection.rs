@@ -30,7 +30,7 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// Time between two looks of a node at its detector.
+/// Time between two checks by a node if its detector has news about other nodes.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time before the first failure and between two failures. In this time the detectors learn the intervals.
 const SETTLE: Duration = Duration::from_secs(6);
@@ -85,9 +85,9 @@ fn quantiles(times: &Latencies) -> Vec<Duration> {
 /// Detection times of a simulated cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Detected {
-    /// Times from each failure until each other node suspected the failed node, and until it reported that node as
-    /// down.
+    /// Times from a failure until another node suspected the failed node, one for each failure and other node.
     pub suspect: Vec<Duration>,
+    /// Times from a failure until another node reported the failed node as down, one for each failure and other node.
     pub down: Vec<Duration>,
     /// Number of times that a node suspected a node that was alive.
     pub wrong_suspicions: u64,
@@ -101,7 +101,7 @@ enum Event {
     Sign(usize),
     /// A node's sign of life arrives at another node.
     Arrival { from: usize, to: usize },
-    /// A node looks at its detector.
+    /// A node checks if its detector has news about other nodes.
     Look(usize),
 }
 
@@ -264,7 +264,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Lets a node look at its detector, and records the changes that it reports.
+    /// Lets a node check its detector, and records which nodes are newly suspect or down.
     fn look(&mut self, number: usize) {
         for change in self.detectors[number].tick(self.now) {
             let failed = self.failed.filter(|(failed, _)| id(*failed) == change.node);

@@ -35,7 +35,7 @@ use crate::{
     work::{self, Kind, RequestLoad, TargetNodes, Turn},
 };
 
-/// Goal: smallest rate with a slow follower, as a share of the rate without one.
+/// Goal: smallest rate of puts with a slow follower, as a part of the rate without one.
 const MIN_SHARE: f64 = 0.9;
 /// Shortest measurement. A disk that stands still once in five seconds does so twice in this time.
 const MIN_DURATION: Duration = Duration::from_secs(10);
@@ -72,7 +72,7 @@ struct Condition {
 #[derive(Clone, Copy, Debug)]
 struct SlowNode<'a> {
     process: u32,
-    /// Mount point of its own file system; `None` if all nodes share one file system.
+    /// Mount point of the follower's own file system; `None` if all nodes share one file system.
     disk: Option<&'a Path>,
 }
 

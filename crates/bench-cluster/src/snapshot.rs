@@ -55,7 +55,8 @@ const LOOK: Duration = Duration::from_millis(20);
 const COMPARED: u64 = 200;
 /// Goal: most memory in bytes that a transfer takes on either node, above that of an idle process.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
-/// Smallest size of a snapshot, as a share of the stored bytes. Random values cannot be compressed.
+/// Smallest size of a received snapshot, as a part of the stored bytes. With less, the new node did not get the state
+/// as a snapshot. Random values cannot be compressed.
 const LEAST_SHARE: f64 = 0.9;
 
 /// Progress of a transfer, according to the new node. Times count from the start of its process.
@@ -87,7 +88,7 @@ impl Transfer {
     }
 }
 
-/// Figures of one round.
+/// Results of one transfer: its progress and memory, the times of the clients' puts, and the speed of the disk.
 struct TransferFigures {
     transfer: Transfer,
     before: Latencies,
@@ -101,7 +102,7 @@ struct TransferFigures {
     disk: f64,
 }
 
-/// Measures one transfer in each round of the options.
+/// Measures a transfer as many times as the option `rounds` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut args = options.server_arg.clone();

@@ -139,12 +139,14 @@ struct Rounds {
     work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
-    /// Most puts per second that one client could do in each round, according to the probes right before the round.
+    /// Most puts per second that one client could do in each round, according to the probes of the machine right before
+    /// the round.
     allowed: Vec<f64>,
 }
 
 impl Rounds {
-    /// Returns the average stages of the row's puts over all rounds; `None` for gets.
+    /// Returns a table of the average times that the row's puts spent in each stage in the servers, over all rounds;
+    /// `None` for gets.
     fn stages(&self) -> Option<Stages> {
         let counted = Counted::sum(self.ours.iter().map(|turn| &turn.counted));
         let is_put = self.work.kind == Kind::Put;
@@ -216,7 +218,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs a row once: on Thalweg's nodes (turn 0) or on the other system's cluster (turn 1).
+    /// Does the requests of one row of the report once: on Thalweg's nodes (turn 0) or on the other system's cluster
+    /// (turn 1).
     fn turn(&mut self, turn: usize, round: u32, rounds: &mut Rounds) -> Result<(), BenchError> {
         let work = rounds.work;
         let (system, turn) = match (turn, &mut self.peer) {
@@ -290,11 +293,11 @@ fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.rate).collect()
 }
 
-/// Results of row A, a published benchmark of three nodes: number of clients, and puts per second. The writes of 50
-/// clients share batches.
+/// Results of a published benchmark of three nodes (row A of docs/performance.md): number of clients, and puts per
+/// second. The writes of 50 clients share batches.
 const ROW_A: [(usize, f64); 2] = [(1, 311.0), (50, 6186.0)];
 
-/// Returns the checks of the measured rows that have goals.
+/// Returns the checks of those rows of the report that have goals.
 fn goals(all: &[Rounds]) -> Vec<Check> {
     let mut checks = Vec::new();
     let row = |kind, place| all.iter().find(|rounds| rounds.work.kind == kind && rounds.work.place == place);

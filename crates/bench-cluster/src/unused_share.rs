@@ -19,8 +19,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Longest time for which the thread spins without checking the node's processor time.
 const MAX_SPIN: Duration = Duration::from_millis(40);
 
-/// Processor time of a node and of the thread that uses the rest of its share, each in seconds of processor time per
-/// second.
+/// Processor time that a slow node used, and that the benchmark's thread used in its place. Both are in seconds of
+/// processor time per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ProcessorShares {
     pub node: f64,

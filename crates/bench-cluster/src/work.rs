@@ -33,7 +33,7 @@ use crate::{
     report::{Check, Verdict},
 };
 
-/// Longest wait for a reply. After a longer one, the run ends as overloaded.
+/// Longest time for which a client waits for a reply. After a longer one, the run ends as overloaded.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(20);
 /// Number of connections that store all keys before the first get.
 const LOADERS: usize = 100;
@@ -41,8 +41,8 @@ const LOADERS: usize = 100;
 pub(crate) const PACED_RATE: f64 = 1000.0;
 /// Number of clients that put at a fixed rate.
 const PACED_CLIENTS: usize = 8;
-/// Length of a run of puts at a fixed rate, while they wait for an event of the cluster. The next run follows
-/// immediately.
+/// Length of one run of puts at a fixed rate beside another measurement. Runs follow each other without a pause until
+/// that measurement ends.
 const WINDOW: Duration = Duration::from_millis(500);
 
 /// Consistency level of reads.
@@ -83,14 +83,15 @@ impl TargetNodes {
     }
 }
 
-/// Operation of a row.
+/// Operation that the requests of a row of the report perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put,
     Get(Level),
 }
 
-/// The requests of one row: their kind, the number of clients, and the nodes that they are sent to.
+/// The requests of one row of the report: their operation, the number of clients, and the nodes that the requests are
+/// sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestLoad {
     pub kind: Kind,
@@ -99,7 +100,7 @@ pub(crate) struct RequestLoad {
 }
 
 impl RequestLoad {
-    /// Returns the rows that the options request.
+    /// Returns the rows of the report (combinations of operation, clients and nodes) that the options request.
     pub(crate) fn all(options: &ClusterOptions) -> Vec<Self> {
         let mut all = Vec::new();
         if options.runs(Part::Puts) {
@@ -119,7 +120,7 @@ impl RequestLoad {
         all
     }
 
-    /// Returns the name of the row, with the durability or the read level of its requests.
+    /// Returns the name of the row in the report, with the durability or the read level of its requests.
     pub(crate) fn name(self) -> String {
         let Self { kind, place, clients } = self;
         let what = match kind {
@@ -135,7 +136,7 @@ impl RequestLoad {
     }
 }
 
-/// Figures of one run of a row.
+/// Results of one run of a row's requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     /// Correct replies per second.
@@ -162,7 +163,7 @@ pub(crate) struct Turn {
 
 #[cfg(test)]
 impl Turn {
-    /// Returns the figures of a valid run with this rate.
+    /// Returns example results of a valid run with this rate, for tests.
     pub(crate) fn of_rate(rate: f64) -> Self {
         Self {
             rate,
@@ -180,7 +181,7 @@ impl Turn {
     }
 }
 
-/// Runs a row once on Thalweg's nodes.
+/// Sends the requests of one row of the report to Thalweg's nodes once, and measures them.
 pub(crate) fn run(nodes: &Nodes, work: RequestLoad, options: &ClusterOptions) -> Result<Turn, BenchError> {
     let addresses = match work.place {
         TargetNodes::Leader => nodes.of_role(Role::Leader)?,
@@ -196,12 +197,12 @@ pub(crate) fn run(nodes: &Nodes, work: RequestLoad, options: &ClusterOptions) ->
     run_together(nodes, &plans)
 }
 
-/// Returns the number of clients of the node `number`, if all clients are spread evenly over the nodes.
+/// Returns how many of `clients` connect to the node `number` if they are spread evenly over all nodes.
 pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
     clients / nodes + usize::from(number < clients % nodes)
 }
 
-/// Runs all plans at the same time, each on a thread of its own. Returns the figures of all plans together.
+/// Runs all plans at the same time, each on a thread of its own. Returns the results of all plans together.
 pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Result<Turn, BenchError> {
     let ((outcomes, cpu), counted) = Counted::around(nodes, || {
         let before = nodes.cpu();
@@ -228,7 +229,7 @@ pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Res
     })
 }
 
-/// Creates the check that all requests of the turns got correct replies. If a thread of the clients had no spare time,
+/// Creates the check that all requests of these runs got correct replies. If a thread of the clients had no spare time,
 /// the check says that the rate is only a lower bound.
 pub(crate) fn check<'a>(turns: impl IntoIterator<Item = &'a Turn>, what: &str) -> Check {
     let turns: Vec<&Turn> = turns.into_iter().collect();
@@ -282,8 +283,8 @@ pub(crate) fn paced_puts(address: SocketAddr, options: &ClusterOptions) -> Plan<
     Plan { pace, ..plan(address, work, PACED_CLIENTS, options) }
 }
 
-/// Puts values at a fixed rate, [`PACED_RATE`], while `event` runs. Returns its result, the times of the puts, and the
-/// validity of their runs.
+/// Puts values at the fixed rate [`PACED_RATE`] while `event` runs. Returns the result of `event`, the times of the
+/// puts, and the validity of their runs.
 pub(crate) fn put_beside<T>(
     address: SocketAddr,
     options: &ClusterOptions,

@@ -1,4 +1,4 @@
-//! Reads that may touch the disk or take long, on the threads for such reads.
+//! Running of reads that take long, or that may wait for the disk, on other threads than those that serve connections.
 
 use std::sync::Arc;
 
@@ -19,8 +19,9 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     app.readers.run(account, bytes, read).await.unwrap_or_else(|error| Err(Failure::of(&error)))
 }
 
-/// Runs a read on another thread, after it has `spent` its budget on the channel's thread. `read` is called twice if it
-/// waits for the disk and then turns out to be long. Only a long read requests about `bytes` bytes of memory.
+/// Runs a read again on another thread, because its first attempt on the channel's thread reached the limit on its
+/// work; `spent` says which limit. If the read needs the disk and then turns out to be long, `read` is called twice.
+/// Only a long read requests about `bytes` bytes of memory.
 pub(crate) async fn run_again<T: Send + 'static>(
     app: &App,
     spent: BudgetSpent,

@@ -34,7 +34,7 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Maximum number of bytes that a page of keys usually requests.
+/// Maximum reply size in bytes that a `cache scan` request announces when it reserves memory for its page of keys.
 const MAX_SCAN_BYTES: usize = 1024 * 1024;
 /// Value of the field `remaining` in the reply, for an entry that does not expire.
 const NEVER: u64 = u64::MAX;

@@ -51,8 +51,8 @@ enum ChannelPhase {
     /// The client has said goodbye, and its last messages wait until subscribers whose policy blocks publishers have
     /// room. The channel only publishes these messages, at most until this time.
     Leaving { until: Instant },
-    /// The last bytes and the end of the byte stream are being written. Afterwards the [socket](ServedSocket) lingers,
-    /// so that the client can read them.
+    /// The last bytes and the end of the byte stream are being written. Afterwards the [socket](ServedSocket) still
+    /// reads for a moment, so that the client can read the last bytes.
     Closing,
 }
 
@@ -73,11 +73,13 @@ pub(crate) struct ChannelTask {
     /// True if no other channel or connection of the server has been active recently.
     is_sole_client: bool,
     phase: ChannelPhase,
-    /// Time of the last request.
+    /// Time at which the channel received its last request.
     active_at: Instant,
-    /// Barrier before the reads in the received frames. Unused on a node without a cluster.
+    /// Confirms for the reads in the received frames that this node's state is recent enough. Unused on a node without
+    /// a cluster.
     barrier: ConnectionBarrier,
-    /// Error of the failed barrier. The read in the next frame is answered with it.
+    /// Error of a read barrier that failed (this node could not confirm that its state is recent). The read in the next
+    /// frame gets this error as its answer.
     barred: Option<ClusterError>,
     /// Keepalive of the connection. Only the first channel has it, and it covers the whole connection; `None` on all
     /// others.

@@ -27,8 +27,8 @@ use tokio::task::JoinSet;
 
 use super::{Native, channel::ChannelTask, session::Session};
 
-/// Serves a connection from its handshake to its end. `bulk` has the rounds of bulk output of this runtime. `place` is
-/// the connection's slot among those without a finished handshake; the handshake releases it.
+/// Serves a connection from its handshake to its end. `bulk` has the turns to send bulk output of the connection's
+/// runtime. `place` is the slot of a connection without a finished handshake; the handshake releases it.
 pub(crate) async fn serve(
     native: Arc<Native>,
     account: Arc<Account>,

@@ -13,8 +13,8 @@ use super::{
 /// Number of bytes at the beginning of a delivery's frame, before its parts: durability, attempt, deadline, number of
 /// parts. A part has records that were delivered equally often.
 const DELIVERY_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
-/// Number of bytes at the beginning of a part of a delivery, before its runs of records: number of deliveries, number
-/// of runs.
+/// Number of bytes at the beginning of a part of a delivery, before its records: number of deliveries, and number of
+/// runs. A run has consecutive records of one append.
 const PART_HEAD_BYTES: usize = 4 + 4;
 
 /// Returns the maximum bytes and the maximum number of records of a delivery, so that its frame has at most
@@ -25,20 +25,20 @@ pub(crate) fn delivery_limits(max_frame_bytes: usize) -> (u64, u32) {
     (half as u64, u32::try_from(half / 64).unwrap_or(u32::MAX))
 }
 
-/// A delivery in the form that its frame contains.
+/// A delivery to a member of a consumer group, ready to be encoded as a frame.
 #[derive(Debug)]
 pub(crate) struct DeliveryFrame {
     durability: thalweg_types::Durability,
-    /// Number of the attempt, with which the member settles the records.
+    /// Number of the attempt (the delivery). The member states it when it acks or nacks the records.
     pub attempt: thalweg_types::Attempt,
     deadline: thalweg_types::SpaceTime,
-    /// Parts of the delivery: the number of deliveries, including this one, and the runs of records that were delivered
-    /// that many times.
+    /// Records of the delivery, grouped by the number of times that they were delivered, including this time. A run has
+    /// consecutive records of one append.
     pub parts: Vec<(u32, Vec<StreamRun>)>,
 }
 
 impl DeliveryFrame {
-    /// Converts a delivery of the engine to the form of its frame.
+    /// Converts a delivery of the engine to the fields of a frame.
     pub(crate) fn of(delivery: Delivery) -> Result<Self, Failure> {
         let (durability, deadline) = (delivery.durability, delivery.deadline);
         // The attempt of an empty delivery is not used, so it is sent as 0.

@@ -25,18 +25,19 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
     }
 }
 
-/// State that a request requires of a node that is a member of a cluster.
+/// How recent a cluster member's state must be before the member handles a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Consistency {
-    /// The request reads the node's state, at the level that the request states.
+    /// The request reads the node's state. The state must satisfy the read level that the request states.
     Read,
-    /// The request looks up an object in the node's state before it proposes a command.
+    /// The request looks up a consumer group in the node's state before it proposes a command. A node that does not
+    /// lead, or does not have the group, first waits until its state is up to date.
     Names,
-    /// The request has no requirement: its command goes to the leader, or it concerns only this node.
+    /// The state may be old: the request's command goes to the leader, or it concerns only this node.
     Local,
 }
 
-/// Returns the requirement of the requests of this kind.
+/// Returns how recent a cluster member's state must be for requests of this kind.
 #[must_use]
 pub(crate) fn consistency(kind: Kind) -> Consistency {
     match kind {

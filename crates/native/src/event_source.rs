@@ -29,7 +29,7 @@ pub(crate) struct EventSource {
     after: u64,
 }
 
-/// An event with the name of its node. The name is empty if it is unknown.
+/// An event of the cluster with the name of the node that it is about; empty if the name is unknown.
 struct NamedEvent {
     event: ClusterEvent,
     name: String,
@@ -42,7 +42,8 @@ impl EventSource {
         Self { handle: Arc::clone(handle), after }
     }
 
-    /// Runs one step: waits until there are events that the client does not have yet, and returns them.
+    /// Waits until there are events that the client does not have yet, and returns the frame with them. A step produces
+    /// one frame of a subscription.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         let log = Arc::clone(self.handle.events());
         loop {

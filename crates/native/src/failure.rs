@@ -224,7 +224,7 @@ pub(crate) fn stopping() -> Failure {
     Failure::new("stopping", Action::Retry, "the server is stopping: connect again and continue")
 }
 
-/// Creates the reason of the end of a subscription that has delivered as many messages as its client requested.
+/// Creates the reason with which a subscription ends after it has delivered as many messages as its client requested.
 #[must_use]
 pub(crate) fn limit_reached() -> Failure {
     Failure::invalid("limit_reached", "the subscription has reached its limit")

@@ -33,7 +33,7 @@ use tokio::task::JoinSet;
 
 use super::{Native, connection};
 
-/// Name of this kind of clients in log lines.
+/// Name of the clients of the native protocol in log lines.
 const CLIENTS: &str = "native clients";
 
 /// Accepts native connections until the server stops, and then waits until all connections have ended. Dropping the
@@ -76,8 +76,9 @@ fn admit(native: &Arc<Native>, incoming: Incoming, threads: &Threads, connection
     connections.spawn_on(task, runtime);
 }
 
-/// Serves one native connection. `bulk` has the rounds of bulk output of this runtime. `place` is the connection's slot
-/// among those without a finished handshake. If the slot has no share of `max_connections`, rejects the connection.
+/// Serves one native connection. `bulk` has the turns to send bulk output of the connection's runtime. `place` is the
+/// slot of a connection without a finished handshake. If the slot has no reservation of one of the `max_connections`,
+/// rejects the connection.
 async fn begin(native: Arc<Native>, account: Arc<Account>, incoming: Incoming, place: Slot, bulk: Arc<BulkTurns>) {
     let (peer, kind) = (incoming.peer(), incoming.kind());
     let quic = (kind == Kind::Quic).then(|| account.take(Resource::QuicConnections, 1));

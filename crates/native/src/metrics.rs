@@ -31,8 +31,7 @@ pub struct Metrics {
     /// Histograms of the time of requests, by frame kind and durability of the reply. Counters of requests, by kind and
     /// result; the last two counters are for bytes received and sent.
     requests: Shards,
-    /// Index of each frame kind among the kinds that are counted. The number of a frame kind is the position in this
-    /// table.
+    /// Table from the number of a frame kind to the index of this kind among the kinds that are counted.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
     /// Counters of opened and closed connections, which the server's status shows as well.

@@ -85,25 +85,27 @@ pub(crate) struct Publishing {
     /// Waiting publishes, in order of arrival. Empty unless the queue of a subscriber whose policy blocks publishers is
     /// full.
     blocked: VecDeque<BlockedItem>,
-    /// Result so far of the publish whose batches are at the head of `blocked`.
+    /// Result of those batches that were already published, of the publish that is first in `blocked`.
     total: Published,
     /// Number of batches that the channel has published. One in [`SAMPLED_OF`] is timed.
     batches: u32,
     /// Subject of the last batch, kept because publishers mostly publish to the same subject again.
     subject: Option<Subject>,
-    /// Work that the client's requests have caused since its last turn.
+    /// Deliveries that the client's publishes have caused, and time of its requests, since the client last waited for
+    /// other clients of its thread.
     pub(crate) caused: CausedWork,
     /// Timer at which a gathered batch is published even if no more messages arrive. Created when a batch first needs
     /// it.
     timer: Option<Timer>,
 }
 
-/// State of the channel's input in this turn. It determines if a gathered batch waits for more messages.
+/// Tells if frames have just arrived on the channel. If none have, the batch of gathered messages is published, or
+/// waits for more until it is due, as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputState {
-    /// Frames arrived in this turn.
+    /// Frames arrived in this poll of the channel's task.
     Open,
-    /// No frames arrived in this turn.
+    /// No frames arrived in this poll of the channel's task.
     Paused,
 }
 
@@ -236,8 +238,8 @@ impl Publishing {
         Some(published)
     }
 
-    /// Publishes waiting batches if the subscriber's queue has room now. Then publishes the gathered batch if it is
-    /// complete or due. Returns true if there was progress.
+    /// Publishes the batches that wait for a subscriber's full queue, if the queue has room now. Then publishes the
+    /// gathered batch if it is complete or due. Returns true if there was progress.
     pub(crate) fn publish_blocked(&mut self, to: &PublishTarget<'_>, input: InputState, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(first) = self.blocked.front() {

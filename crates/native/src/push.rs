@@ -42,8 +42,8 @@ impl PushSource {
         Self(ServedPush::new(app, account, push, returns))
     }
 
-    /// Waits for the next delivery, and returns it as the result of the step. The delivery stays within the limits
-    /// `wanted`.
+    /// Waits for the next delivery, and returns it as the next frame of the subscription. The delivery stays within the
+    /// limits `wanted`.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         if wanted.when_empty == WhenEmpty::Return {
             // The group can deliver its next records to another member; this push has fetched none of them.

@@ -13,18 +13,18 @@ use super::{
     replies::{FrameMemory, Parts, Replies},
 };
 
-/// Number of bytes at the beginning of a `records` or `tailed` frame, before its runs of records: durability, next
-/// offset, high watermark, number of runs.
+/// Number of bytes at the beginning of a `records` or `tailed` frame, before its records: durability, next offset, high
+/// watermark, number of runs. A run has consecutive records of one append.
 const RECORDS_HEAD_BYTES: usize = 1 + 8 + 8 + 4;
 /// Number of bytes at the beginning of a run, before its records. A run has consecutive records of one append.
 const RUN_HEAD_BYTES: usize = 8 + 8 + 4 + 4;
 
-/// Returns the maximum bytes of runs (records and their heads) in one frame of at most `max_frame_bytes`.
+/// Returns the maximum bytes of records, with their heads, in one frame of at most `max_frame_bytes`.
 pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
     max_frame_bytes.saturating_sub(RECORDS_HEAD_BYTES) as u64
 }
 
-/// Bounds of one read of a stream.
+/// Limits of one read of a stream: where it begins, and how many records and bytes it returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     /// Offset of the first record to read.
@@ -55,7 +55,7 @@ impl Page {
     }
 }
 
-/// A page of records in the form that its frame contains.
+/// A page of records, ready to be encoded as a frame.
 #[derive(Debug)]
 pub(crate) struct RecordsFrame {
     durability: Durability,
@@ -90,12 +90,13 @@ impl RecordsFrame {
     }
 }
 
-/// Returns the encoded size in bytes of the runs, without the field with their number.
+/// Returns the encoded size in bytes of `runs` (each has consecutive records of one append), without the field with
+/// their number.
 pub(crate) fn runs_bytes(runs: &[StreamRun]) -> usize {
     runs.iter().map(|run| RUN_HEAD_BYTES + run.bytes.len()).sum()
 }
 
-/// Appends runs of records to a frame: their number, then each run with its head.
+/// Appends records to a frame: the number of runs (consecutive records of one append), then each run with its head.
 pub(crate) fn put_runs(parts: &mut Parts<'_>, runs: Vec<StreamRun>) {
     let word = |len: usize| u32::try_from(len).expect("less than a frame").to_le_bytes();
     parts.bytes().extend_from_slice(&word(runs.len()));

@@ -36,7 +36,8 @@ pub(crate) struct Replies {
 /// Source of the memory reservation for a large frame, in the server's limit on replies.
 #[derive(Debug)]
 pub(crate) enum FrameMemory {
-    /// The frame needs a new memory reservation, and is rejected if the limit has no room. Used for replies to reads.
+    /// The frame needs a new memory reservation. It is rejected if the server's limit on replies has been reached. Used
+    /// for replies to reads.
     Reserve,
     /// The frame is counted even above the limit, because the event in it has already happened.
     Exceed,
@@ -58,8 +59,8 @@ impl FrameMemory {
         account.take(Resource::ReplyBytes, bytes as u64).map(Self::Reserved).ok_or_else(no_room)
     }
 
-    /// Returns the memory for one of several frames, of `bytes` bytes. If this value is a reservation, returns a part
-    /// of it; otherwise returns a copy of this value.
+    /// Takes the memory for a frame of `bytes` bytes out of this value, which stands for several frames. If this value
+    /// is a reservation, moves a part of it into the result; otherwise returns a copy.
     pub(crate) fn split_off(&mut self, bytes: usize) -> Self {
         match self {
             Self::Reserved(held) => Self::Reserved(held.split_off(bytes as u64)),
@@ -393,8 +394,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Appends bytes to the frame that other owners share. They are copied only if they are few and the frame is
-    /// counted.
+    /// Appends bytes to the frame without copying them; other owners may share them. Few bytes of a counted frame are
+    /// copied.
     pub(crate) fn share(&mut self, bytes: Bytes) {
         match &mut self.own {
             Some(own) if bytes.len() < SHARED_FROM_BYTES => own.bytes.extend_from_slice(&bytes),
@@ -407,8 +408,8 @@ impl Parts<'_> {
         }
     }
 
-    /// Moves the bytes gathered so far into the outbox. A small piece is copied. A large piece becomes a buffer of its
-    /// own, and keeps its memory reservation.
+    /// Moves the bytes that were appended so far into the outbox. Few bytes are copied. Many become a buffer of their
+    /// own, which keeps its memory reservation.
     fn flush(&mut self) {
         let Some(own) = &mut self.own else { return };
         if own.bytes.len() < SHARED_FROM_BYTES {

@@ -61,12 +61,12 @@ pub(crate) struct PendingRequest {
     pub trace: Option<Box<str>>,
 }
 
-/// Result of a completed future in one of the channel's sets.
+/// Result of work that has completed on the channel: the reply to a request, or the next frame of a subscription.
 #[derive(Debug)]
 pub(crate) enum Finished {
     /// A request has completed with this reply or failure.
     Request(PendingRequest, Result<Reply, Failure>),
-    /// A step of the subscription with this id has completed. The source of the subscription comes back with the step's
+    /// The next frame of the subscription with this id is ready. The source of the subscription comes back with the
     /// result.
     Step(u32, Source, StepResult),
 }
@@ -83,7 +83,7 @@ struct RequestTask {
     _held: Reservation,
 }
 
-/// Future of a step of a subscription.
+/// Future that produces the next frame of a subscription.
 struct StepTask {
     id: u32,
     step: Step,
@@ -136,7 +136,8 @@ impl Hasher for IdHasher {
 /// Table of the pending requests and the subscriptions of a channel; see the module's documentation.
 pub(crate) struct Requests {
     tasks: FuturesUnordered<RequestTask>,
-    /// Running steps of subscriptions. They are separate from the requests because they need turns for bulk output.
+    /// Futures that produce the next frames of subscriptions. They are separate from those of requests, because the
+    /// channel sends such frames only in its turn for bulk output.
     steps: FuturesUnordered<StepTask>,
     ids: HashMap<u32, IdUse, BuildHasherDefault<IdHasher>>,
     requests: usize,
@@ -254,13 +255,13 @@ impl Requests {
         self.tasks.push(RequestTask { waiting, work, _held: held });
     }
 
-    /// Adds a subscription of any kind under its frame id.
+    /// Adds a subscription, with `used` as the current use of its frame id.
     pub(crate) fn subscribed(&mut self, id: u32, used: IdUse) {
         self.subscriptions += 1;
         self.ids.insert(id, used);
     }
 
-    /// Adds the next step of a subscription.
+    /// Adds the future that produces the next frame of a subscription.
     pub(crate) fn step(&mut self, id: u32, step: Step) {
         self.steps.push(StepTask { id, step });
     }
@@ -287,21 +288,21 @@ impl Requests {
         self.ids.iter().filter(|(_, used)| !matches!(used, IdUse::Request(_))).map(|(id, _)| *id).collect()
     }
 
-    /// Removes all subscriptions and drops their running steps.
+    /// Removes all subscriptions, and drops the futures that produce their next frames.
     pub(crate) fn drop_subscriptions(&mut self) {
         self.steps.clear();
         self.ids.retain(|_, used| matches!(used, IdUse::Request(_)));
         self.subscriptions = 0;
     }
 
-    /// Returns true if a step of a subscription is running.
+    /// Returns true if the next frame of a subscription is being produced.
     #[inline]
     #[must_use]
     pub(crate) fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
 
-    /// Polls the running steps of subscriptions; ready with the next one that has completed.
+    /// Polls the futures that produce the next frames of subscriptions; ready with the first one that has completed.
     pub(crate) fn poll_step(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
         match Pin::new(&mut self.steps).poll_next(context) {
             Poll::Ready(Some(finished)) => Poll::Ready(finished),
@@ -309,7 +310,7 @@ impl Requests {
         }
     }
 
-    /// Polls the futures of requests; ready with the next one that has completed.
+    /// Polls the futures of pending requests; ready with the first one that has completed.
     pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Finished> {
         match Pin::new(&mut self.tasks).poll_next(context) {
             Poll::Ready(Some(finished)) => {

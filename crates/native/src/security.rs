@@ -18,7 +18,7 @@ use thalweg_transport::{
 };
 use thalweg_types::SpaceTime;
 
-/// Time before the end of a certificate's validity at which the server begins to log warnings.
+/// Time before a certificate expires at which the server begins to log warnings.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Returns the options of the native port's listener from the configuration. If no certificate files are configured, a

@@ -12,11 +12,11 @@ use super::Native;
 pub(crate) struct Session {
     /// State of the server that all protocols share: database, configuration, admission.
     pub app: Arc<App>,
-    /// Account of the connection, which holds its shares of the server's resources.
+    /// Account of the connection. It counts what the connection holds of the server's limited resources.
     pub account: Arc<Account>,
     /// State shared by all native connections.
     pub native: Arc<Native>,
-    /// Rounds of bulk output of the runtime on which the connection runs.
+    /// Turns to send bulk output (deliveries and other long output) of the runtime on which the connection runs.
     pub bulk: Arc<BulkTurns>,
     /// True for the connection's first channel, which runs the keepalive.
     pub is_first: bool,

@@ -38,7 +38,7 @@ impl PublishStage {
     }
 }
 
-/// Histograms of the times of the stages.
+/// Histograms of the times that publishes spend in each stage.
 #[derive(Debug)]
 pub(crate) struct PublishTimes(Shards);
 
@@ -49,7 +49,7 @@ impl Default for PublishTimes {
 }
 
 impl PublishTimes {
-    /// Adds the time of a stage.
+    /// Adds the time that a publish has spent in a stage.
     pub(crate) fn record(&self, stage: PublishStage, time: Duration) {
         self.0.record_many(stage as usize, time, time, 1);
     }

@@ -14,30 +14,30 @@ use super::{
     replies::{FrameMemory, Replies},
 };
 
-/// Behaviour of a subscription's step if it finds no messages.
+/// Behaviour of the work for a subscription's next frame if there are no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
-    /// The step waits until there are messages, or until it is stopped.
+    /// The work waits until there are messages, or until it is stopped.
     Wait,
-    /// The step returns immediately. Used for a cancelled subscription that still sends its pending messages.
+    /// The work ends immediately. Used for a cancelled subscription that still sends its pending messages.
     Return,
 }
 
-/// Bounds of a subscription's step, and the signal that stops it.
+/// Limits of a subscription's next frame, and the signal that stops the work for it.
 #[derive(Clone, Debug)]
 pub(crate) struct StepLimits {
-    /// Maximum number of messages that the step may send: the number left until the limit of the subscription.
+    /// Maximum number of messages in the frame: the number left until the limit of the subscription.
     pub max_messages: u64,
-    /// Remaining credit of the client, in messages and in bytes. A step tries to stay within it, but a single message
-    /// may exceed it.
+    /// Remaining credit of the client, in messages and in bytes. A frame stays within it if possible, but a single
+    /// message may exceed it.
     pub credit: (u64, u64),
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
-    /// Behaviour of the step if there are no messages.
+    /// Behaviour if there are no messages for the frame.
     pub when_empty: WhenEmpty,
     /// Account of the connection, in which large frames count.
     pub account: Arc<Account>,
-    /// Signal that the step must end without a result.
+    /// Signal that the work for the next frame must end without a result.
     pub stop: Arc<Notify>,
 }
 
@@ -56,7 +56,7 @@ impl StepLimits {
     }
 
     /// Waits until memory for a frame with `bytes` bytes of messages can be [reserved](Self::room_for). During the
-    /// wait, the step must hold neither the frame nor its data. Returns `None` if the step was stopped during the wait.
+    /// wait, the caller must hold neither the frame nor its data. Returns `None` if the wait was stopped.
     pub(crate) async fn wait_for_room(&self, bytes: u64) -> Option<FrameMemory> {
         loop {
             tokio::select! {
@@ -73,9 +73,9 @@ impl StepLimits {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// Result of one step of a subscription.
+/// Result of the work for a subscription's next frame: the frame, nothing, or the end of the subscription.
 pub(crate) enum StepResult {
-    /// One frame, or several that belong together, and the credit that they use.
+    /// One frame, or several that belong together, and the credit that they cost the client.
     Frame {
         /// Number of messages, records or changes in the frames.
         messages: u64,
@@ -91,7 +91,8 @@ pub(crate) enum StepResult {
 }
 
 impl StepResult {
-    /// Creates the result of a step that sends `messages` messages with `bytes` bytes. `encode` encodes their frames.
+    /// Creates a result with a frame, or several that belong together, of `messages` messages with `bytes` bytes.
+    /// `encode` encodes them.
     pub(crate) fn frame(
         messages: u64,
         bytes: u64,

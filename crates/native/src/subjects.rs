@@ -79,13 +79,13 @@ impl Notify for SubjectWaker {
 /// State of a client's subscription to a pattern of subjects.
 pub(crate) struct Subscription {
     pub(crate) credit: SendCredit,
-    /// Number of messages that may still be sent before the subscription ends, and the reason for the client when it
-    /// ends. `None` if the subscription has no limit.
+    /// Number of messages that may still be sent before the subscription ends, and the reason that the client then
+    /// gets. `None` if the subscription has no limit.
     pub(crate) left: Option<(u64, Failure)>,
-    /// True after the client has cancelled the subscription but still wants its queued messages. It ends when it can
-    /// send no more of them.
+    /// True after the client has cancelled the subscription but still wants its queued messages. The subscription ends
+    /// when no more of them can be sent.
     pub(crate) draining: bool,
-    /// Share of the connection in the server's limit on subscriptions.
+    /// Reservation of one of the server's subscriptions.
     pub(crate) _held: SubscriptionShare,
 }
 
@@ -107,7 +107,8 @@ pub(crate) struct Subjects {
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Buffer for batches taken from the link to the broker. It is reused.
     taken: Vec<Outbound>,
-    /// Time at which a timed batch was taken from the queue. `None` when the outbox has been sent.
+    /// Time at which a batch whose stages are measured was taken from its queue; `None` again once the outbox has been
+    /// sent.
     timed: Option<Moment>,
     /// True if the link to the broker may have more batches than the last call has taken.
     more: bool,
@@ -190,7 +191,8 @@ impl Subjects {
         publishing.flush(&PublishTarget { views: &app.views, times, waiter, received: None });
     }
 
-    /// Publishes waiting batches if the subscriber's queue has room now. Returns true if there was progress.
+    /// Publishes the batches that wait for a subscriber's full queue, if the queue has room now. Returns true if there
+    /// was progress.
     pub(crate) fn publish_blocked(&mut self, cx: &mut Context<'_>) -> bool {
         let Self { app, native, waiter, publishing, .. } = self;
         let times = &native.publishes;
@@ -254,8 +256,8 @@ impl Subjects {
         self.more || self.bell.rung.load(Ordering::Acquire)
     }
 
-    /// Publishes batches that are due. If `may_take` is true, also moves batches for the client's subscriptions into
-    /// the outbox while it has room.
+    /// Publishes the client's gathered or waiting batches that are due. If `may_take` is true, also moves batches for
+    /// the client's own subscriptions into the outbox while it has room.
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,
@@ -292,7 +294,7 @@ impl Subjects {
         delivered
     }
 
-    /// Records that a batch leaves its queue, if the batch is timed.
+    /// Records the time at which a batch leaves its queue, if the stages of this batch are measured.
     fn note_taken(&mut self, batch: &Batch) {
         if let Some(published) = batch.stamped_at() {
             let now = self.app.views.now();
@@ -301,7 +303,7 @@ impl Subjects {
         }
     }
 
-    /// Records that the outbox has been sent.
+    /// Records that the outbox has been sent, which ends the measured stage of sending.
     pub(crate) fn note_sent(&mut self) {
         if let Some(taken) = self.timed.take() {
             self.native.publishes.record(PublishStage::Send, self.app.views.now().after(taken));

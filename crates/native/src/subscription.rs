@@ -37,7 +37,8 @@ pub(crate) enum Source {
     Events(EventSource),
 }
 
-/// Future of a subscription's running step. It returns the source together with the result.
+/// Future that produces the next frame of a subscription. It owns the source while it runs, and returns it with the
+/// result.
 pub(crate) type Step = Pin<Box<dyn Future<Output = (Source, StepResult)> + Send>>;
 
 impl Source {
@@ -83,18 +84,19 @@ impl Source {
 /// A subscription that the channel feeds: a tail, a push, or a watch of keys or of the cluster.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    /// Source of the subscription's frames. `None` while a step runs, because the step owns the source.
+    /// Source of the subscription's frames. `None` while the source is producing a frame, because the future of this
+    /// work owns it.
     source: Option<Source>,
-    /// Position at which a later subscription can resume: after the frames in the outbox, even if a step has read
+    /// Position at which a later subscription can resume: after the frames in the outbox, even if the source has read
     /// further. `None` for a push and for events of the cluster.
     next: Option<u64>,
-    /// True until the reply to the client's request is in the outbox. The step that produces the reply needs no credit.
+    /// True until the reply to the client's request is in the outbox. Producing this reply needs no credit.
     is_starting: bool,
     credit: SendCredit,
     /// Number of messages that may still be sent before the subscription reaches its limit.
     left: u64,
-    /// Reason why the subscription must end, and the choice to send pending messages first or not. `None` if it need
-    /// not end.
+    /// Reason why the subscription must end, and the mode: immediately, or after its pending messages were sent. `None`
+    /// if it need not end.
     ending: Option<(Failure, CancelMode)>,
     stop: Arc<Notify>,
     held: Reservation,
@@ -104,9 +106,9 @@ pub(crate) struct Subscription {
 
 /// Action that the channel must take next for a subscription.
 pub(crate) enum NextAction {
-    /// The channel runs this step, which produces the next frame.
+    /// The channel runs this future, which produces the next frame.
     Step(Step),
-    /// The channel waits until a step completes or the client grants credit.
+    /// The channel waits until the current frame is produced, or until the client grants credit.
     Wait,
     /// The channel ends the subscription and reports this reason to the client.
     End(Failure),
@@ -161,8 +163,8 @@ impl Subscription {
         NextAction::Step(source.step(StepLimits { max_messages, credit, max_frame_bytes, when_empty, account, stop }))
     }
 
-    /// Puts the frames of a completed step into the outbox. Returns the reason if the subscription has ended; `None` if
-    /// it continues.
+    /// Puts the produced frames of the subscription into the outbox. Returns the reason if the subscription has ended;
+    /// `None` if it continues.
     pub(crate) fn stepped(&mut self, id: u32, source: Source, found: StepResult, out: &mut Replies) -> Option<Failure> {
         let over = match found {
             // The client has cancelled before this frame was ready, so the frame is dropped.
@@ -205,7 +207,7 @@ impl Subscription {
         }
     }
 
-    /// Adds the position at which the client can resume to the reason for the subscription's end.
+    /// Adds to the reason of a subscription's end the position at which the client can resume.
     fn with_position(&self, failure: Failure) -> Failure {
         match self.next {
             Some(next) if !failure.has("next") => failure.with("next", next),

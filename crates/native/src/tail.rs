@@ -29,13 +29,14 @@ pub(crate) struct Tail {
     app: Arc<App>,
     stream: Stream,
     next: Offset,
-    /// True if the last page did not reach the end of the stream. The next read may then block on the disk.
+    /// True if the last page of records did not reach the end of the stream. The next read may then wait for the disk.
     behind: bool,
     /// Position at which the tail starts, as long as its offset is unknown; `None` afterwards.
     start: Option<UnknownStart>,
 }
 
-/// Start of a tail that could not be found on the channel's thread.
+/// Start of a tail whose offset could not be found on the channel's thread, because the search takes long or needs the
+/// disk.
 #[derive(Clone, Debug)]
 struct UnknownStart {
     from: Position,
@@ -51,8 +52,8 @@ impl Tail {
         Self { app: Arc::clone(app), stream, next, behind, start: None }
     }
 
-    /// Creates a tail whose first step finds the offset of the start `from`, and then sends the reply. The search on
-    /// the channel's thread has `spent` its budget.
+    /// Creates a tail that first finds the offset of its start `from`, and then sends the reply. The search on the
+    /// channel's thread did not find it; `spent` says if it took too long or needed the disk.
     #[must_use]
     pub(crate) fn starting(app: &Arc<App>, stream: Stream, from: Position, spent: BudgetSpent) -> Self {
         let start = Some(UnknownStart { from, spent });
@@ -65,8 +66,8 @@ impl Tail {
         self.start.is_none().then_some(self.next)
     }
 
-    /// Runs one step: waits until the stream has records to send, and returns a page of them. If the tail's start is
-    /// unknown, finds it and returns the reply that states it.
+    /// Waits until the stream has records to send, and returns a page of them as the subscription's next frame. If the
+    /// tail's start is unknown, finds it and returns the reply that states it.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         if let Some(start) = self.start.clone() {
             return self.find_start(start, &wanted).await;
@@ -158,7 +159,7 @@ impl Tail {
     }
 }
 
-/// Converts a page of records into the result of a tail's step.
+/// Converts a page of records into the next frame of a tail.
 fn found(shown: RecordsFrame, room: FrameMemory) -> StepResult {
     let records = shown.runs.iter().map(|run| u64::from(run.count)).sum();
     StepResult::frame(records, shown.bytes(), move |out, id| shown.put(out, Kind::Tailed, id, room))

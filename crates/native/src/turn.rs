@@ -18,7 +18,7 @@ use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription
 pub(crate) struct Turn<'t> {
     /// State of the server that all protocols share: database, configuration, admission.
     pub app: &'t Arc<App>,
-    /// Account of the connection, which holds its shares of the server's resources.
+    /// Account of the connection. It counts what the connection holds of the server's limited resources.
     pub account: &'t Arc<Account>,
     /// Outbox of the channel, into which handlers put replies.
     pub out: &'t mut Replies,
@@ -34,8 +34,8 @@ pub(crate) struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// Returns the budget of a short read. For the only active client, a read may wait for the disk on this thread:
-    /// this is faster than a transfer to another thread, and delays no other client.
+    /// Returns the limit on the work of a short read on this thread. A read for the only active client may wait for the
+    /// disk here: this is faster than a transfer to another thread, and delays no other client.
     pub(crate) fn budget(&self) -> Budget {
         if self.is_sole_client { Budget::ALONE } else { Budget::RESIDENT }
     }

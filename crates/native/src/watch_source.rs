@@ -61,8 +61,8 @@ impl WatchSource {
         self.reported
     }
 
-    /// Runs one step: waits for changes of the watched keys, and returns them. If there are no changes for a while,
-    /// returns a frame that states only the revision reached.
+    /// Waits for changes of the watched keys, and returns them as the subscription's next frame. If there are no
+    /// changes for a while, returns a frame that states only the revision reached.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         let (mut has_waited, mut room) = (false, None);
         loop {
@@ -159,7 +159,7 @@ impl WatchSource {
     }
 }
 
-/// Returns the limits of a step's batch. A single commit may exceed the client's credit.
+/// Returns the limits of the next batch of changes. A single commit may exceed the client's credit.
 fn limits_of(wanted: &StepLimits) -> WatchLimits {
     let at_most = |credit: u64, most: usize| usize::try_from(credit).unwrap_or(most).clamp(1, most);
     let (credit_messages, credit_bytes) = wanted.credit;

@@ -1,8 +1,8 @@
 //! Handlers of writes: encoded commands, which are checked and proposed without being decoded.
 //!
-//! Owns: the handlers, the choice of the level, the client's shares in objects that a command creates or deletes, and
-//! the publish after a commit. Does not own: writes that wait for rows from the disk (`write_queue`), or the checks of
-//! a command's bytes (`ClientCommand` of the wire crate).
+//! Owns: the handlers, the choice of the level, the reservations for objects that a command creates or deletes, and the
+//! publish after a commit. Does not own: writes that wait for rows from the disk (`write_queue`), or the checks of a
+//! command's bytes (`ClientCommand` of the wire crate).
 //!
 //! Invariant: batches are published only after their command was carried out, and a repeated command does not publish
 //! again.
@@ -65,8 +65,8 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
     }
 }
 
-/// Returns the reply to a proposed command. The client's share is settled with the outcome even if the channel ends
-/// before.
+/// Returns the reply to a proposed command. When the outcome of the command is known, keeps or releases the client's
+/// reservation, even if the channel ends before.
 fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
     let Some(share) = share else { return Box::pin(async move { Ok(Reply::Outcome(pending.await?)) }) };
@@ -209,7 +209,7 @@ impl WaitingCommand {
         }
     }
 
-    /// Memory in bytes of the command, and of the keys of the rows that it reads.
+    /// Returns the memory in bytes of the waiting command, and of the keys of the rows that are read for it.
     fn bytes(&self) -> usize {
         2 * self.command.len()
     }
@@ -224,11 +224,12 @@ impl WaitingCommand {
 /// A command that was proposed.
 struct Proposed {
     pending: PendingCommand,
-    /// Share in a bound of the database, if the command may change what the client holds of it.
+    /// Reservation for objects that the command creates or deletes; `None` if it needs none.
     share: Option<Share>,
 }
 
-/// Share of a client in a bound of the database, held while a command that changes it is pending.
+/// Reservation in the server's limits for objects that a client's command creates or deletes. Held while the command is
+/// pending.
 enum Share {
     /// The command creates a keyspace with this name.
     Keyspace(String, Reservation),
@@ -245,8 +246,8 @@ enum Share {
 }
 
 impl Share {
-    /// Finds the share that a command may change, and reserves the amount that it needs. Returns an error if the
-    /// client's address already holds its share.
+    /// Reserves what a command needs in the limits on objects of clients; `None` if it needs nothing. Returns an error
+    /// if the client's address may hold no more.
     fn reserve(app: &Arc<App>, account: &Arc<Account>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
         let db = app.db.blocking();
         Ok(match command {
@@ -277,8 +278,8 @@ impl Share {
         })
     }
 
-    /// Keeps or releases the reservation, depending on the outcome of the command. The outcome is `None` if it is not
-    /// known.
+    /// Keeps or releases the reservation, depending on the result of the command. The outcome in `result` is `None` if
+    /// the command ended without one.
     fn settle(self, app: &App, result: Result<Option<&Outcome>, &WriteError>) {
         match (self, result) {
             (Self::Keyspace(name, held), Ok(Some(Outcome::Keyspace { created: true, .. }))) => {

@@ -36,10 +36,11 @@ const WRITE_BYTES: usize = 1024;
 /// Function that proposes a write. The channel commits the command afterwards.
 pub(crate) type Propose<T> = Box<dyn FnOnce() -> T + Send>;
 
-/// Queue of the writes of a channel that wait for rows. Proposing a write returns a `T`. See the [module](self).
+/// Queue of a channel's writes that wait until other threads have read rows for them. Proposing a write returns a `T`.
+/// See the [module](self).
 pub(crate) struct WriteQueue<T> {
     waiting: VecDeque<WaitingWrite<T>>,
-    /// Number of waiting writes that other threads had to read rows for.
+    /// Number of waiting writes for which other threads had to read rows from the disk.
     fetches: usize,
     /// Memory in bytes of the waiting writes.
     bytes: usize,
@@ -47,7 +48,7 @@ pub(crate) struct WriteQueue<T> {
 
 struct WaitingWrite<T> {
     fetching: FetchingRows,
-    /// True if other threads had to read rows for the write.
+    /// True if other threads had to read rows from the disk for this write.
     has_fetch: bool,
     propose: Propose<T>,
     proposed: oneshot::Sender<T>,

@@ -181,9 +181,9 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Continues the client's blocked read. Reasons are a request to unblock it, the result of a look at its keys by
-    /// reader threads, a change of one of its keys, the regular check of its group, or its timeout. Returns true if
-    /// there was progress.
+    /// Continues the client's blocked read when something has happened: another client requested its end, reader
+    /// threads checked its keys, one of its keys changed, the regular check of its group is due, or its timeout
+    /// expired. Returns true if there was progress.
     pub(super) fn poll_blocked(&mut self, cx: &mut Context<'_>, out: &mut Outbox) -> bool {
         let unblock = self.client().take_unblock();
         let Some(wait) = &mut self.blocked else { return false };
@@ -223,9 +223,9 @@ impl Session {
         is_over
     }
 
-    /// Ends the client's blocked read with an error if its stream or its group no longer exists. Reads again if there
-    /// is an entry, even if the client was not notified of it. Does nothing while reader threads look at the keys,
-    /// because they check both.
+    /// Checks that the stream and the group of the client's blocked read still exist, and ends the read with an error
+    /// if not. Also runs the read again if there is an entry, even if the client was not notified of it. Does nothing
+    /// while reader threads check the keys, because their check covers both.
     fn check_group_exists(&mut self, out: &mut Outbox) {
         let Some(wait) = self.blocked.as_ref().filter(|wait| wait.look.is_none()) else { return };
         match self.store().read_briefly(self.budget(), |read| wait.blocked.poll(read)) {
@@ -236,7 +236,7 @@ impl Session {
         }
     }
 
-    /// Looks at the keys of the client's blocked read. Runs the read if it would find an entry.
+    /// Checks the keys of the client's blocked read, and runs the read again if it would find an entry.
     fn retry_read(&mut self, out: &mut Outbox) {
         let Some(wait) = &self.blocked else { return };
         // The old notifications have fired. The new ones cover all changes that the look below does not see.
@@ -262,9 +262,9 @@ impl Session {
         self.looked(found, out);
     }
 
-    /// Passes the look at the keys of the blocked read to reader threads, because it would wait for the disk. Meanwhile
-    /// the client stays blocked. (Running the read instead would propose a command for each change, if the client reads
-    /// for a group.)
+    /// Passes the check of the blocked read's keys to reader threads, because it would wait for the disk. The client
+    /// stays blocked in the meantime. A check is better than running the read itself: a read for a group would propose
+    /// a command at each change.
     fn look_again(&mut self, spent: BudgetSpent) {
         let Some(wait) = &self.blocked else { return };
         let (blocked, resp, database) = (wait.blocked.clone(), Arc::clone(&self.resp), self.database);
@@ -274,8 +274,8 @@ impl Session {
         }
     }
 
-    /// Continues the client's blocked read after a look at its keys. If there is still no entry, changes nothing, so
-    /// that a concurrent `CLIENT UNBLOCK` still takes effect.
+    /// Continues the client's blocked read with the result of a check of its keys. If there is still no entry, changes
+    /// nothing, so that a concurrent `CLIENT UNBLOCK` still takes effect.
     fn looked(&mut self, found: Result<Found, Failure>, out: &mut Outbox) {
         if matches!(found, Ok(Found::Waiting)) {
             return;

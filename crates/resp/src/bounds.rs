@@ -8,5 +8,6 @@ pub(crate) const PATTERN_TOO_LONG: &str = "ERR patterns are at most 4096 bytes l
 /// Maximum number of arguments of a write to a cache that the client's thread executes in one piece. Another thread
 /// executes longer writes in parts.
 pub(crate) const MAX_CACHE_ARGUMENTS: usize = 2_001;
-/// Maximum steps of a transaction in a cache, which take about 10 ms. Commands after this maximum are not executed.
+/// Maximum steps of work of one transaction in a cache, about 10 ms. The commands of the transaction after this maximum
+/// are not executed.
 pub(crate) const MAX_CACHE_STEPS: u64 = 200_000;

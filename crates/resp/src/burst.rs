@@ -20,9 +20,10 @@ use super::{
     database::{PendingOutcome, Watched},
 };
 
-/// Total size in bytes of a burst's commands at which no more commands join the burst. A single command may be larger.
+/// Total size in bytes of a burst (commands of one client that are committed together) at which no more commands join
+/// it. A single command may be larger.
 const MAX_BURST_BYTES: usize = 1024 * 1024;
-/// Number of replies of a burst at which no more commands join the burst.
+/// Number of replies at which no more commands join a burst (commands of one client that are committed together).
 const MAX_SLOTS: usize = MAX_REDIS_COMMANDS;
 
 /// Source of one reply to a burst. (A burst is a list of commands of one client that are committed together.)
@@ -88,13 +89,15 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// Returns true if the burst contains nothing that needs a reply.
+    /// Returns true if the burst (the client's commands that are committed together) contains nothing that needs a
+    /// reply.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Returns true if this number of commands with this number of bytes may join the burst.
+    /// Returns true if `commands` more commands, with `bytes` bytes in total, may be committed together with those of
+    /// this burst.
     #[must_use]
     pub(crate) fn has_room(&self, commands: usize, bytes: usize) -> bool {
         self.is_empty()
@@ -113,9 +116,9 @@ impl Burst {
     }
 }
 
-/// A burst that was proposed to its database.
+/// Commands of one client (a burst) that were proposed to their database together.
 pub(crate) struct PendingBurst {
-    /// Future that returns the replies to the burst's commands.
+    /// Future that returns the replies to the proposed commands.
     pub commands: PendingOutcome,
     /// Reservations of those commands that delete many keys.
     pub deletes: Vec<DeleteShare>,
@@ -133,7 +136,7 @@ impl std::fmt::Debug for PendingBurst {
 mod tests {
     use super::*;
 
-    /// Creates a burst with this number of commands. Their arguments have `bytes` bytes in total.
+    /// Creates a burst of `commands` commands. Their arguments have `bytes` bytes in total.
     fn burst(commands: usize, bytes: usize) -> Burst {
         let mut burst = Burst::default();
         let append = thalweg_redis::find(b"append").unwrap();

@@ -46,9 +46,10 @@ const MAX_COPIED_BYTES: usize = 4096;
 const FIRST_PAGE_KEYS: usize = 256;
 /// Maximum total bytes of the keys that a scan reads from the cache in one page.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Number of bytes of a value that count as one step when they are copied into a cache.
+/// Number of bytes of a value that count as one step of work when they are copied into a cache.
 const BYTES_COPIED_PER_STEP: usize = 256;
-/// Error reply to a command of a transaction whose earlier commands have used up the steps of the transaction.
+/// Error reply to a command that is not executed, because earlier commands of its transaction have used up the work
+/// that one transaction may do.
 const TOO_EXPENSIVE: &str = "ERR too expensive: the commands of the transaction before this one have used up its steps, so \
                              this one and those after it were not executed";
 /// Change of the difference between wall clock and monotonic clock, in nanoseconds, above which the wall clock is taken
@@ -140,7 +141,7 @@ struct CacheView<'c> {
     began: OnceCell<u64>,
     /// Steps of work that were used so far, without those of lookups.
     steps: Cell<u64>,
-    /// Number of steps after which the view refuses operations; the maximum value if there is no such limit.
+    /// Number of steps of work after which the view refuses operations; `u64::MAX` if there is no such limit.
     left: Cell<u64>,
 }
 
@@ -166,8 +167,8 @@ impl CacheView<'_> {
         Some(Expiry::At(Moment::from_nanos(nanos)))
     }
 
-    /// Charges steps of work to the budget of the thread's read and to the steps that are left for the view. Returns an
-    /// error, which ends the command, if one of the two is used up.
+    /// Counts steps of work against two limits: the work that a read may do on this thread, and the work that is left
+    /// for this view. Returns an error, which ends the command, if one of them is used up.
     #[inline]
     fn charge(&self, steps: u64) -> Result<(), StoreError> {
         if budget::charge(steps).is_break() {
@@ -204,7 +205,7 @@ impl CacheView<'_> {
     }
 }
 
-/// Returns the steps of writing an entry with a value of this size.
+/// Returns the number of steps of work that count for writing an entry whose value has `bytes` bytes.
 fn steps_to_write(bytes: usize) -> u64 {
     WRITE + (bytes / BYTES_COPIED_PER_STEP) as u64
 }

@@ -73,8 +73,8 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Creates the task of a connection on the thread to which the rounds `bulk` belong. A newer connection can take
-    /// the slot `place` until the client has authenticated and sent a command.
+    /// Creates the task of a connection. `bulk` has the turns to send bulk output of the thread that serves the
+    /// connection. A newer connection can take the slot `place` until the client has authenticated and sent a command.
     pub(crate) fn new(session: Session, io: Channel, place: Slot, bulk: &Arc<BulkTurns>) -> Self {
         let app = &session.resp.app;
         // The timer's interval is a quarter of the shortest timeout, so a timeout fires late by at most this quarter.

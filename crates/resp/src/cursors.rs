@@ -6,7 +6,8 @@
 //! `invalid cursor` and must start again, also after a restart of the server.
 //!
 //! Invariants: each number in the list of an address has a position in the table, and each position has a number in a
-//! list. `by_weight` has the weight of each address.
+//! list. `by_weight` has the memory weight of each address: the bytes of its positions, and [`CURSOR_WEIGHT`] for each
+//! of its cursors.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -23,15 +24,15 @@ use thalweg_serving::{
 /// Error reply to a scan with an unknown cursor.
 pub(crate) const INVALID_CURSOR: &str = "ERR invalid cursor";
 
-/// Weight of a cursor in addition to the bytes of its position. It is chosen so that the maximum number of cursors and
-/// the maximum bytes of positions have the same weight.
+/// Bytes that each cursor counts in the memory weight of its client address, in addition to its position. With this
+/// value, the maximum number of cursors weighs as much as the maximum bytes of positions.
 const CURSOR_WEIGHT: usize = MAX_RESP_CURSOR_BYTES / MAX_RESP_CURSORS;
 
 #[derive(Debug, Default)]
 struct Table {
     positions: HashMap<u64, Bytes>,
     owners: HashMap<AddressKey, OwnedCursors>,
-    /// Addresses with cursors, ordered by the weight of their cursors.
+    /// Addresses with cursors, ordered by the memory weight of their cursors, lightest first.
     by_weight: BTreeSet<(usize, AddressKey)>,
     /// Total bytes of all positions.
     bytes: usize,
@@ -43,7 +44,7 @@ struct Table {
 struct OwnedCursors {
     /// Numeric cursors, oldest first.
     numbers: VecDeque<u64>,
-    /// Total weight of these cursors: the bytes of their positions, and [`CURSOR_WEIGHT`] for each cursor.
+    /// Memory weight of the address: the bytes of the positions of its cursors, and [`CURSOR_WEIGHT`] for each cursor.
     weight: usize,
 }
 
@@ -70,7 +71,7 @@ impl Table {
         self.positions.len() + ADDRESS_CURSORS * self.owners.len().saturating_sub(1)
     }
 
-    /// Drops the oldest cursor of the address with the highest weight.
+    /// Drops the oldest cursor of the address whose cursors have the highest memory weight.
     fn drop_one(&mut self) {
         let (_, address) = self.by_weight.pop_last().expect("above a limit there are cursors");
         let owned = self.owners.get_mut(&address).expect("each weight belongs to an owner");
@@ -102,7 +103,7 @@ impl Cursors {
     }
 
     /// Returns a numeric cursor for a position in a database. Returns 0 for the empty position, which means the end of
-    /// the scan. The cursor counts towards the share of the client's `address`.
+    /// the scan. The cursor counts for the client's `address` in the limits on cursors.
     pub(crate) fn number(&self, position: &Bytes, address: AddressKey) -> u64 {
         if position.is_empty() {
             return 0;

@@ -101,10 +101,10 @@ impl Database {
         }
     }
 
-    /// Reads like [`read`](Self::read), but within a budget, because the calling thread serves other clients.
+    /// Reads like [`read`](Self::read), but with a limit on the work, because the calling thread serves other clients.
     ///
     /// # Errors
-    /// [`BudgetSpent`] if the read has used up its budget; its result was dropped. The
+    /// [`BudgetSpent`] if the read has reached the limit; its result was dropped. The
     /// [readers](thalweg_serving::readers) must then perform the read.
     #[inline]
     pub(crate) fn read_briefly<R>(

@@ -2,7 +2,8 @@
 //!
 //! Owns: the checks before a command runs (arguments, authentication, subscriptions, the read barrier in a cluster),
 //! and the choice of the way in which a command on keys runs: immediately, on the threads for long reads, or in the
-//! burst. Does not own the commands themselves, nor the commits of bursts (`proposing`).
+//! burst (the client's commands that are committed together). Does not own the commands themselves, nor the commits of
+//! bursts (`proposing`).
 
 use std::time::Instant;
 
@@ -104,7 +105,8 @@ impl Session {
         flow
     }
 
-    /// Returns true if a command reads a keyspace from this node's state, outside of the log.
+    /// Returns true if a command reads a keyspace directly from this node's state, and not as part of a command in the
+    /// log.
     fn reads_state(&self, command: &Command) -> bool {
         let is_batched = |database: usize| matches!(self.resp.databases.list[database].database, Database::Batched(_));
         match (&self.transaction, command.name) {
@@ -121,8 +123,9 @@ impl Session {
         }
     }
 
-    /// Makes a command that reads a keyspace wait for its read barrier, on a node of a cluster. Returns `None` if the
-    /// command may run now. A read after a write in the same burst needs no barrier, because it runs in the log.
+    /// Makes a command that reads a keyspace wait, on a node of a cluster, until it is confirmed that this node's state
+    /// is recent enough (the read barrier). Returns `None` if the command may run now. A read after a write in the same
+    /// burst needs no barrier, because it runs in the log.
     #[cold]
     fn wait_for_barrier(&mut self, command: &'static Command, out: &mut Outbox) -> Option<CommandProgress> {
         let Some(Cluster { handle, .. }) = &self.resp.app.cluster else { return None };
@@ -265,8 +268,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Returns the budget of a read on this thread. If the thread has only one client, its reads may wait for the disk
-    /// here: this is faster than passing them to another thread, and delays no other client.
+    /// Returns the limit on the work of a read on this thread. If the thread has only one client, its reads may wait
+    /// for the disk here: this is faster than passing them to another thread, and delays no other client.
     #[inline]
     pub(super) fn budget(&self) -> Budget {
         if self.load.is_single() { Budget::ALONE } else { Budget::RESIDENT }

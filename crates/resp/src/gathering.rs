@@ -27,15 +27,15 @@ use thalweg_engine::AsyncDatabase;
 
 /// Maximum time for which a proposed command waits for further commands to join its commit.
 const MAX_GATHERING: Duration = Duration::from_millis(1);
-/// Number of consecutive commits with a single command after which the thread stops waiting for more commands before a
-/// commit. From then on it waits only before one of this number of commits.
+/// Number of consecutive commits with a single command after which the thread mostly commits without waiting for more
+/// commands. It then waits only once in this many commits, to notice that clients have become busier.
 const LONE_ROUNDS: u32 = 64;
 
 thread_local! {
     static GATHERED: ProposedCommands = const { ProposedCommands { commands: Cell::new(0), committer: RefCell::new(None) } };
 }
 
-/// Number of commands that this thread has proposed since its last commit.
+/// Number of commands that this thread has proposed since its last commit, and the waker of the task that commits them.
 struct ProposedCommands {
     commands: Cell<u64>,
     /// Waker of the task that commits this thread's commands; `None` on threads that have no such task.

@@ -381,10 +381,10 @@ fn replication(_session: &Session, text: &mut String) {
 }
 
 /// Returns the numbers of keys of all databases, one line for each database. A database without exact counts is shown
-/// only if it has few keys. `budget` applies to each database separately.
+/// only if it has few keys. `budget` limits the work for each database separately.
 ///
 /// # Errors
-/// [`BudgetSpent`] if a number must be read from a file, and the budget forbids waiting for the disk.
+/// [`BudgetSpent`] if a number must be read from a file, and `budget` forbids waiting for the disk.
 pub(crate) fn keyspaces(databases: &Databases, budget: Budget) -> Result<String, BudgetSpent> {
     let mut text = String::new();
     for numbered in &databases.list {

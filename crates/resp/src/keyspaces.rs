@@ -77,8 +77,8 @@ impl KeyspaceDatabase {
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
     }
 
-    /// Returns the steps that are needed for the values which the commands of a batch use; `None` if they are not known
-    /// or not in memory.
+    /// Returns the steps of work for the values that the commands of a batch use, estimated from the sizes of these
+    /// values. `None` if the estimate is not possible, or if the rows are not in memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
         let (lookups, keyspace) = (ValueLookups::of(commands)?, self.keyspace.known_id()?);
         let db = self.db.blocking();
@@ -143,7 +143,7 @@ impl KeyspaceDatabase {
     }
 }
 
-/// Proposes the batches of one burst.
+/// Proposes the commands of one burst (commands of one client that are committed together), in one or several batches.
 struct Proposer {
     db: AsyncDatabase,
     keyspace: Arc<NamedKeyspace>,
@@ -177,23 +177,25 @@ struct Built {
     purpose: Purpose,
     /// Number of replies that the batch gets.
     replies: usize,
-    /// Commands that the batch contains as several smaller commands, in order.
+    /// Large deletes that the batch contains as several smaller commands, in the order of their replies.
     splits: Vec<Split>,
 }
 
 /// A large delete that is proposed as several smaller commands. This way a delete of any size is accepted, and other
 /// commands can run between its parts.
 struct Split {
-    /// Number of replies of the batch before the replies to the smaller commands.
+    /// Number of replies in the batch that come before those of this delete.
     first: usize,
     parts: usize,
 }
 
-/// Number of bytes of replies at which a burst is not continued with another batch. All replies of a burst stay in
-/// memory until the last one is known. The replies to one batch are bounded by its steps, at about 100 MiB.
+/// Number of bytes of replies at which no further batch of a burst (commands of one client) is proposed. All replies of
+/// a burst stay in memory until the last one is known. The replies to one batch have at most about 100 MiB, because the
+/// work of a batch is limited.
 const MAX_BURST_REPLY_BYTES: usize = 32 * 1024 * 1024;
 
-/// Error reply to a command that is not executed, because its burst already has too many bytes of replies.
+/// Error reply to a command that is not executed, because the replies to the client's commands before it are already
+/// too large together.
 const REPLIES_TOO_LARGE: &str = "ERR the replies of these commands would be too large together, so this one was not \
      executed: send fewer of them at a time";
 
@@ -247,8 +249,8 @@ fn redis_outcome(result: Result<CommandResult, WriteError>) -> Result<Option<Vec
     }
 }
 
-/// Returns the text of the first reply that reports a failure of this node. Such a failure is a read after a write, in
-/// one burst, that could not read its value.
+/// Returns the text of the first reply that reports a failure of this node: a value could not be read for a read that
+/// follows a write in one batch. `None` if no reply reports one.
 fn node_failure(replies: &[Reply]) -> Option<&str> {
     replies.iter().find_map(|reply| match reply {
         Reply::Error(text) if text.starts_with("MISCONF") => Some(&**text),
@@ -284,15 +286,15 @@ fn for_keyspace(batch: &[u8], keyspace: KeyspaceId) -> Vec<u8> {
     }
 }
 
-/// Returns true if the reply says that a command was rejected because it takes too many steps.
+/// Returns true if the reply says that a command was rejected because it needs too many steps of work.
 fn is_too_expensive(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.starts_with("ERR too expensive"))
 }
 
 /// Returns a batch in which the first command is split into two commands that delete half as much each. Returns `None`
 /// if this command does not delete several keys, fields or entries. Watched keys are compared again before the first
-/// part. Splitting is necessary because even [`MAX_DELETED`] deletions can take too many steps, if keys or names are
-/// very long, or if values are in a keyspace with history.
+/// part. Splitting is necessary because even [`MAX_DELETED`] deletions can need too many steps of work, if keys or
+/// names are very long, or if values are in a keyspace with history.
 fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     let Ok(Command::Redis(batch)) = Command::decode(batch) else { return None };
     let (mut commands, mut args) = (batch.commands(), Vec::new());

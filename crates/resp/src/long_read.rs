@@ -9,7 +9,7 @@ use thalweg_serving::readers::PendingRead;
 
 use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wait::Wait};
 
-/// A read that reader threads perform for the session.
+/// A read that reader threads perform for the session, because it takes long or waits for the disk.
 #[derive(Debug)]
 pub(crate) struct LongRead {
     /// Commands that the reader threads run, and the future of their result.

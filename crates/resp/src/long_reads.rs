@@ -53,12 +53,13 @@ use super::{
 const PART_KEYS: usize = 1_000;
 /// Error reply to a write in a cache that cannot be executed in parts.
 const TOO_LONG_FOR_CACHE: &str = "ERR too expensive: a cache takes at most 1000 pairs in this command";
-/// Error reply to a long read that would exceed the client's share.
+/// Error reply to a long read if the client already has as many long reads in progress as it may.
 const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
 
 impl Session {
-    /// Passes a command to the threads for long reads, because it has `spent` the budget of a read on this thread. If
-    /// the command is a blocking read and finds nothing, the wait `wait` begins.
+    /// Passes a command to the threads for long reads, because it reached the limit on work on this thread; `spent`
+    /// says which limit. If the command is a blocking read and finds nothing, its client then waits as described by
+    /// `wait`.
     pub(super) fn read_again(
         &mut self,
         spent: BudgetSpent,
@@ -115,7 +116,7 @@ impl Session {
     }
 
     /// Passes work with a single reply to the threads for long reads. If the command is a blocking read and finds
-    /// nothing, the wait `wait` begins.
+    /// nothing, its client then waits as described by `wait`.
     pub(super) fn run_again(
         &mut self,
         spent: BudgetSpent,
@@ -226,8 +227,8 @@ impl Session {
         self.begin_long(unchanged, |unchanged| LongReadKind::Exec { unchanged }, out)
     }
 
-    /// Passes a read to the threads for long reads. Returns `None` if the read is a long one and the client has used up
-    /// its share of long reads.
+    /// Passes a read to the threads for long reads. Returns `None` if the read is a long one and the client already has
+    /// as many long reads in progress as it may.
     pub(super) fn give<T: Send + 'static>(
         &self,
         spent: BudgetSpent,

@@ -6,16 +6,17 @@ use std::collections::VecDeque;
 use thalweg_serving::readers::PendingRead;
 use thalweg_types::budget::BudgetSpent;
 
-/// Reads for the commands after the current one, in the order of the commands.
+/// Reads that were begun in advance for the commands after the current one, in the order of these commands.
 #[derive(Debug, Default)]
 pub(crate) struct Lookahead {
-    /// One item for each of the next commands. `None` for a command that seems to need no read from disk.
+    /// One item for each of the next commands: its read, or `None` if it seems to need no read from disk.
     reads: VecDeque<Option<PendingRead<()>>>,
     has_missed: bool,
 }
 
 impl Lookahead {
-    /// Records that the current command has used up the budget of this thread, for the reason `spent`.
+    /// Records why the current command could not complete on this thread: `spent` says if it took too long or needed
+    /// the disk.
     pub(crate) fn note(&mut self, spent: BudgetSpent) {
         self.has_missed |= spent == BudgetSpent::Disk;
     }
@@ -30,7 +31,8 @@ impl Lookahead {
         self.reads.len()
     }
 
-    /// Adds the result for the first command that was not examined yet.
+    /// Adds the read of one more command, the next one after those that were examined. `None` if it seems to need no
+    /// read from disk.
     pub(crate) fn push(&mut self, read: Option<PendingRead<()>>) {
         self.reads.push_back(read);
     }

@@ -1,10 +1,11 @@
 //! Metrics of Redis clients.
 //!
-//! Owns: the counters of connections, bytes and turns, the totals since `CONFIG RESETSTAT`, and the counts that a
-//! session has not reported yet (`Tally`). Does not own: the counters of single commands and errors (`statistics`).
+//! Owns: the counters of connections, bytes and turns (a turn handles the commands of one read, until the last of them
+//! is answered), the totals since `CONFIG RESETSTAT`, and the counts that a session has not reported yet (`Tally`).
+//! Does not own: the counters of single commands and errors (`statistics`).
 //!
 //! Invariant: counting a command costs one comparison while the same command repeats. A different command, and the end
-//! of a round of commands, cost a few relaxed atomic additions.
+//! of a turn, cost a few relaxed atomic additions.
 
 use std::{
     fmt,
@@ -26,7 +27,8 @@ use thalweg_serving::metrics::{Connections, NoLabels, Shards, counter, gauge};
 
 use super::statistics::{Figures, Statistics};
 
-/// Index of the counter of turns.
+/// Index of the counter of turns. A turn handles the commands of one read from a client, until the last of them is
+/// answered.
 const TURNS: usize = 0;
 /// Index of the counter of bytes received from clients.
 const RECEIVED_BYTES: usize = 1;
@@ -51,10 +53,10 @@ pub struct Metrics {
     reset: Mutex<Totals>,
 }
 
-/// Figures that `INFO` shows. `CONFIG RESETSTAT` sets them to zero.
+/// Totals since the start or the last `CONFIG RESETSTAT`, which `INFO` shows.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
-    /// Figures of commands and error replies.
+    /// Counts and latencies of commands, and counts of error replies.
     pub figures: Figures,
     /// Number of connections accepted.
     pub connections: u64,
@@ -151,7 +153,8 @@ pub(crate) struct Tally {
     count: u64,
     /// Commands counted before `last` that are not yet added to their counters, each with its number of times.
     earlier: Vec<(usize, u64)>,
-    /// Commands counted since the turn began, each with its number of times. Their latency is known when the turn ends.
+    /// Commands of the client that are not all answered yet, each with its number of times. Their latency is known when
+    /// the last one is answered.
     turn: Vec<(usize, u64)>,
     /// Number of error replies of the session.
     pub errors: u64,
@@ -200,7 +203,8 @@ impl Tally {
         Some(full_names()[last])
     }
 
-    /// Ends a turn: all commands counted since the previous turn ended are answered, `latency` after they arrived.
+    /// Records the latency of all commands counted since the previous call. They are now answered, `latency` after they
+    /// arrived.
     pub(crate) fn end_turn(&mut self, metrics: &Metrics, latency: Duration) {
         let all: u64 = self.turn.iter().map(|(_, count)| count).sum();
         for (command, count) in self.turn.drain(..) {

@@ -52,7 +52,8 @@ pub(crate) struct NativeStreams {
     gate: Option<ReadGate>,
 }
 
-/// Read barrier of a member of a cluster.
+/// Barrier that commands pass on a member of a cluster before they read its state: the cluster, and the level of reads
+/// that the state must be recent enough for.
 #[derive(Clone, Debug)]
 struct ReadGate {
     handle: Arc<dyn ClusterHandle>,
@@ -133,7 +134,7 @@ struct StreamCommands {
     account: Arc<Account>,
     db: AsyncDatabase,
     level: Durability,
-    /// Read barrier that the burst must still pass before it reads the node's state; `None` if none is needed.
+    /// Barrier that the client's commands must still pass before they read the node's state; `None` if none is needed.
     gate: Option<ReadGate>,
     /// Cluster of the node; `None` if the node is not a member of a cluster.
     cluster: Option<Arc<dyn ClusterHandle>>,
@@ -182,8 +183,8 @@ impl StreamCommands {
         replies
     }
 
-    /// Waits until the burst may read the node's state. A member of a cluster first asks the leader if the read level
-    /// requires it. Returns an error reply if this fails.
+    /// Waits until the client's commands may read the node's state. A member of a cluster first asks the leader if the
+    /// read level requires it. Returns an error reply if this fails.
     async fn pass_gate(&mut self) -> Result<(), Reply> {
         if let Some(ReadGate { handle, level }) = &self.gate
             && handle.try_read(*level).is_none()

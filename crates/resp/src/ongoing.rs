@@ -1,4 +1,5 @@
-//! The state of work that a session does in slices. The module `slices` does the work.
+//! The state of work that a session does in slices of about a millisecond each, so that its thread serves other clients
+//! in between. The module `slices` does the work.
 
 use thalweg_redis::Reply;
 use thalweg_serving::admission::Reservation;
@@ -16,16 +17,17 @@ pub(crate) enum SubscriptionChange {
     UnsubscribeAll,
 }
 
-/// Work that the session continues in its next slice.
+/// Long work of a session, done in slices of about a millisecond. Between two slices, the thread serves other clients.
 #[derive(Debug)]
 pub(crate) enum Ongoing {
-    /// Replies to a burst or a transaction.
+    /// Writing the replies to many commands, of a burst (commands that are committed together) or of a transaction.
     Replies(Replying),
     /// Changes of subscriptions to a list of names.
     Subscriptions(SubscriptionList),
 }
 
-/// Replies to a burst or a transaction that are being written. All replies are known; some are already written.
+/// Replies to a burst (commands of the client that are committed together) or to a transaction, while they are being
+/// written. All replies are known; some are already written.
 #[derive(Debug)]
 pub(crate) struct Replying {
     pub slots: Vec<Slot>,

@@ -1,7 +1,8 @@
 //! Proposing and committing a client's commands.
 //!
-//! Owns: the admission of commands to the burst, the proposal of the burst to the database, and its outcome. Does not
-//! own the list of its replies (`burst`), nor the batches into which the database divides the burst (`keyspaces`).
+//! A burst is a list of a client's commands that are committed together. Owns: the admission of commands to the burst,
+//! the proposal of the burst to the database, and the outcome. Does not own the list of the replies (`burst`), nor the
+//! batches into which the database divides the burst (`keyspaces`).
 
 use thalweg_redis::{Command, Reply, Run, errors::NO_REPLY_ROOM};
 use thalweg_serving::{admission::Resource, fetched::RowFetcher};
@@ -41,8 +42,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Checks if `commands` commands with this size in bytes may join the burst. Returns `None` if they may. Otherwise
-    /// returns the progress to report for the current command.
+    /// Checks if `commands` more commands of `bytes` bytes in total may be committed together with the client's pending
+    /// ones. Returns `None` if they may. Otherwise returns the progress to report for the current command.
     pub(super) fn enter(&mut self, commands: usize, bytes: usize, out: &mut Outbox) -> Option<CommandProgress> {
         if self.burst.is_empty() {
             if !self.account.has_room(Resource::Requests) {
@@ -67,7 +68,8 @@ impl Session {
         self.burst.slots.push(Slot::Outcome { is_scan, is_read, muted: self.muted, command });
     }
 
-    /// Proposes the burst to its database. The reply slots stay until the outcome is known.
+    /// Proposes the client's gathered commands (the burst) to their database, to be committed together. The list of
+    /// their replies is kept until the outcome is known.
     pub(super) fn send_burst(&mut self) {
         if self.burst.is_empty() || self.pending.is_some() {
             return;

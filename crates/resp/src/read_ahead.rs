@@ -25,7 +25,7 @@ use super::{cursors::cursor_argument, database::Database, long_reads::slices, se
 const MAX_AHEAD: usize = 16;
 /// Number of cold reads waiting for a thread at which nothing more is read ahead.
 const MAX_QUEUED: usize = 32;
-/// Small budget with which the serving thread tests if a command needs the disk.
+/// Limit on the work with which the serving thread tests if a command needs the disk.
 const GLANCE: Budget = Budget::resident(128);
 
 impl Session {

@@ -61,9 +61,10 @@ impl Session {
         bytes < COUNTED_REPLY_BYTES || self.muted || self.replies_held().grow(bytes as u64)
     }
 
-    /// Counts a reply of a burst towards the memory limit. Small replies are counted only when their sum `uncounted`,
-    /// in bytes, is large. Returns false if there is no memory for the reply; the client must then get an error
-    /// instead. Only a reply to a read is rejected, so the error never hides a change of data.
+    /// Counts a reply towards the memory limit, when the replies to commands that were committed together are written.
+    /// Small replies are counted only when their sum `uncounted`, in bytes, is large. Returns false if there is no
+    /// memory for the reply; the client must then get an error instead. Only a reply to a read is rejected, so the
+    /// error never hides a change of data.
     pub(super) fn count_outcome(&mut self, reply: &Reply, is_read: bool, uncounted: &mut usize) -> bool {
         let bytes = if self.muted { 0 } else { reply.content_bytes() };
         let together = *uncounted + bytes;

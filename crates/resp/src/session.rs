@@ -57,9 +57,10 @@ pub(crate) enum CommandProgress {
     /// The command is done, or its reply will follow when the burst completes. (A burst is a list of the client's
     /// commands that are committed together.)
     Done,
-    /// The command must wait until the pending burst is committed. The command has had no effect.
+    /// The command must wait until the client's earlier commands are committed. The command has had no effect.
     Again,
-    /// The command has joined the burst. The burst must be proposed before any further command joins.
+    /// The command has joined the burst (the client's commands that are committed together). The burst must be proposed
+    /// before any further command joins.
     Send,
     /// The command is done, and the connection ends when its reply is sent.
     End,
@@ -103,7 +104,8 @@ pub(crate) struct Session {
     pub(super) muted: bool,
     pub(super) burst: Burst,
     pub(super) pending: Option<PendingBurst>,
-    /// Read barrier for the received commands. Unused on a node without a cluster.
+    /// Confirms for the received commands that this node's state is recent enough for reads. Unused on a node without a
+    /// cluster.
     pub(super) barrier: ConnectionBarrier,
     /// Number of received bytes that are not handled yet, including the current command.
     pub(super) unhandled: usize,
@@ -127,9 +129,10 @@ pub(crate) struct Session {
     /// True if the session takes no more commands, because the connection is about to end.
     pub is_ending: bool,
     pub(super) scratch: Vec<u8>,
-    /// Work that is done in slices; `None` if there is none.
+    /// Long work that is done in slices of about a millisecond; `None` if there is none.
     pub(super) ongoing: Option<Box<Ongoing>>,
-    /// Time spent on slices that is not yet charged to the connection's turn.
+    /// Time of finished slices of long work that the socket has not counted yet. After too much counted time, the
+    /// client waits for other clients of its thread.
     pub(super) worked: Duration,
     /// True while a command of a transaction is being executed.
     pub(super) is_executing: bool,
@@ -205,8 +208,8 @@ impl Session {
         !self.is_busy() && self.auth_wait.is_none() && !self.is_ending && !self.publishing.caused.need_turn()
     }
 
-    /// Returns true if the session still owes the client a reply. Such a reply depends on a commit, a barrier, a long
-    /// read or a blocking read, or is being written in slices.
+    /// Returns true if the session still owes the client a reply. Such a reply waits for a commit, a read barrier, a
+    /// long read or a blocking read, or is only partly written.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_under_way() || self.blocked.is_some() || self.ongoing.is_some()
     }
@@ -260,8 +263,8 @@ impl Session {
         moved | self.publishing.caused.need_turn()
     }
 
-    /// Returns true while the commands only join a burst, which takes little time. A slice must not end in the middle
-    /// of a burst, because the commands of a burst take effect together.
+    /// Returns true while the client's commands only join a burst (commands that are committed together), which takes
+    /// little time. The session must not pause in the middle of a burst, because its commands take effect together.
     fn gathers_burst(&self) -> bool {
         !self.burst.is_empty() && matches!(self.store(), Database::Batched(_))
     }
@@ -305,7 +308,7 @@ impl Session {
         moved
     }
 
-    /// Publishes the gathered messages, and proposes the burst. Returns true if there was a burst.
+    /// Publishes the gathered messages, and proposes the gathered commands. Returns true if there were commands.
     fn send_gathered(&mut self, out: &mut Outbox) -> bool {
         self.flush_published(out);
         let is_gathered = self.pending.is_none() && !self.burst.is_empty();
@@ -316,7 +319,7 @@ impl Session {
     }
 
     /// Continues the session's pending work: messages to deliver, proposed commands, the long read, the blocking read,
-    /// and work in slices. Returns true if there was progress.
+    /// and long work in slices. Returns true if there was progress.
     pub(crate) fn settle(&mut self, cx: &mut Context<'_>, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if let Some(held) = &mut self.replies {
             held.shrink_to(out.len() as u64);
@@ -383,7 +386,8 @@ impl Session {
         }
     }
 
-    /// Charges the time of slices to the connection's turn on its thread.
+    /// Passes the time of finished slices of long work to the socket, which counts it. After too much counted time, the
+    /// client waits for other clients of its thread.
     fn report_work(&mut self, socket: &mut ServedSocket) {
         if !self.worked.is_zero() {
             socket.worked(std::mem::take(&mut self.worked));

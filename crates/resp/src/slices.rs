@@ -2,8 +2,8 @@
 //! changing a long list of subscriptions.
 //!
 //! Owns: the steps of such work. A slice ends after about a millisecond ([`Slice`]), or when enough output waits for
-//! the client. The time of a slice is charged to the connection, which then waits for a turn while its thread serves
-//! other clients. Does not own: the commands.
+//! the client. The time of a slice counts for the connection. After too much of it, the connection waits while its
+//! thread serves other clients. Does not own: the commands.
 //!
 //! Invariants: while a session has such work, it handles no further command, so replies keep their order. While replies
 //! are being written, no message of a subscription is sent, because it would interrupt a reply.
@@ -25,9 +25,9 @@ use super::{
 const FEW_REPLIES: usize = 64;
 
 impl Session {
-    /// Writes the replies to a burst or a transaction, in the order of the commands. If this takes too long, the
-    /// remaining replies follow in later slices. Returns the emptied buffers for reuse if all replies are written;
-    /// `None` otherwise.
+    /// Writes the replies to a burst (commands that are committed together) or a transaction, in the order of the
+    /// commands. If this takes too long, the remaining replies are written later. Returns the emptied buffers for reuse
+    /// if all replies are written; `None` otherwise.
     pub(super) fn write_slots(
         &mut self,
         slots: Vec<Slot>,
@@ -43,7 +43,7 @@ impl Session {
         None
     }
 
-    /// Begins to change a long list of subscriptions, with the first slice.
+    /// Begins to change a long list of subscriptions, and does the first part of this work.
     pub(super) fn begin_list(&mut self, list: SubscriptionList, out: &mut Outbox) {
         self.ongoing = Some(Box::new(Ongoing::Subscriptions(list)));
         self.go_on(out);
@@ -54,7 +54,7 @@ impl Session {
         matches!(self.ongoing.as_deref(), Some(Ongoing::Replies(_)))
     }
 
-    /// Does a slice of the ongoing work. Returns true if there was progress.
+    /// Continues the session's long work for one slice of about a millisecond. Returns true if there was progress.
     pub(super) fn go_on(&mut self, out: &mut Outbox) -> bool {
         let Some(mut ongoing) = self.ongoing.take() else { return false };
         let (is_done, moved) = match &mut *ongoing {
@@ -71,7 +71,8 @@ impl Session {
         moved
     }
 
-    /// Charges the time of a slice to the connection.
+    /// Counts the time of a slice of work for the client. After too much counted time, the client waits for other
+    /// clients of its thread.
     fn end_slice(&mut self, slice: Option<Slice>) {
         if let Some(time) = slice.and_then(Slice::work) {
             self.worked += time;

@@ -47,7 +47,7 @@ pub(crate) struct Statistics {
     error_replies: AtomicU64,
 }
 
-/// Figures of one command.
+/// Counts of one command: its calls, failures and rejections, and its latency.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandFigures {
     /// Number of times that the command ran.
@@ -57,10 +57,11 @@ pub(crate) struct CommandFigures {
     latency: Option<HistogramCounts>,
 }
 
-/// Figures of all commands and errors at one point in time, or the difference between two points in time.
+/// Counts of all commands and error replies at one point in time, or their difference between two points in time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
-    /// Figures of each command that ran or was rejected, by the command's number.
+    /// Counts of each command that ran or was rejected, by the [number](thalweg_redis::Command::number_of) of the
+    /// command.
     pub commands: BTreeMap<usize, CommandFigures>,
     errors: BTreeMap<Box<str>, u64>,
     /// Number of error replies.
@@ -109,7 +110,7 @@ impl Statistics {
         }
     }
 
-    /// Returns the current figures.
+    /// Returns the counts of all commands and error replies up to now.
     pub(crate) fn figures(&self) -> Figures {
         let of = |shards: &Shards, command: usize| {
             let count = |counter: Counter| shards.count(command * COUNTERS + counter as usize);
@@ -142,7 +143,7 @@ impl CommandFigures {
 }
 
 impl Figures {
-    /// Returns the difference between these figures and `earlier` ones.
+    /// Returns the counts that were added since the counts `earlier`.
     pub(crate) fn since(self, earlier: &Self) -> Self {
         let none = CommandFigures::default();
         let commands = self.commands.into_iter().map(|(command, figures)| {

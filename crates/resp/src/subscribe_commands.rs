@@ -32,9 +32,10 @@ use super::{
     session::{CommandProgress, Session},
 };
 
-/// Minimum time of a delivery that is charged to the connection as work.
+/// Minimum time of a delivery of messages that counts as work of the connection. Shorter times are ignored.
 const LONG_DELIVERY: Duration = Duration::from_micros(100);
-/// Maximum number of names that one command handles at once. Longer lists are handled in slices.
+/// Maximum number of names that one command handles at once. Longer lists are handled in parts, so that the thread
+/// serves other clients in between.
 const FEW_NAMES: usize = 64;
 
 /// Reply to `PUBSUB HELP`.
@@ -236,8 +237,8 @@ impl Session {
 /// Error reply to a `PUBSUB` within a transaction whose list of channels would take too long.
 const TOO_LONG_TO_EXECUTE: &str = "ERR too expensive within a transaction: send it outside of MULTI";
 
-/// Returns the reply to `PUBSUB`. Charges the work to the budget of the thread. If the budget is used up, the reply is
-/// incomplete and must not be used.
+/// Returns the reply to `PUBSUB`. Counts its work against the limit that the calling thread has set. If the limit is
+/// reached, the reply is incomplete and must not be used.
 fn report(registry: &Registry, arguments: &[&[u8]]) -> Reply {
     let (subcommand, rest) = (arguments[1].to_ascii_lowercase(), &arguments[2..]);
     match (&*subcommand, rest.len()) {

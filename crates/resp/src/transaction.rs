@@ -321,8 +321,8 @@ impl Session {
         CommandProgress::Send
     }
 
-    /// Adds a mark to the burst. By the marks, the database recognises the commands of a transaction. Marks get no
-    /// reply.
+    /// Adds `MULTI` or `EXEC` to the commands that are committed together, if `is_marked` is true. By these marks, the
+    /// database recognises the commands of a transaction. Marks get no reply.
     fn mark(&mut self, is_marked: bool, name: &'static [u8]) {
         if is_marked && let Some(command) = thalweg_redis::find(name) {
             self.burst.commands.push(command, [name].into_iter());

@@ -48,8 +48,8 @@ impl<'a> ValueLookups<'a> {
         (lookups <= MAX_LOOKUPS).then_some(Self(commands))
     }
 
-    /// Returns the maximum steps for the values that the commands use, computed from the present values in `view`.
-    /// `keeps_history` is true if the keyspace keeps former values of its keys.
+    /// Returns the maximum steps of work for the values that the commands use, computed from the present values in
+    /// `view`. `keeps_history` is true if the keyspace keeps former values of its keys.
     ///
     /// # Errors
     /// Returns an error if the state cannot be read.

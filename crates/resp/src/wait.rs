@@ -18,16 +18,16 @@ pub(crate) struct Wait {
     pub waiter: Waiter,
     /// Futures that complete when clients of other protocols append to one of the awaited streams.
     pub others: Vec<Appended>,
-    /// Registration for entries that any node has proposed: the apply of such an entry wakes the client. `None` for a
-    /// cache.
+    /// Registration that wakes the client when the node applies a log entry that adds to streams, whichever node has
+    /// proposed it. `None` for a cache.
     pub _growth: Option<GrowthWaiter>,
     /// Timer that ends the read after its timeout; `None` if the read has no timeout.
     pub until: Option<Pin<Box<Sleep>>>,
     /// Timer for the regular check that the consumer group still exists; `None` if the read needs no such check.
     pub recheck: Option<Pin<Box<Sleep>>>,
-    /// Look at the keys by reader threads; `None` if no look is under way.
+    /// Check of the awaited keys that reader threads perform; `None` if none is under way.
     pub look: Option<PendingRead<Result<Found, Failure>>>,
-    /// True if a key may have changed since the look `look` began. Another look must then follow it.
+    /// True if a key may have changed since reader threads began to check the keys. Another check must then follow.
     pub is_look_outdated: bool,
     /// True if the client wants no reply to the read.
     pub muted: bool,

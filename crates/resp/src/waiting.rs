@@ -44,10 +44,11 @@ impl Bell {
 /// Keys that a burst may have changed. (A burst is a list of a client's commands that are committed together.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TouchedKeys {
-    /// Any key may have changed. The keys were not recorded, because no client was waiting when the burst was built.
+    /// Any key may have changed. The keys were not recorded, because no client was waiting when the commands were
+    /// gathered.
     #[default]
     Any,
-    /// Hashes of the keys that the burst may have changed.
+    /// Hashes of the keys that the client's commands may have changed.
     Keys(Vec<u64>),
 }
 
@@ -81,13 +82,14 @@ impl WaitingClients {
         Waiter { waiting: Arc::clone(self), keys, bell }
     }
 
-    /// Creates an empty record of the keys that a burst may change.
+    /// Begins a new record of the keys that the client's commands may change: an empty list, or [`TouchedKeys::Any`] if
+    /// no client waits in a blocking read.
     pub(crate) fn touch_none(&self, touched: &mut TouchedKeys) {
         *touched = if self.count() == 0 { TouchedKeys::Any } else { TouchedKeys::Keys(Vec::new()) };
     }
 
     /// Records the keys that a command may change, if any client waits in a blocking read. `is_first` is true for the
-    /// first command of a burst.
+    /// first of the client's commands that are committed together.
     pub(crate) fn touch(&self, touched: &mut TouchedKeys, is_first: bool, command: &Command, arguments: &[&[u8]]) {
         if self.count() == 0 {
             *touched = TouchedKeys::Any;

@@ -27,8 +27,8 @@
 //! Below the open limit, taking and releasing cost one atomic operation each for the bound, the address and the
 //! connection. The table of addresses has a lock, which is taken when a connection begins or ends.
 //!
-//! Invariant: no attempt to take raises `used` of a [`Bound`] above `limit`. Only memory in use already, and work that
-//! is counted once it is in progress, do. A guard releases what it holds exactly once.
+//! Invariant: no attempt to take raises `used` of a [`Bound`] above `limit`. Memory in use already, and work counted
+//! once it is in progress, may raise it. A guard releases what it holds exactly once.
 
 mod resource;
 
@@ -53,8 +53,8 @@ use crate::{config::Config, limits::COUNTED_REPLY_BYTES, reserve::reserve_of};
 
 pub use resource::Resource;
 
-/// Divisor for the part of the reserve that one connection may hold: at most one in this number of the requests, scans
-/// or other counted items that are free in the lower half of the reserve.
+/// Divides the free lower half of the reserve: one connection may hold at most 1/16 of the requests, scans or other
+/// counted items that are free there.
 const CONNECTION_PART: u64 = 16;
 /// Shortest time between two log lines about the same bound.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
@@ -65,20 +65,20 @@ const WARNED_EVERY: Duration = Duration::from_secs(60);
 #[repr(align(64))]
 pub struct Bound {
     used: AtomicU64,
-    /// Part of `used` that no client of this server holds.
+    /// Part of `used` that is charged to no client, for example for objects that other nodes created.
     unowned: AtomicU64,
     rejected: AtomicU64,
     limit: u64,
-    /// End of the part that any client may use. Invariant: `open_limit <= shared_limit <= limit`.
+    /// Amount in use up to which any client may take more. Invariant: `open_limit <= shared_limit <= limit`.
     open_limit: u64,
-    /// End of the lower half of the reserve. Connections may use this half even if their address holds more than its
-    /// share.
+    /// Amount in use at the end of the lower half of the reserve. Up to here, a connection may take more even if its
+    /// address holds more than its share.
     shared_limit: u64,
 }
 
 impl Bound {
     /// Creates a bound whose reserve is `reserve_percent` of `limit`. A limit below `least_divided` has no reserve. The
-    /// reserve shrinks if one request of `largest` would not fit into the part below it.
+    /// reserve is smaller if otherwise a single request of the amount `largest` would not fit below it.
     fn new(limit: u64, reserve_percent: u32, largest: u64, least_divided: u64) -> Self {
         let reserve = if limit < least_divided { 0 } else { reserve_of(limit, reserve_percent) };
         let reserve = reserve.min(limit.saturating_sub(largest));
@@ -110,13 +110,13 @@ impl Bound {
         self.limit
     }
 
-    /// Sets the part of the amount in use that no client of this server holds.
+    /// Sets the part of the amount in use that is charged to no client of this server.
     pub(crate) fn set_unowned(&self, amount: u64) {
         let before = self.unowned.swap(amount, Relaxed);
         self.used.fetch_add(amount.wrapping_sub(before), Relaxed);
     }
 
-    /// Adds to the part of the amount in use that no client of this server holds.
+    /// Adds `amount` to the amount in use without charging it to a client of this server.
     pub(crate) fn add_unowned(&self, amount: u64) {
         self.unowned.fetch_add(amount, Relaxed);
         self.used.fetch_add(amount, Relaxed);
@@ -172,9 +172,9 @@ impl std::fmt::Display for AddressKey {
 struct AddressAccount {
     key: AddressKey,
     held: [AtomicU64; Resource::COUNT],
-    /// The client's address as the queue of commands knows it. The queue measures how expensive its commands are.
+    /// The client's address in the queue of commands, which measures the time that each address's commands take.
     client_address: Arc<ClientAddress>,
-    /// Owner of the broker links of all connections from this address. Their queued messages are counted together.
+    /// Owner of the broker links of this address's connections. The broker counts their queued messages together.
     link_owner: Arc<LinkOwner>,
     admission: Arc<Admission>,
 }
@@ -251,8 +251,8 @@ impl Account {
         Reservation { account: Arc::clone(self), resource, amount: 0 }
     }
 
-    /// Counts the bytes of a large reply as waiting for the client until their last reference is dropped. `bytes` is
-    /// the reply or most of it. Returns `None` if the connection may not hold that much. Small replies are not counted.
+    /// Charges a large reply to the connection until the last reference to its bytes is dropped; small ones are free.
+    /// `bytes` is the reply or most of it. Returns the bytes, or `None` if the connection may not hold that much.
     pub fn reply(self: &Arc<Self>, bytes: Bytes) -> Option<Bytes> {
         if bytes.len() < COUNTED_REPLY_BYTES {
             return Some(bytes);
@@ -261,8 +261,8 @@ impl Account {
         Some(counted(bytes, held))
     }
 
-    /// Returns the number of bytes, at most `wanted`, that a reply may have now. At least, this is the size up to which
-    /// replies are not counted. Meant for work that cannot be undone easily once its reply exists.
+    /// Returns `wanted` if the connection may hold a reply of that many bytes now, and otherwise a size that is free of
+    /// charge. Meant for work that cannot be undone easily once its reply exists.
     #[must_use]
     pub fn reply_room(&self, wanted: u64) -> u64 {
         let used = self.bound(Resource::ReplyBytes).used();
@@ -270,9 +270,9 @@ impl Account {
         if has_room { wanted } else { wanted.min(COUNTED_REPLY_BYTES as u64 / 2) }
     }
 
-    /// Returns true if the connection may hold a certain reply now; otherwise counts a rejection. `len` returns the
-    /// size of the reply, and is called only if there is no room for the largest reply. Meant for reads of large
-    /// values: otherwise a client without room could make the server repeatedly read a value that it cannot send.
+    /// Returns true if the connection may hold the reply of a read now; otherwise counts a rejection. `len` returns the
+    /// size of this reply in bytes. It is called only if the connection could not hold the largest reply. Without this
+    /// check a client could make the server repeatedly read a large value that it cannot send.
     pub fn has_reply_room<E>(self: &Arc<Self>, len: impl FnOnce() -> Result<Option<u64>, E>) -> Result<bool, E> {
         let largest = MAX_VALUE_BYTES as u64;
         if self.may_take(Resource::ReplyBytes, self.bound(Resource::ReplyBytes).used(), largest) {
@@ -281,8 +281,8 @@ impl Account {
         Ok(self.may_hold_reply(len()?.unwrap_or(0)))
     }
 
-    /// Returns the number of bytes, at most `most`, that a reply may have now. At least, this is the size up to which
-    /// replies are not counted. Meant for reads that learn the size of their reply while they copy values into it.
+    /// Returns the largest size in bytes, at most `most`, that a reply of the connection may have now. Sizes free of
+    /// charge are always permitted. Meant for reads that learn the size of their reply while they copy values.
     #[must_use]
     pub fn reply_room_up_to(&self, most: u64) -> u64 {
         const UNCOUNTED: u64 = COUNTED_REPLY_BYTES as u64 - 1;
@@ -304,8 +304,8 @@ impl Account {
         bytes < COUNTED_REPLY_BYTES as u64 || self.take(Resource::ReplyBytes, bytes).is_some()
     }
 
-    /// Returns true if there is no room for a reply with the largest value. A read that does not know the sizes of its
-    /// values should then look at the sizes before it copies the values.
+    /// Returns true if the connection could not hold a reply with a value of the maximum size now. A read that does not
+    /// know the sizes of its values should then look at the sizes before it copies the values.
     #[must_use]
     pub fn is_short_of_reply_room(&self) -> bool {
         const LARGEST: u64 = MAX_VALUE_BYTES as u64;
@@ -341,9 +341,8 @@ impl Account {
         &self.client
     }
 
-    /// Returns true if the server should close idle connections of this connection's address: only the reserve of a
-    /// resource is free, and the address holds more than is free in its lower half. So the upper half stays free for
-    /// new clients.
+    /// Returns true if the server should close idle connections of this address: only the reserve of the resource is
+    /// free, and the address holds more than is free in the reserve's lower half. The upper half is for new clients.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);
@@ -462,8 +461,8 @@ fn at_least_zero(count: u64) -> u64 {
     if count > u64::MAX / 2 { 0 } else { count }
 }
 
-/// Returns how much of `more` is charged to the bound if the connection already holds `before`. A first part of what
-/// each connection holds is free of charge.
+/// Returns how much of `more` counts towards the bound if the connection already holds `before`. The first bytes that
+/// each connection holds, [`Resource::own`], do not count.
 #[inline]
 fn charged(resource: Resource, before: u64, more: u64) -> u64 {
     let own = resource.own();
@@ -634,7 +633,8 @@ impl Admission {
         self.largest_with(resource, HashMap::new())
     }
 
-    /// Like [`largest_holder`](Self::largest_holder), plus the amounts `held` by addresses without a reservation.
+    /// Returns the [`largest_holder`](Self::largest_holder) after adding the amounts in `held`, which addresses hold
+    /// without a reservation.
     pub(crate) fn largest_with(
         &self,
         resource: Resource,
@@ -646,8 +646,8 @@ impl Admission {
         held.into_iter().max_by_key(|(_, held)| *held)
     }
 
-    /// Counts a rejection because of a bound. The first one in [`WARNED_EVERY`] is also logged, with the address that
-    /// holds most. `held` returns amounts that addresses hold without a reservation.
+    /// Counts a rejection because of a bound. At most once in [`WARNED_EVERY`], also logs it, with the address that
+    /// holds most of the resource. `held` returns amounts that addresses hold without a reservation.
     #[cold]
     pub(crate) fn reject(&self, resource: Resource, held: impl FnOnce() -> HashMap<AddressKey, u64>) {
         let bound = self.bound(resource);
@@ -665,8 +665,8 @@ impl Admission {
         }
     }
 
-    /// Returns true if a log line about a bound is due. `now` is in milliseconds after the admission began. After true,
-    /// no other line is due for [`WARNED_EVERY`].
+    /// Returns true if a log line about the bound of a resource is due. `now` is in milliseconds after the admission
+    /// began. After true, no other line is due for [`WARNED_EVERY`].
     fn warns_at(&self, resource: Resource, now: u64) -> bool {
         let next_warning = &self.next_warnings[resource as usize];
         let due = next_warning.load(Relaxed);

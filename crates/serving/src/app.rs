@@ -47,11 +47,12 @@ pub struct App {
     pub slots: Arc<ConnectionSlots>,
     /// Account of callers in this process, such as the start of the server.
     pub local: Arc<Account>,
-    /// Clients' shares of the keyspaces, streams, leases, groups and deletes that they have created in the database.
+    /// Reservations for the keyspaces, streams, leases, groups and unfinished deletes that clients have created in the
+    /// database, by client address.
     pub(crate) created: Arc<CreatedByClients>,
     /// Memory of streams, consumer groups and leases.
     pub(crate) objects: Arc<ObjectMemory>,
-    /// Growth of the log while snapshots are open.
+    /// Measures how much log is kept because snapshots are open.
     pub held_log: Arc<HeldLog>,
     /// Counter of native connections. The status of the server reports it over every protocol.
     pub native_connections: Arc<Connections>,
@@ -59,9 +60,9 @@ pub struct App {
     pub sole_client: SoleClientMode,
     /// Threads for long and cold reads of all protocols.
     pub readers: Arc<Readers>,
-    /// Turns to send bulk output, for the connections that share the async runtime: HTTP, and the native protocol over
-    /// TLS and QUIC. Each thread that serves other connections has [turns](crate::threads::ThreadSlot::bulk) of its
-    /// own.
+    /// Distributes turns to send bulk output (deliveries and other long output) among the connections on the async
+    /// runtime: HTTP, and the native protocol over TLS and QUIC. Each thread that serves other connections has
+    /// [turns](crate::threads::ThreadSlot::bulk) of its own.
     pub bulk: Arc<BulkTurns>,
     /// Receiver whose value becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
@@ -123,9 +124,9 @@ impl App {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the origin of a client's commands: the client, and the name of its request if that is needed. It is
-    /// needed if this node may forward the commands to the leader of a cluster, or if a member logs the names of
-    /// requests. Only then is `name` called.
+    /// Returns the origin of a client's commands: the client, and the name of its request if a node needs the name.
+    /// `name` is called only then. A name is needed if this node is not the leader and so forwards the commands, or if
+    /// a member logs the names of requests.
     pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
         let cluster = self.cluster.as_ref().map(|cluster| &cluster.handle);
         let is_named = cluster.is_some_and(|cluster| !cluster.leads() || cluster.names_requests());

@@ -1,7 +1,8 @@
-//! Turns of bulk output on the threads that serve connections.
+//! Fair sharing of a serving thread among connections with much output: limits how many bytes they send before the
+//! thread polls its sockets again, and gives them turns.
 //!
-//! Owns: the rounds of a runtime, the queue of the connections that wait for a turn, and the bytes of a turn. Does not
-//! own: the output, and the decision which output is bulk.
+//! Owns: the rounds (the time between two polls of a runtime's sockets), the queue of the connections that wait for a
+//! turn, and the bytes of a turn. Does not own: the output, and the decision which output is bulk.
 //!
 //! Bulk output is output that no client waits for, or that is long: deliveries, tails, pushes, watches, pages of scans,
 //! and the part of a client's waiting replies beyond [`REPLY_BYTES`]. Other replies are sent immediately, and are not
@@ -21,7 +22,7 @@
 //!
 //! Long requests count like bulk output: two milliseconds of them end a round. A client that pipelines many of them is
 //! served for [`SLICE`] at a time ([`Slice`]). Then this client waits for a turn too, while its thread serves the short
-//! requests of others.
+//! requests of other clients.
 //!
 //! A connection that has a turn and nothing to send does not delay the others. Bounds: the queue has one entry for each
 //! connection or streamed body. `thalweg_transport` bounds the bytes of one write, and the unsent bytes that the kernel
@@ -47,29 +48,31 @@ use crate::{
     fair_queue::{FairQueue, QueuePosition},
 };
 
-/// Maximum number of bytes of bulk output in a round of a thread that serves plain TCP. A thread receives and sends
-/// this many in about a millisecond. A round exceeds this number by at most one write for each thread of the runtime.
-/// Rounds of 512 KiB were slower: a publisher and its subscriber woke each other so often that each delivery of 128
-/// bytes took a tenth more of the server's CPU time.
+/// Maximum number of bytes of bulk output that a thread for plain TCP sends in one round, before it polls its sockets
+/// again. A thread receives and sends this many in about a millisecond. A round exceeds this number by at most one
+/// write for each thread of the runtime. Rounds of 512 KiB were slower: a publisher and its subscriber woke each other
+/// so often that each delivery of 128 bytes took a tenth more of the server's CPU time.
 pub const ROUND_BYTES: usize = 2 * 1024 * 1024;
-/// Maximum number of bytes of bulk output in a round of the async runtime. It is smaller than [`ROUND_BYTES`] because
-/// each byte takes longer: connections of this runtime encrypt, or send HTTP bodies.
+/// Maximum number of bytes of bulk output that the async runtime sends in one round, before it polls its sockets again.
+/// It is smaller than [`ROUND_BYTES`] because each byte takes longer: connections of this runtime encrypt, or send HTTP
+/// bodies.
 pub const SHARED_ROUND_BYTES: usize = 512 * 1024;
-/// Total time of long requests that ends a round, about two milliseconds. Rounds that deliver messages mostly end
-/// because their bytes are used up.
+/// Time of long requests after which a round ends and the thread polls its sockets again: about two milliseconds.
+/// Rounds that deliver messages mostly end sooner, because they have sent all their bytes.
 const ROUND_TIME: Duration = Duration::from_nanos(1 << 21);
-/// Number of bytes that a connection may send in one turn, in units of [`ROUND_BYTES`].
+/// Number of rounds whose bytes one turn permits: a connection may send twice the bytes of a round in its turn.
 const TURN_ROUNDS: usize = 2;
-/// Number of bytes of deliveries that a client may cause before it waits for a turn.
+/// Number of bytes of deliveries that a client's publishes may cause before the client waits for a turn.
 const CAUSED_BYTES: u64 = (TURN_ROUNDS * ROUND_BYTES) as u64;
-/// Maximum number of bytes of replies that a connection sends without a turn. The replies to most requests are shorter.
+/// Maximum number of bytes of replies that a connection sends without waiting for a turn to send bulk output. The
+/// replies to most requests are shorter.
 pub const REPLY_BYTES: usize = 16 * 1024;
-/// Number of bytes that are added to the size of each write when it is counted. So many small writes also end a round.
+/// Number of bytes by which each write counts more than its size. So many small writes also end a round.
 const WRITE_BYTES: usize = 512;
-/// Number of connections that get a turn at the beginning of the first round in which connections wait. Each later
-/// round gives twice as many turns if the round before left bytes unused, and half as many otherwise.
+/// Number of waiting connections that get a turn at the beginning of the first round in which connections wait. Each
+/// later round gives twice as many turns if the previous round left bytes unused, and half as many otherwise.
 const FIRST_TURNS: usize = 8;
-/// Maximum number of connections that get a turn when a round begins.
+/// Maximum number of connections whose turn to send bulk output begins or continues at the start of a round.
 const MAX_TURNS: usize = 64;
 
 /// Counters of bulk output, which the runtimes of a server share.
@@ -80,29 +83,32 @@ pub struct BulkCounters {
 }
 
 impl BulkCounters {
-    /// Number of bytes of bulk output since the start. Each write counts with `WRITE_BYTES` more than its size.
+    /// Returns the number of bytes of bulk output since the start. Each write counts with `WRITE_BYTES` more than its
+    /// size.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Number of rounds that bulk output or long requests have used up.
+    /// Returns how many rounds have ended because bulk output or long requests used up their bytes. A round is the time
+    /// between two polls of a runtime's sockets.
     #[must_use]
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 }
 
-/// Turns of the connections of one runtime to send bulk output. A round limits the bytes of all these connections
-/// together. See the [module](self).
+/// Turns to send bulk output, shared by the connections of one runtime. All these connections together send at most the
+/// bytes of one round before the runtime polls its sockets. See the [module](self).
 #[derive(Debug)]
 pub struct BulkTurns {
     /// Number of bytes that the connections may send in one round.
     round_bytes: usize,
-    /// Bytes left in this round. Sent bytes and the time of long requests, converted to bytes, are subtracted; the
-    /// round ends at 0 or below.
+    /// Bytes that the connections may still send in this round. Sent bytes and the time of long requests, converted to
+    /// bytes, are subtracted. The round ends at 0 or below.
     left: AtomicI64,
-    /// True from the end of a round until no connection waits for a turn.
+    /// True from the end of a round until no connection waits for a turn. While it is true, each connection needs a
+    /// turn to send bulk output.
     is_crowded: AtomicBool,
     counters: Arc<BulkCounters>,
     waiting: Mutex<Waiting>,
@@ -111,14 +117,15 @@ pub struct BulkTurns {
 #[derive(Debug)]
 struct Waiting {
     queue: FairQueue<Arc<TurnTicket>>,
-    /// Connections whose turn continues in the next round.
+    /// Connections whose turn was interrupted by the end of a round, and continues in the next round.
     paused: Vec<Arc<TurnTicket>>,
     /// Number of connections that got a turn when the last round began.
     turns: usize,
     next_ticket: u64,
 }
 
-/// Shared flag and waker, by which a waiting connection learns that it has a turn.
+/// Flag that says that a waiting connection may send now, and the waker of the connection's task. The connection and
+/// the queue share it.
 #[derive(Debug, Default)]
 struct TurnTicket {
     has_turn: AtomicBool,
@@ -126,7 +133,8 @@ struct TurnTicket {
 }
 
 impl BulkTurns {
-    /// Creates the rounds of a runtime, with `round_bytes` bytes in each. The sent bytes are added to `counters`.
+    /// Creates the turns of a runtime. Its connections may send `round_bytes` bytes of bulk output between two polls of
+    /// the sockets. The sent bytes are added to `counters`.
     #[must_use]
     pub fn new(round_bytes: usize, counters: &Arc<BulkCounters>) -> Arc<Self> {
         let waiting = Waiting { queue: FairQueue::default(), paused: Vec::new(), turns: FIRST_TURNS, next_ticket: 0 };
@@ -178,7 +186,7 @@ impl BulkTurns {
         runtime.spawn(begin_rounds(Arc::clone(self)));
     }
 
-    /// Begins the next round, and gives turns in it. Returns false if no connection waits.
+    /// Begins the next round and wakes the connections that may send in it. Returns false if no connection waited.
     fn begin_round(&self) -> bool {
         let mut waiting = self.lock();
         let unused = self.left.swap(self.round_bytes as i64, Ordering::Relaxed);
@@ -212,12 +220,13 @@ async fn begin_rounds(turns: Arc<BulkTurns>) {
     }
 }
 
-/// Place of a connection, or of a streamed HTTP body, among those that send bulk output on a runtime. Used by one task.
+/// Membership of a connection, or of a streamed HTTP body, in the queue for bulk output of a runtime. Used by one task.
 #[derive(Debug)]
 pub struct BulkSeat {
     turns: Arc<BulkTurns>,
     account: Arc<Account>,
-    /// Flag and waker of this place. Created when the connection first waits for a turn.
+    /// Flag and waker by which the connection learns that it may send. Created when the connection first waits for a
+    /// turn.
     seat: Option<Arc<TurnTicket>>,
     state: SeatState,
 }
@@ -226,14 +235,16 @@ pub struct BulkSeat {
 enum SeatState {
     /// The connection has no turn, and needs none unless the runtime is crowded.
     Free,
-    /// The connection waits for a turn. Its place in the queue is `None` while its turn pauses.
+    /// The connection waits for a turn. `place` is its position in the queue; `None` while a turn that has begun waits
+    /// for the next round. `left` is the number of bytes that the turn permits.
     Waiting { place: Option<QueuePosition>, left: usize },
-    /// The connection has a turn, with this number of bytes left.
+    /// The connection has a turn, in which it may send `left` more bytes.
     Turn { left: usize },
 }
 
 impl BulkSeat {
-    /// Creates the place of a connection or a body among those that share `turns`.
+    /// Creates the membership of a connection or a streamed body in the queue of `turns`. `account` is the connection's
+    /// account.
     #[must_use]
     pub fn new(turns: &Arc<BulkTurns>, account: &Arc<Account>) -> Self {
         Self { turns: Arc::clone(turns), account: Arc::clone(account), seat: None, state: SeatState::Free }
@@ -304,7 +315,8 @@ impl BulkSeat {
         self.spend(bytes);
     }
 
-    /// Counts the time that the requests of the connection took. `ROUND_TIME` counts as much as all bytes of a round.
+    /// Counts the time that the requests of the connection took. `ROUND_TIME` counts as much as all bytes of a round,
+    /// so long requests also end a round.
     pub fn worked(&mut self, time: Duration) {
         self.spend(bytes_for(time, self.turns.round_bytes));
     }
@@ -333,7 +345,8 @@ impl Drop for BulkSeat {
     }
 }
 
-/// Converts the time of requests to bytes of bulk output, for rounds of `round_bytes`.
+/// Converts the time of requests to the number of bytes of bulk output that counts as much. `round_bytes` is the size
+/// of a round.
 fn bytes_for(time: Duration, round_bytes: usize) -> usize {
     (time.as_nanos() as usize).saturating_mul(round_bytes) / ROUND_TIME.as_nanos() as usize
 }
@@ -341,7 +354,8 @@ fn bytes_for(time: Duration, round_bytes: usize) -> usize {
 /// Time for which one connection's requests are handled before other connections get a turn. Most batches of pipelined
 /// requests take less.
 pub const SLICE: Duration = ROUND_TIME;
-/// Minimum time of the requests in one poll that counts like bulk output. Shorter times are ignored.
+/// Minimum total time of the requests in one poll of a connection that counts like bulk output. Shorter times are
+/// ignored.
 const LONG_REQUESTS: Duration = Duration::from_micros(100);
 /// Number of requests that are handled between two readings of the clock.
 const CLOCK_INTERVAL: u32 = 16;
@@ -376,7 +390,7 @@ impl Slice {
         self.began.elapsed() < SLICE
     }
 
-    /// Ends the period. Returns the time that its requests took; `None` if that is too short to count.
+    /// Ends the period. Returns the total time of its requests; `None` if that time is too short to count.
     #[inline]
     #[must_use]
     pub fn work(self) -> Option<Duration> {
@@ -393,7 +407,7 @@ pub struct CausedWork {
 }
 
 impl CausedWork {
-    /// Counts the publish of a batch of `batch_bytes` to a number of receivers.
+    /// Counts the publish of a batch: `batch_bytes` bytes to each of `receivers` subscribers.
     #[inline]
     pub fn add(&mut self, batch_bytes: usize, receivers: u64) {
         self.bytes = self.bytes.saturating_add((batch_bytes as u64).saturating_mul(receivers));

@@ -1,12 +1,12 @@
-//! Shares of clients in what they create in the database: keyspaces, streams, leases and consumer groups, and deletes
-//! of many keys whose rows wait to be removed.
+//! Limits for each client address on what its clients create in the database: keyspaces, streams, leases, consumer
+//! groups, and deletes of many keys whose rows wait to be removed.
 //!
-//! The database bounds the number of each kind. Owns: a reservation for each object that a client has created through
-//! this node. The reservation counts for the client's address until the object is gone. Other objects count as held by
-//! no client: objects that exist since an earlier start, and those that other nodes or the server itself created. So an
-//! address that had created its share before a restart still leaves the reserve to others after the restart. Does not
-//! own: the bounds of the database, which also hold without this module; the requests that create (`creating`) and
-//! delete (`deleting`).
+//! The database bounds the total number of keyspaces, of streams, and so on. Owns: a reservation for each object that a
+//! client has created through this node. The reservation counts for the client's address until the object is gone.
+//! Other objects count as held by no client: objects that exist since an earlier start, and those that other nodes or
+//! the server itself created. So even after a restart, an address cannot use the reserve that is kept for other
+//! clients. Does not own: the bounds of the database, which also hold without this module; the requests that create
+//! (`creating`) and delete (`deleting`).
 //!
 //! # How the end of an object is noticed
 //!
@@ -25,10 +25,10 @@ use thalweg_types::{GroupId, KeyspaceId, LeaseId, Revision, StreamId};
 
 use crate::admission::{Account, AddressKey, Admission, Reservation, Resource};
 
-/// Number of reservations that each creation checks. It is more than one, so that reservations are released faster than
-/// new ones are added.
+/// Number of old reservations that are checked each time a client creates an object. Those of objects that no longer
+/// exist are released. The number is above one, so that reservations are released faster than new ones are added.
 const LOOKED_AT: usize = 4;
-/// Number of reservations that a creation checks if it finds its share used up. This takes at most a fraction of a
+/// Number of reservations that are checked if a client's address may create no more. This takes at most a fraction of a
 /// millisecond.
 const LOOKED_AT_WHEN_SHORT: usize = 256;
 
@@ -42,7 +42,8 @@ pub(crate) struct CreatedByClients {
     pub(crate) deletes: Mutex<Created<WaitingDelete>>,
 }
 
-/// Deletes of one command in one keyspace, whose rows may still wait to be removed.
+/// The deletes of one command in one keyspace. Their keys are hidden already, but their rows may still wait to be
+/// removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct WaitingDelete {
     pub(crate) keyspace: KeyspaceId,
@@ -51,10 +52,10 @@ pub(crate) struct WaitingDelete {
     pub(crate) number: u64,
 }
 
-/// Outcome of a command that deletes.
+/// Outcome of a command that deletes many keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DeleteOutcome {
-    /// The command used this revision.
+    /// The command was applied, and made its changes at this revision.
     At(Revision),
     /// The outcome is not known, and the command may still be applied until this time.
     UnknownUntil(Instant),
@@ -89,8 +90,8 @@ impl<K> Default for Created<K> {
 
 impl<K: Hash + Eq + Clone> Created<K> {
     /// Reserves `amount` for the address of `account`. `total` is the amount that the database contains. `alive_until`
-    /// returns the time until which an object exists for certain, or `None` if it is gone. Returns `None` if the
-    /// address already holds its share.
+    /// returns the time until which an object exists for certain, or `None` if the object is gone. Returns `None` if
+    /// the address may hold no more.
     pub(crate) fn take(
         &mut self,
         (admission, resource): (&Arc<Admission>, Resource),
@@ -149,7 +150,7 @@ impl<K: Hash + Eq + Clone> Created<K> {
     }
 }
 
-/// Returns the time at which a lease ends that has this much time left.
+/// Returns the time at which a lease ends if `left` is its remaining time.
 pub(crate) fn end_of(left: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();

@@ -1,5 +1,5 @@
-//! Permission of clients to create keyspaces, streams, leases and consumer groups, within their shares and the memory
-//! for stored objects.
+//! Permission of clients to create keyspaces, streams, leases and consumer groups, within the limits for each client
+//! address and the memory for stored objects.
 //!
 //! Owns: the lookup of objects that exist in the database, and the messages of rejections. Does not own: the shares
 //! (`created`), and the count of the memory (`objects`).
@@ -114,12 +114,12 @@ impl App {
         Ok(CreatePermit { share, _room: room })
     }
 
-    /// Keeps the share of a stream that a client has created, until the stream is deleted.
+    /// Keeps the reservation of a stream that a client has created, until the stream is deleted.
     pub fn created_stream(&self, id: StreamId, permit: CreatePermit) {
         locked(&self.created.streams).insert(id, permit.share, Instant::now());
     }
 
-    /// Releases the share of a stream that a client has deleted.
+    /// Releases the reservation of a stream that a client has deleted.
     pub fn deleted_stream(&self, id: StreamId) {
         locked(&self.created.streams).remove(&id);
     }
@@ -138,7 +138,7 @@ impl App {
         Ok(CreatePermit { share, _room: room })
     }
 
-    /// Keeps the share of a lease that was granted for `ttl`, until the lease ends.
+    /// Keeps the reservation of a lease that was granted for `ttl`, until the lease ends.
     pub fn granted_lease(&self, id: LeaseId, ttl: Duration, permit: CreatePermit) {
         locked(&self.created.leases).insert(id, permit.share, end_of(ttl));
     }
@@ -163,12 +163,12 @@ impl App {
         Ok(CreatePermit { share, _room: room })
     }
 
-    /// Keeps the share of a consumer group that a client has created, until the group is deleted.
+    /// Keeps the reservation of a consumer group that a client has created, until the group is deleted.
     pub fn created_group(&self, id: GroupId, permit: CreatePermit) {
         locked(&self.created.groups).insert(id, permit.share, Instant::now());
     }
 
-    /// Releases the share of a consumer group that a client has deleted.
+    /// Releases the reservation of a consumer group that a client has deleted.
     pub fn deleted_group(&self, id: GroupId) {
         locked(&self.created.groups).remove(&id);
     }

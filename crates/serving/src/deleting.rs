@@ -1,9 +1,9 @@
-//! Permission of clients to delete many keys at once, within their shares: by prefix, all keys of a keyspace, and
-//! keyspaces.
+//! Permission of clients to delete many keys at once (by prefix, all keys of a keyspace, or the keyspace), within a
+//! limit for each client address.
 //!
 //! A delete of many keys hides them, and waits until the background sweep has removed their rows. The database bounds
-//! the number of waiting deletes ([`MAX_PENDING_CLEARS`]), so without shares one client could prevent the deletes of
-//! all others.
+//! the number of waiting deletes ([`MAX_PENDING_CLEARS`]), so without a limit for each address one client could prevent
+//! the deletes of all others.
 //!
 //! Owns: the reservation of a command with such deletes until its outcome is known ([`DeleteShare`]). Does not own: the
 //! reservations of deletes that wait (`created`), or the bound of the database, which also holds without this module.
@@ -32,11 +32,12 @@ use crate::{
     error::ApiError,
 };
 
-/// Time for which deletes with unknown outcome count. After it, their command either was applied or never will be.
+/// Time for which a delete with unknown outcome counts for its client. After this time, the command either was applied
+/// or never will be.
 const UNKNOWN_FOR: Duration = Duration::from_secs(30);
 
-/// Maximum number of units that one command reserves. A transaction may name more prefixes than may wait at a time,
-/// because most of them may have few keys and then do not wait.
+/// Maximum number of units that the deletes of one command reserve. A transaction may name more prefixes than this:
+/// deletes of few keys are done immediately and need no units in the end.
 const MAX_UNITS: u64 = MAX_PENDING_CLEARS as u64 / 2;
 
 /// Units of the deletes in a command, reserved for the address of the command's client until the outcome is known. A
@@ -45,15 +46,15 @@ const MAX_UNITS: u64 = MAX_PENDING_CLEARS as u64 / 2;
 #[must_use = "it must learn the outcome of the command"]
 pub struct DeleteShare {
     app: Arc<App>,
-    /// Units for each keyspace with deletes; empty once the outcome is known.
+    /// Units of the deletes in each keyspace; empty once the outcome of the command is known.
     units: BTreeMap<KeyspaceId, u64>,
     held: Reservation,
 }
 
 impl App {
     /// Reserves units for a command that deletes prefixes, and charges them to the client's address. Each prefix is
-    /// given by its keyspace and its length in bytes; a delete of all keys or of a keyspace counts as the empty prefix.
-    /// Returns `None` if there are no deletes, and an error if the address already holds its share.
+    /// given by its keyspace and its length in bytes. A delete of all keys, or of a keyspace, counts as the empty
+    /// prefix. Returns `None` if there are no deletes, and an error if the address may hold no more units.
     pub fn may_delete(
         self: &Arc<Self>,
         account: &Arc<Account>,
@@ -81,8 +82,8 @@ impl App {
 }
 
 impl DeleteShare {
-    /// Waits for a command, and settles `share` with its result. `revision` returns the revision that the command has
-    /// used; `None` if it has deleted nothing.
+    /// Runs a command with deletes, and then [settles](Self::settle) the units in `share` with its result. `revision`
+    /// returns the revision at which the command was applied; `None` if it has deleted nothing.
     pub async fn until<T>(
         share: Option<Self>,
         command: impl Future<Output = Result<T, WriteError>>,
@@ -95,8 +96,9 @@ impl DeleteShare {
         result
     }
 
-    /// Keeps the reservations of deletes that wait, and releases the others. `result` is the error of the command, or
-    /// the revision that it has used. The revision is `None` if the command has deleted nothing.
+    /// Ends the reservation of a command's deletes when the result of the command is known. Units of deletes that still
+    /// wait to be swept are kept, and the others are released. `result` is the error of the command, or the revision at
+    /// which it was applied; `None` if it has deleted nothing.
     pub fn settle(self, result: Result<Option<Revision>, &WriteError>) {
         match result {
             Ok(Some(revision)) => self.keep(|_, _| Some(revision)),
@@ -105,8 +107,8 @@ impl DeleteShare {
         }
     }
 
-    /// Does the same as [`settle`](Self::settle), for a command that has deleted all keys of a keyspace and has
-    /// returned no revision.
+    /// Does the same as [`settle`](Self::settle), for a command that has deleted all keys of a keyspace. The revision
+    /// is looked up, because such a command does not return it.
     pub fn settle_emptied(self) {
         self.keep(|db, keyspace| db.emptied_at(keyspace));
     }
@@ -127,7 +129,7 @@ impl DeleteShare {
     }
 }
 
-/// Keeps the reservation of a command with unknown outcome, because its future was dropped.
+/// Keeps the units of a command whose outcome is unknown, because its future was dropped.
 impl Drop for DeleteShare {
     fn drop(&mut self) {
         for (keyspace, units) in std::mem::take(&mut self.units) {
@@ -137,7 +139,8 @@ impl Drop for DeleteShare {
     }
 }
 
-/// Returns the time until which a delete certainly waits; `None` if it does not wait.
+/// Returns the time until which the rows of a delete certainly wait to be removed, so that it need not be checked
+/// before; `None` if it no longer waits.
 fn waits_until(db: &Database, delete: &WaitingDelete) -> Option<Instant> {
     let now = Instant::now();
     match delete.outcome {

@@ -37,9 +37,10 @@ pub struct ApiError {
     pub message: Cow<'static, str>,
     /// Next step that the client program should take: retry, fix the request, or stop.
     pub action: Action,
-    /// A named figure that helps the client to continue, such as the stream's next offset.
+    /// A named number that helps the client to continue, such as the stream's next offset; `None` if there is none.
     pub detail: Option<(&'static str, u64)>,
-    /// The part of the request that caused the error, such as the failed condition of a commit.
+    /// The part of the request that caused the error, such as the failed condition of a commit; `None` if no part is
+    /// named.
     pub culprit: Option<Box<Map<String, Value>>>,
     /// Durability level of the data that the error reveals, such as a stored revision; `None` if it reveals
     /// no data.

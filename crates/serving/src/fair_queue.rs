@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::admission::AddressKey;
 
-/// Position of an item in the queue.
+/// Position of an item in the queue: its client address, its connection and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePosition {
     pub address: AddressKey,
@@ -16,20 +16,20 @@ pub(crate) struct QueuePosition {
     pub ticket: u64,
 }
 
-/// A queue that serves addresses in turn, and the connections of each address in turn.
+/// A queue that serves client addresses in turn, and within an address its connections in turn.
 #[derive(Debug)]
 pub(crate) struct FairQueue<T> {
-    /// Addresses with queued items, in the order of their turns.
+    /// Addresses with queued items, in the order in which they are served next.
     turns: VecDeque<AddressKey>,
     addresses: HashMap<AddressKey, AddressQueue<T>>,
-    /// Number of items of each address that were taken and are not finished.
+    /// Number of items of each address that were taken from the queue and whose work is not finished.
     running: HashMap<AddressKey, usize>,
     len: usize,
 }
 
 #[derive(Debug)]
 struct AddressQueue<T> {
-    /// Connections with queued items, in the order of their turns.
+    /// Connections of one address with queued items, in the order in which they are served next.
     turns: VecDeque<usize>,
     connections: HashMap<usize, VecDeque<(u64, T)>>,
 }

@@ -23,14 +23,14 @@ use crate::{
     readers::{PendingRead, Readers},
 };
 
-/// Reader of the rows of one client's writes.
+/// Reads the rows that the writes of one client will need, before the writes are proposed.
 #[derive(Clone, Copy, Debug)]
 pub struct RowFetcher<'a> {
     /// Threads that read rows that are not in memory.
     pub readers: &'a Arc<Readers>,
     /// Account of the client. The client's reads take turns with those of other clients.
     pub account: &'a Arc<Account>,
-    /// Budget of the first attempt, which the thread that serves the client makes.
+    /// Maximum work of the first attempt to read the rows. The thread that serves the client makes this attempt.
     pub budget: Budget,
 }
 
@@ -40,7 +40,8 @@ pub struct RowFetcher<'a> {
 pub struct FetchingRows(Vec<PendingRead<()>>);
 
 impl RowFetcher<'_> {
-    /// Begins to read the rows that writes will need. Returns `None` if the rows are in memory, or are expected to be.
+    /// Begins to read the rows that writes will need. Returns `None` if all rows are in memory already, or are expected
+    /// to be.
     pub fn begin(&self, db: &Database, of: RowsOf<'_>) -> Option<FetchingRows> {
         let fetch = db.row_fetch(self.budget, of)?;
         let spent = fetch.spent();

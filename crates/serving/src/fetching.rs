@@ -69,7 +69,7 @@ pub struct Fetcher<'a> {
 pub(crate) enum FetchError {
     /// The group or its stream is gone, or the command failed.
     Group(GroupError),
-    /// The lookups before the command failed, or reading the records after it.
+    /// A lookup before the fetch command failed, or reading the delivered records after it failed.
     Read(ApiError),
     /// There is no memory for more unsettled records.
     NoRoom,
@@ -191,12 +191,13 @@ impl Fetcher<'_> {
 pub struct HeldRecords {
     app: Arc<App>,
     group: Group,
-    /// Attempt that returns to the group; `None` if there is none.
+    /// Attempt (one delivery of records) that is returned to the group when the guard is dropped; `None` if there is
+    /// nothing to return.
     attempt: Option<Attempt>,
 }
 
 impl HeldRecords {
-    /// Returns the value for a delivery without records.
+    /// Creates a guard that holds no records, for a delivery that is empty.
     pub(crate) fn none(app: &Arc<App>, group: &Group) -> Self {
         Self::new(app, group, None)
     }
@@ -237,7 +238,7 @@ type Committing = Pin<Box<dyn Future<Output = Result<UnreadDelivery, GroupError>
 struct ProposedFetch {
     app: Arc<App>,
     group: Group,
-    /// Memory for the records among the stored objects; `None` once the command has an outcome.
+    /// Memory reserved for the group's new unsettled records; `None` once the command has an outcome.
     room: Option<ObjectRoom>,
     /// Future of the command; `None` once the command has an outcome.
     committing: Option<Committing>,
@@ -287,8 +288,8 @@ async fn pass_barrier(app: &App, patience: Duration) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Performs the lookups before a fetch. Short lookups whose bytes are in memory run on this thread, others on another
-/// thread.
+/// Performs the lookups before a fetch command. A short lookup of bytes in memory runs on this thread, any other on
+/// another thread.
 async fn prepare(
     app: &App,
     account: &Arc<Account>,
@@ -324,7 +325,7 @@ pub async fn resolve_start(
     Ok(GroupStart::Offset(offset))
 }
 
-/// Repeats a read on another thread, after the first attempt has spent its budget.
+/// Performs a read again on another thread, because the first attempt on this thread reached the limit on its work.
 async fn on_reader<T: Send + 'static, E: Send + 'static>(
     app: &App,
     account: &Arc<Account>,

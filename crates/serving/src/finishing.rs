@@ -14,8 +14,8 @@ use std::{
 
 use tokio::runtime::Handle;
 
-/// Future of some work. If this value is dropped before the work ends, a new task finishes the work. See the
-/// [module](self).
+/// Future of work that is always finished: if this value is dropped before the work ends, a new task finishes it. See
+/// the [module](self).
 #[must_use = "it goes on in a task of its own if it is dropped"]
 pub struct Finishing<T: 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
 

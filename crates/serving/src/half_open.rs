@@ -31,7 +31,8 @@ use crate::{
     limits::MAX_STATUS_CONNECTIONS,
 };
 
-/// The slots of a server's connections that have not proved themselves.
+/// Slots of a server's connections that have not proved themselves yet: they have not finished a handshake, not
+/// authenticated, not sent a request, or are above `max_connections`.
 #[derive(Debug)]
 pub struct ConnectionSlots {
     /// Native connections to which the server has not yet sent the welcome that ends the handshake, and Redis clients
@@ -45,7 +46,7 @@ pub struct ConnectionSlots {
 }
 
 impl ConnectionSlots {
-    /// Creates the slots of a configuration.
+    /// Creates the slots, with the numbers that the configuration permits.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
@@ -55,9 +56,9 @@ impl ConnectionSlots {
         }
     }
 
-    /// Takes one of the `max_connections` for a new client. If the client's address has used up its share, an older
-    /// connection of the address loses its own: one that has not sent a request or not finished its handshake. Returns
-    /// `None` if there is no such connection.
+    /// Takes one of the `max_connections` for a new client. If the client's address may have no more connections, the
+    /// new connection takes the place of an older one of the address: one that has not sent a request or not finished
+    /// its handshake. Returns `None` if there is no such connection.
     pub fn connect(&self, account: &Arc<Account>) -> Option<Reservation> {
         if let Some(held) = account.take_quietly(Resource::Connections, 1) {
             return Some(held);
@@ -68,7 +69,8 @@ impl ConnectionSlots {
     }
 }
 
-/// A bounded number of slots; see the module's documentation.
+/// Slots for connections that have not proved themselves yet, for example by authentication. If no slot is free, the
+/// address with most slots loses its oldest one to the new connection.
 #[derive(Debug)]
 pub struct HalfOpen {
     max_slots: usize,
@@ -76,20 +78,22 @@ pub struct HalfOpen {
     replaced: AtomicU64,
 }
 
-/// Slots in use. Invariant: `count` is the number of all entries, and no queue is empty.
+/// Slots in use by address, the oldest of each address first. Invariant: `count` is the number of all slots in use, and
+/// no queue is empty.
 #[derive(Debug, Default)]
 struct Table {
     count: usize,
     by_address: HashMap<AddressKey, VecDeque<Arc<SlotState>>>,
 }
 
-/// State of a slot that its connection and the table share.
+/// State of one slot. The connection's task and the table of slots share it.
 #[derive(Debug, Default)]
 struct SlotState {
     is_lost: AtomicBool,
-    /// True once the connection has proved itself. It can then no longer lose the slot.
+    /// True once the connection has proved itself, for example has authenticated. It can then no longer lose the slot.
     is_released: AtomicBool,
-    /// Share of the connection in `max_connections`, unless the connection is above that limit or has lost its slot.
+    /// The connection's reservation of one of the `max_connections`. `None` if the connection is above that limit, or
+    /// has lost its slot to another one.
     share: Mutex<Option<Reservation>>,
     waker: AtomicWaker,
 }
@@ -111,8 +115,8 @@ impl Table {
         }
     }
 
-    /// Removes the oldest slot of the address that has most slots. `next` is the address of the connection that needs a
-    /// slot. This address counts with one slot more than it has.
+    /// Removes and returns the oldest slot of the address that has most slots. `next` is the address of the connection
+    /// that needs a slot; it counts as having one slot more.
     fn replace(&mut self, next: AddressKey) -> Option<Arc<SlotState>> {
         let most = self.by_address.iter().max_by_key(|(key, queue)| queue.len() + usize::from(**key == next));
         let address = *most?.0;
@@ -127,14 +131,14 @@ impl Table {
 }
 
 impl HalfOpen {
-    /// Creates slots for `max_slots` connections, at least one.
+    /// Creates slots for up to `max_slots` connections; 0 counts as 1.
     #[must_use]
     pub fn new(max_slots: usize) -> Arc<Self> {
         Arc::new(Self { max_slots: max_slots.max(1), table: Mutex::default(), replaced: AtomicU64::new(0) })
     }
 
-    /// Takes a slot for a connection from `address`. If no slot is free, another connection loses its slot. The slot
-    /// keeps `share`, the connection's share of `max_connections`.
+    /// Takes a slot for a connection from `address`. If no slot is free, another connection loses its slot. `share` is
+    /// the connection's reservation of one of the `max_connections`. The slot keeps it.
     pub fn enter(self: &Arc<Self>, address: AddressKey, share: Option<Reservation>) -> Slot {
         let seat = Arc::new(SlotState { share: Mutex::new(share), ..SlotState::default() });
         let mut table = self.table();
@@ -148,8 +152,9 @@ impl HalfOpen {
         Slot { owner: Arc::clone(self), address, seat }
     }
 
-    /// Takes the slot from the oldest connection of `address`, and returns its share of `max_connections`. Returns
-    /// `None` if no connection of the address has a slot.
+    /// Takes the slot away from the oldest connection of `address`, and returns that connection's reservation of one of
+    /// the `max_connections`. Returns `None` if no connection of the address has a slot, or if the slot has no
+    /// reservation.
     pub fn replace_of(&self, address: AddressKey) -> Option<Reservation> {
         let mut table = self.table();
         let oldest = table.by_address.get(&address).and_then(VecDeque::front).map(Arc::clone)?;
@@ -192,7 +197,8 @@ impl HalfOpen {
     }
 }
 
-/// Slot of a connection. It is dropped with the connection, and then frees its share of `max_connections`.
+/// Slot of one connection that has not proved itself yet. The slot is dropped when the connection ends. This frees the
+/// connection's reservation of one of the `max_connections`.
 #[derive(Debug)]
 pub struct Slot {
     owner: Arc<HalfOpen>,
@@ -201,8 +207,9 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Frees the slot because the connection has proved itself. The connection keeps its share of `max_connections`.
-    /// Returns false if a newer connection has taken over that share; the connection must then end.
+    /// Frees the slot because the connection has proved itself, for example by authentication. The connection keeps its
+    /// reservation of one of the `max_connections`. Returns false if a newer connection has taken over the reservation;
+    /// this connection must then end.
     #[inline]
     pub fn release(&self) -> bool {
         self.is_released() || self.prove()
@@ -219,7 +226,8 @@ impl Slot {
         true
     }
 
-    /// Returns true if the connection has proved itself. It can then no longer lose the slot.
+    /// Returns true if the connection has proved itself, for example by authentication. It can then no longer lose the
+    /// slot.
     #[inline]
     #[must_use]
     pub fn is_released(&self) -> bool {
@@ -232,7 +240,7 @@ impl Slot {
         self.seat.is_lost.load(Relaxed)
     }
 
-    /// Returns true if the connection has a share of `max_connections`.
+    /// Returns true if the connection holds a reservation of one of the `max_connections`.
     #[must_use]
     pub fn has_share(&self) -> bool {
         self.seat.share().is_some()

@@ -15,34 +15,35 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
-/// Number of rounds of maintenance between two measurements.
+/// Number of maintenance runs of the database between two measurements.
 const ROUNDS: u32 = 5;
-/// Longest time between two measurements.
+/// Longest time between two measurements of the log's growth.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
-/// Shortest time between two warnings.
+/// Shortest time between two warnings that open snapshots make the log grow.
 const WARNED_EVERY: Duration = Duration::from_secs(60);
 
-/// Growth of the log while snapshots are open.
+/// Number of bytes by which the log has grown because open snapshots keep it from freeing segments.
 #[derive(Debug, Default)]
 pub struct HeldLog {
     bytes: AtomicU64,
 }
 
-/// Figures of one measurement.
+/// Snapshots and log of the database at one time.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
     /// Number of open snapshots.
     open: u64,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     log_bytes: u64,
-    /// Number of past rounds of maintenance in which the log was able to free segments.
+    /// Number of maintenance runs so far in which the log was able to free segments.
     rounds: u64,
 }
 
-/// State of the measurements.
+/// Measures by how much the log grows from one run of maintenance that could free segments to the next.
 #[derive(Debug, Default)]
 struct LogGrowth {
-    /// Bytes of the log and number of rounds at the time when the growth began; `None` if no snapshot is open.
+    /// Size of the log in bytes, and number of maintenance runs that could free segments, when the growth began; `None`
+    /// if no snapshot is open.
     at_begin: Option<(u64, u64)>,
     warned: Option<Instant>,
 }
@@ -107,8 +108,8 @@ impl HeldLog {
 mod tests {
     use super::*;
 
-    /// Takes measurements. Each tuple has a time in seconds, a number of open snapshots, the bytes of the log, and a
-    /// number of rounds.
+    /// Takes measurements, and returns the result of each. A tuple has a time in seconds, the number of open snapshots,
+    /// the bytes of the log, and the number of maintenance runs that could free segments.
     fn measured<const N: usize>(all: [(u64, u64, u64, u64); N]) -> [(u64, bool); N] {
         let (mut measured, begun) = (LogGrowth::default(), Instant::now());
         all.map(|(seconds, open, log_bytes, rounds)| {

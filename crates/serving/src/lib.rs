@@ -3,10 +3,10 @@
 //! Owns:
 //!
 //! - the state that requests of every protocol share ([`app`]), and the configuration ([`config`])
-//! - the bounds on work and memory, and clients' shares of them ([`admission`], [`half_open`], [`held_log`], [`pace`],
-//!   [`limits`])
-//! - the same for objects that clients create in the database (`created`), for the memory of these objects
-//!   ([`objects`]), and for deletes of many keys ([`deleting`])
+//! - the bounds on work and memory, and the part of them that each client may use ([`admission`], [`half_open`],
+//!   [`held_log`], [`pace`], [`limits`])
+//! - the bounds on objects that clients create in the database (`created`), on the memory of these objects
+//!   ([`objects`]), and on deletes of many keys ([`deleting`])
 //! - work that continues after its client has disconnected ([`finishing`])
 //! - threads for long reads ([`readers`]), and reads of rows before a write is proposed ([`fetched`])
 //! - codes and messages of failed requests ([`error`]), counters and collectors ([`metrics`])

@@ -73,8 +73,8 @@ pub const MAX_CHANNEL_SUBSCRIPTIONS: u32 = thalweg_types::limits::MAX_LINK_SUBSC
 /// Size in bytes from which a reply counts in `max_reply_bytes_in_flight`. Smaller replies are included in the memory
 /// of their connection.
 pub const COUNTED_REPLY_BYTES: usize = 128 * 1024;
-/// Maximum number of steps of work that a native channel or a Redis connection performs before other channels on its
-/// thread get a turn.
+/// Maximum number of times that a native channel or a Redis connection receives, answers and sends before other tasks
+/// on its thread run.
 pub const MAX_TURNS: usize = 32;
 /// Size in bytes of the largest read that the server performs for a native client on the calling thread. Larger reads
 /// use a blocking thread.
@@ -89,35 +89,36 @@ pub(crate) const MAX_READER_THREADS: usize = 16;
 /// Maximum number of threads for short reads that wait for the disk. This is the number of reads that a disk answers at
 /// a time. More threads gain little on an SSD, and each needs memory for its stack.
 pub(crate) const MAX_COLD_READ_THREADS: usize = 32;
-/// Maximum number of bytes that a read on a thread for cold reads returns. The budget of steps of these reads permits
-/// it.
+/// Maximum number of bytes that a read on a thread for cold reads (short reads that wait for the disk) returns.
 pub(crate) const COLD_READ_BYTES: u64 = 128 * 1024;
 const _: () = assert!(read_bytes(COLD_READ_BYTES as usize) >= COLD_READ);
-/// Maximum total of the bytes that running reads on threads for long reads may request. Further reads wait. The result
-/// of a read is counted in other bounds only once it is a reply. A read holds about as many bytes as it requested, and
-/// twice as many while the frame of its reply is assembled.
+/// Maximum total of the bytes that running reads on threads for long reads may request. Further reads wait. These bytes
+/// are separate from other bounds, which count the result of a read only once it is a reply. A read holds about as many
+/// bytes as it requested, and twice as many while the frame of its reply is assembled.
 pub(crate) const MAX_READING_BYTES: u32 = 64 * 1024 * 1024;
 /// Approximate size in bytes of a frame that a tail sends to a native client. A single larger append makes a
 /// larger frame.
 pub const NATIVE_PAGE_BYTES: u64 = 256 * 1024;
 /// Memory in bytes of a request in progress, without its body.
 pub const REQUEST_BYTES: u64 = 4 * 1024;
-/// Memory in bytes of a table of the deleted prefixes that wait to be swept. It has 128 bytes for each prefix, the
-/// bytes of the prefix with the head of their allocation, and the last key that a sweep has examined. Each view of the
-/// state holds the table of its own time. Tables of different times share the bytes of the prefixes that are in both.
+/// Memory in bytes of a table of deleted prefixes whose rows the background sweep has still to remove. For each prefix,
+/// the table has an entry of 128 bytes and the bytes of the prefix. It also has the last key that the sweep has
+/// examined. Each view of the state holds the table that was current at its time. Tables of different times share the
+/// bytes of common prefixes.
 pub(crate) const CLEARS_TABLE_BYTES: u64 = (MAX_PENDING_CLEARS * (128 + CLEAR_UNIT_BYTES + 32) + MAX_KEY_BYTES) as u64;
-/// Number of tables of deleted prefixes in memory, without those of scans: the current table of the state, the next
-/// one, two to which the state returns after a rejected command, and those that short reads still hold.
+/// Number of tables of deleted prefixes in memory, without those of scans: the current one, the next one, two to which
+/// the state returns after a rejected command, and those that short reads still hold.
 pub(crate) const OWN_CLEARS_TABLES: u64 = 6;
 /// Memory in bytes of a subscription without queued messages.
 pub const SUBSCRIPTION_BYTES: u64 = 400;
 /// Memory in bytes of a subject for which the list of matching subscriptions is cached.
 pub(crate) const CACHED_SUBJECT_BYTES: u64 = 250 + 16 * thalweg_types::limits::CACHED_TARGETS_PER_SUBJECT as u64;
-/// Divisor of `max_subscriptions` for the wildcard subscriptions of one client address that match the same subjects:
-/// one in this number may begin with a literal token, and as many may begin with a wildcard. Each such subscription
-/// costs every publish to these subjects about 100 ns.
+/// Divides `max_subscriptions` to limit the wildcard subscriptions of one client address that can match one subject. At
+/// most 1/64 may share a literal first token, and 1/64 may have a wildcard as first token. Each such subscription costs
+/// every publish to a matching subject about 100 ns.
 pub(crate) const OVERLAPPING_PART: usize = 64;
-/// Smallest bound on the wildcard subscriptions of one client address that match the same subjects.
+/// Minimum of the limit on wildcard subscriptions of one client address that can match one subject, however small
+/// `max_subscriptions` is.
 pub(crate) const MIN_OVERLAPPING: usize = 256;
 /// Default time for which a publish waits for subscribers whose full queues block publishers. It is also the default
 /// time for which a request to a subject waits for its answer.
@@ -158,23 +159,24 @@ pub(crate) const MAX_BLOCKING_THREADS: usize = 512;
 pub const MAX_RESP_CURSORS: usize = 16_384;
 /// Maximum total bytes of the stored positions of Redis clients' scans.
 pub const MAX_RESP_CURSOR_BYTES: usize = 4 * 1024 * 1024;
-/// Number of stored cursors that need as much memory as the queue of one client address. Each address after the first
-/// counts like this number of cursors.
+/// Number of stored scan positions (cursors) that need as much memory as the queue of one client address. In the limit
+/// on cursors, each address after the first counts as this many.
 pub const ADDRESS_CURSORS: usize = 3;
-/// Memory in bytes of the state of Redis clients' scans: the positions, and for each a table entry and a slot in a
-/// queue.
+/// Memory in bytes of all scans of Redis clients that are not finished: the stored positions, and for each position an
+/// entry in a table and one in a queue.
 pub(crate) const RESP_CURSORS_BYTES: u64 = (MAX_RESP_CURSOR_BYTES + MAX_RESP_CURSORS * 96) as u64;
 /// Memory in bytes of the reservation for an object that a client has created.
 const SHARE_BYTES: u64 = 100;
-/// Largest memory in bytes of a stream: its head, a name of the maximum length, and the share of its creator.
+/// Largest memory in bytes of a stream: its fixed fields, a name of the maximum length, and the reservation for its
+/// creator.
 pub(crate) const STREAM_BYTES: u64 = 300 + MAX_NAME_BYTES as u64 + SHARE_BYTES;
-/// Number of members that the memory of a consumer group includes. A group with fewer members gets a new one even if
-/// the memory for stored objects is used up.
+/// Number of members whose memory is counted with a consumer group itself. A group with fewer members gets a new one
+/// even if the memory for stored objects is used up.
 pub(crate) const FREE_MEMBERS: usize = 4;
 /// Memory in bytes of the entry that states which client address was the last to fetch from a consumer group.
 const FETCHER_BYTES: u64 = 50;
-/// Largest memory in bytes of a consumer group with [`FREE_MEMBERS`] and without records: its head, two names of the
-/// maximum length, the reservation of its creator, and the address of the last client that fetched.
+/// Largest memory in bytes of a consumer group with [`FREE_MEMBERS`] and without records: its fixed fields, two names
+/// of the maximum length, the reservation for its creator, and the address of the last client that fetched.
 pub(crate) const GROUP_BYTES: u64 =
     600 + 2 * MAX_NAME_BYTES as u64 + FREE_MEMBERS as u64 * MEMBER_BYTES + SHARE_BYTES + FETCHER_BYTES;
 /// Largest memory in bytes of a member of a consumer group, which stores the name twice.
@@ -182,7 +184,7 @@ pub(crate) const MEMBER_BYTES: u64 = 100 + 2 * MAX_MEMBER_NAME_BYTES as u64;
 /// Maximum memory in bytes that a consumer group needs for each record that waits for an ack or for redelivery, and
 /// for each dead letter.
 pub(crate) const UNSETTLED_BYTES: u64 = 100;
-/// Largest memory in bytes of a lease, with the share of its creator.
+/// Largest memory in bytes of a lease, with the reservation for its creator.
 pub(crate) const LEASE_BYTES: u64 = 120 + SHARE_BYTES;
 /// Number of bytes of request bodies that each connection holds without being charged to `max_body_bytes_in_flight`.
 /// They are part of the memory of the connection. So small requests are admitted while large ones use up the bound.

@@ -2,27 +2,27 @@
 //! that are not settled.
 //!
 //! Owns: the memory that a request reserves from before its command is proposed until its outcome is known, and the
-//! count of the objects in the state. Does not own: the shares of addresses (`admission`), nor the state. The state
-//! applies every committed command regardless of this bound. So the nodes of a cluster may have different bounds, and
-//! the server opens a directory that exceeds its bound.
+//! count of the objects in the state. Does not own: the limits for each client address (`admission`), nor the state.
+//! The state applies every committed command regardless of this bound. So the nodes of a cluster may have different
+//! bounds, and the server opens a directory that exceeds its bound.
 //!
 //! # Counting
 //!
 //! ```text
 //!   used of the bound = counted in the state + finished since then + reserved by requests in progress
 //! ```
-//! A request that needs memory counts the state, at most once a second, and more often while the bound is nearly used
-//! up. Acks and deletes free memory at the next count. Each object counts with the most memory that it can take
-//! (`limits`).
+//! A request that needs memory first counts the objects in the state again if the last count is older than a second, or
+//! older than 20 ms while the bound is used up. Acks and deletes free memory at the next count. Each object counts with
+//! the most memory that it can take (`limits`).
 //!
 //! # At the bound
 //!
 //! A fetch then delivers only records that wait for redelivery, because these need no new memory. Otherwise consumers
 //! could not drain their groups. Each group has at most one such fetch at a time, because two would count the same
-//! records. In the reserve of the bound, a group gets new records while it holds no more than is still free. The same
-//! rule holds for a client address. The address holds the objects that its clients have created, and the records of the
-//! groups from which its clients were the last to fetch through this node. So many small groups of one address do not
-//! use up the reserve.
+//! records. Once only the reserve of the bound is free, a group still gets new records while it holds no more than is
+//! free. The same rule holds for a client address. The address holds the objects that its clients have created, and the
+//! records of the groups from which its clients were the last to fetch through this node. So many small groups of one
+//! address do not use up the reserve.
 
 use std::{
     collections::HashMap,
@@ -42,19 +42,20 @@ use crate::{
     limits::{FREE_MEMBERS, GROUP_BYTES, LEASE_BYTES, MEMBER_BYTES, STREAM_BYTES, UNSETTLED_BYTES},
 };
 
-/// Time after which a request that needs memory counts the state again.
+/// Age of the last count of stored objects after which a request that needs memory counts them again.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
-/// Time after which a request counts the state again if there is no free memory. A count takes about a millisecond at
-/// most.
+/// Age of the last count of stored objects after which a request counts them again if there is no free memory. A count
+/// takes at most about a millisecond.
 const COUNTED_EVERY_WHEN_SHORT: Duration = Duration::from_millis(20);
-/// Time after which a fetch of returned records no longer blocks others of its group, even if its client disappeared.
+/// Time after which a fetch of returned records no longer blocks such fetches of its group by other clients, for
+/// example because its client has disappeared.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 
 /// The memory of stored objects, as this server counts it.
 #[derive(Debug)]
 pub(crate) struct ObjectMemory {
     admission: Arc<Admission>,
-    /// Bytes of requests that have finished since the last count began.
+    /// Bytes that requests have added to the state since the last count began.
     finished: AtomicU64,
     counted: Mutex<Counted>,
     fetches: Mutex<Fetches>,
@@ -63,7 +64,7 @@ pub(crate) struct ObjectMemory {
     returned: Mutex<HashMap<GroupId, Instant>>,
 }
 
-/// Result of the last count.
+/// Bytes of the stored objects at the last count.
 #[derive(Debug, Default)]
 struct Counted {
     at: Option<Instant>,
@@ -74,17 +75,18 @@ struct Counted {
     addresses: HashMap<AddressKey, u64>,
 }
 
-/// Fetches of new records, by client address.
+/// Client addresses that fetch new records, and the bytes that they hold by this.
 #[derive(Debug, Default)]
 struct Fetches {
     /// Address of the client that was the last to fetch from each group.
     last: HashMap<GroupId, AddressKey>,
-    /// Bytes of each address's fetches that have finished since the last count began.
+    /// Bytes of the fetches of each client address that have finished since the last count began.
     finished: HashMap<AddressKey, u64>,
 }
 
 impl Fetches {
-    /// Returns the bytes that each address holds in these groups, and forgets the groups that are gone.
+    /// Returns the bytes that each client address holds in `groups`: those of each group count for the address that was
+    /// the last to fetch from it. Forgets groups that are not in the list.
     fn held_in(&mut self, groups: &[(GroupId, u64)]) -> HashMap<AddressKey, u64> {
         let mut held = HashMap::new();
         self.last.retain(|group, address| {
@@ -99,8 +101,8 @@ impl Fetches {
     }
 }
 
-/// Permission of a client to create an object: the share of its address, and memory for the object. The memory is
-/// reserved until the outcome of the command is known.
+/// Permission of a client to create an object: a reservation of one more object for its address, and memory for the
+/// object. The memory is reserved until the outcome of the command is known.
 #[derive(Debug)]
 pub struct CreatePermit {
     pub(crate) share: Reservation,
@@ -128,7 +130,8 @@ enum RoomPurpose {
 }
 
 impl ObjectRoom {
-    /// Ends the reservation of a fetch whose outcome is known.
+    /// Ends the reservation of a fetch whose outcome is known. Until the next count, the reserved bytes count as added
+    /// to the state.
     pub(crate) fn finish(self) {
         if let RoomPurpose::ReturnedRecords(group) = self.purpose {
             self.memory.returned().remove(&group);
@@ -159,7 +162,7 @@ impl ObjectMemory {
     }
 
     /// Reserves `bytes` for an object that the client of `account` creates. Returns `None` if there is no free memory,
-    /// or if the client's address already holds its share.
+    /// or if the client's address may hold no more.
     pub(crate) fn room(self: &Arc<Self>, db: &Database, account: &Arc<Account>, bytes: u64) -> Option<ObjectRoom> {
         self.count(db, COUNTED_EVERY);
         let taken = self.take(account, bytes).or_else(|| {
@@ -177,8 +180,9 @@ impl ObjectMemory {
         is_open.then(|| account.take_quietly(Resource::ObjectBytes, bytes)).flatten()
     }
 
-    /// Reserves memory for the unsettled records that a fetch adds to its group. If there is no free memory, reduces
-    /// the fetch to returned records, which add none. Returns `None` if there are no returned records either.
+    /// Reserves memory for the unsettled records that a fetch adds to its group. If there is no free memory, limits the
+    /// fetch to records that were delivered before, because these need no new memory. Returns `None` if there are no
+    /// such records either.
     pub(crate) fn admit_fetch(
         self: &Arc<Self>,
         db: &Database,
@@ -206,8 +210,8 @@ impl ObjectMemory {
         Ok(None)
     }
 
-    /// Counts a rejection. Its log line counts the records of a group for the address of the last client that fetched
-    /// from it.
+    /// Counts a rejection because there is no memory for stored objects. The log line names the address that holds
+    /// most; the records of a group count for the address of the last client that fetched from the group.
     fn reject(&self) {
         self.admission.reject(Resource::ObjectBytes, || {
             let mut held = self.counted().addresses.clone();
@@ -220,8 +224,8 @@ impl ObjectMemory {
         ObjectRoom { memory: Arc::clone(self), held, purpose }
     }
 
-    /// Reduces a fetch to returned records. Returns false if there are none, or if another such fetch of the group is
-    /// in progress.
+    /// Limits a fetch to records that were delivered before and returned to the group. Returns false if there are none,
+    /// or if another such fetch of the group is in progress.
     fn begin_returned(&self, fetch: &mut PreparedFetch) -> Result<bool, GroupError> {
         let mut returned = self.returned();
         let is_busy = returned.get(&fetch.group()).is_some_and(|begun| begun.elapsed() < REPEAT_AFTER);
@@ -232,8 +236,8 @@ impl ObjectMemory {
         Ok(true)
     }
 
-    /// Returns true if a group may get records of `bytes`: either the bytes fit below the reserve of the bound, or the
-    /// group holds no more than is still free.
+    /// Returns true if a group may get records of `bytes`. That is so if the bytes fit below the reserve of the bound,
+    /// or if the group holds no more than is still free.
     fn is_open_to_group(&self, group: GroupId, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;
@@ -244,8 +248,8 @@ impl ObjectMemory {
         held.saturating_add(bytes) <= self.bound().free()
     }
 
-    /// Returns true if an address may get `bytes`: either they fit below the reserve of the bound, or the address holds
-    /// no more than is still free.
+    /// Returns true if the client's address may get `bytes` more. That is so if they fit below the reserve of the
+    /// bound, or if the address holds no more than is still free.
     fn is_open_to_address(&self, account: &Account, bytes: u64) -> bool {
         if self.bound().is_open_to(bytes) {
             return true;
@@ -317,13 +321,14 @@ pub(crate) fn no_object_room() -> ApiError {
     )
 }
 
-/// Returns the most bytes that these objects can take in memory.
+/// Returns the maximum number of bytes that stored objects can take in memory.
 fn bytes_of(found: &StoredObjects) -> u64 {
     let groups = found.groups.iter().map(bytes_of_group).fold(0, u64::saturating_add);
     groups.saturating_add(found.streams * STREAM_BYTES).saturating_add(found.leases * LEASE_BYTES)
 }
 
-/// Returns the most bytes that a consumer group can take in memory. [`GROUP_BYTES`] includes its first members.
+/// Returns the maximum number of bytes that a consumer group can take in memory. Its first members are part of
+/// [`GROUP_BYTES`].
 fn bytes_of_group(group: &GroupObjects) -> u64 {
     let members = group.members.saturating_sub(FREE_MEMBERS as u64);
     GROUP_BYTES + members * MEMBER_BYTES + group.records * UNSETTLED_BYTES

@@ -1,4 +1,4 @@
-//! A bound on the subscriptions of one client that match the same subjects.
+//! A bound on the number of subscriptions of one client that match one subject.
 //!
 //! Owns: the counts of each client address. Does not own: the subscriptions and the matching (`thalweg-broker`), or the
 //! bound on the number of all subscriptions (`admission`).
@@ -10,9 +10,10 @@
 //! subscribers is usual, and only its own publishers pay for them.
 //!
 //! Patterns whose first token is a wildcard can match any subject, so each subscription to one of them counts, in one
-//! common group. Every other first token has a group of its own. In such a group, patterns with wildcards in the same
-//! places (the same arrangement) differ in a literal token, so at most one of them matches a subject. The group
-//! therefore counts only the pattern with the most subscriptions of each arrangement:
+//! common group. Every other first token has a group of its own. An arrangement is a set of patterns in such a group
+//! with wildcards at the same token positions. Two patterns of one arrangement differ in a literal token, so at most
+//! one of them matches a subject. Of each arrangement, the group therefore counts only the pattern with the most
+//! subscriptions:
 //!
 //! ```text
 //! orders.a.*  orders.a.*  orders.b.*   2    the first two match orders.a.c, the third does not
@@ -24,10 +25,10 @@
 //! level while some pattern with this arrangement has at least that many subscriptions. So each change takes a few
 //! steps, regardless of the number of subscriptions.
 //!
-//! Keys of the table are hashes with a random seed. If two of them were equal, their counts would be off by the
-//! difference; with a million entries the probability is below 10⁻⁷.
+//! Keys of the table are hashes with a random seed. Two entries with equal hashes would have wrong counts; with a
+//! million entries the probability is below 10⁻⁷.
 //!
-//! Invariants: the number of a group never exceeds the bound. So at most twice that many wildcard subscriptions of an
+//! Invariants: the count of a group never exceeds the bound. So at most twice that many wildcard subscriptions of an
 //! address match a subject: those of its first token, and those that begin with a wildcard. An entry exists only while
 //! subscriptions need it.
 
@@ -41,40 +42,42 @@ use thalweg_broker::{Pattern, SubscribeError};
 
 use crate::admission::{AddressKey, Reservation};
 
-/// Placeholder for any literal token. It differs from all tokens, because no token contains a dot.
+/// Stands for any literal token of a pattern in a key. It differs from all tokens, because no token contains a dot.
 const LITERAL: &[u8] = b".";
 
-/// Numbers of subscriptions that can match the same subjects, for each client address.
+/// Counts of the subscriptions that can match one subject, for each client address.
 #[derive(Debug)]
 pub(crate) struct Overlaps {
-    /// Maximum number of subscriptions that a group counts.
+    /// Maximum number of subscriptions of one address that can match one subject and have the same first token, or a
+    /// wildcard as first token.
     max: usize,
     random: RandomState,
     counts: Mutex<HashMap<u64, u32>>,
 }
 
-/// The units of the server's bounds that a subscription holds until it ends. Dropping the share releases them.
+/// Reservations that a subscription holds in the server's bounds until it ends. Dropping the value releases them.
 #[derive(Debug)]
 pub struct SubscriptionShare {
     _one: Reservation,
     overlap: Option<(Arc<Overlaps>, OverlapKeys)>,
 }
 
-/// Keys of the counts that a subscription raises. They depend on the client's address.
+/// Keys of the counters that a subscription raises. They depend on the client's address and the pattern.
 #[derive(Clone, Copy, Debug)]
 struct OverlapKeys {
-    /// Key of the number of subscriptions that the group counts.
+    /// Key of the counter of subscriptions with the same first token (the group); all first tokens that are wildcards
+    /// have one counter.
     group: u64,
-    /// Keys of a pattern whose first token is literal; `None` if every subscription of the group counts.
+    /// Keys for a pattern whose first token is literal. `None` if the first token is a wildcard: then each subscription
+    /// counts.
     pattern: Option<PatternKeys>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct PatternKeys {
-    /// Key of the number of subscriptions to the pattern.
+    /// Key of the counter of subscriptions to exactly this pattern.
     same: u64,
-    /// Hash of the first token and of the places of the wildcards. Together with a level, it is the key of the number
-    /// of patterns that have at least that many subscriptions.
+    /// Hash of the first token and of the positions of the wildcards (the arrangement). See [`level`](Overlaps::level).
     arrangement: u64,
 }
 
@@ -84,7 +87,7 @@ impl Overlaps {
     }
 
     /// Counts a subscription to `pattern` for the client's address. `one` is the reservation of the subscription
-    /// itself. Returns an error if the address has too many subscriptions that may match the same subjects.
+    /// itself. Returns an error if the address has too many subscriptions that can match one subject.
     pub(crate) fn count(
         self: &Arc<Self>,
         pattern: &Pattern,
@@ -111,12 +114,14 @@ impl Overlaps {
         OverlapKeys { group, pattern: Some(PatternKeys { same, arrangement }) }
     }
 
-    /// Returns the key of the number of patterns with this arrangement that have at least `level` subscriptions.
+    /// Returns the key of a counter: the number of patterns that have this arrangement (first token and positions of
+    /// wildcards) and at least `level` subscriptions.
     fn level(&self, arrangement: u64, level: u32) -> u64 {
         self.random.hash_one(("level", arrangement, level))
     }
 
-    /// Adds a subscription. Returns false, and changes nothing, if the group already counts the maximum.
+    /// Counts a new subscription. Returns false, and changes nothing, if its group (the subscriptions with the same
+    /// first token) already has the maximum.
     fn add(&self, OverlapKeys { group, pattern }: OverlapKeys) -> bool {
         let mut counts = self.counts();
         let keys = pattern.map(|PatternKeys { same, arrangement }| {
@@ -133,7 +138,7 @@ impl Overlaps {
         true
     }
 
-    /// Removes a subscription that was added.
+    /// Subtracts a subscription that [`add`](Self::add) has counted.
     fn remove(&self, OverlapKeys { group, pattern }: OverlapKeys) {
         let mut counts = self.counts();
         let Some(PatternKeys { same, arrangement }) = pattern else {
@@ -152,7 +157,7 @@ impl Overlaps {
     }
 }
 
-/// Returns a wildcard token as it is, and [`LITERAL`] for all other tokens.
+/// Returns a wildcard token as it is, and [`LITERAL`] for every literal token.
 fn kind(token: &[u8]) -> &[u8] {
     match token {
         b"*" | b">" => token,

@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 /// Minimum rate of a transfer: a number of bytes in each window of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MinRate {
-    /// Length of a window.
+    /// Length of the periods in which the transfer is measured.
     pub window: Duration,
-    /// Minimum number of bytes in a window.
+    /// Minimum number of bytes that must be transferred in each window.
     pub bytes: u64,
 }
 
 impl MinRate {
-    /// Returns the minimum for windows of length `window` at a rate in bytes per second. The minimum is at least one
-    /// byte in each window.
+    /// Creates a minimum rate of `bytes_per_second`, measured in windows of length `window`. It is at least one byte in
+    /// each window.
     #[must_use]
     pub fn new(bytes_per_second: u64, window: Duration) -> Self {
         let bytes = (u128::from(bytes_per_second) * window.as_millis() / 1000) as u64;
@@ -36,7 +36,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Creates the measure of a transfer that does not wait for its client yet.
+    /// Creates the measurement of a transfer that does not wait for its client yet.
     #[must_use]
     pub fn new(rate: MinRate) -> Self {
         Self { rate, since: None, moved: 0 }
@@ -48,8 +48,8 @@ impl Pace {
         self.since.get_or_insert(now);
     }
 
-    /// Records that the client moved `bytes`. If they complete the minimum of the window, the next wait begins another
-    /// window.
+    /// Records that the client sent or accepted `bytes`. If they complete the minimum of the window, the next wait
+    /// begins another window.
     #[inline]
     pub fn moved(&mut self, bytes: u64) {
         self.moved = self.moved.saturating_add(bytes);

@@ -32,10 +32,10 @@ use crate::{
 
 /// Time after which a push tries again if there was no memory for more unsettled records.
 const ADMISSION_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum time for which a push that ends waits for a delivery that is being committed while the leader changes.
+/// Maximum time that a push still waits for a delivery that is being committed when another node has become the leader.
 const LAST_DELIVERY: Duration = Duration::from_secs(1);
 
-/// Time at which a group redelivers the records that a receiver has not settled when its push ends.
+/// Time at which a group delivers a receiver's unsettled records again after the receiver's push has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReturnRecords {
     /// The group redelivers them immediately, unless the receiver continues on this or another member of the cluster.
@@ -47,7 +47,7 @@ pub enum ReturnRecords {
 /// Reason why a push has ended.
 #[derive(Debug)]
 pub enum PushEnd {
-    /// Another node leads. The receiver requests a push again, and keeps the records that it holds.
+    /// Another node leads the cluster. The receiver requests a new push, and keeps the records that it holds.
     Moved,
     /// The node stops.
     Stopping,
@@ -65,7 +65,8 @@ impl PushEnd {
     }
 }
 
-/// A push to one receiver. Dropping it returns the receiver's records if the request for the push chose that.
+/// A push to one receiver. When it is dropped, the receiver's unsettled records return to the group if the receiver has
+/// chosen [`ReturnRecords::AtEnd`].
 #[derive(Debug)]
 pub struct ServedPush {
     fetches: PushFetches,
@@ -137,7 +138,7 @@ struct MemberWatch {
     leader: LeaderWatch,
     /// True once a delivery could not be committed because there was no leader.
     lost_leader: bool,
-    /// Time until which the push waits for its last delivery; `None` until another node leads.
+    /// Time until which the push still waits for a delivery that is being committed; `None` until another node leads.
     last_delivery_by: Option<Instant>,
     stopping: watch::Receiver<bool>,
 }
@@ -153,14 +154,15 @@ impl MemberWatch {
         self.lost_leader || *self.stopping.borrow() || self.leader.has_changed()
     }
 
-    /// Waits until another node leads. Returns the time until which the push waits for its last delivery.
+    /// Waits until another node leads the cluster. Returns the time until which the push still waits for a delivery
+    /// that is being committed.
     async fn move_away(&mut self) -> Instant {
         self.leader.change().await;
         *self.last_delivery_by.get_or_insert_with(|| Instant::now() + LAST_DELIVERY)
     }
 }
 
-/// Returns true if a change of the leader can cause this error of a delivery.
+/// Returns true if this error of a delivery can come from a change of the cluster's leader.
 fn is_of_leader(error: &FetchError) -> bool {
     let FetchError::Group(GroupError::Write(error)) = error else { return false };
     matches!(error, WriteError::NotLeader { .. } | WriteError::NoLeader | WriteError::OutcomeUnknown { .. })
@@ -197,7 +199,7 @@ impl ServedPush {
         self.fetches.push.return_delivery(attempt);
     }
 
-    /// Returns the reason why the push waits; `None` if it need not wait.
+    /// Returns the reason why the push waits, such as missing credit; `None` if it need not wait.
     pub fn waits(&mut self) -> Result<Option<PushWaits>, GroupError> {
         self.fetches.push.waits()
     }

@@ -1,9 +1,9 @@
 //! Threads for reads that a serving thread must not perform itself: reads that take long, and reads that wait for the
 //! disk.
 //!
-//! Owns: the threads, the queues in front of them, and the figures about both. Does not own: the decision to move a
-//! read here. A handler first tries the read on the serving thread with a small [budget](thalweg_types::budget), or
-//! knows in advance that the read may be long.
+//! Owns: the threads, the queues in front of them, and the counts and times of reads. Does not own: the decision to
+//! move a read here. A handler first tries the read on the serving thread with a small [budget](thalweg_types::budget),
+//! or knows in advance that the read may be long.
 //!
 //! ```text
 //!                       ┌─ long ──────────────────────────► long: one thread for each processor
@@ -19,8 +19,9 @@
 //! ([`fetched`](crate::fetched)). Other long work is done in slices ([`bulk::Slice`](crate::bulk::Slice)), or on a
 //! thread of its own ([`aside`](crate::aside)).
 //!
-//! Each queue serves client addresses in turn, and the connections of each address in turn. At most all threads of a
-//! kind but one work for the same address, so the reads of another address never wait until a long read has ended.
+//! Each queue serves client addresses in turn, and the connections of each address in turn. One address never occupies
+//! all long-read threads or all cold-read threads: one of each is left to other addresses. So their reads never wait
+//! until a long read has ended.
 //!
 //! The queues have no bound of their own: each read belongs to a request, a scan, a tail or a connection, which counts
 //! in its own bound. A read leaves the queue when the future that waits for it is dropped.
@@ -67,28 +68,28 @@ struct Pools {
     figures: [Arc<Counts>; 2],
 }
 
-/// Numbers and times of the reads of one kind that have a result.
+/// Number and total time of the finished reads on long-read threads, or on cold-read threads.
 #[derive(Debug, Default)]
 struct Counts {
     done: AtomicU64,
-    /// Sum of the times of these reads, in microseconds. The time of a read begins when it is queued and ends with its
-    /// result.
+    /// Sum of the times of the finished reads, in microseconds. The time of a read begins when it is queued and ends
+    /// with its result.
     micros: AtomicU64,
 }
 
-/// Figures about the reads on threads of one kind.
+/// Numbers and times of the reads on long-read threads, or on cold-read threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFigures {
     /// Number of reads that wait for a thread.
     pub queued: usize,
     /// Number of reads that have a result.
     pub done: u64,
-    /// Sum of the times of these reads, in microseconds. The time of a read begins when it is queued and ends with its
-    /// result. A cold read that continued as a long one counts as a cold one.
+    /// Sum of the times of the finished reads, in microseconds. The time of a read begins when it is queued and ends
+    /// with its result. A cold read that continued as a long one counts as a cold one.
     pub micros: u64,
 }
 
-/// Kind of threads for reads.
+/// Group of threads on which a read runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadKind {
     /// Threads for reads that take long.
@@ -98,10 +99,10 @@ pub enum ReadKind {
 }
 
 impl ReadKind {
-    /// All kinds of threads for reads.
+    /// Both groups of threads for reads.
     pub const ALL: [Self; 2] = [Self::Long, Self::Cold];
 
-    /// Name of the kind in the metrics.
+    /// Returns the name of this group of threads in the metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -118,7 +119,8 @@ impl Default for Readers {
 }
 
 impl Readers {
-    /// Creates readers with up to `max_threads` threads of each kind. A thread starts when a read needs it.
+    /// Creates readers with up to `max_threads` threads for long reads, and as many for cold reads. A thread starts
+    /// when a read needs it.
     #[must_use]
     pub fn new(max_threads: usize) -> Self {
         Self::bounded(max_threads, max_threads, MAX_READING_BYTES.into())
@@ -153,9 +155,10 @@ impl Readers {
         self.pending(place, result, queued)
     }
 
-    /// Queues a read whose first attempt has `spent` its budget on a serving thread. If the read needs the disk, it
-    /// runs on one of the many threads for cold reads. If it takes more than [`Budget::COLD`] there, it continues as a
-    /// long read, which calls `read` a second time. Only a long read requests its `bytes` of memory.
+    /// Queues a read whose first attempt, on a serving thread, reached the limit on its work; `spent` says which one. A
+    /// read that needs the disk runs on one of the threads for cold reads. If it takes more work than [`Budget::COLD`]
+    /// there, it continues as a long read, which calls `read` a second time. Only a long read requests its `bytes` of
+    /// memory.
     pub fn run_again<T: Send + 'static>(
         &self,
         spent: BudgetSpent,
@@ -208,7 +211,7 @@ impl Readers {
         }
     }
 
-    /// Returns the figures about the reads on threads of this kind.
+    /// Returns the numbers and times of the reads on long-read threads, or on cold-read threads.
     #[must_use]
     pub fn figures(&self, kind: ReadKind) -> ReadFigures {
         let pool = match kind {
@@ -249,7 +252,7 @@ impl Pools {
     }
 }
 
-/// Sender of the result of a read.
+/// Sender of the result of a read to the future that waits for it.
 struct Answer<T> {
     sender: oneshot::Sender<Result<T, ReaderError>>,
     counts: Arc<Counts>,

@@ -10,9 +10,9 @@
 //! The task calls [`ServedSocket::begin`] at the start of each poll. Then it alternately reads, answers and writes
 //! until the socket neither has bytes to read nor accepts bytes. At the end it calls [`ServedSocket::rest`].
 //!
-//! Replies are written immediately. Deliveries, and the part of waiting replies beyond [`REPLY_BYTES`], are [bulk
-//! output](crate::bulk): the task sends them in its turn, so that the thread serves the requests of other connections
-//! in between.
+//! Replies are written immediately, up to [`REPLY_BYTES`] of them. Deliveries, and further replies, are [bulk
+//! output](crate::bulk): connections take turns to send them, so that the thread serves the requests of other
+//! connections in between.
 //!
 //! Invariant: while the socket is not over, a tick is scheduled.
 
@@ -39,7 +39,7 @@ use crate::{
 /// Maximum time for which a closed socket is still read (see [`SocketPhase::Lingering`]).
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Phase in the life of a client's socket.
+/// Phase in the life of a client's socket, from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketPhase {
     /// The server reads and writes the socket.
@@ -74,12 +74,12 @@ pub enum Received {
     Lost,
 }
 
-/// Kind of the bytes that wait for a client.
+/// Type of the output that waits for a client: replies, or also deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Replies to requests. Up to [`REPLY_BYTES`] of them are sent without a turn and not counted.
+    /// Replies to requests. Up to [`REPLY_BYTES`] of them are sent immediately and do not count as bulk output.
     Replies,
-    /// Deliveries of subscriptions, with or without replies between them. All bytes are counted.
+    /// Deliveries of subscriptions, with or without replies between them. All their bytes count as bulk output.
     Deliveries,
 }
 
@@ -87,7 +87,7 @@ pub enum Output {
 #[derive(Debug)]
 pub struct ServedSocket {
     io: Channel,
-    /// Kind of client, for log lines.
+    /// Name of this type of client (such as native or Redis) in log lines.
     client_kind: &'static str,
     phase: SocketPhase,
     alarms: FuturesUnordered<Pin<Box<dyn Future<Output = SocketEvent> + Send>>>,
@@ -95,7 +95,7 @@ pub struct ServedSocket {
     has_alarms: bool,
     pause: Duration,
     opened: Instant,
-    /// Time at which the task's current turn began; the protocol's code sets it.
+    /// Time at which the current step of the connection's task began. The protocol's code sets it.
     pub now: Instant,
     heard_since_tick: bool,
     /// Time of the first tick after which the client has sent nothing; `None` if the client sent something since the
@@ -103,20 +103,20 @@ pub struct ServedSocket {
     quiet_since: Option<Instant>,
     /// True if the last read in this poll of the task found no bytes. The socket then wakes the task when bytes arrive.
     is_drained: bool,
-    /// Place of the connection among those that send bulk output.
+    /// Membership of the connection in the queue for bulk output (deliveries and other long output).
     bulk: BulkSeat,
-    /// Rate at which the client accepts the bytes that wait to be sent.
+    /// Measurement of the rate at which the client accepts bytes that wait to be sent.
     sending: Pace,
-    /// Rate at which the remaining bytes of an incomplete request arrive.
+    /// Measurement of the rate at which the remaining bytes of an incomplete request arrive.
     receiving: Pace,
     /// Time since which an incomplete request waits for its remaining bytes; `None` if there is no incomplete request.
     pub partial_since: Option<Instant>,
 }
 
 impl ServedSocket {
-    /// Creates the driver of a client's socket. `pause` is the time between ticks. `bulk` is the accounting of bulk
-    /// output of the connection's thread. The driver cuts off a client that accepts waiting bytes more slowly than the
-    /// configured rate.
+    /// Creates the driver of a client's socket. `pause` is the time between ticks. `bulk` distributes turns to send
+    /// bulk output among the connections of this thread. The driver cuts off a client that accepts waiting bytes more
+    /// slowly than the configured rate.
     pub fn new(
         io: Channel,
         client_kind: &'static str,
@@ -157,7 +157,7 @@ impl ServedSocket {
         self.io.peer()
     }
 
-    /// Returns true until the server closes its side.
+    /// Returns true until the server closes its sending side of the socket.
     pub fn is_open(&self) -> bool {
         self.phase == SocketPhase::Open
     }
@@ -203,8 +203,8 @@ impl ServedSocket {
         since.map_or(Duration::ZERO, |since| self.now - since)
     }
 
-    /// Returns the time for which the client has sent nothing and the server owed it nothing. The answer changes only
-    /// at ticks.
+    /// Returns the time for which the client has sent nothing and the server had no unsent output for it. The time
+    /// changes only at ticks.
     pub fn idle_for(&self) -> Duration {
         self.waited(self.quiet_since)
     }
@@ -262,14 +262,15 @@ impl ServedSocket {
         self.io.has_unread()
     }
 
-    /// Returns true if the connection may prepare deliveries to send now. Otherwise its task is woken when its turn
-    /// begins.
+    /// Returns true if the connection may prepare deliveries to send now. Otherwise the connection queues for a turn,
+    /// and its task is woken when the turn begins.
     #[inline]
     pub fn may_deliver(&mut self, cx: &Context<'_>) -> bool {
         self.bulk.may_send(cx)
     }
 
-    /// Counts the time of long requests against the connection's turns.
+    /// Counts the time that long requests of the connection took. It counts like bytes of bulk output, so that other
+    /// connections get their turn.
     pub fn worked(&mut self, time: Duration) {
         self.bulk.worked(time);
     }
@@ -281,7 +282,8 @@ impl ServedSocket {
     }
 
     /// Writes the bytes that wait in `out` until the client accepts no more, or until the connection must wait for its
-    /// turn. Calls `sent` with the number of bytes of each write. Returns true if any bytes were written.
+    /// turn to send bulk output. Calls `sent` with the number of bytes of each write. Returns true if any bytes were
+    /// written.
     pub fn write(
         &mut self,
         cx: &mut Context<'_>,
@@ -318,8 +320,8 @@ impl ServedSocket {
         moved
     }
 
-    /// Closes the sending side of the socket; afterwards the socket lingers. Returns true once the side is
-    /// closed.
+    /// Closes the sending side of the socket. After that, the server for a moment still reads and discards bytes from
+    /// the client. Returns true once the side is closed.
     pub fn close(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.is_open() || self.io.poll_close(cx).is_pending() {
             return false;

@@ -21,8 +21,8 @@ const QUIET: Duration = Duration::from_millis(100);
 /// active connections would write to the same memory in each turn of each connection.
 const RECORDED_EVERY: u64 = 1000;
 
-/// Detector of a connection that is the only active one of the server; see the module's documentation. The value has a
-/// cache line of its own, because all threads read the values beside it.
+/// Detector of a connection that is the only active one of the server. It has a cache line of its own, so that updates
+/// do not slow down threads that read neighbouring values.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct SoleClientMode {
@@ -39,8 +39,8 @@ impl SoleClientMode {
         Self { begun: now, last: AtomicU64::new(0), since: AtomicU64::new(0) }
     }
 
-    /// Records activity of the connection with number `who`. Returns true if it was the only active connection for at
-    /// least `QUIET`.
+    /// Records that the connection with number `who` is active at `now`. Returns true if no other connection was active
+    /// for at least `QUIET`.
     #[inline]
     pub fn report_activity(&self, who: u64, now: Instant) -> bool {
         let now = now.saturating_duration_since(self.begun).as_micros() as u64;

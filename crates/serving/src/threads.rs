@@ -29,8 +29,8 @@ use crate::{
     limits::{MAX_BLOCKING_THREADS, MAX_CONNECTION_THREADS},
 };
 
-/// Threads that serve connections, until this value is dropped. Each thread then ends after its current step, and drops
-/// its remaining tasks.
+/// Threads that serve connections. When this value is dropped, each thread ends after the poll of a task that is
+/// running, and drops its remaining tasks.
 #[derive(Debug)]
 pub struct Threads {
     name: &'static str,
@@ -42,20 +42,20 @@ struct Worker {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
     bulk: Arc<BulkTurns>,
-    /// Sender that is dropped to end the thread.
+    /// Sender whose drop tells the thread to end.
     _stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// Slot of a connection on one of the serving threads, counted to balance the threads. Dropping it frees the
-/// slot.
+/// A connection's entry on one of the serving threads. The entries of a thread are counted, so that new connections go
+/// to the thread with the fewest. Dropping the entry frees it.
 #[derive(Debug)]
 pub struct ThreadSlot {
     connections: Arc<AtomicUsize>,
     bulk: Arc<BulkTurns>,
 }
 
-/// Number of connections of a serving thread.
+/// Shared counter of the connections of one serving thread.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadLoad(Arc<AtomicUsize>);
 
@@ -70,13 +70,13 @@ impl ThreadLoad {
 }
 
 impl ThreadSlot {
-    /// Returns the number of connections of the slot's thread.
+    /// Returns the counter of connections of the thread to which this connection belongs.
     #[must_use]
     pub fn load(&self) -> ThreadLoad {
         ThreadLoad(Arc::clone(&self.connections))
     }
 
-    /// Returns the accounting of bulk output ([`BulkTurns`]) of the thread to which the slot belongs.
+    /// Returns the turns to send bulk output of the thread to which this connection belongs.
     #[must_use]
     pub fn bulk(&self) -> &Arc<BulkTurns> {
         &self.bulk
@@ -90,12 +90,11 @@ impl Drop for ThreadSlot {
 }
 
 impl Threads {
-    /// Starts `count` threads with this name; 0 means half the number of processors. Each thread also runs
-    /// one task that `task` creates, in addition to its connections. The bulk output of all threads counts in
-    /// `counters`.
+    /// Starts `count` threads with this name; 0 means half the number of processors. Each thread also runs one task
+    /// that `task` creates, in addition to its connections. Bulk output of all threads is added to `counters`.
     ///
     /// # Errors
-    /// Returns an error if the system provides no thread, or no way to wait for sockets.
+    /// Returns an error if the system cannot start a thread, or cannot wait for sockets.
     pub fn start<F: Future<Output = ()> + Send + 'static>(
         name: &'static str,
         count: u32,

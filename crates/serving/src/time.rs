@@ -1,4 +1,4 @@
-//! Points in time, as clients write them and as the server shows them.
+//! Parsing and formatting of points in time for clients.
 
 use jiff::Timestamp;
 use thalweg_types::SpaceTime;

@@ -60,7 +60,7 @@ pub struct Views {
     next_token: AtomicU64,
     max_subscriptions: usize,
     overlaps: Arc<Overlaps>,
-    /// Reservations for the caches that clients have created.
+    /// Reservations of the caches that clients have created, by cache.
     cache_shares: Mutex<HashMap<CacheId, CacheShare>>,
     queue_messages: u64,
     queue_bytes: u64,
@@ -132,8 +132,8 @@ impl Views {
         at.saturating_duration_since(self.started).into()
     }
 
-    /// Returns the options of a subscription with the bounds on queued messages and bytes that its client requests. 0
-    /// means the configured default. The bytes are limited to the bound for one connection.
+    /// Returns the options of a subscription, with the limits on queued messages and bytes that the client requests. 0
+    /// means the configured default. The limit on bytes is at most the bound for one connection.
     #[must_use]
     pub fn subscribe_options(
         &self,
@@ -156,8 +156,8 @@ impl Views {
     /// Reserves one of the permitted subscriptions for a client that subscribes to `pattern`.
     ///
     /// # Errors
-    /// Returns an error if the limit on subscriptions or the client's share of it is reached. Also returns one if too
-    /// many subscriptions of the client may match the same subjects.
+    /// Returns an error if the limit on all subscriptions is reached, or the part of it that the client's address may
+    /// use. Also returns one if too many subscriptions of the address can match one subject.
     pub fn subscription_share(
         &self,
         account: &Arc<Account>,

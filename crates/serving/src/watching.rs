@@ -15,17 +15,18 @@ use thalweg_engine::Database;
 
 use crate::config::Config;
 
-/// Maximum time for which a watch does not report a revision that it has reached; less if `tail_keep_alive` is shorter.
+/// Maximum time between the arrival of a watch at a revision and the report to its client; less if `tail_keep_alive` is
+/// shorter.
 const MAX_PROGRESS: Duration = Duration::from_secs(1);
 /// Minimum time between two checks of the log, whatever the bounds of the history. A report costs a few dozen bytes.
 const MIN_PROGRESS: Duration = Duration::from_millis(10);
-/// Bytes that a fast disk writes in a second.
+/// Number of bytes that a fast disk writes per second. Checks of the log come often enough for such a disk.
 const FAST_DISK_BYTES: u64 = 1 << 30;
 
 /// Timer of the reports with which a watch tells its client how far it has come.
 #[derive(Debug)]
 pub struct ProgressTimer {
-    /// Maximum time between two reports while there is progress.
+    /// Maximum time between two reports while the watch advances.
     every: Duration,
     /// Time between two checks of the log.
     pause: Duration,

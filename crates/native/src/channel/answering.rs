@@ -19,8 +19,8 @@ use crate::{
 };
 
 impl ChannelTask {
-    /// Puts the results of completed futures (replies and steps of subscriptions) into the outbox, as long as the
-    /// outbox has room. Returns true if there was progress.
+    /// Puts the results of completed futures into the outbox, as long as the outbox has room: replies to requests, and
+    /// the next frames of subscriptions. Returns true if there was progress.
     pub(super) fn answer(&mut self, cx: &mut Context<'_>) -> bool {
         let mut moved = false;
         while let Some(alarm) = self.socket.alarm(cx) {
@@ -61,7 +61,8 @@ impl ChannelTask {
         }
     }
 
-    /// Begins the next step of a subscription, if the client's credit and the subscription's limit permit it.
+    /// Begins to produce the next frame of a subscription, if the client's credit and the subscription's limit permit
+    /// it.
     pub(super) fn begin_step(&mut self, id: u32) {
         let Some(IdUse::Subscription(subscription)) = self.requests.get_mut(id) else { return };
         match subscription.next(self.session.max_send_bytes as usize) {

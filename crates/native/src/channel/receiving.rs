@@ -21,7 +21,8 @@ use crate::{
     write,
 };
 
-/// Maximum time for which a read waits for its barrier, even if the timeout of its request is longer.
+/// Maximum time for which a read waits for the confirmation that this node's state is recent enough, even if the
+/// timeout of its request is longer.
 const MAX_BARRIER: Duration = Duration::from_secs(600);
 
 impl ChannelTask {
@@ -31,7 +32,8 @@ impl ChannelTask {
         self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()
     }
 
-    /// Proposes and commits waiting writes whose rows have been read. Returns true if there were any.
+    /// Proposes and commits the waiting writes whose rows other threads have read from the disk. Returns true if there
+    /// were any.
     pub(super) fn continue_after_fetch(&mut self, cx: &mut Context<'_>) -> bool {
         let any = self.writes.propose_read(cx);
         if any {
@@ -42,13 +44,14 @@ impl ChannelTask {
         any
     }
 
-    /// Polls the barrier before reads. Returns true if the barrier has ended.
+    /// Polls the pending confirmation that this node's state is recent enough for reads (the barrier). Returns true if
+    /// it has ended.
     pub(super) fn continue_after_barrier(&mut self, cx: &mut Context<'_>) -> bool {
         self.barrier.is_pending() && self.barrier.poll(cx).is_ready()
     }
 
-    /// Returns true if a client that had to wait may continue, because its turn has begun. Such a client's requests
-    /// have taken long or caused many deliveries.
+    /// Returns true if a client that had to wait for other clients of its thread may continue now. A client has to wait
+    /// after its requests have taken long or caused many deliveries.
     pub(super) fn continue_after_work(&mut self, cx: &Context<'_>) -> bool {
         let may_continue = self.subjects.publishing.caused.need_turn() && self.socket.may_deliver(cx);
         if may_continue {
@@ -96,8 +99,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Handles complete frames while the outbox has room, for one [`Slice`] of time at most. Returns true if there was
-    /// progress.
+    /// Handles complete frames while the outbox has room, for at most about two milliseconds ([`Slice`]). Returns true
+    /// if there was progress.
     pub(super) fn frames(&mut self) -> bool {
         if !self.listens() || self.decoder.pending_bytes() == 0 {
             return false;
@@ -143,7 +146,8 @@ impl ChannelTask {
         moved
     }
 
-    /// Proposes and commits all writes that wait for rows. Used when the channel closes.
+    /// Proposes and commits all writes that wait until other threads have read rows for them. Used when the channel
+    /// closes.
     pub(super) fn commit_waiting(&mut self) {
         if self.writes.propose_all() {
             self.session.app.db.commit_queued();
@@ -175,8 +179,9 @@ impl ChannelTask {
         false
     }
 
-    /// Returns true if the channel of a node of a cluster may handle the next frame. A read first waits for its
-    /// barrier. The channel handles no other frame during this wait, so replies stay in order.
+    /// Returns true if the channel may handle the next frame. On a node of a cluster, a read first waits for the
+    /// confirmation that the node's state is recent enough. The channel handles no other frame during this wait, so
+    /// replies stay in order.
     #[cold]
     fn may_begin(&mut self) -> bool {
         let Some(cluster) = &self.session.app.cluster else { return true };

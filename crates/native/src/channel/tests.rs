@@ -63,7 +63,7 @@ async fn a_client_goes_on_after_its_thread_was_interrupted_without_a_frame() {
     assert_eq!(pong, expected);
 }
 
-/// A subscriber to the subject `a` that blocks publishers. Its queue is full, and it grants no credit.
+/// Link of a subscriber to the subject `a` that blocks publishers. Its queue is full, and it grants no credit.
 struct Blocking(Link);
 
 impl Blocking {
@@ -79,7 +79,8 @@ impl Blocking {
         Self(link)
     }
 
-    /// Takes all messages, including those that the taking lets in. Returns the number of messages.
+    /// Takes all queued messages, and then those that blocked publishers could publish because of the freed room.
+    /// Returns the number of messages.
     async fn take_all(&self, task: &mut ChannelTask) -> usize {
         self.0.grant(SubscriptionId(1), broker::Credit::UNLIMITED).unwrap();
         let mut taken = Vec::new();

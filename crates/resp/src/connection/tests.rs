@@ -1,5 +1,5 @@
-//! Connections that share a thread with their clients, so that nothing happens between two steps of a test but what the
-//! connections do in turns.
+//! Tests with connections and clients on one thread. The test polls the connections itself, so between two of its steps
+//! nothing else runs.
 
 use std::{
     cell::Cell,
@@ -129,19 +129,19 @@ impl Thread {
     }
 }
 
-/// A keyspace whose reads always spend the budget of their thread, if it has one, or never find their rows in memory.
+/// A keyspace whose reads always take more work than a serving thread permits, or never find their rows in memory.
 #[derive(Debug)]
 struct LongKeyspace {
     inner: Arc<dyn Batched>,
     /// Thread that serves the clients.
     serving: ThreadId,
     is_cold: bool,
-    /// Number of reads without a budget, and of waits for the disk, on that thread.
+    /// Number of reads on the thread of the clients that ran without a limit or waited for the disk. It must stay 0.
     unbounded: AtomicUsize,
     disk: SlowDisk,
 }
 
-/// Disk for which the other threads wait.
+/// Simulated disk on which reads of reader threads wait until the test lets them continue.
 #[derive(Debug, Default)]
 struct SlowDisk {
     is_stuck: Mutex<bool>,
@@ -450,8 +450,8 @@ async fn a_blocked_read_looks_at_cold_keys_on_another_thread() {
     assert_eq!(cold.unbounded.load(Ordering::Relaxed), 0, "waits for the disk on the thread of all clients");
 }
 
-/// Each look that has begun occupies a thread, and a look that has not begun must not lose its place in the queue with
-/// each change.
+/// While a check of cold keys runs on a reader thread, further changes of the keys must not begin another check.
+/// Otherwise checks would occupy all reader threads, and a queued check would lose its position at each change.
 #[tokio::test]
 async fn a_blocked_read_looks_at_cold_keys_once_at_a_time() {
     let mut thread = Thread::start("0=keyspace:redis").await;

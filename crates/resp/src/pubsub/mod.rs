@@ -98,13 +98,13 @@ impl Notify for DeliveryNotice {
     }
 }
 
-/// Kind and name of the client's subscription for which a subscription at the broker was created.
+/// A client's subscription to a name, as found from the id of the matching subscription at the broker.
 #[derive(Debug)]
 struct Subscription {
     kind: Kind,
     name: Arc<[u8]>,
-    /// Share that the subscription takes of the server's limits on subscriptions, and on subscriptions that match the
-    /// same subjects.
+    /// Reservation in the server's limits on subscriptions, and on subscriptions of one address that can match one
+    /// subject.
     _share: SubscriptionShare,
 }
 

@@ -24,7 +24,8 @@ const MAX_RUN_MESSAGES: u32 = 1024;
 #[derive(Default)]
 pub(crate) struct Publishing {
     pub(crate) run: Option<Run>,
-    /// Work that the client's requests have caused since its last turn.
+    /// Deliveries that the client's publishes have caused, and time of its requests, since the client last waited for a
+    /// turn.
     pub(crate) caused: CausedWork,
     /// Subject to which the client published last. Cached because publishers usually stay with one channel.
     last: Option<Subject>,

@@ -35,10 +35,12 @@ pub enum Resource {
     Leases,
     /// Consumer groups, held by the address that created them.
     Groups,
-    /// Bytes of memory of streams, leases, and consumer groups with their members and unsettled records. An address
-    /// holds the bytes of the objects that its clients created. The bytes of all others count as held by no client.
+    /// Bytes of memory of streams, leases, and consumer groups with their members and unsettled records. The address
+    /// whose client created an object holds its bytes. Bytes of objects that no client of this node has created since
+    /// its start are charged to no client.
     ObjectBytes,
-    /// Units of deletes of many keys whose rows wait to be removed, held by the address that deleted them.
+    /// Deletes of many keys at once, such as of a prefix, whose rows the server has still to remove. The address that
+    /// sent a delete holds its units. A unit measures the memory of a waiting delete.
     Deletes,
     /// Connections; each channel of a QUIC connection after the first also counts as one.
     Connections,
@@ -127,8 +129,8 @@ impl Resource {
         }
     }
 
-    /// Returns other resources whose items also use this resource, each with the amount of this resource that one item
-    /// uses.
+    /// Returns the resources whose items also use this one, each with the amount of this resource that one item uses.
+    /// For example, each stream uses object bytes.
     pub(super) const fn parts(self) -> &'static [(Self, u64)] {
         match self {
             Self::ObjectBytes => {

@@ -1,4 +1,5 @@
-//! The barrier before the reads of a connection that pipelines requests.
+//! Confirmation that a node's state is recent enough for the reads of a connection: a barrier, which one exchange with
+//! a quorum gives to all requests that arrived before it.
 //!
 //! Owns: the decision which of the received requests a barrier covers, and the wait for the barrier. Does not own: the
 //! requests.
@@ -25,7 +26,7 @@ use thalweg_types::{ReadLevel, Revision};
 
 use super::{ClusterError, ClusterFuture, ClusterHandle};
 
-/// Answer to a read that wants to begin.
+/// Decision on a read: it may begin, it fails, or it must wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// The read may begin. It shows at least this revision.
@@ -50,7 +51,8 @@ struct BarrierOutcome {
     outcome: Result<Revision, ClusterError>,
 }
 
-/// State of the read barrier of one connection.
+/// State of the read barrier of one connection: the barrier that is pending, and the outcome of the last one. A barrier
+/// confirms that this node's state is recent enough for reads.
 #[derive(Default)]
 pub struct ConnectionBarrier {
     pending: Option<Pending>,
@@ -81,8 +83,8 @@ impl ConnectionBarrier {
         self.received += bytes as u64;
     }
 
-    /// Checks if a read at `level` may begin now. `unhandled` is the number of received bytes from the beginning of the
-    /// read's request on. Begins a barrier if the read needs one.
+    /// Decides if a read at `level` may begin now, and begins a barrier if the read needs one. `unhandled` is the
+    /// number of received bytes that are not handled yet, counted from the first byte of the read's request.
     pub fn check(
         &mut self,
         cluster: &Arc<dyn ClusterHandle>,
@@ -107,7 +109,8 @@ impl ConnectionBarrier {
         Gate::Wait
     }
 
-    /// Polls the pending barrier. Ready when it has ended; then the connection can handle the requests that it covers.
+    /// Polls the pending barrier. Ready when the barrier has ended, or if none is pending. Then the connection can
+    /// handle the requests that the barrier covers.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pending) = &mut self.pending else { return Poll::Ready(()) };
         let Poll::Ready(outcome) = pending.barrier.as_mut().poll(cx) else { return Poll::Pending };

@@ -27,7 +27,7 @@ use thalweg_types::{ClusterId, classified};
 /// Name of the file of the credentials in the data directory of a member.
 pub const CREDENTIALS_FILE: &str = "CLUSTER";
 
-/// End of the names `CLUSTER.NUMBER.new` of files that are being written. Earlier versions used the name `CLUSTER.new`.
+/// Suffix of the file `CLUSTER.NUMBER.new` while it is being written. Earlier versions used the name `CLUSTER.new`.
 const UNFINISHED_SUFFIX: &str = ".new";
 
 const JOIN_PREFIX: &str = "thalweg-join-";
@@ -35,7 +35,7 @@ const ADMIN_PREFIX: &str = "thalweg-admin-";
 const VERSION: u8 = 1;
 const SECRET_BYTES: usize = 32;
 const ENCODED_BYTES: usize = 1 + 16 + SECRET_BYTES + 32 + CHECK_BYTES;
-/// Length in bytes of the checksum at the end. It detects tokens that were copied incompletely.
+/// Length in bytes of the checksum at the end of a join token. It detects tokens that were copied incompletely.
 const CHECK_BYTES: usize = 4;
 /// Maximum number of bytes that are read from a file of credentials.
 const MAX_FILE_BYTES: u64 = 4096;
@@ -46,7 +46,7 @@ pub enum CredentialsError {
     /// The text is not a join token, or was not copied completely.
     #[error("this is not a join token, or not all of it: `thalweg cluster join-token` prints one")]
     Malformed,
-    /// The join token is of a newer version.
+    /// The join token has a newer format version than this program can read.
     #[error("the join token has version {version}, and this program knows version 1: upgrade it")]
     Version {
         /// Version of the token.
@@ -74,7 +74,7 @@ pub enum CredentialsError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// The system has no randomness.
+    /// The operating system has no random bytes.
     #[error("the system returned no random bytes")]
     Random,
 }
@@ -212,13 +212,13 @@ impl Credentials {
         Self::read(&dir.join(CREDENTIALS_FILE))
     }
 
-    /// Writes the credentials to a data directory. The file becomes complete and durable, or stays as it was. Only the
-    /// owner can read the file. Also removes unfinished files of killed processes.
+    /// Writes the credentials to a data directory, atomically and durably: after a crash the file is either complete or
+    /// as it was. Only the owner can read the file. Also removes unfinished files that killed processes left.
     pub fn write(&self, dir: &Path) -> Result<(), CredentialsError> {
         self.write_by(dir, |unfinished, path| fs::rename(unfinished, path))
     }
 
-    /// Writes the credentials like [`write`](Self::write) to a directory that has none. If two processes do so at the
+    /// Writes the credentials, like [`write`](Self::write), to a directory that has none. If two processes do so at the
     /// same time, one of them gets [`CredentialsError::Exists`].
     pub fn write_new(&self, dir: &Path) -> Result<(), CredentialsError> {
         self.write_by(dir, |unfinished, path| match fs::hard_link(unfinished, path) {

@@ -27,16 +27,16 @@ pub enum ClusterError {
         .leader.as_ref().map_or(String::new(), |leader| format!(" (the node {leader} does)"))
     )]
     NotLeader {
-        /// Leader that this node knows: its name, or its address.
+        /// Leader that this node knows, by name or by address; `None` if it knows none.
         leader: Option<String>,
     },
     /// The node has no complete state yet, because it recovers or receives a snapshot.
     #[error("this node is still recovering: retry, or use another node")]
     Recovering,
-    /// A quorum did not confirm a read before the read's deadline.
+    /// A quorum did not confirm, before the deadline of a read, that this node's state is recent enough.
     #[error("the leader did not confirm the read in time: retry, or read with Thalweg-Read: stale")]
     ReadTimeout,
-    /// The revision that a read requires did not arrive before the read's deadline.
+    /// This node's state did not reach the revision that a read requires before the read's deadline.
     #[error("this node's state has revision {applied} and not yet {wanted}: retry, or use another node")]
     RevisionNotReached {
         /// Revision that the read requires.
@@ -44,7 +44,8 @@ pub enum ClusterError {
         /// Revision of the node's state.
         applied: Revision,
     },
-    /// The change was sent, but its outcome did not arrive before the deadline.
+    /// The change was sent, but its outcome did not arrive before the request's deadline. The change may or may not
+    /// take effect.
     #[error("the change may or may not have happened: look at the members before you repeat it")]
     OutcomeUnknown,
     /// The cluster has no member with this id or name.
@@ -53,10 +54,10 @@ pub enum ClusterError {
     /// The node was a member and has been removed. The text is its id.
     #[error("the node {0} was removed from the cluster before")]
     AlreadyRemoved(String),
-    /// The node is a member already. The text is its name.
+    /// The node is a member of the cluster already. The text is its name.
     #[error("{0} is a member already")]
     AlreadyMember(String),
-    /// Another change of the members is not complete.
+    /// The cluster's members cannot be changed now, because an earlier change of the members is not complete.
     #[error("another change of the members is in progress: retry when it is complete")]
     ChangeInProgress,
     /// A learner cannot become a voter, because it has not caught up.
@@ -72,15 +73,15 @@ pub enum ClusterError {
     /// The last voter cannot be removed.
     #[error("the last voter can't be removed: add another one first, or stop the node")]
     LastVoter,
-    /// Without the member, the reachable voters would not be a majority.
+    /// A member cannot be removed, because the reachable voters among the rest would not be a majority.
     #[error(
         "after this change {alive} of {voters} voters would be alive, which is no majority: bring a voter back first, \
          or add one"
     )]
     QuorumAtRisk {
-        /// Number of voters that are alive, not counting the member.
+        /// Number of voters that are alive, not counting the member to be removed.
         alive: usize,
-        /// Number of voters, not counting the member.
+        /// Number of voters, not counting the member to be removed.
         voters: usize,
     },
     /// The target of a leadership transfer is not a voter. The text is its name.
@@ -93,23 +94,24 @@ pub enum ClusterError {
     /// No other voter can take over the leadership, because none is alive.
     #[error("no other voter is alive that could take over the leadership: retry when one is")]
     NoSuccessor,
-    /// Nodes did not compute their digests at one common index in time.
+    /// Some members did not report the hash of their state at the requested index in time.
     #[error("the digests were not complete in time, because {missing} members did not reach index {index}")]
     DigestTimeout {
-        /// Index at which the digests were to be computed.
+        /// Log index after which the members were to compute the digests.
         index: Index,
         /// Number of members without a digest.
         missing: usize,
     },
-    /// Members do not support a version of the state machine. The text has their names.
+    /// A version of the state machine cannot be put in force, because members do not support it.
     #[error("{members} can't execute version {to} of the state machine, and would stop: upgrade all nodes first")]
     VersionUnknown {
         /// Version that the request would put in force.
         to: u16,
-        /// Names of the members.
+        /// Names of the members that do not support the version.
         members: String,
     },
-    /// Members did not answer in time which versions of the state machine they support. The text has their names.
+    /// A version of the state machine cannot be put in force, because members did not answer in time which versions
+    /// they support.
     #[error(
         "{members} did not say in time whether version {to} of the state machine is supported there, and would stop without: \
          start the nodes, or remove them, or repeat the request with force"
@@ -117,10 +119,10 @@ pub enum ClusterError {
     VersionUnconfirmed {
         /// Version that the request would put in force.
         to: u16,
-        /// Names of the members.
+        /// Names of the members that did not answer.
         members: String,
     },
-    /// The change is not possible.
+    /// The cluster refuses a change of its members. `reason` explains why.
     #[error("{reason}")]
     Refused {
         /// Text that explains why the change is not possible.

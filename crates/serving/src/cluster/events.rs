@@ -1,8 +1,9 @@
 //! The log of the cluster's events: a bounded queue with sequence numbers, which followers read at their own pace.
 //!
 //! Owns: the last 1024 events of this node's view of the cluster. Does not own: their detection. Invariants: sequence
-//! numbers rise by one. An event is never changed. A follower that falls behind by more than the queue holds learns how
-//! many events it missed. Sequence numbers are valid for one run of one node. A random number identifies the run.
+//! numbers rise by one. An event is never changed. A follower (a client that reads the events) that falls behind by
+//! more than the queue holds learns how many events it missed. Sequence numbers are valid for one run of one node, from
+//! its start to its stop. A random number identifies the run.
 
 use std::{
     collections::VecDeque,
@@ -15,15 +16,16 @@ use tokio::sync::watch;
 
 use super::ClusterReport;
 
-/// Number of past events that are kept for followers that connect again.
+/// Number of past events that are kept for clients that connect again.
 const MAX_EVENTS: usize = 1024;
-/// Largest number of a run. JSON readers that use floating point represent numbers up to it exactly.
+/// Largest random number that identifies a run of the node (from its start to its stop). JSON readers that use floating
+/// point represent numbers up to it exactly.
 const MAX_RUN: u64 = (1 << 53) - 1;
 
 /// A change in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// This node knows another leader than before, or has lost its leader.
+    /// This node sees a new leader, or has lost the leader that it knew.
     Leader {
         /// The new leader; `None` if no leader is known.
         leader: Option<NodeId>,
@@ -40,7 +42,7 @@ pub enum Event {
     Alive(NodeId),
     /// A member has been silent for longer than usual.
     Suspect(NodeId),
-    /// A member counts as failed.
+    /// A member has been silent for so long that it counts as failed.
     Down(NodeId),
     /// A replica lacks many entries or bytes.
     Lagging(NodeId),
@@ -89,7 +91,7 @@ impl Event {
         }
     }
 
-    /// Returns the term of the leader; `None` for all other events.
+    /// Returns the term of an event about the leader; `None` for all other events.
     #[must_use]
     pub const fn term(&self) -> Option<Term> {
         match self {
@@ -108,12 +110,13 @@ pub struct ClusterEvent {
     pub unix_micros: u64,
     /// The change.
     pub event: Event,
-    /// Former name of the event's node, if it is no longer a member.
+    /// Last name of the node that the event is about, if the node has been removed; `None` if it is still a member.
     pub former_name: Option<String>,
 }
 
 impl ClusterEvent {
-    /// Returns the name of the event's node: its present name, or its last one if it is no longer a member.
+    /// Returns the name of the node that the event is about: its present name, or its last one if the node is no longer
+    /// a member.
     #[must_use]
     pub fn name<'a>(&'a self, report: &'a ClusterReport) -> Option<&'a str> {
         self.former_name.as_deref().or_else(|| report.name_of(self.event.node()?))
@@ -124,13 +127,12 @@ impl ClusterEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missed(pub u64);
 
-/// Position at which a follower begins.
+/// Sequence number from which a client starts to read events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
-    /// Sequence number after which the follower begins; 0 begins with all events that are kept.
+    /// Number of the event before the first one that the client gets; 0 begins with the oldest event that is kept.
     pub after: u64,
-    /// False if the log does not know the position that the follower has stated. Then the follower may have missed
-    /// events.
+    /// False if the log never had the event that the client named as its last. Then the client may have missed events.
     pub is_known: bool,
 }
 
@@ -180,16 +182,17 @@ impl EventLog {
         self.last.send_replace(sequence);
     }
 
-    /// Number of this run of the node, below 2^53.
+    /// Returns the random number, below 2^53, that identifies this run of the node (from its start to its stop).
     #[must_use]
     pub fn run(&self) -> u64 {
         self.run
     }
 
-    /// Returns the position at which a follower begins. `after` is the last event that the follower has, and `run` the
-    /// run to which this number belongs. Without `after`, the follower begins with the next event. If the log never had
-    /// the event `after`, or if `run` is another run, the follower begins with all events that are kept. Without `run`,
-    /// the log cannot detect that `after` is the number of an event of another run.
+    /// Returns the position at which a client starts to read events. `after` is the number of the last event that the
+    /// client has seen, and `run` identifies the run of the node that gave this number. Without `after`, the client
+    /// begins with the next event. If the log never had the event `after`, or if `run` is another run, the client
+    /// begins with the oldest event that is kept. Without `run`, the log cannot detect that `after` comes from another
+    /// run.
     #[must_use]
     pub fn begin(&self, after: Option<u64>, run: Option<u64>) -> Beginning {
         let last = self.last();

@@ -9,12 +9,12 @@ use thalweg_types::NodeId;
 
 use super::{ClusterHandle, Event};
 
-/// Watch on the leader of a cluster.
+/// Detects that another node has become leader of the cluster since the watch began.
 pub struct LeaderWatch {
     handle: Arc<dyn ClusterHandle>,
-    /// Leader at the beginning; `None` until one is known.
+    /// Leader when the watch began, or the first leader known after that; `None` until one is known.
     leader: Option<NodeId>,
-    /// True if this node led at the beginning.
+    /// True if this node was the leader when the watch began.
     led: bool,
     /// Sequence number of the last event that was examined.
     seen: u64,
@@ -41,8 +41,8 @@ impl LeaderWatch {
         Self { handle, leader, led, seen, changed: false }
     }
 
-    /// Returns true if another node has become leader since the watch began. If this node led, the loss of its
-    /// leadership is detected immediately; any other change is detected when its event arrives.
+    /// Returns true if another node has become leader since the watch began, or if this node led then and has lost its
+    /// leadership. A loss of this node's leadership is detected immediately, other changes when their event arrives.
     pub fn has_changed(&mut self) -> bool {
         let (_, events) = self.handle.events().after(self.seen);
         for event in events {
@@ -55,7 +55,7 @@ impl LeaderWatch {
         self.changed
     }
 
-    /// Waits until another node has taken over.
+    /// Waits until the leader has changed; see [`has_changed`](Self::has_changed).
     pub async fn change(&mut self) {
         while !self.has_changed() {
             self.handle.events().wait_after(self.seen).await;

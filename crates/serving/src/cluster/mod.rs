@@ -1,4 +1,4 @@
-//! The cluster as the protocols of a server see it.
+//! Interface between the client protocols of a server and the cluster that the server belongs to.
 //!
 //! Owns: the trait [`ClusterHandle`] with the calls that the protocols need, the data of its answers, its errors, the
 //! log of [events](EventLog), and the [credentials](Credentials) of the cluster and of its administrators. Does not
@@ -36,7 +36,7 @@ pub use report::{
 pub const REMOVED_REASON: &str =
     "it was removed from the cluster; stop it, and give it a new directory if it shall join again";
 
-/// Future of a call of the cluster. It owns its data, so a protocol may store it with the request.
+/// Future that a call of [`ClusterHandle`] returns. It borrows nothing, so a protocol may store it with the request.
 pub type ClusterFuture<T> = Pin<Box<dyn Future<Output = Result<T, ClusterError>> + Send>>;
 
 /// This node's membership in a cluster, as the protocols use it.
@@ -68,7 +68,7 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
     /// first call has an effect.
     fn carry_subjects(&self, _broker: &Broker) {}
 
-    /// Returns the figures of the messages exchanged with each other node.
+    /// Returns counters of the subject messages exchanged with each other node.
     fn subject_stats(&self) -> Vec<(NodeId, NodeStats)> {
         Vec::new()
     }

@@ -91,7 +91,7 @@ impl MemberReport {
         self.behind.is_some_and(|behind| behind > triggers.stale_after)
     }
 
-    /// Returns true if `text` names this member: by its id in hexadecimal, or by its name.
+    /// Returns true if `text` is this member's id in hexadecimal, or its name.
     #[must_use]
     pub fn is_named(&self, text: &str) -> bool {
         self.name == text || u64::from_str_radix(text, 16).is_ok_and(|id| text.len() == 16 && id == self.node.0)
@@ -120,9 +120,9 @@ pub struct ClusterReport {
     /// Time in milliseconds by which space time lags behind the wall clocks of a majority of the voters. Only the
     /// leader knows it; `None` on other nodes.
     pub time_behind: Option<ElapsedMillis>,
-    /// Index of the entry after which a comparison of the members' states was undecided: the reporting node's state
-    /// differs from those of at least half of the members, and no majority has equal states. The node has then stopped
-    /// serving. `None` if there was no such comparison.
+    /// Index of the log entry after which a comparison of the members' states had no majority for any state, so that
+    /// this node cannot know if its own state is correct. The node has then stopped serving. `None` if no comparison
+    /// was undecided.
     pub undecided_after: Option<Index>,
     /// Thresholds of the conditions `lagging` and `stale`.
     pub triggers: Triggers,
@@ -131,7 +131,7 @@ pub struct ClusterReport {
 }
 
 impl ClusterReport {
-    /// Returns the member that `text` names: by its id in hexadecimal, or by its name.
+    /// Returns the member that has the id or the name `text`. An id is in hexadecimal.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<&MemberReport> {
         self.members.iter().find(|member| member.is_named(text))
@@ -187,7 +187,7 @@ impl ClusterReport {
     }
 }
 
-/// Bytes that a node has exchanged with another node over one channel of their links, since the node started. Counts
+/// Bytes that a node has exchanged with another node over one channel between them, since the node started. Counts
 /// whole frames with their headers, after compression and before encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkTraffic {
@@ -235,14 +235,14 @@ pub struct MemberDigest {
 /// Digests of the members' states at one index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestComparison {
-    /// Index after which the digests were computed.
+    /// Index of the log entry after which the members computed their digests.
     pub index: Index,
     /// Digests, one for each member.
     pub members: Vec<MemberDigest>,
 }
 
 impl DigestComparison {
-    /// Returns true if all digests that exist are equal.
+    /// Returns true if all members with a digest have the same one. Members without a digest are ignored.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         let mut digests = self.members.iter().filter_map(|member| member.digest.as_ref().ok());

@@ -13,7 +13,8 @@ const MAX_HEARTBEAT: Duration = Duration::from_secs(60);
 
 impl Config {
     /// Returns the address at which clients reach this node over one protocol. `listening` is the address at which the
-    /// protocol listens. If that is all addresses of the machine, the returned host is that of the advertised address.
+    /// protocol listens. If that is the unspecified address (such as 0.0.0.0) and `advertise` is set, the host is that
+    /// of `advertise`.
     #[must_use]
     pub fn reachable(&self, listening: SocketAddr) -> String {
         match &self.advertise {

@@ -16,20 +16,21 @@ use crate::limits::{HANDSHAKE_BYTES, SUBSCRIPTION_BYTES};
 
 const MIB: u64 = 1024 * 1024;
 
-/// Minimum, in bytes, of the bound on outcomes of forwarded commands. The largest results of two transactions fit into
-/// it.
+/// Minimum, in bytes, of the bound on kept outcomes of forwarded commands. The largest results of two transactions fit
+/// into it.
 const LEAST_OUTCOME_BYTES: u64 = 32 * MIB;
-/// Minimum number of other nodes whose links are counted, even if the configuration names fewer: those of a cluster of
-/// three.
+/// Minimum number of other nodes for which memory of links is counted, even if the configuration names fewer. A cluster
+/// of three nodes has this many.
 const LEAST_OTHER_NODES: usize = 2;
 /// Memory in bytes of a call to consensus.
 const CALL_BYTES: u64 = 1024;
-/// Memory in bytes of a connection from another node that has not sent its hello yet.
+/// Memory in bytes of a connection from another node that has not sent its hello (the first frame) yet.
 const STRANGER_BYTES: u64 = 4 * 1024;
 
-/// Memory in bytes of the links to one other node, without waiting messages of subjects: the entries that are being
-/// sent; the next entry, and its compressed frame; a forwarded command and a batch of messages that are arriving; a
-/// snapshot; and the buffers of all connections. A follower holds as many entries that it receives from the leader.
+/// Memory in bytes of the connections to one other node: log entries that are being sent; the next entry, and its
+/// compressed frame; a forwarded command and a batch of messages that are arriving; a snapshot; and all buffers. A
+/// follower holds as many bytes of entries that it receives. Messages of subjects that wait to be sent are not
+/// included.
 const LINK_BYTES: u64 = MAX_PIPELINED_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
     + 2 * MAX_COMMAND_BYTES as u64
@@ -37,21 +38,22 @@ const LINK_BYTES: u64 = MAX_PIPELINED_BYTES as u64
     + (MAX_NODE_CONNECTIONS * (LINK_READ_BYTES + LINK_WRITE_BYTES)) as u64;
 
 impl Config {
-    /// Maximum total bytes of the commands that a member of a cluster has proposed and whose outcome is not known yet.
-    /// At most as many bytes as the queue of commands may hold.
+    /// Returns the maximum total bytes of the commands that a member of a cluster has proposed and whose outcome is not
+    /// known yet. This is at most what the queue of commands may hold.
     #[must_use]
     pub fn cluster_in_flight_bytes(&self) -> u64 {
         self.max_queue_bytes.0.min(MAX_IN_FLIGHT_BYTES)
     }
 
-    /// Maximum number of bytes of outcomes of forwarded commands that a member of a cluster keeps until the leader's
-    /// answers to these commands arrive: a quarter of `max_reply_bytes_in_flight`, within fixed limits.
+    /// Returns the maximum number of bytes of outcomes of forwarded commands. A member keeps an outcome until the
+    /// leader's answer to the command arrives. The maximum is a quarter of `max_reply_bytes_in_flight`, within fixed
+    /// limits.
     #[must_use]
     pub fn cluster_outcome_bytes(&self) -> u64 {
         (self.max_reply_bytes_in_flight.0 / 4).clamp(LEAST_OUTCOME_BYTES, MAX_FORWARDED_OUTCOME_BYTES as u64)
     }
 
-    /// Number of other nodes in the cluster, as far as the configuration names them; at least [`LEAST_OTHER_NODES`].
+    /// Returns the number of other nodes that the configuration names, and at least [`LEAST_OTHER_NODES`].
     fn other_nodes(&self) -> u64 {
         let named = match self.expect as usize {
             0 => self.join.0.len(),
@@ -60,7 +62,8 @@ impl Config {
         named.max(LEAST_OTHER_NODES) as u64
     }
 
-    /// Returns the worst-case memory of each part that only a member of a cluster needs.
+    /// Returns the memory that only a member of a cluster needs: a description and the worst case in bytes of each use.
+    /// Empty for a node that runs alone.
     pub(super) fn cluster_memory(&self) -> Vec<(String, u64)> {
         if self.cluster.address().is_none() {
             return Vec::new();

@@ -17,10 +17,10 @@ use crate::limits::{
     REQUEST_BYTES, RESP_CURSORS_BYTES, SUBSCRIPTION_BYTES, TAIL_PAGE_BYTES,
 };
 
-/// Memory in bytes of a tail: the page that is being sent, and the next page. Computed for native clients, which have
-/// the largest pages. A watch over HTTP needs the same: changes of the size of one such page, and a shorter page that
-/// is being sent. A larger page is not included: it counts as a reply, and its tail, push or watch waits until the
-/// bound on replies has room.
+/// Memory in bytes of a tail (a client that follows the end of a stream): the page that is being sent, and the next
+/// page. Pages of native clients are the largest, so they are counted. A watch over HTTP needs as much: a page's worth
+/// of changes, and a shorter page that is being sent. A page of a single larger record is not included. It counts as a
+/// reply, and its sender waits until the bound on replies permits it.
 const TAIL_BYTES: u64 = 2 * NATIVE_PAGE_BYTES;
 const _: () = assert!(TAIL_PAGE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 const _: () = assert!(MAX_WATCH_QUEUE_BYTES + COUNTED_TAIL_BYTES <= TAIL_BYTES as usize);
@@ -29,8 +29,8 @@ const _: () = assert!(MAX_WATCH_QUEUE_BYTES + COUNTED_TAIL_BYTES <= TAIL_BYTES a
 /// one frame just below the size from which replies are counted.
 const NATIVE_REPLIES_BYTES: u64 = (OUTBOX_BYTES + COUNTED_REPLY_BYTES) as u64;
 
-/// Memory of a snapshot in progress, in chunks. Up to four threads compress. Each of them has a chunk before, a chunk
-/// in and a chunk after compression. Some chunks are being gathered and sent.
+/// Number of chunks that a snapshot in progress has in memory. Up to four threads compress. Each of them has a chunk
+/// before, a chunk in and a chunk after compression. Further chunks are being gathered and sent.
 pub(super) const SNAPSHOT_CHUNKS: u64 = 16;
 
 impl Config {

@@ -57,8 +57,8 @@ pub struct Layers {
 /// Prefix of the environment variables that set configuration values.
 const PREFIX: &str = "THALWEG_";
 
-/// Variables that begin with `THALWEG_` but are not configuration values, without this prefix. The command reads or
-/// sets them.
+/// Names of environment variables, without their prefix `THALWEG_`, that are not configuration values. The command line
+/// reads or sets them.
 const OTHER_VARIABLES: [&str; 6] = ["server", "admin_token", "bench_dir", "fencing_token", "lock_keyspace", "lock_key"];
 
 /// Maximum number of wrong characters at which a name still counts as mistyped.
@@ -203,7 +203,7 @@ pub struct Resolved {
     pub(super) sources: Vec<Source>,
     /// Memory of the server, from which the bounds on memory follow.
     pub memory: MemoryBudget,
-    /// Limit on open files, if it permits fewer connections than configured.
+    /// Limit on open files; `None` if it permits as many connections as configured.
     few_files: Option<FewFiles>,
 }
 

@@ -73,27 +73,30 @@ impl Config {
         (self.max_reply_bytes_in_flight.0 / (32 * MIB)).clamp(2, MAX_OPEN_SNAPSHOTS as u64)
     }
 
-    /// Number of bytes of rows in a chunk of a snapshot. If `max_reply_bytes_in_flight` is small, chunks are smaller,
-    /// so that two snapshots fit into the memory of one.
+    /// Returns the number of bytes of rows in a chunk of a snapshot. If `max_reply_bytes_in_flight` is below 64 MiB,
+    /// chunks have half their usual size. Two snapshots then need as much memory as one with full chunks.
     #[must_use]
     pub fn snapshot_chunk_bytes(&self) -> usize {
         let is_small = self.max_reply_bytes_in_flight.0 < 64 * MIB;
         if is_small { SNAPSHOT_CHUNK_BYTES / 2 } else { SNAPSHOT_CHUNK_BYTES }
     }
 
-    /// Maximum number of bytes of changes that wait for watches: a quarter of `max_queued_bytes`.
+    /// Returns the maximum number of bytes of changes that are queued for watches: a quarter of `max_queued_bytes`,
+    /// within fixed limits.
     #[must_use]
     pub fn watch_queues_bytes(&self) -> u64 {
         (self.max_queued_bytes.0 / 4).clamp(4 * MIB, MAX_WATCH_QUEUES_BYTES as u64)
     }
 
-    /// Number of bytes of keys that a compaction of a stream holds: half of `memtable_bytes`.
+    /// Returns the maximum number of bytes of keys that a compaction of a stream has in memory: half of
+    /// `memtable_bytes`, within fixed limits.
     #[must_use]
     pub fn compaction_key_bytes(&self) -> u64 {
         (self.memtable_bytes.0 / 2).clamp(4 * MIB, MAX_COMPACTION_KEY_BYTES as u64)
     }
 
-    /// Number of subjects for which matching subscriptions are cached. It equals the maximum number of subscriptions.
+    /// Returns the maximum number of subjects for which the list of matching subscriptions is cached: as many as there
+    /// may be subscriptions, within fixed limits.
     #[must_use]
     pub fn cached_subjects(&self) -> usize {
         (self.max_subscriptions as usize).clamp(1000, DEFAULT_CACHED_SUBJECTS)
@@ -152,13 +155,13 @@ struct Share {
 }
 
 /// Computes the bounds that follow from the memory, for those knobs of `config` that are not set. `config` has the
-/// values of all layers. The result contains only the values that differ from `config`. If possible, all bounds
-/// together are at most as large as the memory that the configuration states. If it states none, they fit into all
-/// memory that the system offers.
+/// merged values of all layers. The result contains only the values that differ from `config`. If possible, all bounds
+/// together fit into the memory that the configuration states. If it states none, they fit into all memory that the
+/// system offers.
 ///
-/// Each bound is a part of `memory`. If the sum is too large, the bounds on clients become smaller first, down to the
-/// minimum at which every request works. After them, the bounds of the state become smaller. Both leave room for the
-/// fixed bounds of a member's links, but together keep at least half of the memory.
+/// Each bound is a fraction of `memory`. If the sum is too large, the bounds on clients shrink first, down to the
+/// minimum at which every request works. After them, the bounds of the state shrink. The links of a cluster member have
+/// fixed bounds. They are part of the sum, but do not shrink the other bounds below half of the memory.
 pub(super) fn plan(config: &Config, budget: &MemoryBudget, is_set: impl Fn(&str) -> bool + Copy) -> ConfigLayer {
     let Some(memory) = budget.bytes else { return ConfigLayer::default() };
     let is_stated = config.memory != MemorySize::Auto;

@@ -461,8 +461,8 @@ knobs! {
 pub use units::LogLevel;
 
 impl Config {
-    /// Returns the durability level that acks of writes have if the write states none. A member of a cluster raises
-    /// each level but `none` to `quorum`.
+    /// Returns the durability level that a write reaches before its ack if the request states no level. A member of a
+    /// cluster raises each level but `none` to `quorum`.
     #[must_use]
     pub fn acknowledged(&self) -> Durability {
         if self.cluster.address().is_some() && self.durability != Durability::None {

@@ -54,9 +54,9 @@ impl RespDatabases {
         Self((0..count).map(|number| (number, RespDatabase::durable(number))).collect())
     }
 
-    /// Returns the number of databases if the short text form can describe them. This form begins with a number of
-    /// databases, which are as in [`durable`](Self::durable), and then lists the others as replacements. It is used if
-    /// the numbers have no gaps, and at least two databases are as in `durable`.
+    /// Returns the number of databases if the short notation, such as `16,15=cache:sessions`, can describe them. This
+    /// notation gives a number of [`durable`](Self::durable) databases, and then lists the databases that differ from
+    /// them. Returns `None` if the numbers have gaps, or if fewer than two databases are durable ones.
     fn mostly_durable(&self) -> Option<u32> {
         let has_gaps = self.0.iter().zip(0..).any(|((number, _), expected)| *number != expected);
         let durable = self.0.iter().filter(|(number, database)| *database == RespDatabase::durable(*number)).count();

@@ -13,13 +13,13 @@ use thalweg_broker::NodeStats;
 use super::encode::{counters, gauge, gauges};
 use crate::cluster::{ClusterHandle, ElapsedMillis, LinkTraffic, MemberHealth, MemberReport, MemberRole};
 
-/// Function that returns a figure of one member.
+/// Function that takes the value of a metric from the report of one member; `None` if the value is unknown.
 type OfMember = fn(&MemberReport) -> Option<i64>;
 
-/// Function that returns a figure of the messages exchanged with one other node.
+/// Function that takes the value of a metric from the statistics of the messages exchanged with one other node.
 type OfNode = fn(&NodeStats) -> u64;
 
-/// Counters of the messages exchanged with other nodes.
+/// Counters of the subject messages exchanged with each other node: name, help text and value of each metric.
 const SUBJECT_COUNTERS: [(&str, &str, OfNode); 3] = [
     ("cluster_subject_sent_messages", "Messages to subjects sent to a node", |stats| stats.sent),
     ("cluster_subject_received_messages", "Messages to subjects received from a node", |stats| stats.received),
@@ -30,16 +30,16 @@ const SUBJECT_COUNTERS: [(&str, &str, OfNode); 3] = [
     ),
 ];
 
-/// Gauges of the messages exchanged with other nodes.
+/// Gauges of the subject messages exchanged with each other node: name, help text and value of each metric.
 const SUBJECT_GAUGES: [(&str, &str, OfNode); 2] = [
     ("cluster_subject_filters", "Patterns and queue groups that a node has announced", |stats| stats.filters as u64),
     ("cluster_subject_queue_bytes", "Bytes of messages to subjects that wait for a node", |stats| stats.queued_bytes),
 ];
 
-/// Function that returns a figure of the links to one other node.
+/// Function that takes the value of a metric from the traffic with one other node.
 type OfLink = fn(&LinkTraffic) -> u64;
 
-/// Counters of the links to other nodes.
+/// Counters of the bytes exchanged with each other node: name, help text and value of each metric.
 const LINK_COUNTERS: [(&str, &str, OfLink); 2] = [
     ("cluster_link_sent_bytes", "Bytes sent to a node, by channel; heartbeats use control", |link| link.sent_bytes),
     ("cluster_link_received_bytes", "Bytes received from a node, by channel", |link| link.received_bytes),

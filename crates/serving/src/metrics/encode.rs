@@ -7,7 +7,7 @@ use prometheus_client::{
     metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// Labels of a histogram's buckets, in addition to their bounds: none.
+/// Empty list of labels. Histograms here have no labels beside the bounds of their buckets.
 pub type NoLabels = Vec<(&'static str, &'static str)>;
 
 /// Encodes a counter without labels.
@@ -22,7 +22,7 @@ pub fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value:
     ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX)).encode(metric)
 }
 
-/// Encodes a counter with one time series for each of these label sets.
+/// Encodes a counter with several time series: one for each label set in the arguments.
 pub fn counters(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -36,7 +36,7 @@ pub fn counters(
     Ok(())
 }
 
-/// Encodes a gauge with one time series for each of these label sets.
+/// Encodes a gauge with several time series: one for each label set in the arguments.
 pub fn gauges(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,

@@ -2,10 +2,10 @@
 //!
 //! Owns: sharded histograms and counters ([`Shards`]), connection counts ([`Connections`]), and the collectors of the
 //! parts that all protocols share: the node ([`Node`]), consumer groups ([`Groups`]), subjects and caches
-//! ([`Subjects`], [`Caches`]), reads on other threads ([`Reads`]), and the shares of clients ([`Shares`]). Does not
-//! own: metrics of a protocol. Each protocol counts with these types and has a collector of its own; the server
-//! registers all collectors. Invariant: no module here imports a protocol. A collector receives the database or the
-//! views whose figures it reads.
+//! ([`Subjects`], [`Caches`]), reads on other threads ([`Reads`]), and the amounts of the server's resources that
+//! clients hold ([`Shares`]). Does not own: metrics of a protocol. Each protocol counts with these types and has a
+//! collector of its own; the server registers all collectors. Invariant: no module here imports a protocol. A collector
+//! receives the database, or the subjects and caches, from which it reads its values.
 
 mod cluster;
 mod connections;

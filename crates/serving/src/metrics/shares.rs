@@ -1,4 +1,4 @@
-//! Metrics of the shares of clients in the server's bounds.
+//! Metrics of the amounts that single clients hold of the server's bounded resources, such as connections and memory.
 
 use std::{fmt, sync::Arc};
 
@@ -12,16 +12,17 @@ use crate::{
     held_log::HeldLog,
 };
 
-/// Collector of the metrics of clients' shares. The server's bounds themselves are among the metrics of HTTP.
+/// Collector of the metrics of the amounts that clients hold. The server's bounds themselves are among the metrics of
+/// HTTP.
 #[derive(Debug)]
 pub struct Shares {
     /// Bounds of the server, and the accounts of its clients.
     pub admission: Arc<Admission>,
-    /// Slots of connections that have not proved themselves.
+    /// Slots of connections that have not proved themselves yet, for example by authentication.
     pub slots: Arc<ConnectionSlots>,
-    /// Growth of the log while snapshots are open.
+    /// Measurement of the log that is kept because snapshots are open.
     pub held_log: Arc<HeldLog>,
-    /// Bulk output of all runtimes of the server.
+    /// Counters of bulk output (deliveries and other long output) of all runtimes of the server.
     pub bulk: Arc<BulkCounters>,
 }
 

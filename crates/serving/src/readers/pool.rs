@@ -38,7 +38,7 @@ classified!(ReaderError {
     Self::NoThread => "overloaded", Action::Retry;
 });
 
-/// Threads with the queue in front of them.
+/// A bounded number of threads that perform reads, with the queue of waiting reads.
 #[derive(Debug)]
 pub(super) struct Pool {
     shared: Arc<Shared>,
@@ -73,8 +73,8 @@ pub(super) struct Job {
     pub read: Box<dyn FnOnce() + Send>,
     /// Bytes of memory that the read requests.
     pub bytes: u64,
-    /// Account of the connection. Holding it ensures that its memory address is not reused. The address identifies the
-    /// connection.
+    /// Account of the connection that sent the read. The queue identifies the connection by the account's memory
+    /// address. Holding the account ensures that the address is not reused.
     pub account: Arc<Account>,
 }
 
@@ -92,7 +92,8 @@ impl Pool {
         Self { shared: Arc::new(Shared { name, max_threads, max_bytes, state, changed }), threads: Mutex::default() }
     }
 
-    /// Queues a read at its position. If no thread can perform it, returns the error with which the read must end.
+    /// Adds a read to the queue at `place`. If no thread can perform it, returns the error with which the read must
+    /// end.
     pub(super) fn push(&self, place: QueuePosition, mut job: Job) -> Result<(), ReaderError> {
         job.bytes = job.bytes.min(self.shared.max_bytes);
         let mut state = self.shared.lock();

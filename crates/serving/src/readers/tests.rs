@@ -15,7 +15,7 @@ fn address(last: u8) -> AddressKey {
     AddressKey::of(IpAddr::from([127, 0, 0, last]))
 }
 
-/// A read that reports its begin, and ends when the test permits.
+/// Creates a read that reports when it begins, and ends when the test sends to the returned sender.
 fn held(begun: &Sender<&'static str>, name: &'static str) -> (impl FnMut() -> &'static str + use<>, Sender<()>) {
     let (release, released): (Sender<()>, Receiver<()>) = channel();
     let begun = begun.clone();
@@ -111,7 +111,7 @@ async fn stopped_readers_reject_reads_and_their_threads_have_ended() {
     assert_eq!(readers.run(&account, 1, || "late").await, Err(ReaderError::Stopping));
 }
 
-/// A read that needs the disk.
+/// Simulates the first attempt of a read that needs the disk.
 fn cold() -> bool {
     budget::read_file(|| None::<()>, || ()).is_ok()
 }

@@ -14,7 +14,7 @@ use crate::cluster::{
     Triggers,
 };
 
-/// A cluster whose reads end when the test permits.
+/// A simulated cluster whose reads wait until the test lets them end.
 #[derive(Debug, Default)]
 struct Gated {
     events: Arc<EventLog>,
