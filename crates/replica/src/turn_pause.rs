@@ -111,8 +111,8 @@ impl TurnPause {
         self.until.saturating_sub(now)
     }
 
-    /// Returns the factor by which pauses presently lengthen the wait of the address's expensive commands; 1 if its
-    /// last turns were not long.
+    /// Returns the factor by which pauses presently lengthen the wait of the address's expensive commands; 1 without
+    /// recent long turns.
     pub(crate) fn slowdown(&self) -> u32 {
         self.multiple / MIN_MULTIPLE
     }

@@ -481,7 +481,7 @@ impl Member {
         self.shared.clock.monotonic()
     }
 
-    /// Returns the time until the last proposer of a batch stops waiting; zero if none waits.
+    /// Returns the time until the last proposer of a batch stops waiting; zero afterwards.
     #[must_use]
     pub fn time_left(&self, batch: &Batch) -> Duration {
         batch.last_expiry().saturating_sub(self.shared.clock.monotonic())
