@@ -128,7 +128,8 @@ mod tests {
     use super::*;
     use crate::session::events::{Event, Events};
 
-    /// Handles the parts of one connection. Returns the numbers of the events that were passed on.
+    /// Passes `reply`, the events of one connection, to the position. Returns the sequence numbers of the events that
+    /// the position has passed on.
     fn take(position: &mut Position, reply: &str) -> Vec<u64> {
         let http = Http::server("http://127.0.0.1:1", Duration::from_secs(1)).unwrap();
         let mut shown = Vec::new();

@@ -101,7 +101,7 @@ enum Rows<'a> {
 struct CsvRows<'a> {
     reader: csv::Reader<RowLimit<'a>>,
     header: csv::StringRecord,
-    /// Number of bytes that may still be read for the current row.
+    /// Number of bytes that the CSV reader may still read for the current row before the row is too long.
     left: Rc<Cell<u64>>,
 }
 

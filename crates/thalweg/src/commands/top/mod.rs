@@ -205,8 +205,8 @@ impl Readings {
         }
     }
 
-    /// Returns the result of the requested reading; `None` if it has not arrived. Fails if the thread has ended. This
-    /// happens only after a panic, for whose message the terminal was restored.
+    /// Returns the result of the requested reading; `None` if it has not arrived. Fails if the thread that reads has
+    /// ended. This happens only after a panic, before whose message the terminal gets its former mode back.
     fn poll(&mut self) -> Result<Option<Result<Reading, Failure>>, Failure> {
         match self.results.try_recv() {
             Ok(result) => {
