@@ -42,7 +42,8 @@ impl Position {
         format!("/v1/cluster/events{mark}{}", query.join("&"))
     }
 
-    /// Handles a part of a reply, and passes each event of the cluster to `visit`.
+    /// Handles the beginning of a connection or an event that has arrived on it. Passes each event of the cluster to
+    /// `visit`.
     fn take(&mut self, part: Part, visit: VisitEvents<'_>) -> Step {
         let Part::Event(event) = part else {
             // Nodes of earlier versions do not state their position. It is 0 until the first event: no event was

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::metrics::{Metrics, Series};
 
-/// One reading of a server.
+/// Status, metrics and cluster members of a server, as read at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub at: Instant,
