@@ -256,8 +256,8 @@ structure! {
 structure! {
     /// Reply to requests that remove or touch an entry, set several entries, or clear or drop a cache.
     CacheDone as "cache done" {
-        /// After a remove or a touch, true if the entry existed; after a drop, true if the cache existed. Always true
-        /// after a clear. After setting entries, false only if the request had none.
+        /// True if the entry to remove or touch, or the cache to drop, existed. Always true for a clear. If the request
+        /// sets entries, false only if it contains none.
         existed: bool,
     }
 }
