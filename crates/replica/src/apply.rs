@@ -30,9 +30,9 @@ pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Applies a valid record of the space to the state. For an entry with commands, appends the outcomes of the commands
-/// to `outcomes`; `is_awaited` is true if a client of this node waits for these outcomes. For a move, returns the
-/// move's outcome.
+/// Applies a valid log record of the space to the state. If the record is an entry with commands, appends the outcomes
+/// of the commands to `outcomes`; `is_awaited` is true if a client of this node waits for these outcomes. If the record
+/// is a move (it says that bytes were copied within the log), returns the outcome of the move; otherwise `None`.
 pub(crate) fn apply_record(
     machine: &Machine,
     record: &LogRecord,
@@ -104,12 +104,12 @@ fn check_follows(machine: &Machine, record: &LogRecord) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Checks that a truncation record declares no entry void that the state has applied.
+/// Checks that a truncation record does not void an entry that the state has applied.
 ///
-/// There is one exception. A node can replace its state with a snapshot while its log still holds entries of another
-/// history. Consensus then truncates these entries, although their indexes are at or below that of the new state. The
-/// new state notes the index of the snapshot as its last purged entry. Consensus truncates entries up to that index in
-/// no other case.
+/// There is one exception: a node that has replaced its state with a snapshot, while its log still holds entries of
+/// another history at indexes up to that of the snapshot. Consensus truncates these entries. The new state records the
+/// snapshot's index as its last purged entry, so this function accepts a truncation that begins at or below this index.
+/// In all other cases consensus truncates only entries above it.
 fn check_truncation(machine: &Machine, record: &LogRecord) -> Result<(), OpenError> {
     let (applied, index) = (machine.applied().index, record.index);
     // Index 0 belongs to the first membership, if there is one.

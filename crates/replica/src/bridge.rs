@@ -1,6 +1,6 @@
 //! Bridges a log that a repair has cut below the state's applied position, so that the node can continue.
 //!
-//! Owns: [`bridge`]. Does not own: the repair of the log, which cuts it off, or the decision to repair.
+//! Owns: [`bridge`]. Does not own: the repair that removes the damaged end of the log, or the decision to repair.
 //!
 //! The state (the data computed from the log) is complete and on disk; only a part of the log that led to the state is
 //! lost. So `bridge` extends the log to the state's position. Filler records of an unused space take the missing LSNs.

@@ -1,8 +1,10 @@
-//! Clients that propose commands, and the measured costs of their commands.
+//! Clients that propose commands, and the measured cost of each client's commands. The queue of proposals (`queue`)
+//! uses the costs to decide which commands are expensive. It takes the expensive commands of a client address in turns
+//! (batches), and the address may pause between two turns.
 //!
-//! Owns: the name of a request in log lines, the measured cost of a client's commands, and the pauses of an address
-//! between its turns. The queue uses the costs to decide which commands wait for their turn. Does not own: the queue
-//! (`queue`), or the shares of clients in other resources, which belong to the server.
+//! Owns: the origin of a command (its client, the name of its request, its limits), the measured costs, and the lock
+//! around the pauses of an address. Does not own: the queue, the length of pauses (`turn_pause`), or the limits on a
+//! client's other resources, which the server enforces.
 //!
 //! Invariant: costs are local to a node. They decide when a command is committed, and never its outcome.
 
@@ -18,11 +20,13 @@ use thalweg_types::Term;
 
 use crate::turn_pause::TurnPause;
 
-/// Number of estimated steps to which a [`Cost`] refers: the cost is the number of measured steps per this number.
+/// Unit of a [`Cost`]: the number of estimated steps to which it relates measured steps. A step is about 100 ns of
+/// work.
 const COST_UNIT: u64 = 1024;
 
-/// Measured steps of recent commands per [`COST_UNIT`] estimated steps. The estimate assumes the largest values and
-/// collections that may exist; the measured cost shows which part of the estimate commands really take.
+/// Measured work of recent commands: the number of steps that they took for each [`COST_UNIT`] estimated steps. A step
+/// is about 100 ns of work. The estimate assumes the largest values and collections that may exist, so a measured cost
+/// is at most [`COST_UNIT`].
 #[derive(Debug)]
 struct Cost(AtomicU64);
 
@@ -44,14 +48,16 @@ pub struct ClientAddress {
 }
 
 impl Default for ClientAddress {
-    /// Creates an address without measurements: the commands of its clients count as fully expensive.
+    /// Creates an address without measurements. Until a command of its clients is measured, each command is expected to
+    /// take all of its estimated steps.
     fn default() -> Self {
         Self { cost: Cost(AtomicU64::new(COST_UNIT)), pause: Mutex::default() }
     }
 }
 
 impl ClientAddress {
-    /// Returns the lock on the pauses between the turns of the address's expensive commands.
+    /// Locks and returns the pauses of the address. During a pause the queue takes none of the address's expensive
+    /// commands.
     pub(crate) fn pause(&self) -> MutexGuard<'_, TurnPause> {
         self.pause.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,13 +79,14 @@ impl Client {
         Arc::new(Self { address: Arc::clone(address), cost })
     }
 
-    /// Returns the number of steps that commands will probably take, from their estimate and the client's measured
-    /// cost.
+    /// Returns the number of steps (units of work) that commands with the estimate `estimated` will probably take,
+    /// according to the client's measured cost.
     pub(crate) fn probable_steps(&self, estimated: u64) -> u64 {
         estimated.saturating_mul(self.cost.0.load(Relaxed)) / COST_UNIT
     }
 
-    /// Records that commands with the estimate `estimated` took `steps`.
+    /// Updates the measured costs of the client and of its address, after commands with `estimated` estimated steps
+    /// took `steps` steps.
     pub(crate) fn learn(&self, estimated: u64, steps: u64) {
         if let Some(sample) = steps.saturating_mul(COST_UNIT).checked_div(estimated) {
             let sample = sample.min(COST_UNIT);
@@ -88,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Forgets the measurements. The next commands of the client count as fully expensive.
+    /// Forgets the client's measured cost. Its next commands are expected to take all of their estimated steps.
     pub(crate) fn forget(&self) {
         self.cost.0.store(COST_UNIT, Relaxed);
     }
@@ -109,7 +116,8 @@ impl Client {
     }
 }
 
-/// Origin of a proposed command.
+/// Information about a proposed command besides the command itself: its client, the name of its request, and the limits
+/// and requirements of its proposer.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
     /// Client for which the command is proposed, if it is known.
@@ -117,18 +125,19 @@ pub struct Origin {
     /// Name of the request in log lines, if it has one. A member sends it with the command when it forwards the command
     /// to the leader, and a leader keeps it in memory for the log lines of the members. The log does not contain it.
     pub request: Option<Arc<str>>,
-    /// Sum of the [steps](thalweg_types::steps) of the values that the command returns, writes again (with another
-    /// deadline, for example), or keeps in a history, if the proposer knows their lengths. The sum affects how many
-    /// commands share an entry, and never their outcomes. A member does not send it with a forwarded command: the
-    /// member has already decided which commands form the entry.
+    /// Cost of the existing values that the command returns, writes again (with another deadline, for example), or
+    /// keeps in a history: the sum of their [steps](thalweg_types::steps). `None` if the proposer does not know the
+    /// lengths of the values. The sum affects how many commands share an entry, and never their outcomes. A member that
+    /// forwards the command to the leader does not send the sum, because the member has already decided which commands
+    /// form the entry.
     pub value_reads: Option<u64>,
     /// Maximum time for which the proposer waits for its answer. A member gives the command up when this time or
     /// [`MemberOptions::max_wait`](crate::MemberOptions::max_wait) has passed, whichever is shorter.
     pub max_wait: Option<Duration>,
     /// Term in which this node must lead when the command is written; `None` if any leader may write the command. A
     /// proposer sets it if it has read the leader's state or clock in this term, and the command depends on the result.
-    /// In another term the node refuses the command without writing it. A node alone leads in one term for as long as
-    /// it is open.
+    /// In another term the node refuses the command without writing it. A node without other voters leads in one term
+    /// for as long as its space is open.
     pub term: Option<Term>,
 }
 

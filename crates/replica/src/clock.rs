@@ -1,24 +1,24 @@
-//! Space time, the clock of a space: set from the wall clock once, then advanced by the monotonic clock, never
-//! decreasing.
+//! Space time, the clock of a space. It starts at the wall clock, advances by the monotonic clock, and never decreases.
 //!
-//! Owns: the timestamps of log entries, the time by which reads hide expired keys, and the consistency between the two.
-//! Does not own: the meaning of a deadline.
+//! Owns: the timestamps of log entries, the time at which a read decides which keys have expired, and the consistency
+//! between the two. Does not own: the meaning of a deadline.
 //!
 //! ```text
 //! word := time << 1 | frozen        time: the latest timestamp of an entry or time of a read
 //! ```
-//! An entry gets its timestamp before it is written, and becomes visible when it is applied. Before the entry is
-//! visible, a read must not use a later time than the entry's timestamp: the read could hide a key as expired that the
-//! entry, applied at its own earlier time, still finds. So for reads the time stands still while an entry with a
-//! timestamp is in progress, for as long as its durability level takes (an fsync).
+//! An entry gets its timestamp before it is written, and becomes visible later, when it is applied. A read in between
+//! must not use a time after the timestamp. Otherwise the read could hide a key as expired, although the entry, which
+//! is applied at its own earlier time, still finds the key. So the time of reads stands still from the moment at which
+//! an entry gets its timestamp until the entry is applied. This includes the fsync, if the durability level requires
+//! one.
 //!
-//! Entries are logged with their time; the times of reads are not logged. Instead, a [`TimeKeeper`] notes a time that
-//! no read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. If the wall clock is behind the noted time by more than
-//! this span at an open, it was set back, and the time continues from the noted one. So a key that a read has hidden
-//! past its deadline stays hidden if the process is killed and the wall clock is set back; after an ordinary kill the
-//! time does not jump. A keeper need not make each note durable: a power loss can lose the times noted last. For this
-//! case the space also appends an entry within a round of maintenance after a deadline has passed, and when it is
-//! closed.
+//! The log contains the times of entries, but not those of reads. Instead, a [`TimeKeeper`] stores a bound that the
+//! time of no read exceeds, at most [`NOTE_AHEAD`] ahead of the reads. If the wall clock is behind the stored bound by
+//! more than this span at an open, the wall clock was set back, and space time continues from the bound. So a key that
+//! a read has hidden as expired stays hidden, even if the process is killed and the wall clock is set back. After a
+//! kill without a change of the wall clock, the time does not jump. A keeper need not make each bound durable, so a
+//! power loss can lose the last bounds. Therefore the space also appends an entry at the next run of maintenance after
+//! a deadline has passed, and when the space is closed.
 //!
 //! Invariants: the time never decreases while the space is open; an entry's timestamp is at least the time of every
 //! read that did not see the entry; a read's time is at least the timestamp of every entry that it sees.
@@ -36,13 +36,14 @@ use thalweg_types::{Clock, SpaceTime};
 
 const FROZEN: u64 = 1;
 
-/// Span by which a noted time is ahead of the read that made it necessary. With a shorter span more notes are written;
-/// with a longer one the time jumps further after a kill.
+/// Span by which a bound that a [`TimeKeeper`] stores is ahead of the read that made it necessary. With a shorter span
+/// bounds are stored more often. With a longer one, the time jumps further if the process was killed and the wall clock
+/// was set back.
 pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
 
-/// Storage, outside the log, for a time that no read of the space exceeds.
+/// Storage outside the log for an upper bound of the times that reads of the space have used.
 pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
-    /// Stores a time that no read so far exceeds. The times of successive calls increase.
+    /// Stores `time` as the new bound. No read so far has used a later time. The bounds of successive calls increase.
     fn note(&self, time: SpaceTime);
 }
 
@@ -53,10 +54,11 @@ pub struct SpaceClock {
     anchor: SpaceTime,
     anchored_at: Duration,
     word: AtomicU64,
-    /// Latest noted time. Reads up to this time need no further note.
+    /// Latest bound that was passed to the keeper, in microseconds of space time; `u64::MAX` without a keeper. A read
+    /// at a time up to this bound needs no new bound.
     noted: AtomicU64,
     keeper: Option<Arc<dyn TimeKeeper>>,
-    /// Lock that a thread holds while it notes a time, so that the noted times increase.
+    /// Lock that a thread holds while it passes a bound to the keeper, so that the bounds increase.
     noting: Mutex<()>,
 }
 
@@ -71,7 +73,7 @@ impl SpaceClock {
         Self { clock, anchor, anchored_at, word, noted, keeper: None, noting: Mutex::new(()) }
     }
 
-    /// Makes the clock pass bounds of the times of reads to `keeper`.
+    /// Makes the clock store an upper bound of the times of reads with `keeper`.
     #[must_use]
     pub fn with_keeper(self, keeper: Arc<dyn TimeKeeper>) -> Self {
         Self { keeper: Some(keeper), noted: AtomicU64::new(0), ..self }
@@ -126,8 +128,8 @@ impl SpaceClock {
         }
     }
 
-    /// Returns the timestamp for the next log entry, in a space whose reads have not used the time yet. Only the holder
-    /// of the writer role calls this function.
+    /// Returns the timestamp for the next log entry. It is used while the space has no keys with deadlines, so that
+    /// reads do not depend on the time. Only the thread that holds the writer role calls this function.
     pub(crate) fn stamp(&self) -> SpaceTime {
         let now = self.now();
         self.word.store(pack(now), Ordering::Relaxed);
@@ -135,8 +137,8 @@ impl SpaceClock {
     }
 
     /// Returns the timestamp for the next log entry, and a guard. Until the guard is dropped, which happens when the
-    /// entry is applied or abandoned, reads use the timestamp as their time. Only the holder of the writer role calls
-    /// this function.
+    /// entry is applied or abandoned, reads use the timestamp as their time. Only the thread that holds the writer role
+    /// calls this function.
     pub(crate) fn stamp_frozen(&self) -> (SpaceTime, FrozenTime<'_>) {
         let ticked = self.ticked();
         let freeze = |word| Some(pack(ticked.max(unpack(word))) | FROZEN);
@@ -172,8 +174,8 @@ impl Drop for FrozenTime<'_> {
     }
 }
 
-/// Latest time that fits in the word beside the flag `frozen`: 290,000 years from now. An entry from another node may
-/// have a later time.
+/// Latest time that the clock can return: 290,000 years from now. The clock stores the time in a 64-bit word, of which
+/// one bit is a flag. An entry from another node may have a later time.
 const MAX: SpaceTime = SpaceTime(u64::MAX >> 1);
 
 fn pack(time: SpaceTime) -> u64 {

@@ -11,10 +11,10 @@
 //! named_member := node u64 | name_len u8 | name | address_len u16 | address  ascending by node; UTF-8
 //! vote         := term u64 | node u64 | committed u8
 //! ```
-//! Little-endian, without trailing bytes. A membership with more than one config is a joint one, in which every config
-//! must agree. Every voter is a member; a member that votes in no config is a learner. An empty address means that the
-//! member's address is not known yet: a single node has no peers that need the address. Each membership has one
-//! encoding: the second form is invalid if no member has a name.
+//! Little-endian, without trailing bytes. A config is a set of voters. A membership with more than one config is a
+//! joint one: a decision needs a majority in every config. Every voter is a member; a member that votes in no config is
+//! a learner. An empty address means that the member's address is not known yet: a single node has no peers that need
+//! the address. Each membership has one encoding: the second form, with names, is invalid if no member has a name.
 //!
 //! The records of a space:
 //!

@@ -28,13 +28,16 @@ pub(crate) struct Pending {
     pub(crate) client: Option<Arc<Client>>,
     /// Name of the request in log lines, for a command that may be forwarded.
     pub(crate) request: Option<Arc<str>>,
-    /// Steps of the values that the command reads, writes again or replaces, if its proposer knows them.
+    /// Cost in steps (units of work) of the existing values that the command reads, writes again or replaces; `None` if
+    /// its proposer does not know the cost.
     pub(crate) value_reads: Option<u64>,
     /// Cached result of [`max_steps_with`] for the command; `None` before the first use.
     pub(crate) steps: Option<u64>,
-    /// Steps that the command will probably take, as known when it was queued for its turn; 0 for a ready command.
+    /// Number of steps (units of work) that an expensive command will probably take, as estimated when the command was
+    /// queued; 0 for a command in the lane of ready commands.
     pub(crate) counted_steps: u64,
-    /// Number of the address's turn in which a member took the command, if a pause follows this turn; otherwise 0.
+    /// Number of the turn in which a member took this expensive command out of the queue, if the client's address
+    /// pauses after the turn; otherwise 0. A turn is one batch of expensive commands.
     pub(crate) turn: u64,
     /// Monotonic time at which the command was queued; zero on a single node if the command waits for no fsync.
     pub(crate) queued_at: Duration,
@@ -81,7 +84,8 @@ impl Pending {
         self.command.bytes().len()
     }
 
-    /// Returns the number of steps that is charged to the address while the command waits for its turn.
+    /// Returns the number of steps (units of work) that count against the limit of the client's address while the
+    /// expensive command waits in the queue.
     pub(crate) fn counted_steps(&self) -> u64 {
         self.counted_steps
     }

@@ -1,8 +1,9 @@
-//! Queue of proposed commands that wait for a thread with the writer role, which commits them.
+//! Queue of proposed commands that wait for their commit. On a single node, a thread that holds the writer role (the
+//! right to write log entries) takes commands out and commits them; on a member of a cluster, consensus takes them.
 //!
-//! Owns: the two lanes, their limits, and the choice of the commands of the next entries. Does not own: the costs of
-//! the commands that were taken (`dequeued`), the order among the clients of the expensive lane (`turns`), the length
-//! of pauses (`turn_pause`), the writer role (`solo`), or the writing of entries.
+//! Owns: the two lanes of the queue, their limits, and the choice of the commands of the next entries. Does not own:
+//! the costs of the commands that were taken (`dequeued`), the order among the clients of the expensive lane (`turns`),
+//! the length of pauses (`turn_pause`), the writer role (`solo`), or the writing of entries.
 //!
 //! Invariants:
 //! * An accepted proposal is in one lane until it is taken, removed, or rejected by [`close`](Queue::close). While it
@@ -11,17 +12,17 @@
 //!
 //! # Two lanes
 //!
-//! Ready commands are taken in the order of their arrival. A command of a [`Client`] that will probably be expensive
-//! waits for its [turn](Turns) instead, and so do all later commands of the same client. While both lanes hold
-//! commands, they alternate: a command in the ready lane waits for at most one turn of expensive ones, which is bounded
-//! by [`MAX_TURN_STEPS`] or a single command. If other clients have written since an address had its last turn, the
-//! address's next turn is at most [`LONG_TURN_STEPS`] or a single command, and a pause of the address follows
-//! (`turn_pause`). So a client with cheap commands is served, although another one keeps the node busy with expensive
-//! ones.
+//! One lane has the ready commands, which are taken in the order of their arrival. A command of a [`Client`] that will
+//! probably be expensive waits in the other lane, and so do all later commands of the same client. A [turn](Turns) is
+//! one batch taken from this expensive lane. While both lanes hold commands, they alternate, so a ready command waits
+//! for at most one turn. A turn takes at most [`MAX_TURN_STEPS`] steps (units of work), or a single command. If other
+//! clients have written since the previous turn with commands of an address, the next turn with its commands takes at
+//! most [`LONG_TURN_STEPS`] or a single command, and then the address pauses (`turn_pause`). So clients with cheap
+//! commands are served, although another client keeps the node busy with expensive ones.
 //!
 //! A command is expensive if its [estimate](Pending::steps), times the measured cost of its client's recent commands,
-//! exceeds [`EXPENSIVE_STEPS`]. A client counts as fully expensive if no command of its address has been measured.
-//! Commands without a client, such as those of an embedding program, are always ready.
+//! exceeds [`EXPENSIVE_STEPS`]. Until a command of the client's address was measured, commands are expected to take
+//! their full estimate. Commands without a client, such as those of an embedding program, are always ready.
 //!
 //! # Limits
 //!
@@ -54,7 +55,8 @@ struct Inner {
     turns: Turns,
     /// Total size in bytes of the commands in both lanes.
     bytes: usize,
-    /// True if expensive commands are taken next although commands are ready.
+    /// True if the lane of expensive commands is next, even if ready commands wait. The two lanes of the queue
+    /// alternate.
     is_turn: bool,
     ready_turns: ReadyTurns,
     /// Number of proposing threads that wait for room in the queue.
@@ -62,18 +64,19 @@ struct Inner {
     closed: bool,
 }
 
-/// Number of the ready lane's turns, and the clients whose ready commands were taken last.
+/// History of the lane of ready commands: the number of batches that were taken from it, and the clients whose commands
+/// were taken last.
 #[derive(Debug, Default)]
 struct ReadyTurns {
-    /// Number of turns taken.
+    /// Number of batches that were taken from the lane of ready commands.
     count: u64,
-    /// The two clients whose ready commands were taken last, the latest first. Each has its key (0 for commands without
-    /// a client), and the number of its last turn.
+    /// The two clients whose ready commands were taken last, the latest first. Each element has the client's key (0 for
+    /// commands without a client), and the number of the last batch with commands of this client.
     last_clients: [(usize, u64); 2],
 }
 
 impl ReadyTurns {
-    /// Records that the current turn has commands of a client.
+    /// Records that the current batch contains a ready command of the client with this key.
     fn note(&mut self, client: usize) {
         if self.last_clients[0].0 != client {
             self.last_clients[1] = self.last_clients[0];
@@ -81,7 +84,8 @@ impl ReadyTurns {
         self.last_clients[0] = (client, self.count);
     }
 
-    /// Returns true if a command of another client was taken from the ready lane after the turn with number `count`.
+    /// Returns true if a batch after the one with number `count` contained a ready command of a client other than
+    /// `client`.
     fn has_others_since(&self, client: usize, count: u64) -> bool {
         self.last_clients.iter().any(|(other, last)| *other != client && *last > count)
     }
@@ -98,17 +102,17 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     room: Condvar,
     max_bytes: usize,
-    /// True if a keyspace keeps former values, which makes writes more expensive.
+    /// True if a keyspace of the space keeps a history of values, which makes writes more expensive.
     keeps_history: AtomicBool,
     /// Copy of `inner.len()`, which the holder of the writer role can read without the lock to detect an empty queue.
     len: AtomicUsize,
 }
 
-/// Maximum number of steps that the expensive commands of one turn will probably take: about 14 ms of work. A single
-/// command may take more.
+/// Maximum number of steps (units of work) that the commands of one batch will probably take: about 14 ms of work. A
+/// single command may take more.
 const MAX_TURN_STEPS: u64 = MAX_ENTRY_STEPS / 2;
-/// Maximum number of steps that the waiting expensive commands of one address will probably take: about 14 seconds of
-/// work.
+/// Maximum number of steps (units of work) that the expensive commands of one client address in the queue will probably
+/// take: about 14 seconds of work.
 const MAX_ADDRESS_STEPS: u64 = 500 * MAX_ENTRY_STEPS;
 
 /// Behaviour of a push when the queue is full: wait, or return an error.
@@ -137,7 +141,8 @@ impl Queue {
         }
     }
 
-    /// Returns true if the command will probably be expensive.
+    /// Returns true if a command of a client will probably take more than [`EXPENSIVE_STEPS`] steps. A command without
+    /// a client never counts as expensive.
     pub(crate) fn is_expensive(&self, pending: &mut Pending) -> bool {
         if pending.client.is_none() {
             return false;
@@ -190,9 +195,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Moves the queued proposals of the next log entries into `into`: proposals of one lane, up to the limits of one
-    /// fsync. A command that could make an entry take too many steps begins the next entry. `keeps_history` is true if
-    /// a keyspace of the space keeps former values; `now` is a monotonic time.
+    /// Moves the proposals of the next log entries from the queue into `into`. All come from one lane, and together
+    /// they stay below the limits of one fsync. A command that could make an entry take too many steps begins the next
+    /// entry. `keeps_history` is true if a keyspace of the space keeps a history of values; `now` is a monotonic time.
     pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes, now: Duration) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();
@@ -213,8 +218,8 @@ impl Queue {
         }
     }
 
-    /// Returns the time until a queued command may be taken: zero if one may be taken now, longer if all addresses with
-    /// waiting commands make pauses, and `None` if nothing waits.
+    /// Returns the time until a queued command may be taken: zero if one may be taken now, and `None` if the queue is
+    /// empty. The time is longer than zero if only expensive commands wait and all of their client addresses pause.
     pub(crate) fn time_to_next(&self, now: Duration) -> Option<Duration> {
         if self.is_empty() {
             return None;
@@ -309,8 +314,8 @@ impl Inner {
         bytes
     }
 
-    /// Moves expensive proposals into `into`, and returns their bytes. The proposals of each client become separate
-    /// entries.
+    /// Moves the proposals of the next turn from the lane of expensive commands into `into`, and returns their bytes.
+    /// The proposals of each client become separate entries.
     fn take_turns(&mut self, into: &mut DequeuedProposals, now: Duration) -> usize {
         let (mut bytes, mut entry_steps, mut batch_steps, mut probable) = (0, 0, 0, 0);
         let mut delays = false;
@@ -345,8 +350,8 @@ impl Inner {
         bytes
     }
 
-    /// Records that the addresses of these proposals have had a turn. Lists them as delaying other clients if `delays`
-    /// is true.
+    /// Records for each client address of these proposals that the queue has now taken expensive commands of it. If
+    /// `delays` is true, also lists these addresses in `taken` as delaying other clients, so that they pause.
     fn note_turn(&self, taken: &mut DequeuedProposals, delays: bool) {
         for pending in &taken.proposals {
             let Some(client) = &pending.client else { continue };

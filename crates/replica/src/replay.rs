@@ -44,7 +44,7 @@ impl ReplayProgress {
     }
 }
 
-/// Replays the log to its end; see [`replay_while`].
+/// Applies the rest of the log to the state, up to the log's end; see [`replay_while`].
 pub fn replay(
     log: &Log,
     machine: &Machine,

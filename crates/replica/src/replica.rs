@@ -79,8 +79,8 @@ impl Replica {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome. If
-    /// the command has to wait in the queue, `value_reads` is called first; it returns the command's
-    /// [`value_reads`](crate::Origin::value_reads).
+    /// the command has to wait in the queue, `value_reads` is called first. It returns the cost of the command's
+    /// existing values; see [`Origin::value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
         &self,

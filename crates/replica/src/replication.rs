@@ -104,13 +104,14 @@ pub struct EntryTimes {
 pub(crate) struct ReplicationTimes([StageHistogram; ReplicationStage::ALL.len()]);
 
 impl ReplicationTimes {
-    /// Adds `count` equal times of a stage.
+    /// Adds the time of a stage `count` times, once for each of `count` commands that had this time.
     pub(crate) fn record(&self, stage: ReplicationStage, time: Duration, count: u64) {
         self.0[stage as usize].record(time, count);
     }
 
-    /// Adds the times of the commands of an applied entry, up to the answer. The commands were queued at the times
-    /// `queued_at`, and taken from the queue together at `taken`. Returns their number.
+    /// Records the times of the stages from [`Queue`](ReplicationStage::Queue) to [`Apply`](ReplicationStage::Apply)
+    /// for each command of an applied entry. The commands were queued at the times `queued_at`, and consensus took them
+    /// from the queue together at the time `taken`. Returns the number of commands.
     pub(crate) fn applied(
         &self,
         queued_at: impl Iterator<Item = Duration>,

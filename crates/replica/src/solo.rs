@@ -140,8 +140,9 @@ struct Role {
     /// Buffer in which a log entry of several commands is assembled.
     entry: Vec<u8>,
     outcomes: Vec<Outcome>,
-    /// Commands of the dequeued batch that wait for an fsync, with the time at which their present stage began; `None`
-    /// after the batch's first entry, and for a command that was not queued.
+    /// Number of commands of the batch that wait for an fsync, and the time at which their present stage began, for the
+    /// statistics of stages. `None` once the write of the batch's first entry has begun, and for a command that was not
+    /// queued.
     timed: Option<TimedBatch>,
 }
 
@@ -210,8 +211,8 @@ impl Solo {
 
     /// Proposes a command like [`propose`](Self::propose), but calls `then` with the reached level and the outcome
     /// instead of returning them. Passing these values up through the callers would cost a tenth of a command's few
-    /// hundred nanoseconds. If the command has to wait in the queue, `value_reads` is called first; it returns the
-    /// command's [`value_reads`](crate::Origin::value_reads).
+    /// hundred nanoseconds. If the command has to wait in the queue, `value_reads` is called first. It returns the cost
+    /// of the command's existing values; see [`Origin::value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
         &self,
@@ -335,10 +336,10 @@ impl Solo {
         }
     }
 
-    /// Commits the ready commands of the queue on the calling thread if the writer role is free, and blocks for the
-    /// fsync. This saves two thread wake-ups, which together cost half as much as an fsync. Wakes the committer thread
-    /// for the commands that remain: all if the role is taken, or if the commit may have to wait for a log segment or
-    /// for background work of the state; otherwise the expensive ones.
+    /// Commits the ready commands of the queue on the calling thread if no other thread holds the writer role, and
+    /// blocks for the fsync. This saves two thread wake-ups, which together cost half as much as an fsync. Commits
+    /// nothing if it might have to wait for a log segment or for background work of the state. Then wakes the committer
+    /// thread if commands remain in the queue; expensive commands always remain.
     pub fn commit_queued_here(&self) {
         if !self.shared.queue.is_empty()
             && !self.shared.may_wait(|| self.shared.queue.bytes_and_len().0)
@@ -537,8 +538,8 @@ impl Shared {
         role
     }
 
-    /// Commits the next log entries from the queue with one fsync, releases the role, then wakes the proposers. So the
-    /// next holder of the role can write while the proposers' threads wake up.
+    /// Commits the next log entries from the queue with one fsync, releases the writer role, then wakes the proposers.
+    /// So the next holder of the role can write while the proposers' threads wake up.
     fn commit_queued(&self, mut role: RoleGuard<'_>, lanes: Lanes) {
         let mut taken = std::mem::take(&mut role.taken);
         let began = self.clock.monotonic();
@@ -572,7 +573,7 @@ impl Shared {
         }
     }
 
-    /// Wakes a thread to take the role if the queue is not empty. Called after the role was released.
+    /// Wakes a thread to take the writer role if the queue is not empty. Called after a thread has released the role.
     fn wake_next_leader(&self) {
         if self.queue.is_empty() || self.queue.wake_front() {
             return;

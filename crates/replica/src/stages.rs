@@ -51,10 +51,11 @@ impl WriteStage {
 /// Histograms of the times of all stages in nanoseconds. Each command of a batch is counted.
 pub type WriteStages = [Log2Histogram; WriteStage::ALL.len()];
 
-/// Commands that are committed together, that wait for an fsync, and that are all in one stage.
+/// Number of commands that are committed together and wait for an fsync, and the time at which their present stage
+/// began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimedBatch {
-    /// Number of the commands.
+    /// Number of commands that are committed together.
     count: u64,
     /// Monotonic time at which the present stage began.
     since: Duration,
@@ -142,7 +143,8 @@ impl StageTimes {
         }
     }
 
-    /// Ends the stages `Write` and `Sync` of a batch; `waited` is the time for which the writer waited for the fsync.
+    /// Ends the stages `Write` and `Sync` of a batch. `waited` is the time for which the writer waited for the fsync;
+    /// the rest of the time since the beginning of `Write` counts for `Write`.
     #[inline]
     pub(crate) fn end_write(
         &self,
@@ -166,7 +168,8 @@ impl StageTimes {
         }
     }
 
-    /// Ends the last stage of a command; `applied` is the monotonic time at which its batch was applied.
+    /// Ends the stage `Answer`, the last one, of a command; `applied` is the monotonic time at which its batch was
+    /// applied.
     pub(crate) fn answered(&self, pending: &Pending, applied: Duration, clock: &SpaceClock) {
         if !pending.queued_at.is_zero() {
             self.record(WriteStage::Answer, clock.monotonic().saturating_sub(applied), 1);

@@ -1,4 +1,5 @@
-//! Pauses between the turns of an address, which leave most of the time to the commands of other clients.
+//! Pauses of a client address between its turns. In a turn, the queue of proposals takes a batch of the address's
+//! expensive commands. The pauses leave most of the time to the commands of other clients.
 //!
 //! Owns: the time for which the queue takes no expensive command of an address after it has taken some. Does not own:
 //! which commands are expensive, and whether other clients have written in between (`queue`).
@@ -16,38 +17,41 @@ use std::time::Duration;
 
 /// Assumed time of one step: about 100 ns on the machines on which the limits of the commands were chosen.
 const STEP: Duration = Duration::from_nanos(100);
-/// Steps of a turn above which the pauses grow: about 4 ms of work.
+/// Number of steps (units of work) above which a turn, a batch of expensive commands, counts as long: about 4 ms of
+/// work. The pauses after successive long turns grow.
 pub(crate) const LONG_TURN_STEPS: u64 = 40_000;
-/// Length of the pause after a short turn, as a multiple of the turn's time. With 2, the address gets a third of the
-/// time.
+/// Length of the pause after a short turn (batch of expensive commands), as a multiple of the turn's time. With 2, the
+/// address gets a third of the time.
 const MIN_MULTIPLE: u32 = 2;
-/// Length of a pause after many long turns, as a multiple of the turn's time.
+/// Maximum length of a pause after many long turns (batches of expensive commands), as a multiple of the last turn's
+/// time.
 const MAX_MULTIPLE: u32 = 64;
-/// Factor by which each long turn makes the following pause longer, up to [`MAX_MULTIPLE`].
+/// Factor by which each long turn (batch of expensive commands) makes the following pause longer, up to
+/// [`MAX_MULTIPLE`].
 const GROWTH: u32 = 4;
-/// Maximum length of a pause. A turn that would need a longer pause mostly waited for the disk, which is not the
-/// client's fault.
+/// Maximum length of a pause after a turn (batch of expensive commands). A turn that would need a longer pause mostly
+/// waited for the disk, which is not the client's fault.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
-/// Pauses of one address.
+/// Pauses of one client address after its turns, which are batches of its expensive commands.
 #[derive(Debug)]
 pub(crate) struct TurnPause {
-    /// Number of turns that began a pause.
+    /// Number of turns (batches of expensive commands) that were followed by a pause.
     turns: u64,
-    /// Monotonic time at which the last turn with a pause began.
+    /// Monotonic time at which the last turn (batch of expensive commands) with a pause began.
     began: Duration,
-    /// Monotonic time at which the pause ends.
+    /// Monotonic time at which the last pause ends or has ended.
     until: Duration,
     /// Length of the last pause.
     length: Duration,
-    /// Length of the last pause after a long turn, as a multiple of the time of the turn.
+    /// Length of the last pause after a long turn (batch of expensive commands), as a multiple of the turn's time.
     multiple: u32,
-    /// Value of `multiple` before the last turn.
+    /// Value of `multiple` before the last turn. A correction of the last pause begins with it again.
     multiple_before: u32,
     /// True if the last turn began soon after the pause before it: the time between that pause and the turn was shorter
     /// than the pause.
     is_repeated: bool,
-    /// Number of turns of the ready lane before the last turn of the address.
+    /// Number of batches that the queue had taken from the lane of ready commands when the address had its last turn.
     pub(crate) ready_turns: u64,
 }
 
@@ -67,8 +71,9 @@ impl Default for TurnPause {
 }
 
 impl TurnPause {
-    /// Begins a pause after a turn that delays other clients. The turn begins at the monotonic time `began`, and takes
-    /// the duration `time` and the number `steps`. Returns the number of the turn.
+    /// Begins a pause after a turn, a batch of expensive commands that delays other clients. The turn begins at the
+    /// monotonic time `began`, lasts for `time`, and takes `steps` steps (units of work). Returns the number of the
+    /// turn.
     pub(crate) fn begin(&mut self, began: Duration, time: Duration, steps: u64) -> u64 {
         // An address that rested for the length of its last pause gets shorter pauses again.
         self.is_repeated = began < self.until + self.length;
@@ -79,14 +84,14 @@ impl TurnPause {
         self.turns
     }
 
-    /// Begins a pause after a turn that begins now and will probably take `steps` steps. Returns the number of the
-    /// turn.
+    /// Begins a pause after a turn (batch of expensive commands) that begins now and will probably take `steps` steps.
+    /// Returns the number of the turn.
     pub(crate) fn begin_probable(&mut self, now: Duration, steps: u64) -> u64 {
         self.begin(now, time_of(steps), steps)
     }
 
-    /// Corrects the pause that began with turn `turn`, after the turn has taken `steps` steps. Does nothing if the
-    /// address has had another turn since.
+    /// Corrects the pause after turn number `turn`, once the number of steps that the turn has taken is known. Does
+    /// nothing if the address has had another turn since.
     pub(crate) fn correct(&mut self, turn: u64, steps: u64) {
         if turn == self.turns {
             self.set(time_of(steps), steps);
@@ -106,15 +111,16 @@ impl TurnPause {
         self.until.saturating_sub(now)
     }
 
-    /// Returns the present factor by which pauses lengthen the wait of the address's expensive commands; 1 without long
-    /// turns.
+    /// Returns the factor by which pauses presently lengthen the wait of the address's expensive commands; 1 without
+    /// recent long turns.
     pub(crate) fn slowdown(&self) -> u32 {
         self.multiple / MIN_MULTIPLE
     }
 }
 
-/// Returns the time that steps probably take, at most [`MAX_PAUSE`]. The bound is needed because estimates of long
-/// batches are high, and because the estimate of a batch that consensus refuses is never corrected.
+/// Returns the time that `steps` steps (units of work) probably take, at most [`MAX_PAUSE`]. The bound is needed
+/// because estimates of long batches are high, and because the estimate of a batch that consensus refuses is never
+/// corrected.
 fn time_of(steps: u64) -> Duration {
     (STEP * u32::try_from(steps).unwrap_or(u32::MAX)).min(MAX_PAUSE)
 }

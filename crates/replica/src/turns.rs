@@ -1,12 +1,13 @@
-//! Expensive proposals that wait for their turn.
+//! Lane of expensive proposals in the queue. They are taken in turns, so that no client has to wait for all commands of
+//! another one.
 //!
 //! Owns: the order in which these proposals are taken: one address after the other, and within each address one client
 //! after the other. So a client's commands wait for at most one command of each other address, and of each other client
 //! of its own address. An address that makes a pause (`turn_pause`) is passed over. Does not own: which proposals are
 //! expensive (`queue`).
 //!
-//! Invariants: the proposals of one client are taken in the order of their arrival. An address or a client has an entry
-//! exactly while one of its proposals waits.
+//! Invariants: the proposals of one client are taken in the order of their arrival. The maps have an element for an
+//! address or a client exactly while one of its proposals waits.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,21 +20,21 @@ use crate::{
     pending::Pending,
 };
 
-/// Proposals of clients that wait for their turn.
+/// Expensive proposals that wait in the queue, by client address and client.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     addresses: HashMap<usize, AddressTurns>,
-    /// Keys of the addresses, in the order of their turns.
+    /// Keys of the addresses with waiting proposals, in the order in which their proposals are taken.
     order: VecDeque<usize>,
     len: usize,
 }
 
-/// Waiting proposals of one address.
+/// Waiting expensive proposals of one client address.
 #[derive(Debug)]
 struct AddressTurns {
     address: Arc<ClientAddress>,
     clients: HashMap<usize, VecDeque<Pending>>,
-    /// Keys of the clients, in the order of their turns.
+    /// Keys of the address's clients with waiting proposals, in the order in which their proposals are taken.
     order: VecDeque<usize>,
     steps: u64,
     bytes: usize,
@@ -49,12 +50,13 @@ impl Turns {
         self.addresses.values().map(|address| address.bytes).sum()
     }
 
-    /// Returns true if a proposal of this client waits.
+    /// Returns true if an expensive proposal of this client waits in the queue.
     pub(crate) fn has(&self, client: &Arc<Client>) -> bool {
         self.addresses.get(&client.address_key()).is_some_and(|address| address.clients.contains_key(&client.key()))
     }
 
-    /// Returns the probable steps and the bytes of the proposals that wait for clients of this client's address.
+    /// Returns the total probable steps (units of work) and the total bytes of all proposals that wait for clients with
+    /// the same address as `client`.
     pub(crate) fn of_address(&self, client: &Client) -> (u64, usize) {
         self.addresses.get(&client.address_key()).map_or((0, 0), |address| (address.steps, address.bytes))
     }
@@ -82,13 +84,14 @@ impl Turns {
         self.len += 1;
     }
 
-    /// Returns the time until the next address may have its turn: zero if one may have it now, `None` if nothing waits.
+    /// Returns the time until an expensive proposal may be taken: zero if one may be taken now, and `None` if none
+    /// waits. The time is longer than zero if all addresses with waiting proposals pause.
     pub(crate) fn time_to_next(&self, now: Duration) -> Option<Duration> {
         self.addresses.values().map(|turns| turns.address.pause().left(now)).min()
     }
 
-    /// Skips the addresses that make a pause, makes the next address the first one in the order, and returns its next
-    /// proposal. `None` if all addresses make a pause or nothing waits.
+    /// Returns the proposal that is to be taken next. It belongs to the first address in the order that does not pause,
+    /// and this address becomes the first one. `None` if all addresses pause or no proposal waits.
     pub(crate) fn front(&mut self, now: Duration) -> Option<&Pending> {
         let may = |key: &usize| self.addresses.get(key).is_some_and(|turns| turns.address.pause().left(now).is_zero());
         let next = self.order.iter().position(may)?;
@@ -100,8 +103,8 @@ impl Turns {
         address.clients.get(address.order.front()?)?.front()
     }
 
-    /// Takes the proposal that [`front`](Self::front) returned. The turn passes to the next address, and within this
-    /// address to the next client.
+    /// Takes the proposal that [`front`](Self::front) returned. Its address and its client go to the end of the order
+    /// if further proposals of theirs wait.
     pub(crate) fn pop(&mut self) -> Option<Pending> {
         let address_key = self.order.pop_front()?;
         let address = self.addresses.get_mut(&address_key)?;

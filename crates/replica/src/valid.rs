@@ -13,9 +13,9 @@
 //! index   5   6   7  truncate 6   6   7        void: those at 11 and 12
 //! ```
 //!
-//! Invariant: each entry below the state's applied position was applied, or is void by a truncation in the
-//! log, before or after that position. The reason: before a node passes later records, it applies an entry,
-//! or passes the truncation that voids it.
+//! Invariant: the state has applied each entry below its applied position, except for entries that a truncation in the
+//! log voids (before or after that position). Reason: the applied position passes an entry only if the node applies the
+//! entry, or if the log already contains the truncation that voids it.
 
 use std::sync::Arc;
 
@@ -39,9 +39,9 @@ impl Valid {
         Self { space, truncations: log.truncations() }
     }
 
-    /// Adds the truncations that the log has gained since the last update, and drops known ones up to `from` that the
-    /// log has lost. A reader that still reads a freed segment needs the truncations of other segments that were freed
-    /// with it.
+    /// Adds the truncations that the log has gained since the last update. Also drops known truncations at LSNs up to
+    /// `from`, if the log no longer contains them. Those above `from` stay known: a reader at `from` that still reads a
+    /// freed segment needs the truncations of other segments that were freed with it.
     pub fn update(&mut self, log: &Log, from: Lsn) {
         self.merge(&log.truncations(), from);
     }

@@ -49,7 +49,8 @@ use mimalloc::MiMalloc;
 const SAMPLE_BYTES: u64 = 512 * 1024;
 /// Maximum number of samples of a recording. Each sample takes about 4 KB of memory.
 const MAX_SAMPLES: usize = 20_000;
-/// Line with which a client ends its recording. At most `MAX_WORD_BYTES` of a client's line are read.
+/// Line with which a client ends its recording. The server reads at most `MAX_WORD_BYTES` bytes of a line from a
+/// client.
 const END: &str = "end\n";
 const MAX_WORD_BYTES: u64 = 16;
 /// Names of functions on the stack between the code that allocates and the allocator. The profile leaves them out.
@@ -65,7 +66,7 @@ thread_local! {
     static IS_SAMPLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A sample: the stack of an allocation, and the number of bytes for which the sample counts.
+/// A sample: the call stack of an allocation, and the number of allocated bytes for which the sample counts.
 struct Sample {
     bytes: u64,
     thread: String,

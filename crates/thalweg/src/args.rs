@@ -89,7 +89,7 @@ pub(crate) fn check_variables(mut names: impl Iterator<Item = String>) -> Result
     }
 }
 
-/// Arguments of a command that needs only the options of a node.
+/// Arguments of a command whose only options are those of every command that uses a server or a directory.
 #[derive(Args, Debug)]
 pub(crate) struct Plain {
     #[command(flatten)]

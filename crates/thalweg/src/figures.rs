@@ -9,8 +9,8 @@ use crate::{
     span::{show_span, show_time},
 };
 
-/// Returns all single figures of a JSON group. The name of a figure in an inner group begins with the name of this
-/// group.
+/// Returns the name and the value of each single figure in a JSON object and in the objects inside it, for printing. A
+/// name consists of `prefix`, the names of the objects around the figure, and its own name, joined by spaces.
 pub(crate) fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
     let named = |name: &str| if prefix.is_empty() { name.to_owned() } else { format!("{prefix} {name}") };
     value.as_object().into_iter().flatten().fold(Vec::new(), |mut all, (name, value)| {

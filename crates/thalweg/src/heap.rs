@@ -14,7 +14,7 @@ use rustix::mm::{Advice, madvise};
 
 /// Maximum number of bytes at the beginning of the heap that may have huge pages.
 const MAX_BYTES: usize = 256 << 20;
-/// Minimum size in bytes of a mapping that is taken for the heap. The allocator reserves a gibibyte at a time.
+/// Minimum size in bytes of a memory mapping for it to count as the heap. The allocator reserves a gibibyte at a time.
 const MIN_MAPPING_BYTES: usize = 64 << 20;
 
 /// Permits huge pages for the first [`MAX_BYTES`] of the heap. Does nothing where the kernel has none, or where the

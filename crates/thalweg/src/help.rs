@@ -1,5 +1,5 @@
 //! Help for users: the list of commands by purpose, texts wrapped to the terminal, and suggestions for unknown verbs.
-//! Also the conversion of command-line errors for programs.
+//! Also converts errors of the command line to failures, which other programs can read as JSON.
 //!
 //! Does not own: the commands and their texts (`cli`).
 

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p thalweg-wire --example codec_cost`
 //!
-//! Each figure is the lower quartile of 200 rounds of about a millisecond each. All cases take turns in every round. A
-//! round is shorter than a time slice of the scheduler, so other programs disturb only some rounds. Buffers are warm
-//! and reused, like those of a connection.
+//! Each case is measured 200 times, for about a millisecond each, and the cases alternate. The printed time of a case
+//! is the lower quartile of its 200 results. A measurement is shorter than a time slice of the scheduler, so other
+//! programs disturb only some of them. Buffers are warm and reused, like those of a connection.
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -33,7 +33,8 @@ const ROUND: Duration = Duration::from_millis(1);
 
 struct Case<'c> {
     name: &'static str,
-    /// Number of items in a run, by which the time of the run is divided.
+    /// Number of messages in the frame that `run` handles; 1 for a frame without a batch. It converts the time for a
+    /// frame to the time for a message.
     per: usize,
     run: Box<dyn FnMut() + 'c>,
     nanos: Vec<f64>,
@@ -61,7 +62,7 @@ impl<'c> Cases<'c> {
         self.0.push(Case { name, per, run: Box::new(run), nanos: Vec::new() });
     }
 
-    /// Feeds these bytes to a decoder, and passes the frame in them to `look`.
+    /// Adds a case that feeds `bytes`, an encoded frame, to a decoder and passes the decoded frame to `look`.
     fn decode(&mut self, name: &'static str, per: usize, bytes: &'c [u8], look: impl Fn(RawFrame<'_>) + 'c) {
         let mut decoder = decoder();
         self.add(name, per, move || {

@@ -294,8 +294,9 @@ impl BatchWriter {
         Some(&self.bytes)
     }
 
-    /// Returns the encoded batch for sharing; `None` if the batch has no messages. Copies the bytes only if the
-    /// allocation is more than twice as large as the batch, because queues count only the length of a batch.
+    /// Returns the encoded batch for sharing; `None` if the batch has no messages. Queues count only the length of a
+    /// batch, and not unused memory. So this function copies the bytes if their allocation is more than twice as large
+    /// as the batch.
     #[must_use]
     pub fn into_shared(mut self, checksum: Checksum) -> Option<SharedBatch> {
         self.encoded(checksum)?;

@@ -22,8 +22,8 @@ pub enum CommandRefused {
     /// The command does not decode.
     #[error("malformed command: {0}")]
     Malformed(#[from] Malformed),
-    /// Clients may not send this command. Nodes issue it for maintenance. Or it is a fetch, which needs facts that only
-    /// a node has.
+    /// Clients may not send this command over the native protocol. Nodes issue it themselves: for maintenance, for a
+    /// Redis client, or for a fetch of a consumer group, which needs facts that only a node has.
     #[error("clients cannot send commands of kind {kind}")]
     NotForClients {
         /// First byte of the command, which identifies its kind.
@@ -203,7 +203,7 @@ fn check_commit(commit: &Commit<'_>) -> Result<(AtNone, bool), CommandRefused> {
     Ok((at_none, seen.brings_data))
 }
 
-/// Summary of the writes of a command that were checked so far.
+/// Summary of the writes of one command, collected while they are checked one by one.
 #[derive(Debug, Default)]
 struct CheckedWrites {
     count: usize,

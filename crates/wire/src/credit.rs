@@ -1,7 +1,8 @@
 //! Credit: the number of messages and bytes that a receiver permits the sender of a subscription to send.
 //!
-//! Owns: the arithmetic for both sides. Does not own: the behaviour of a sender without credit. A tail or a watch then
-//! continues to read later. The subscription of a subject queues messages and then follows its policy.
+//! Owns: the arithmetic for both sides. Does not own: the behaviour of a sender without credit. Without credit, a tail
+//! or a watch stops reading until the next credit frame. The subscription of a subject queues messages and then follows
+//! its policy.
 //!
 //! Both amounts, messages and bytes, are totals since the subscription began. So a lost or repeated [`Credit`] changes
 //! nothing, and the two sides need not be in step.
@@ -14,9 +15,9 @@
 //! block. Consumed messages are those that the application has finished with, not all that have arrived. So the
 //! receiver holds at most its window and one batch.
 //!
-//! The receiver sends a credit frame when at most half of its window is left, of either amount. Since half a window
-//! passes between two credit frames, their cost is negligible. A sender never stops if it is at most half a window
-//! ahead.
+//! The receiver sends a credit frame when at most half of its window is left, of messages or of bytes. Since half a
+//! window passes between two credit frames, their cost is negligible. A sender that is at most half a window ahead of
+//! the consumed totals never has to stop.
 
 use thalweg_types::{Action, Classified};
 
@@ -138,7 +139,8 @@ impl ReceiveCredit {
     /// Counts a batch that has arrived.
     ///
     /// # Errors
-    /// The batch began when nothing was permitted. It is counted even so.
+    /// The earlier batches had already used up the permitted totals, so the sender was not permitted to begin this
+    /// batch. The batch is counted nevertheless.
     #[inline]
     pub fn received(&mut self, messages: u64, bytes: u64) -> Result<(), Overrun> {
         let might = self.received.messages < self.permitted.messages && self.received.bytes < self.permitted.bytes;
@@ -235,8 +237,8 @@ mod tests {
         assert_eq!(receiver.received(1, 1), Err(Overrun { messages: 2, bytes: 100 }));
     }
 
-    /// Tests any window, any batches, and credit frames that any number of batches delay. Everything arrives, no credit
-    /// is exceeded, and the receiver never holds more than its window and one batch.
+    /// Tests random windows, batches, and delays of credit frames. Everything arrives, no credit is exceeded, and the
+    /// receiver never holds more than its window and one batch.
     #[test]
     fn nothing_stalls_and_nothing_overruns() {
         let mut random = 0x9e37_79b9_u64;

@@ -99,7 +99,8 @@ pub struct Decoder {
     max_bytes: u32,
     /// Number of bytes still to arrive of a frame that is being skipped.
     skipping: usize,
-    /// True if the buffer has grown beyond the size of two reads; it is then dropped instead of reused.
+    /// True if the buffer has become larger than two reads. [`release`](Self::release) then drops it instead of
+    /// returning it for reuse.
     is_large: bool,
     failed: Option<FrameError>,
 }
@@ -239,7 +240,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the next frame if the whole frame has arrived.
+    /// Returns the header of the next frame and the range of its payload in the buffer; `None` until the whole frame
+    /// has arrived.
     #[inline]
     fn complete(&mut self) -> Result<Option<(Header, Range<usize>)>, FrameError> {
         if let Some(error) = &self.failed {

@@ -30,7 +30,7 @@ pub const ALPN: &[u8] = b"thalweg";
 /// Number of the feature `cluster`: the server is a member of a cluster, and answers `read members`.
 pub const FEATURE_CLUSTER: u16 = 1;
 
-/// Shortest keep-alive interval; shorter requests are raised to it.
+/// Shortest keep-alive interval. A side that requests a shorter one gets this interval.
 pub const MIN_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// Error returned when a connection cannot begin.

@@ -4,10 +4,10 @@
 //! handling of replies, retries, or sockets. The caller handles a reply by means of its own `T`, such as a waker or the
 //! sender of an in-process channel.
 //!
-//! An id is in use from the request until its last frame. This is the reply; for a subscription, it is
-//! [`Ended`](crate::Ended), or [`Failed`](crate::Failed) if the subscription did not begin. The session reuses an id
-//! only afterwards, so a frame cannot reach the wrong receiver. A cancelled request keeps its id until the server
-//! answers.
+//! An id is in use from the request until the last frame with this id. For a request the last frame is the reply. For a
+//! subscription it is [`Ended`](crate::Ended), or [`Failed`](crate::Failed) if the subscription did not begin. The
+//! session reuses an id only afterwards, so a frame cannot reach the wrong receiver. A cancelled request keeps its id
+//! until the server answers.
 //!
 //! Limits: the server's `max_requests` and `max_subscriptions`, and [`MAX_CHANNEL_IDS`].
 

@@ -115,14 +115,14 @@ impl Batch {
         text
     }
 
-    /// Returns the monotonic time of the node at which the last proposer gives up.
+    /// Returns the latest monotonic time at which a proposer of the batch stops waiting for its answer.
     pub(crate) fn last_expiry(&self) -> Duration {
         let last = self.proposals.iter().map(|pending| pending.expires_micros).max();
         Duration::from_micros(last.unwrap_or(0))
     }
 
-    /// Returns the monotonic time of the node at which the next proposer gives up; `None` if [`expire`](Self::expire)
-    /// has answered all proposers.
+    /// Returns the earliest monotonic time at which a waiting proposer of the batch gives up; `None` if
+    /// [`expire`](Self::expire) has answered all proposers.
     pub(crate) fn next_expiry(&self) -> Option<Duration> {
         let expiries = self.proposals.iter().map(|pending| pending.expires_micros);
         expiries.filter(|expires| *expires > self.expired_micros).min().map(Duration::from_micros)
@@ -165,7 +165,7 @@ impl Drop for Batch {
     }
 }
 
-/// Answers the proposals for which `applies` returns true with an error. Returns the others.
+/// Sends an error as the answer to each proposal for which `applies` returns true. Returns the other proposals.
 pub(crate) fn refuse(
     proposals: Vec<Pending>,
     applies: impl Fn(&Pending) -> bool,

@@ -112,7 +112,7 @@ impl MemberClock {
         self.clock.suspended()
     }
 
-    /// Returns by how much the time of the space is behind `time`.
+    /// Returns by how much the time of the space is behind `time`; zero if it is not behind.
     #[must_use]
     pub fn behind(&self, time: SpaceTime) -> Duration {
         Duration::from_micros(time.0.saturating_sub(self.ticked(&self.state()).0))

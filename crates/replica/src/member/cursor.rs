@@ -1,19 +1,22 @@
 //! Application of the records of a member's log, in log order, up to the last committed entry.
 //!
-//! Owns: the position up to which the log is applied, and the outcomes of moves whose callers wait. Does not own: which
-//! entries are committed (consensus).
+//! Owns: the position up to which the log is applied, and the outcomes of moves for the callers that wait for them. A
+//! move is a record which says that bytes were copied within the log. Does not own: which entries are committed
+//! (consensus).
 //!
-//! The cursor is the state's own applied LSN. To apply an entry, the cursor first applies all valid records of the
-//! space before it, as replay does. So the state is the same as after a restart with the same log.
+//! The cursor's position is the state's applied LSN. Before the cursor applies an entry, it applies all valid records
+//! of the space between this position and the entry, as replay does. So the state is the same as after a restart with
+//! the same log.
 //!
 //! ```text
 //! LSN    10   11    12        13    14        15
 //!        e5   move  e6 void   vote  truncate  e6    apply(e6): applies 11, 13, 14 and 15
 //! ```
-//! The usual entry follows the applied position directly and is in memory, so it is applied without reading the log.
-//! Otherwise the log is read from the applied position on. The reader is kept until an entry needs no reading again.
+//! Usually an entry follows the applied position directly and is still in memory, so the cursor applies it without
+//! reading the log. Otherwise the cursor reads the log from the applied position on. It keeps the reader until an entry
+//! is applied from memory again.
 //!
-//! Invariant: no record is applied before an entry of a lower LSN is applied, or void.
+//! Invariant: before a record is applied, each entry with a lower LSN was applied or is void.
 
 use std::{
     collections::BTreeMap,
@@ -41,14 +44,16 @@ pub(crate) struct Cursor {
     committed: Index,
     /// True once an entry is known to be committed. `committed` alone cannot show this, because 0 is a valid index.
     has_committed: bool,
-    /// Number of callers that wait for their moves.
+    /// Number of callers that wait until the cursor has applied a record: a move (which says that bytes were copied
+    /// within the log), or a note that entries were purged.
     pub(crate) waiting: usize,
-    /// Outcomes of the moves that were applied while callers waited.
+    /// Outcomes of the moves that were applied while callers waited, by the LSN of the move.
     moved: BTreeMap<Lsn, LocalOutcome>,
     ahead: LookAhead,
 }
 
-/// Callers that wait until the cursor has moved.
+/// Condition variable that wakes callers when the cursor has applied further records. The callers wait for a move (a
+/// record which says that bytes were copied within the log), or for a note that entries were purged.
 #[derive(Debug, Default)]
 pub(crate) struct Moves(Condvar);
 
@@ -57,13 +62,13 @@ impl Moves {
         self.0.notify_all();
     }
 
-    /// Waits until the cursor has moved, at most for `limit`.
+    /// Waits until the cursor has applied further records, at most for `limit`.
     pub(crate) fn wait<'a>(&self, cursor: MutexGuard<'a, Cursor>, limit: Duration) -> MutexGuard<'a, Cursor> {
         self.0.wait_timeout(cursor, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// Log and state on which the cursor works.
+/// The log that the cursor reads, the state to which it applies records, and the space whose records it applies.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a> {
     pub(crate) log: &'a Log,
@@ -72,9 +77,10 @@ pub(crate) struct Parts<'a> {
 }
 
 impl Cursor {
-    /// Applies the committed entry `index`, after all records before it. `cached` is its record, if that is in memory.
-    /// Appends the outcomes of the entry's commands to `outcomes`, for which a client of this node waits if
-    /// `is_awaited` is true, and calls `each` for every entry with commands that was applied.
+    /// Applies the committed entry with this index, after all records before it. `cached` is the entry's log record;
+    /// `None` if the record is not in memory. Appends the outcomes of the entry's commands to `outcomes`. `is_awaited`
+    /// is true if a client of this node waits for these outcomes. Calls `each` with the outcomes of every applied entry
+    /// that has commands.
     pub(crate) fn apply(
         &mut self,
         parts: Parts<'_>,
@@ -107,7 +113,8 @@ impl Cursor {
         Ok(AppliedEntry { steps })
     }
 
-    /// Applies the records after the applied position that need no further commit.
+    /// Applies the records after the applied position, up to the first entry that is not known to be committed. Calls
+    /// `each` with the outcomes of every applied entry that has commands.
     pub(crate) fn apply_local(&mut self, parts: Parts<'_>, each: &mut dyn FnMut(&[Outcome])) -> Result<(), OpenError> {
         let mut outcomes = Vec::new();
         while self.advance(parts, None, &mut outcomes)? {
@@ -120,12 +127,13 @@ impl Cursor {
         Ok(())
     }
 
-    /// Takes the outcome of the move at an LSN, if it has been applied since the caller registered in `waiting`.
+    /// Removes and returns the outcome of the move with this LSN; `None` if the move was not applied since the caller
+    /// was counted in `waiting`.
     pub(crate) fn take_moved(&mut self, lsn: Lsn) -> Option<LocalOutcome> {
         self.moved.remove(&lsn)
     }
 
-    /// Ends the wait of one caller for a move.
+    /// Ends the wait of one caller. If no caller waits any more, drops the outcomes that were not taken.
     pub(crate) fn end_wait(&mut self) {
         self.waiting -= 1;
         if self.waiting == 0 {
@@ -156,14 +164,15 @@ impl Cursor {
     }
 }
 
-/// Returns true if the state has applied an entry.
+/// Returns true if the state has applied the entry with this index.
 fn has_applied(machine: &Machine, index: Index) -> Result<bool, OpenError> {
     let applied = machine.applied().index;
     // A state without entries counts as if it had applied index 0, which is that of the first membership.
     Ok(if index == Index::ZERO && applied == index { machine.membership()?.is_some() } else { applied >= index })
 }
 
-/// Reads the records after the applied position. While it exists, it keeps the segments that it will read.
+/// Reader of the log's records after the applied position. While it exists, the log keeps the segments that it will
+/// read.
 #[derive(Debug, Default)]
 struct LookAhead {
     records: Option<Records>,

@@ -1,8 +1,8 @@
 //! A space whose entries several nodes agree on, as one of these nodes sees it.
 //!
-//! Owns: the queue of proposals, the cutting of queued commands into batches, applying committed entries, and moves.
-//! Does not own: consensus. Crate `raft` takes the batches, replicates them as entries, and reports commits and
-//! leadership.
+//! Owns: the queue of proposals, the division of queued commands into batches, applying committed entries, and moves
+//! (records of this node alone, which say that bytes were copied within its log). Does not own: consensus. Crate `raft`
+//! takes the batches, replicates them as entries, and reports commits and leadership.
 //!
 //! ```text
 //! propose ──> queue ── take_batch ──> consensus ──> entry in this node's log, and on a majority
@@ -13,11 +13,11 @@
 //!
 //! Proposals of a follower wait in the same queue; consensus forwards their batches to the leader.
 //!
-//! When a node that leads checks the proposals of a batch, the batch gets the node's present term. Consensus writes the
-//! entry only in this term. A proposal may require a term itself ([`Origin::term`]).
+//! A leader that checks the proposals of a batch notes its present term in the batch. Consensus writes the entry only
+//! in this term. A proposal may require a term itself ([`Origin::term`]).
 //!
-//! Invariants: every proposal that was queued is answered, at the latest when its deadline passes; a node without a
-//! known leader queues none; a proposal that requires a term is only in a batch of this term.
+//! Invariants: every proposal that was queued is answered, at the latest when its deadline passes; a node that knows no
+//! leader queues no proposals; a proposal that requires a term is only in a batch of this term.
 
 mod batch;
 mod clock;
@@ -147,10 +147,11 @@ struct Shared {
     observer: OnceLock<Arc<dyn Observer>>,
     cursor: Mutex<Cursor>,
     moves: Moves,
-    /// Index through which entries may be purged.
+    /// Highest index up to which consensus may purge entries (drop them from the start of the log); 0 if there is none.
     purge: AtomicU64,
     failure: OnceLock<String>,
-    /// Reason why this node, while it leads, refuses new data although its own disk has room.
+    /// Reason why this node, while it leads, refuses new data although its own disk has room: too many other members
+    /// have none. `None` if it does not refuse data for this reason.
     no_room: Mutex<Option<String>>,
     is_closed: AtomicBool,
     /// Monotonic time in microseconds until which this node, while it leads, takes no commands.
@@ -202,7 +203,7 @@ impl Member {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
-    /// First calls `value_reads`, which returns the command's [`value_reads`](crate::Origin::value_reads).
+    /// First calls `value_reads`, which returns the cost of the command's existing values; see [`Origin::value_reads`].
     pub fn propose_then<T>(
         &self,
         command: &Framed,
@@ -377,10 +378,11 @@ impl Member {
         shared.notify();
     }
 
-    /// Returns the time for which this node, as the leader, should take no commands, because the background work of its
-    /// state is behind. Applying an entry can require a pause, but must not sleep on the thread of consensus; so this
-    /// function returns the sum of the required pauses. Zero on a follower, which only waits when its state has no
-    /// room. Only consensus calls this function.
+    /// Returns the time for which this node, as the leader, must still take no commands, so that the background work of
+    /// its state can catch up; zero if it may take commands. The state requires such pauses when entries are applied.
+    /// But the thread of consensus must not sleep, so this function adds up the required pauses. Consensus, its only
+    /// caller, takes no commands for this time. On a follower the result is zero: a follower waits only when its state
+    /// has no room.
     #[must_use]
     pub fn pause_left(&self) -> Duration {
         let shared = &*self.shared;
@@ -397,13 +399,14 @@ impl Member {
         Duration::from_micros(ends.saturating_sub(now))
     }
 
-    /// Makes this node refuse new data while it leads, because other members lack room. `None` ends the refusal.
+    /// Makes this node refuse new data while it leads, because other members have no disk space left. `reason` becomes
+    /// the text of the error for proposers; `None` ends the refusal.
     pub fn refuse_data(&self, reason: Option<String>) {
         *self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner) = reason;
     }
 
     /// Checks that this node, as the leader, accepts new data. Returns an error if its own disk is nearly full, or if
-    /// too many members have no room.
+    /// too many members have no disk space left.
     pub fn check_room(&self) -> Result<(), ProposeError> {
         self.shared.log.check_room()?;
         let reason = self.shared.no_room.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -478,14 +481,14 @@ impl Member {
         self.shared.clock.monotonic()
     }
 
-    /// Returns the time until the last proposer of a batch gives up.
+    /// Returns the time until the last proposer of a batch stops waiting; zero afterwards.
     #[must_use]
     pub fn time_left(&self, batch: &Batch) -> Duration {
         batch.last_expiry().saturating_sub(self.shared.clock.monotonic())
     }
 
-    /// Returns the time until the next proposer of a batch gives up; `None` if all have been answered by
-    /// [`expire`](Self::expire).
+    /// Returns the time until the next waiting proposer of a batch gives up; `None` if [`expire`](Self::expire) has
+    /// answered all proposers.
     #[must_use]
     pub fn time_to_expiry(&self, batch: &Batch) -> Option<Duration> {
         Some(batch.next_expiry()?.saturating_sub(self.shared.clock.monotonic()))
@@ -508,8 +511,9 @@ impl Member {
         !self.shared.queue.is_empty() || !self.shared.cut().is_empty()
     }
 
-    /// Returns the time until [`take_batch`](Self::take_batch) finds a command: zero if one may be taken now, longer if
-    /// all waiting commands belong to addresses that make pauses, `None` if no command waits.
+    /// Returns the time until [`take_batch`](Self::take_batch) finds a command: zero if one may be taken now, and
+    /// `None` if no command waits. The time is longer than zero if only expensive commands wait and the queue pauses
+    /// for their addresses, so that other clients are served.
     #[must_use]
     pub fn time_to_next(&self) -> Option<Duration> {
         if self.shared.cut().is_empty() {

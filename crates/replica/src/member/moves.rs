@@ -1,4 +1,5 @@
-//! Records of this node alone: moves of bytes within its log, and notes of purged entries.
+//! Log records that concern only this node: moves, which say that bytes were copied within the log, and notes that
+//! entries were purged (dropped from the start of the log).
 //!
 //! Owns: the wait until the cursor has applied such a record. Does not own: the effect of a move (`state`), or the
 //! purge itself, which consensus writes.
@@ -48,11 +49,11 @@ impl Member {
         moved
     }
 
-    /// Makes consensus write a record to the log which states that entries up to `index` may be missing, and waits for
-    /// it. A caller that frees segments with such entries calls this first.
+    /// Makes consensus write a record to the log which states that entries up to `index` may be missing, and waits
+    /// until this record is applied. A caller that frees segments with such entries calls this function first.
     ///
     /// # Errors
-    /// [`ProposeError::Behind`] if the note was not written in time.
+    /// [`ProposeError::Behind`] if the record was not applied in time.
     pub fn note_purged(&self, _term: Term, index: Index) -> Result<(), ProposeError> {
         let shared = &*self.shared;
         shared.check()?;
@@ -97,7 +98,7 @@ impl Member {
     }
 }
 
-/// A time in which a member applies no records.
+/// Guard that keeps all threads of a member from applying records until it is dropped.
 #[derive(Debug)]
 pub struct ApplyingPause<'a>(#[expect(dead_code, reason = "the guard is held, and not used")] MutexGuard<'a, Cursor>);
 
@@ -120,8 +121,8 @@ impl Shared {
         applied.map_err(|error| self.fail(&error.to_string()))
     }
 
-    /// Waits until `found` returns a value, at most `max_move_wait`. In the meantime, applies all records that can be
-    /// applied.
+    /// Waits until `found` returns a value, at most `max_move_wait`, and returns this value. While it waits, it applies
+    /// all records of the log that can be applied.
     fn wait_until<T>(
         &self,
         mut found: impl FnMut(&mut Cursor) -> Result<Option<T>, ProposeError>,

@@ -1,7 +1,8 @@
-//! Proposals that were taken out of the queue, and the updates of costs and pauses after their commit.
+//! Proposals that were taken out of the queue. After their commit, the measured costs of their clients are updated, and
+//! addresses with expensive commands that delay other clients pause.
 //!
-//! Owns: the measured costs of the clients, and the pauses of addresses whose turns delay others. Does not own: the
-//! choice of the proposals (`queue`), or the lengths of the pauses (`turn_pause`).
+//! Owns: these updates, and the start of the pauses. Does not own: the choice of the proposals (`queue`), or the
+//! lengths of the pauses (`turn_pause`).
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +23,8 @@ pub(crate) struct DequeuedProposals {
     pub(crate) ends: Vec<usize>,
     /// Number of steps that each entry took, in order. Entries that were not applied have no element.
     pub(crate) steps: Vec<u64>,
-    /// Addresses whose turn delays other clients, and the steps that their proposals will probably take.
+    /// Client addresses whose expensive commands among these proposals delay other clients, each with the number of
+    /// steps that its commands will probably take. These addresses pause afterwards.
     pub(super) delaying: Vec<(Arc<ClientAddress>, u64)>,
 }
 
@@ -39,8 +41,8 @@ impl DequeuedProposals {
         }
     }
 
-    /// Begins the pauses of the addresses whose turn delays others. `began` is the monotonic time at which the commit
-    /// of the proposals began, `time` its duration.
+    /// Begins the pauses of the client addresses whose expensive commands delay other clients. `began` is the monotonic
+    /// time at which the commit of the proposals began, `time` its duration.
     pub(crate) fn begin_pauses(&self, began: Duration, time: Duration) {
         let probable: u64 = self.delaying.iter().map(|(_, steps)| steps).sum();
         let taken: u64 = self.steps.iter().sum();
@@ -50,8 +52,8 @@ impl DequeuedProposals {
         }
     }
 
-    /// Begins pauses like [`begin_pauses`](Self::begin_pauses), but computes them from the steps that the proposals
-    /// will probably take. Each pause is corrected when an entry of the address is applied ([`learn`]).
+    /// Begins pauses like [`begin_pauses`](Self::begin_pauses), but before the commit. Computes their lengths from the
+    /// steps that the proposals will probably take. [`learn`] corrects a pause when an entry of the address is applied.
     pub(crate) fn begin_probable_pauses(&mut self, now: Duration) {
         for (address, steps) in &self.delaying {
             let turn = address.pause().begin_probable(now, *steps);
@@ -74,10 +76,11 @@ impl DequeuedProposals {
     }
 }
 
-/// Updates the measured costs of the clients whose commands an entry contains. `steps` is the number of steps that the
-/// entry took. If the entry has commands of several clients, the cost of each client is unknown. If such an entry took
-/// many more steps than expected, the clients with expensive estimates count as fully expensive again, so that their
-/// next commands are measured separately.
+/// Updates the measured costs of the clients whose commands an entry contains; `steps` is the number of steps that the
+/// entry took. Also corrects the pause of an address that began with this entry. If the entry has commands of several
+/// clients, the cost of each client is unknown. If such an entry took many more steps than expected, the measured costs
+/// of the clients with high estimates are dropped, so that their next commands count as expensive and are measured
+/// separately.
 pub(crate) fn learn(entry: &[Pending], steps: u64) {
     let estimated: u64 = entry.iter().map(|pending| pending.steps.unwrap_or(0)).sum();
     let Some(client) = entry.first().and_then(|pending| pending.client.as_ref()) else { return };

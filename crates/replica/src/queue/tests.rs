@@ -51,7 +51,7 @@ fn an_entry_takes_so_many_commands_and_bytes() {
     assert_eq!(entries([0, MAX_ENTRY_BYTES * 2, 0]), [1, 1, 1], "a larger command is alone");
 }
 
-/// Creates a proposal of a batch of two Redis commands.
+/// Creates a proposal with a batch of two Redis commands: a `SET`, and the command `args`.
 fn burst(args: &[&[u8]]) -> Pending {
     burst_of(None, args)
 }

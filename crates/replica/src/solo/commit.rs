@@ -134,7 +134,7 @@ impl Shared {
         answers
     }
 
-    /// Waits until the log records below `next` have reached a level.
+    /// Waits until the log records below `next` have reached the durability level `level`.
     fn make_durable(&self, next: Lsn, level: Durability) -> Result<(), ProposeError> {
         if level.waits_for_sync() {
             self.log.sync_through(next)?;

@@ -383,14 +383,16 @@ fn created(files: &CertificateFiles, json: bool) -> Result<(), Failure> {
 /// change.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns true if the command can repeat a change of the members after this failure. Without a leader, the change has
-/// not happened, or the next leader completes it. If another change was in progress, this one has not happened.
+/// Returns true if the command can repeat its change of the members after this failure. If there was no leader, the
+/// change has not happened, or the next leader completes it. If another change was in progress, the command's change
+/// has not happened.
 fn is_transient(failure: &Failure) -> bool {
     matches!(&*failure.code, "not_leader" | "no_leader" | "change_in_progress")
 }
 
-/// Rejects a request about the answering node itself if the user has given several addresses. If the first address
-/// could not be reached, another node would execute the request.
+/// Rejects a request that concerns only the node that answers it, if the user has given several addresses and no node.
+/// If the first address could not be reached, the command would send the request to another node, which would execute
+/// it.
 fn check_one(what: &str, node: Option<&str>, place: &ServerArgs) -> Result<(), Failure> {
     if node.is_some() || !place.url().contains(',') {
         return Ok(());

@@ -54,7 +54,8 @@ pub(super) struct Node {
     pub answer: Result<(Value, Value), String>,
 }
 
-/// Results of the rules, in the order of the report. Problems that stop the cluster come first.
+/// Problems and weaknesses that the rules have found, in the order of the report. Problems that stop the cluster come
+/// first.
 struct Findings(Vec<Finding>);
 
 impl Findings {

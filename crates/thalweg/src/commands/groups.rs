@@ -363,7 +363,8 @@ fn extended_count(attempts: &[u64], extended: &Value) -> String {
     render::counted(attempts.len().saturating_sub(lapsed) as u64, "attempt", "attempts")
 }
 
-/// Formats an attempt as the user types it: its number, and after a colon the lapsed offsets if only some have lapsed.
+/// Formats an attempt that the user typed: its number, and after a colon the offsets of records that could not be
+/// acked, nacked or extended. Leaves out the offsets if this concerns all records of the attempt.
 fn attempt_text(lapsed: &Value) -> String {
     let attempt = lapsed.get("attempt").unwrap_or(lapsed);
     match (&lapsed["range"][0], &lapsed["range"][1]) {

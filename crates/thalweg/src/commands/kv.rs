@@ -294,7 +294,8 @@ pub(crate) fn incr(args: &Incr) -> Result<(), Failure> {
     render::print_result(&object, args.place.json, || value.to_string())
 }
 
-/// Adds the key to the text of an error about a request with a single operation.
+/// Replaces the words "operation 0" in the message of a failure by the key and its keyspace. The server uses these
+/// words even if the request has only one operation.
 fn naming_key(mut failure: Failure, args: &KeyArgs) -> Failure {
     if let Some(message) = failure.message.strip_prefix("operation 0: ") {
         failure.message = format!("key {:?} in keyspace {:?}: {message}", args.key, args.keyspace);

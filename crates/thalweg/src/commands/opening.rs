@@ -31,8 +31,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum time that an open may still take after a signal. Afterwards the process ends without waiting for it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Opens a data directory on a separate thread. The directory is opened alone, or as a member that founds or belongs to
-/// the cluster of `member`. Returns `None` if a signal arrives before the directory is open.
+/// Opens a data directory on a separate thread: as a member of a cluster if `member` contains the member's identity and
+/// the cluster's id, and otherwise as a node alone. Returns `None` if a signal arrives before the directory is open.
 pub(super) fn open_unless_stopped(
     runtime: &Runtime,
     path: &Path,

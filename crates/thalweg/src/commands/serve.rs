@@ -67,8 +67,8 @@ pub(crate) struct Serve {
     given: Vec<(&'static str, String)>,
 }
 
-/// Action of `serve`, which its arguments select: run a node, explain the configuration, or print an example of it.
-/// Other commands use a fourth one, which only reads the configuration.
+/// Action that the arguments of `serve` select: run a node, explain the configuration, or print an example of it. A
+/// fourth action only reads the configuration; other commands use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Mode {
     #[default]

@@ -157,8 +157,8 @@ fn change(bytes: i64) -> String {
     }
 }
 
-/// Returns a table row for each level of the LSM backend. Shares are relative to the sizes of the files in the rows
-/// above.
+/// Returns a table row for each level of the LSM backend that has tables. The column for the share of the directory is
+/// empty, because these bytes are also part of the row for the whole state.
 fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     let levels = report.state.levels.iter().enumerate().filter(|(_, level)| level.tables > 0);
     levels.map(|(number, level)| {

@@ -42,7 +42,8 @@ impl Position {
         format!("/v1/cluster/events{mark}{}", query.join("&"))
     }
 
-    /// Handles a part of a reply, and passes each event of the cluster to `visit`.
+    /// Handles the beginning of a connection or an event that has arrived on it. Passes each event of the cluster to
+    /// `visit`.
     fn take(&mut self, part: Part, visit: VisitEvents<'_>) -> Step {
         let Part::Event(event) = part else {
             // Nodes of earlier versions do not state their position. It is 0 until the first event: no event was
@@ -128,7 +129,8 @@ mod tests {
     use super::*;
     use crate::session::events::{Event, Events};
 
-    /// Handles the parts of one connection. Returns the numbers of the events that were passed on.
+    /// Passes `reply`, the events of one connection, to the position. Returns the sequence numbers of the events that
+    /// the position has passed on.
     fn take(position: &mut Position, reply: &str) -> Vec<u64> {
         let http = Http::server("http://127.0.0.1:1", Duration::from_secs(1)).unwrap();
         let mut shown = Vec::new();

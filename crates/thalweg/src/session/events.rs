@@ -31,7 +31,7 @@ pub(super) struct Endless<'a> {
     pub(super) resumes: bool,
 }
 
-/// Part of an endless reply: the start of a connection, or an event.
+/// Part of a reply that does not end: the beginning of a connection, or a server-sent event.
 pub(super) enum Part {
     /// A connection begins: the first connection, or one after a lost connection.
     Opened,

@@ -101,7 +101,8 @@ impl Session {
     }
 }
 
-/// Passes a part of the reply on to the visitor of the subscription.
+/// Handles the beginning of a connection or an event that has arrived on it: converts it for the visitor of the
+/// subscription, and calls the visitor.
 fn pass_on(part: Part, visit: Visit<'_>) -> Step {
     match part {
         Part::Opened => visit(SubscriptionEvent::Subscribed),

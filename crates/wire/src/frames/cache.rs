@@ -45,11 +45,11 @@ variants! {
 }
 
 choices! {
-    /// Behaviour of [`OpenCache`] if no cache has the name.
+    /// Behaviour of [`OpenCache`] if no cache has the requested name.
     CacheCreate as "cache create" {
-        /// The request fails if no cache has the name.
+        /// The request fails if no cache has the requested name.
         Never = 0 "never",
-        /// The server creates the cache if no cache has the name.
+        /// The server creates the cache if no cache has the requested name.
         IfMissing = 1 "if missing",
     }
 }
@@ -256,7 +256,8 @@ structure! {
 structure! {
     /// Reply to requests that remove or touch an entry, set several entries, or clear or drop a cache.
     CacheDone as "cache done" {
-        /// True if the affected entry, or the cache, existed.
+        /// True if the entry to remove or touch, or the cache to drop, existed. Always true for a clear. If the request
+        /// sets entries, false only if it contains none.
         existed: bool,
     }
 }

@@ -244,7 +244,8 @@ structure! {
         class: Action,
         /// Effect that the failed request has had on the data.
         effect: Effect,
-        /// Durability level of the data that the error reveals, if it reveals any.
+        /// Durability level of the stored data that the error reveals, such as the present revision of a key; none if
+        /// the error reveals no data.
         shown: Level,
         /// Stable code of the error, for programs.
         code: &'a str,

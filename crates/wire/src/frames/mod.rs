@@ -4,8 +4,9 @@
 //! struct, and its fields are its layout. Does not own: the rules for the order of frames, which are in
 //! `docs/formats/wire.md`.
 //!
-//! The high byte of a kind is its area. Except in area 0, the low byte shows the direction: below hexadecimal `40`
-//! requests, from `40` on replies, from `80` on pushes. So a peer can classify a kind that it does not know.
+//! A kind is a 16-bit number. Its high byte is the area, such as connections or streams. Except in area 0, its low byte
+//! shows the direction: below hexadecimal `40` requests, from `40` on replies, from `80` on pushes. So a peer can tell
+//! requests, replies and pushes apart even if it does not know their kinds.
 
 mod cache;
 mod connection;

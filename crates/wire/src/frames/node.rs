@@ -14,7 +14,7 @@ structure! {
 }
 
 choices! {
-    /// Ability of a node to accept writes. If it accepts none, this is the reason.
+    /// Ability of a node to accept writes, or the reason why it accepts none.
     Health as "health" {
         /// The node accepts writes.
         Good = 0 "good",
@@ -113,7 +113,7 @@ structure! {
     ClusterEvent<'a> as "cluster event" {
         /// Sequence number of the event in its run of the node, from 1.
         sequence: u64,
-        /// Wall-clock time of the node, in microseconds since 1970.
+        /// Wall-clock time at which the node noticed the event, in microseconds since 1970.
         unix_micros: u64,
         /// Id of the node that the event is about; 0 if the cluster has lost its leader.
         node: NodeId,

@@ -24,7 +24,7 @@ variants! {
             /// Time of the first record to read, in space time (microseconds since 1970).
             time: SpaceTime
         },
-        /// A number of offsets before the end of the stream.
+        /// The position that lies a given number of offsets before the end of the stream.
         Last = 4 "last" {
             /// Number of offsets between the position and the end of the stream.
             records: u64
@@ -117,7 +117,7 @@ structure! {
         first: Offset,
         /// Time of the append, in space time (microseconds since 1970).
         time: SpaceTime,
-        /// Number of records in the run.
+        /// Number of these consecutive records.
         count: u32,
         /// Record batch as in `command.md`: the bytes that were appended.
         records: &'a [u8],
@@ -125,8 +125,8 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Read`]: records of a stream. A gap between the offsets of two runs means that compaction has dropped
-    /// records.
+    /// Reply to [`Read`]: records of a stream, as runs of records with consecutive offsets. A gap between the offsets
+    /// of two runs means that compaction has dropped records.
     Records<'a> as "records" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,

@@ -39,7 +39,8 @@ pub const SUBJECTS_FROM: u16 = 2;
 /// Lowest version at which frames have short headers, and nodes know signs of life, facts and heartbeats.
 pub const SHORT_FROM: u16 = 3;
 
-/// Lowest version at which the nonce of a hello begins with the run of the dialling node.
+/// Lowest version at which the random number of a hello begins with the number that the dialling node's process has
+/// chosen at its start (its run).
 pub const RUN_FROM: u16 = 4;
 
 /// Magic number `TWPR`, which identifies the protocol between nodes.
@@ -92,7 +93,8 @@ impl<'a> Field<'a> for Nonce {
 pub struct PeerRun(pub [u8; 16]);
 
 impl Nonce {
-    /// Replaces the first half of a random number by a run. The second half still makes it unique.
+    /// Replaces the first half of a random number by the number of a process's run. The second half still makes it
+    /// unique.
     #[must_use]
     pub fn with_run(mut self, run: PeerRun) -> Self {
         self.0[..16].copy_from_slice(&run.0);
@@ -147,7 +149,7 @@ structure! {
         /// Protection that the dialling node uses.
         protection: Protection,
         /// Random number of the dialling node. If the node speaks version [`RUN_FROM`] or later, the number begins with
-        /// its run.
+        /// that of the process's run, see [`PeerRun`].
         nonce: Nonce,
         /// Address at which other nodes reach the dialling node.
         address: &'a str,
@@ -173,7 +175,8 @@ impl Hello<'_> {
         u128::from(self.cluster_high) << 64 | u128::from(self.cluster_low)
     }
 
-    /// Returns the run of the dialling node; `None` if the node speaks only earlier versions, which have no runs.
+    /// Returns the number that the dialling node's process has chosen for its run; `None` if the node speaks only
+    /// earlier versions, in which a hello does not contain it.
     #[must_use]
     pub fn run(&self) -> Option<PeerRun> {
         let (run, _) = self.nonce.0.split_first_chunk().expect("a random number has 32 bytes");
@@ -203,15 +206,15 @@ structure! {
         node: NodeId,
         /// Random number of the accepting node.
         nonce: Nonce,
-        /// Proof of the accepting node.
+        /// Proof that the accepting node knows the cluster's secret.
         proof: Nonce,
     }
 }
 
 structure! {
-    /// Proof of the dialling node.
+    /// Proof that the dialling node knows the cluster's secret.
     Proof as "proof" {
-        /// Proof of the dialling node.
+        /// Proof that the dialling node knows the cluster's secret.
         proof: Nonce,
     }
 }

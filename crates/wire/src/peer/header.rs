@@ -33,8 +33,8 @@ pub const MAX_HANDSHAKE_BYTES: usize = 2048;
 /// Minimum size in bytes of a body that is compressed, if that makes it shorter. For a smaller body, compression takes
 /// longer than sending the saved bytes on a local network.
 pub const COMPRESS_FROM_BYTES: usize = 16 * 1024;
-/// Number and size in bytes of the samples that show if a long body is worth compressing. A body is long from four
-/// times their sum on.
+/// Number of samples that show if a long body is worth compressing. Each has `SAMPLE_BYTES` bytes. A body is long if it
+/// has at least four times as many bytes as all samples together.
 const SAMPLES: usize = 4;
 const SAMPLE_BYTES: usize = 8 * 1024;
 

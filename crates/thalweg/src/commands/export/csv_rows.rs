@@ -1,4 +1,5 @@
-//! Rows of an export to CSV. A row has all parts of a record or pair, or fields of the JSON object in its value.
+//! Rows of an export to CSV. A row contains all parts of a record or pair. If the user names columns, it contains only
+//! these fields of the JSON object in the value instead.
 
 use std::io::Write;
 
@@ -26,8 +27,8 @@ impl<'a> CsvRows<'a> {
         Ok(rows)
     }
 
-    /// Writes a row. The cells are fields of the JSON object in `value`, or the cells that `whole` returns. `name`
-    /// describes the record in a failure.
+    /// Writes a row. If the user has named columns, the cells are these fields of the JSON object in `value`. Otherwise
+    /// they are the cells that `whole` returns. `name` describes the record in a failure.
     pub(super) fn write(
         &mut self,
         value: &[u8],

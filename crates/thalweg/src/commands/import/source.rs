@@ -28,7 +28,8 @@ const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
 /// Number of digits of a generated key. With a fixed number, the keys sort in the order of the records.
 const NUMBER_DIGITS: usize = 12;
 
-/// Code of the failure for a record that cannot be imported, independent of the server.
+/// Error code of the failure for a record that cannot be imported. The command itself finds such records; the server
+/// has no such code.
 pub(super) const BAD_RECORD: &str = "bad_record";
 
 /// Format of a file.
@@ -101,7 +102,7 @@ enum Rows<'a> {
 struct CsvRows<'a> {
     reader: csv::Reader<RowLimit<'a>>,
     header: csv::StringRecord,
-    /// Number of bytes that may still be read for the current row.
+    /// Number of bytes that the CSV reader may still read for the current row before the row is too long.
     left: Rc<Cell<u64>>,
 }
 

@@ -35,7 +35,7 @@ use crate::{
 const SIZES: [usize; 3] = [100, 1000, 10_000];
 /// Numbers of clients. Each run uses one of them.
 const WRITERS: [usize; 3] = [1, 16, 64];
-/// Number of rounds. Each round has one run for each combination of size and number of clients.
+/// Number of rounds. In each round, every combination of payload size and number of clients is measured in one run.
 const ROUNDS: usize = 2;
 /// Time for which the raw disk is measured before the runs.
 const DISK_TIME: Duration = Duration::from_secs(1);
@@ -47,7 +47,8 @@ const LEAST_WRITES: u64 = 10;
 /// invalid.
 const LONGEST: u32 = 10;
 
-/// Phases of a run: warming up, counting writes, and ended.
+/// Phase of a run in which the clients append and nothing is counted. `COUNTING` follows, in which writes are counted,
+/// and then `ENDED`.
 const WARMING: u8 = 0;
 const COUNTING: u8 = 1;
 const ENDED: u8 = 2;

@@ -29,7 +29,7 @@ const START: Duration = Duration::from_secs(60);
 /// Unit of times in `/proc/PID/stat`, in seconds. The kernel always shows hundredths of a second there.
 const TICK_SECONDS: f64 = 0.01;
 
-/// Interval at which the leader of a new cluster is looked for.
+/// Interval at which the measurement checks if a new cluster has a leader.
 const LOOK: Duration = Duration::from_millis(50);
 /// Ports at which a cluster's nodes listen for each other. They lie below the ports that the kernel chooses for
 /// outgoing connections. So no outgoing connection takes a node's port before the node starts.

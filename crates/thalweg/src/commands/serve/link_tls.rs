@@ -31,7 +31,8 @@ pub(crate) fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
     Ok(Some(tls))
 }
 
-/// Reads the files of the TLS again. Later connections use the new ones. Blocks while it reads files.
+/// Reads the files with certificates and keys again. Later connections use the new contents. Blocks while it reads
+/// files.
 pub(crate) fn reload(tls: &PeerTls) {
     if !tls.has_authority() {
         return;
@@ -59,7 +60,8 @@ pub(crate) fn warn_if_expiring(tls: &PeerTls) {
     }
 }
 
-/// Returns the number of days until a certificate expires; `None` if this is not soon.
+/// Returns the number of days until a certificate expires; `None` if this is not soon, that is, not within
+/// [`NEARLY_OVER`].
 fn days_left(not_after: i64, now: Duration) -> Option<u64> {
     let left = u64::try_from(not_after).unwrap_or(0).saturating_sub(now.as_secs());
     (left < NEARLY_OVER.as_secs()).then_some(left / (24 * 3600))

@@ -14,7 +14,7 @@ use crate::failure::{Exit, Failure};
 /// Maximum number of the machine's addresses that the advice lists.
 const MAX_LISTED: usize = 8;
 
-/// Creates the failure of a server that did not start.
+/// Creates the failure of the command for a server that could not start, for example because an address is in use.
 pub(super) fn of_server(error: &ServerError) -> Failure {
     let option = match error {
         ServerError::BindNative(_) | ServerError::BindNext(_) => "--native",
@@ -27,7 +27,8 @@ pub(super) fn of_server(error: &ServerError) -> Failure {
     }
 }
 
-/// Creates the failure of a node that did not start.
+/// Creates the failure of the command for a cluster member that could not start, for example because an address is in
+/// use.
 pub(super) fn of_node(error: &NodeError) -> Failure {
     match error {
         NodeError::Bind { address, error: cause } => unbound(error, *address, cause, "--cluster"),

@@ -11,10 +11,10 @@
 //! | `cluster`, `join` | the member that it is | joins with the token |
 //! | `cluster`, `join`, `expect` | the member that it is | joins with the token the cluster that the nodes found together |
 //!
-//! Invariants: the credentials are durable before the directory is first opened as a member. A start that ends in
-//! between makes the same decision again. A directory that cannot be opened in the role gets no credentials. A
-//! directory of a single node can have credentials from a start that then could not open it. It still counts as a
-//! directory of a single node.
+//! Invariants: the credentials are durable before the directory is first opened as a member. If a start ends between
+//! these two steps, the next start makes the same decision again. If the checks show that the directory cannot be
+//! opened in the decided role, no credentials are written. A directory of a single node can have credentials from a
+//! start that then could not open it. It still counts as a directory of a single node.
 
 use std::path::Path;
 
@@ -139,10 +139,10 @@ pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the credentials that this start has stored from a given token, after it could not open a directory of a
-/// single node. The directory may have data, or may be in use. Otherwise a later start with `cluster_init` would found
-/// a second cluster, with the id and the secret of the cluster that the directory was to join. Credentials that this
-/// start has created are kept, because their admin token was already shown.
+/// Removes the credentials that this start has written to the directory of a single node, after it could not open the
+/// directory (for example because it has data, or is in use). Otherwise a later start with `cluster_init` would found a
+/// second cluster, with the id and the secret of the cluster that this start should join. Removes only credentials from
+/// a token that the user gave. Those that this start has created are kept, because their admin token was already shown.
 pub(super) fn take_back(role: &OpenRole, dir: &Path) {
     let is_given = role.member().is_some_and(|part| part.is_new && part.admin.is_none());
     if is_given

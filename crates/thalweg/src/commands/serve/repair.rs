@@ -1,5 +1,5 @@
-//! Repair of a member's state before its consensus starts. Happens if the note in its directory requests a repair and
-//! names members that can give their state.
+//! Repair of a member's state before its consensus starts. A repair happens if a note in the member's directory
+//! requests it and names members that can give their state.
 //!
 //! Owns: the times at which a repair is tried, and the signals that arrive meanwhile. Does not own: the note in the
 //! directory (`engine`), and the decision and the repair itself (`cluster`).
@@ -31,9 +31,10 @@ use crate::{
 
 /// Pause after a failed attempt to repair.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Interval at which a signal is looked for during the pause.
+/// Interval at which the pause between two attempts checks if a signal has arrived.
 const LOOK: Duration = Duration::from_millis(50);
-/// Maximum time that an attempt may still take after a signal. Afterwards the process ends without waiting for it.
+/// Maximum time that an attempt to repair may still take after a signal. Afterwards the process ends without waiting
+/// for it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Result of a repair at the start of a node.

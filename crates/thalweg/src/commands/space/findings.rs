@@ -49,7 +49,7 @@ pub(super) fn findings(report: &Report, node: Node) -> Vec<Finding> {
     found
 }
 
-/// Creates a finding about the bytes of a kind; `None` if there are none.
+/// Creates a finding about the directory's files of one kind; `None` if they have no bytes.
 fn of_kind(report: &Report, kind: &str, code: &'static str, message: String, next: String) -> Option<Finding> {
     let bytes = report.bytes_of(kind);
     (bytes > 0).then_some(Finding { code, bytes, message, next })

@@ -17,7 +17,7 @@ pub(super) struct Report {
     pub(super) state: StateFigures,
 }
 
-/// Files and bytes of one kind in the directory.
+/// Number and total bytes of the directory's files of one kind, such as segments of the log that are still needed.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Kind {
     kind: String,
@@ -25,7 +25,8 @@ pub(super) struct Kind {
     pub(super) bytes: u64,
 }
 
-/// Payload of the state.
+/// Payload of the directory: the keys, values and records that clients have stored, without the overhead of storing
+/// them.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct Payload {
     pub(super) bytes: u64,
@@ -36,7 +37,7 @@ pub(super) struct Payload {
     pub(super) row_bytes: u64,
 }
 
-/// Figures and options of the log.
+/// Options of the node's log that bound disk space, and the number of snapshots that keep old segments.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct LogFigures {
     pub(super) segment_bytes: u64,
@@ -46,7 +47,7 @@ pub(super) struct LogFigures {
     pub(super) open_snapshots: u64,
 }
 
-/// Figures of the backend.
+/// Figures of the backend that stores the state, as far as they explain its disk space.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct StateFigures {
     pub(super) levels: Vec<Level>,
@@ -54,7 +55,7 @@ pub(super) struct StateFigures {
     pub(super) reusable_bytes: u64,
 }
 
-/// Tables of one level.
+/// Number and total bytes of the tables in one level of the LSM backend.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) struct Level {
     pub(super) tables: u64,
@@ -66,12 +67,12 @@ impl Report {
         self.kinds.iter().find(|kind| kind.kind == name)
     }
 
-    /// Returns the bytes of a kind; 0 if the directory has none.
+    /// Returns the bytes of the directory's files of one kind; 0 if there are none.
     pub(super) fn bytes_of(&self, name: &str) -> u64 {
         self.kind(name).map_or(0, |kind| kind.bytes)
     }
 
-    /// Returns the name, the files and the bytes of each kind.
+    /// Returns the name of each kind of files, their number, and their bytes.
     pub(super) fn rows(&self) -> impl Iterator<Item = (String, u64, u64)> {
         self.kinds.iter().map(|kind| (kind.kind.clone(), kind.files, kind.bytes))
     }
@@ -95,7 +96,7 @@ impl Report {
 /// be in the millions, and would not predict the size for more data.
 pub(super) const LEAST_PAYLOAD_BYTES: u64 = 1 << 20;
 
-/// Readable names of the kinds of bytes.
+/// Readable names of the kinds of files in a data directory.
 const LABELS: [(&str, &str); 10] = [
     ("log_live", "log: records and large values in use"),
     ("log_replay", "log: to be replayed at a start"),
@@ -109,7 +110,7 @@ const LABELS: [(&str, &str); 10] = [
     ("foreign", "other files"),
 ];
 
-/// Returns the readable name of a kind. A kind that this version does not know keeps its name.
+/// Returns the readable name of a kind of files. A kind that this version does not know keeps its name.
 pub(super) fn label(kind: &str) -> &str {
     LABELS.iter().find(|(name, _)| *name == kind).map_or(kind, |(_, label)| label)
 }

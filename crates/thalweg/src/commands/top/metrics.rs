@@ -27,7 +27,7 @@ impl Series {
 pub(crate) struct Metrics(BTreeMap<String, Vec<Series>>);
 
 impl Metrics {
-    /// Parses a scrape.
+    /// Parses the text that a server returns at `/metrics`.
     pub(crate) fn parse(text: &str) -> Self {
         let mut metrics = Self::default();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -109,8 +109,9 @@ impl Histogram {
         (self.count() > 0.0).then(|| self.sum / self.count())
     }
 
-    /// Returns an upper bound of the given part of the values, such as 0.99 of them; `None` if there are no values. If
-    /// the bound lies beyond all finite buckets, returns the largest finite bound.
+    /// Returns an upper bound of a quantile: `part` is the share of the values, such as 0.99, that do not exceed the
+    /// bound. `None` if there are no values. If the bound lies beyond all finite buckets, returns the largest finite
+    /// bound.
     pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
         if self.count() <= 0.0 {
             return None;

@@ -153,10 +153,10 @@ fn watch(
     }
 }
 
-/// Beginning of the line that reports a failed reading.
+/// Beginning of the line that reports that the figures of the server could not be read.
 const FAILURE: &str = "no answer: ";
 
-/// Makes one reading of a server.
+/// Reads the status, the metrics and the cluster's members from a server.
 fn read(session: &Session) -> Result<Reading, Failure> {
     let status = session.status()?;
     let members = if status["cluster"].is_object() {
@@ -171,7 +171,7 @@ fn read(session: &Session) -> Result<Reading, Failure> {
     Ok(Reading { at: Instant::now(), metrics: Metrics::parse(&metrics), status, members })
 }
 
-/// Readings of a server. A thread makes them on request, one at a time.
+/// Handle of a thread that reads the figures of a server on request, one request at a time.
 struct Readings {
     requests: Sender<()>,
     results: Receiver<Result<Reading, Failure>>,
@@ -179,7 +179,7 @@ struct Readings {
 }
 
 impl Readings {
-    /// Starts the thread, and requests the first reading.
+    /// Starts the thread that reads the server's figures, and makes the first request to it.
     fn begin(place: &ServerArgs) -> Result<Self, Failure> {
         let (requests, requested) = mpsc::channel::<()>();
         let (send, results) = mpsc::channel();
@@ -196,7 +196,7 @@ impl Readings {
         Ok(readings)
     }
 
-    /// Requests a reading, unless one is in progress.
+    /// Requests the server's figures from the thread, unless a request is in progress.
     fn request(&mut self) {
         if !self.is_requested {
             // If the thread has ended, `poll` reports the failure, so an error is ignored here.
@@ -205,8 +205,8 @@ impl Readings {
         }
     }
 
-    /// Returns the result of the requested reading; `None` if it has not arrived. Fails if the thread has ended. This
-    /// happens only after a panic, for whose message the terminal was restored.
+    /// Returns the result of the requested reading; `None` if it has not arrived. Fails if the thread that reads has
+    /// ended. This happens only after a panic, before whose message the terminal gets its former mode back.
     fn poll(&mut self) -> Result<Option<Result<Reading, Failure>>, Failure> {
         match self.results.try_recv() {
             Ok(result) => {
@@ -218,7 +218,7 @@ impl Readings {
         }
     }
 
-    /// Waits for the requested reading. Fails if a signal arrives first.
+    /// Waits until the thread has read the requested figures of the server. Fails if a signal arrives first.
     fn wait(&mut self, interrupt: &Interrupt) -> Result<Reading, Failure> {
         loop {
             match self.results.recv_timeout(TICK) {

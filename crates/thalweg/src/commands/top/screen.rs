@@ -1,4 +1,5 @@
-//! The view as lines of text: tables under headings, for a terminal of any size or for a pipe.
+//! Layout of `top`: formats the figures of a node as lines of text, in tables under headings, for a terminal of any
+//! size or for a pipe.
 //!
 //! Owns: the layout, and the cutting of lines to the width of a terminal. Does not own: the figures (`view`), or the
 //! terminal (`terminal`).

@@ -77,7 +77,7 @@ impl Terminal {
         write(&frame(lines, width, height))
     }
 
-    /// Waits for a key for at most `patience`. Returns `None` if there was no key with a meaning.
+    /// Waits for a key for at most `patience`. Returns `None` if the user has pressed no key to which `top` reacts.
     pub(super) fn key(&self, patience: Duration) -> io::Result<Option<Key>> {
         if !self.reads_keys {
             std::thread::sleep(patience);
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// The test below starts this test in a separate process.
+    /// Panics while it uses the terminal. Another test runs this test in a separate process.
     #[test]
     #[ignore = "run by a_panic_restores_the_terminal_before_its_message"]
     fn panics_on_a_terminal() {

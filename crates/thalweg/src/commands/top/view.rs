@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::metrics::{Metrics, Series};
 
-/// One reading of a server.
+/// Status, metrics and cluster members of a server, as read at one time.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub at: Instant,
@@ -184,7 +184,7 @@ const RATES: [(&str, &str, &str); 12] = [
     ("native out", "native_sent_bytes_total", "bytes"),
 ];
 
-/// Two readings. The earlier one may be missing.
+/// The two readings from which rates are computed. The earlier one may be missing.
 struct Pair<'r> {
     before: Option<&'r Reading>,
     now: &'r Reading,

@@ -97,17 +97,17 @@ structure! {
 }
 
 structure! {
-    /// Heartbeat in a short form, from a leader whose entries are all committed. It stands for an [`Append`] without
-    /// entries with the sender's committed vote in `term`. Only for nodes of version 3 or later. The reply is
-    /// [`Appended`].
+    /// Short form of a heartbeat, for a leader whose entries are all committed. It means the same as an [`Append`]
+    /// without entries in which `vote` is the sender's committed vote in `term`, and `previous` and `committed` are both
+    /// the entry of `last_term` and `last_index`. Only for nodes of version 3 or later. The reply is [`Appended`].
     Heartbeat as "heartbeat" {
         /// Term in which the sender leads.
         term: Term as Varint,
         /// Number of the receiver's last sign of life that the sender has received; see [`Ping`](super::Ping).
         heard: u64 as Varint,
-        /// Term of the receiver's last entry, which is committed.
+        /// Term of the last committed entry, which is also the last entry of the leader's log and of the receiver's.
         last_term: Term as Varint,
-        /// Index of the receiver's last entry.
+        /// Index of the last committed entry, which is also the last entry of the leader's log and of the receiver's.
         last_index: Index as Varint,
     }
 }
@@ -180,7 +180,8 @@ structure! {
 }
 
 structure! {
-    /// Asked by a follower before a read: up to which entry must the follower have applied the log?
+    /// Asks the leader for the index up to which a follower must have applied the log before it serves a read. Sent by
+    /// the follower.
     ReadBarrier as "read barrier" {
         /// Longest time that the leader may take, in milliseconds.
         timeout_millis: u32,

@@ -94,9 +94,10 @@ macro_rules! kinds {
 kinds! {
     /// Begins a connection.
     Hello<'a> = 1,
-    /// Version and proof of the accepting node.
+    /// Answer to a hello: version and proof of the accepting node. The proof shows that the node knows the cluster's
+    /// secret.
     Challenge = 2,
-    /// Proof of the dialling node.
+    /// Proof of the dialling node that it knows the cluster's secret.
     Proof = 3,
     /// End of the handshake.
     Welcome<'a> = 4,
@@ -120,11 +121,11 @@ kinds! {
     Transfer = 22,
     /// Reply to `Transfer`.
     Transferred = 23,
-    /// Sign of life with a reply.
+    /// Shows the receiver that the sender is alive, and asks for a reply.
     Ping = 24,
     /// Reply to `Ping`.
     Pong = 25,
-    /// Asked by a follower before a read: up to which entry must the follower have applied the log?
+    /// Asks the leader for the index up to which a follower must have applied the log before it serves a read.
     ReadBarrier = 26,
     /// Reply to `ReadBarrier`.
     Barrier = 27,
@@ -160,19 +161,19 @@ kinds! {
     Manage<'a> = 42,
     /// Reply to `Manage`.
     Managed = 43,
-    /// Asks for the receiver's running hashes.
+    /// Asks for the receiver's running hashes, which are hashes of its state after certain entries.
     AskMarks = 44,
     /// Reply to `AskMarks`.
     Marks<'a> = 45,
-    /// Filters of a node's subscriptions; it gets no reply.
+    /// Patterns of subjects to which a node's clients subscribe; it gets no reply.
     Interest<'a> = 46,
     /// Reply to `AskRequests`.
     EntryRequests<'a> = 47,
     /// Batch of messages of one subject; it gets no reply.
     SubjectBatch<'a> = 48,
-    /// Sign of life without facts; it gets no reply.
+    /// Shows the receiver that the sender is alive; it gets no reply. It contains no facts about the sender.
     Sign = 50,
-    /// Sign of life with facts; it gets no reply.
+    /// Shows the receiver that the sender is alive, with facts such as the sender's last entry; it gets no reply.
     Facts = 52,
     /// Heartbeat of a leader whose entries are all committed.
     Heartbeat = 54,

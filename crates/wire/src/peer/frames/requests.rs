@@ -91,7 +91,8 @@ structure! {
 structure! {
     /// Reply to [`AskRequests`].
     EntryRequests<'a> as "entry requests" {
-        /// Number of the first of these entries in the leader's list of names. The others have the next numbers.
+        /// Number that the leader has given to the first of these entries when it recorded their names. The entries
+        /// after it have the next numbers.
         first: u64,
         /// Entries with names, in the order in which the leader has recorded them.
         entries: List<'a, NamedEntry<'a>>,

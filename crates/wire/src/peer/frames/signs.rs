@@ -6,10 +6,12 @@ use thalweg_types::{
 };
 
 structure! {
-    /// A sign of life with a reply. Every node sends signs of life to every other node.
+    /// A sign of life, which shows the receiver that the sender is alive, with a reply. Every node sends signs of life
+    /// to every other node.
     ///
-    /// `heard` shows the receiver if the sender receives the receiver's signs. A node ignores appends from a leader
-    /// that has not received its signs for one lease: such a leader would keep its followers quiet but commit nothing.
+    /// The field `heard` shows the receiver if its own signs of life reach the sender. A node ignores appends from a
+    /// leader that has received none of the node's signs for one lease: such a leader would keep its followers from
+    /// electing another one, but could commit nothing.
     Ping as "ping" {
         /// Number of this ping. It rises by one with each sign of life from the sender to the receiver.
         number: u64,
@@ -35,9 +37,9 @@ structure! {
 }
 
 structure! {
-    /// A sign of life without a reply. The rules of [`Ping`] apply. The receiver's own signs show that it receives the
-    /// sender's. The facts about the sender are unchanged since it last stated them on this connection. Only for nodes
-    /// of version 3 or later.
+    /// A sign of life without a reply: it shows the receiver that the sender is alive. The rules of [`Ping`] apply.
+    /// Instead of a reply, the receiver's own signs of life show that this one has arrived. The facts about the sender
+    /// are unchanged since the sender last stated them on this connection. Only for nodes of version 3 or later.
     Sign as "sign of life" {
         /// Number of this sign. It rises by one with each sign of life (ping, sign or facts) from the sender to the
         /// receiver.
@@ -63,8 +65,8 @@ structure! {
         lacks_room: bool,
         /// Wall-clock time of the sender. Until the next facts, the receiver adds the elapsed time to it.
         wall: SpaceTime as Varint,
-        /// Number of the sender's [`Description`], which changes with it. The receiver asks for the description only
-        /// after a change.
+        /// Number that changes whenever the sender's [`Description`] changes. The receiver asks for the description
+        /// only after a change.
         about: u32,
     }
 }

@@ -81,8 +81,8 @@ structure! {
         snapshot: u64,
         /// Number of the chunk within the snapshot, from 0.
         number: u64,
-        /// Last entry whose effects the snapshot must include. If the receiver has not applied this entry, the snapshot
-        /// includes less.
+        /// Index of the last entry that the snapshot should include. If the receiver has not applied this entry yet,
+        /// the snapshot ends at an earlier entry.
         least: Index,
     }
 }

@@ -24,7 +24,7 @@ structure! {
 }
 
 structure! {
-    /// Running hash of the state after an entry.
+    /// Running hash of the state: a hash that each entry continues, noted after one entry.
     HashMark as "hash mark" {
         /// Index of the entry.
         index: Index,
@@ -47,7 +47,8 @@ structure! {
 }
 
 structure! {
-    /// Asked by an empty node before it founds a cluster: has the receiver ever voted or written entries in its space?
+    /// Asks if the receiver has ever voted or written entries in its space. An empty node asks this before it founds a
+    /// cluster.
     AskHistory as "ask history" {}
 }
 

@@ -1,4 +1,5 @@
-//! Frames of the channel for subjects: filters, and batches of messages.
+//! Frames that forward messages of subjects between the nodes of a cluster: the filters that a node announces, and
+//! batches of messages.
 
 use thalweg_types::codec::{List, RemainingBytes, ShortBytes, structure};
 
