@@ -1,6 +1,6 @@
 //! Verifies every byte of a log's data.
 //!
-//! Owns: the checks of each batch, each footer and the place where a segment continues the one before it, and the
+//! Owns: the checks of each batch and each footer, the check that each segment continues the one before it, and the
 //! report with its verdict. Does not own: the list of files (`inventory`), the search for the end of the log
 //! (`survey`), or repairs, which are part of an open.
 
@@ -37,7 +37,7 @@ pub struct Finding {
     pub file: String,
     /// Byte offset of the damage.
     pub offset: u64,
-    /// The check that failed.
+    /// Name of the check that the bytes in the file failed.
     pub what: &'static str,
     /// Value that the check expected.
     pub expected: u64,
