@@ -353,8 +353,9 @@ impl Store for SqliteStore {
         }
     }
 
-    /// Counts only the rows themselves, once in the WAL and once in the database. Changed pages may take more: a
-    /// transaction that runs out of disk space then gives its space back, and is repeated.
+    /// Estimates the disk space that persisting memtables takes. Counts only the rows themselves, once in the WAL and
+    /// once in the database. Changed pages may take more: a transaction that runs out of disk space then gives its
+    /// space back, and is repeated.
     fn bytes_to_persist(&self, memtables: u64, _changes: u64, bytes: u64) -> u64 {
         memtables * bytes * 2
     }

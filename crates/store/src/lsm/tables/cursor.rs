@@ -37,7 +37,8 @@ pub struct RunCursor<T, K> {
     is_last: bool,
     /// Number of consecutive blocks, up to the current one, that were not in the cache.
     loaded: usize,
-    /// Number of further blocks of the table that the kernel was already asked to read.
+    /// Number of blocks of the table, including the current one, that the kernel was asked to read and the scan has not
+    /// passed.
     ahead: usize,
 }
 
@@ -93,8 +94,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         self.ahead
     }
 
-    /// Asks the kernel to read the current block and the next ones, if they are not in the cache and the scan has read
-    /// enough consecutive blocks.
+    /// If the current block is not in the cache and the scan has read enough consecutive blocks from files, asks the
+    /// kernel to read this block and the next ones. Does not wait.
     fn read_ahead(&mut self) {
         let table = &*self.tables.as_ref()[self.table];
         self.ahead = self.ahead.saturating_sub(1);
