@@ -156,7 +156,7 @@ pub(crate) struct SegmentPool {
     work: Condvar,
     /// True if the last check of the disk found less free space than the reserve.
     low: AtomicBool,
-    /// True while no segment is ready for data.
+    /// True while an append of data would find no prepared segment. The last prepared segment is reserved for deletes.
     is_short: AtomicBool,
     pub counters: PrepareCounters,
     pub progress: AppendProgress,
@@ -244,12 +244,12 @@ impl SegmentPool {
         taken
     }
 
-    /// Notes whether a segment is ready for data, after the ready segments have changed.
+    /// Updates `is_short` after the number of prepared segments has changed.
     fn note_ready(&self, state: &State) {
         self.is_short.store(state.ready.len() < Self::needed(Purpose::Data), Ordering::Relaxed);
     }
 
-    /// Returns true while no segment is ready for data. Takes no lock.
+    /// Returns true while an append of data would find no prepared segment. Takes no lock.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)

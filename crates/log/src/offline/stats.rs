@@ -46,7 +46,7 @@ pub struct Stats {
     pub first_lsn: u64,
     /// LSN after the last record of the log.
     pub end_lsn: u64,
-    /// LSN below which all records are attested as durable.
+    /// LSN below which all records were durable, as a batch header in the log attests.
     pub attested_lsn: u64,
     /// True if the last run closed the log cleanly.
     pub clean: bool,

@@ -94,7 +94,7 @@ pub struct Report {
     pub first_lsn: u64,
     /// LSN after the last record that open would keep.
     pub end_lsn: u64,
-    /// LSN below which all records are attested as durable.
+    /// LSN below which all records were durable, as a batch header in the log attests.
     pub attested_lsn: u64,
     /// True if the last run closed the log cleanly.
     pub clean: bool,

@@ -54,7 +54,8 @@ const CONTENTS: &str = "contents";
 const FORMAT: &str = "format";
 /// Format version of a database whose transactions store a summary of the pairs.
 const FORMAT_VERSION: &[u8] = &[2];
-/// Format version that earlier versions of the program wrote, without a summary. The first transaction converts it.
+/// Format version of a database without a summary of the pairs, which earlier versions of the program wrote. The first
+/// transaction converts the database to the present version.
 const FORMAT_VERSION_1: &[u8] = &[1];
 
 /// Size in bytes from which a scan refers to a value in redb's cache instead of copying it.
