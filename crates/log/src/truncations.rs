@@ -11,8 +11,9 @@
 //! replaces earlier ones at the same or a higher index. Between two truncations that remain lies at least one valid
 //! entry, which bounds their number.
 //!
-//! The newest segments form a range without gaps, and the table contains every truncation in it. Older segments can
-//! remain beyond a gap, because segments between them were freed; truncations in freed segments are missing.
+//! The newest segments form a range of LSNs without gaps, and the table contains every truncation in it. Older segments
+//! can remain before a gap, because segments between them were freed. Truncations in freed segments are missing, and so
+//! are, after an open, those in the segments before the gap.
 
 use std::sync::Arc;
 
