@@ -271,7 +271,8 @@ impl Client {
         &self.inner.directory
     }
 
-    /// Returns a client whose requests to the [connected](Target::Connected) node go to the given member instead.
+    /// Returns a client that sends to the member `node` the requests that this client sends to the
+    /// [connected](Target::Connected) node.
     pub(crate) fn at_member(&self, node: u64) -> Result<Self, Error> {
         let Inner { members, directory, options, .. } = &*self.inner;
         let member = members.get(node, directory, options).ok_or(Error::Closed)?;

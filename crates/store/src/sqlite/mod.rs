@@ -228,7 +228,8 @@ impl SqliteStore {
         Ok(bytes as u64)
     }
 
-    /// Copies the WAL's content to the database (a checkpoint), as far as no view prevents this.
+    /// Copies the content of the WAL to the database (a checkpoint). Leaves the part that existing views prevent from
+    /// being copied.
     fn checkpoint(&self) -> Result<(), BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         self.copy_wal(&writer)
@@ -248,7 +249,8 @@ impl SqliteStore {
         bytes > MAX_KEPT_WAL_BYTES || (bytes > 0 && bytes.saturating_mul(FREE_PER_KEPT_WAL) > room())
     }
 
-    /// Copies the WAL's content to the database and truncates the WAL file, as far as no view prevents this.
+    /// Copies the content of the WAL to the database and truncates the WAL file. Does this only in part, or not at all,
+    /// while views read the WAL.
     fn empty_wal(writer: &Connection) -> Result<(), BackendError> {
         // With a timeout, SQLite would wait for the views to end.
         writer.busy_timeout(Duration::ZERO).map_err(failed("configure"))?;
