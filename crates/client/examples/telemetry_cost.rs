@@ -1,5 +1,5 @@
-//! Cost of a client's telemetry: rounds of gets from a cache, with telemetry and without it in turns. `cargo run
-//! --release -p thalweg-client --example telemetry_cost -- 127.0.0.1:7071`
+//! Measures the cost of a client's telemetry: sends gets to a cache, alternately with telemetry and without it, and
+//! compares the times. `cargo run --release -p thalweg-client --example telemetry_cost -- 127.0.0.1:7071`
 
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use thalweg_client::{Client, Endpoint, Options};
 
-/// Number of pairs of rounds. Each pair has one round with telemetry and one without.
+/// Number of pairs of measurements. Each pair has one series of gets with telemetry and one without.
 const PAIRS: usize = 20;
-/// Number of gets of a round, sent one after the other.
+/// Number of gets in one series, sent one after the other.
 const GETS: u32 = 20_000;
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,13 +1,13 @@
-//! Task of one channel. It reads frames and passes them to their receivers, writes the frames of callers, and keeps the
-//! connection alive. A channel is one ordered stream of frames between client and server.
+//! Runs one channel: one ordered stream of frames between client and server. A task for each channel reads frames and
+//! passes them to their receivers, writes the frames of callers, and keeps the connection alive.
 //!
-//! Owns: the order of these steps, and the receiver of each frame. Does not own the tables of requests and
-//! subscriptions (`link`), nor the steps after the connection is lost (`pool`).
+//! Owns: the task, and the order of its steps. Does not own the tables of requests and subscriptions (`link`), nor the
+//! steps after the connection is lost (`pool`).
 //!
-//! In each turn the task reads all available bytes and passes the frames on. Then it writes the frames that callers
-//! have staged in the meantime. If other callers are likely to stage more frames, the task first yields to all tasks
-//! that are ready to run, so that their requests share one write. This is likely if several requests are in progress
-//! and the turn was not delayed already.
+//! The task runs in turns; each wake-up causes one. In a turn the task reads all available bytes and passes the frames
+//! on. Then it writes the frames that callers have staged in the meantime. If several requests are in progress, other
+//! callers are likely to stage more frames. The task then yields once to all tasks that are ready to run, so that their
+//! requests share one write.
 
 use std::{
     future::{Future, poll_fn},
@@ -40,7 +40,7 @@ const READS_PER_TURN: usize = 16;
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 enum TurnEnd {
-    /// The task yields to other tasks first, so that their frames share one write.
+    /// The task lets other tasks run before it writes, so that their frames share one write.
     Yield,
     End(Lost),
 }
@@ -242,8 +242,8 @@ fn connection(link: &Link, kind: Kind, frame: &SharedFrame) -> Result<(), Lost> 
     Ok(())
 }
 
-/// Passes a received batch of messages to the subscriptions of this channel that it is for. They share the bytes of the
-/// batch.
+/// Passes a received batch of messages to each subscription of this channel that the server names in the frame. The
+/// subscriptions share the bytes of the batch.
 fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     let Deliver { subscriptions, batch } = body_of(frame)?;
     let count = u64::from(Batch::decode(batch.0)?.count());
@@ -260,8 +260,8 @@ fn deliver(link: &Link, frame: &SharedFrame) -> Result<(), Lost> {
     handed.unwrap_or(Ok(()))
 }
 
-/// Returns the numbers of messages and bytes by which a pushed frame uses the credit of its subscription; `None` for
-/// kinds of frames that use none.
+/// Returns the numbers of messages and bytes that a pushed frame takes from the credit of its subscription; `None` for
+/// kinds of frames that take no credit.
 fn counted(kind: Kind, frame: &SharedFrame) -> Result<Option<Permit>, Lost> {
     Ok(Some(match kind {
         Kind::Tailed => count_runs(&body_of::<Tailed<'_>>(frame)?.runs),

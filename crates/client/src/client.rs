@@ -1,7 +1,7 @@
 //! The client, through which every handle sends its requests to the server.
 //!
-//! Owns: [`Client`], timeouts, and the decision to retry a request. Does not own the requests: each area has its
-//! module.
+//! Owns: [`Client`], timeouts, and the decision to retry a request. Does not own the requests: the module of each kind
+//! of object (such as `keyspace` or `stream`) makes them.
 //!
 //! The client retries a request if the server or the connection failed in a way that may pass (class *retry*), and one
 //! of two conditions holds: the request had no effect, or sending it twice does no harm. Sending reads twice does no
@@ -105,7 +105,8 @@ pub(crate) struct RequestOptions {
     pub extra_time: Duration,
     /// Number of the server run (from start to stop) for which the request is valid; `None` for any run.
     pub run: Run,
-    /// Client's number for the server's data for which the request is valid (`Directory::data`); `None` for any data.
+    /// Number of the data set for which the request is valid; `None` for any data set. The client numbers the data sets
+    /// of the servers that it connects to (`Directory::data`).
     pub data: Option<u32>,
     /// Node of a cluster to which the client sends the request.
     pub target: Target,
@@ -270,7 +271,8 @@ impl Client {
         &self.inner.directory
     }
 
-    /// Returns a client whose requests to the [connected](Target::Connected) node go to the given member instead.
+    /// Returns a client that sends to the member `node` the requests that this client sends to the
+    /// [connected](Target::Connected) node.
     pub(crate) fn at_member(&self, node: u64) -> Result<Self, Error> {
         let Inner { members, directory, options, .. } = &*self.inner;
         let member = members.get(node, directory, options).ok_or(Error::Closed)?;

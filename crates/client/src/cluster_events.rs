@@ -144,9 +144,9 @@ pub enum ClusterUpdate {
     Event(ClusterEvent),
     /// This number of events is missing here, because the node did not keep them until the client was ready for them.
     Missed(u64),
-    /// The following events are those of another node, or of the same node after a restart: all that this node keeps.
-    /// Some events may be missing here. Other changes that the watch has already returned may appear again, with other
-    /// numbers.
+    /// The events that follow come from another node, or from the same node after a restart, and are all events that
+    /// this node keeps. Some events may be missing here. Changes that the watch has already returned may appear again,
+    /// with other numbers.
     Gap,
 }
 

@@ -124,7 +124,7 @@ pub struct Version {
     /// Revision that ended the version: from this revision on, the version is no longer current. 0 if the
     /// version is current.
     pub until: Revision,
-    /// Space time of the revision `until`; 0 if the version is current.
+    /// Space time of the commit with the revision `until`; 0 if the version is current.
     pub until_time: SpaceTime,
     /// Value that the key had in this version.
     pub value: Bytes,
@@ -133,7 +133,7 @@ pub struct Version {
 /// A page of the versions of a key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// Oldest revision from which on all versions of the key are kept. Versions before this revision may be missing.
+    /// Revision from which on all versions of the key are kept. Older versions may be missing.
     pub oldest: Revision,
     /// Revision to pass as `before` to get the next page; `None` if there are no older versions.
     pub next: Option<Revision>,

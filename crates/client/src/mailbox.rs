@@ -1,8 +1,9 @@
 //! Queue of received items that wait for the application.
 //!
-//! Owns: the queue between a channel's task and a subscription. Bound: the credit that the subscription has given the
-//! server; the session checks it. Items that do not count against the credit are merged with a waiting item of their
-//! kind, so their number needs no bound.
+//! Owns: the queue between a channel's task and a subscription. Its bound is the credit that the subscription has given
+//! the server; the session checks that the server does not exceed it. Some items, such as reports of missing messages,
+//! use no credit. The queue merges each of them with an item of the same kind that already waits, so their number stays
+//! small.
 
 use std::{
     collections::VecDeque,

@@ -22,7 +22,8 @@ use crate::{
 
 const UNKNOWN: u64 = u64::MAX;
 
-/// An id, and the client's number for the data to which the id belongs (`Directory::data`).
+/// An id, and the number of the data set in which the id is valid. The client numbers the data sets of the servers that
+/// it connects to (`Directory::data`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KnownId {
     pub id: u32,
@@ -35,10 +36,11 @@ pub(crate) struct KnownId {
 pub(crate) struct NamedObject {
     pub client: Client,
     pub name: Name,
-    /// Client's number for the data to which the name belongs, if the name contains the id of another object; otherwise
-    /// `None`.
+    /// Number of the data set in which the name is valid, if the name contains the id of another object; `None` if the
+    /// name is valid in all data sets.
     name_data: Option<u32>,
-    /// Client's number for the data in the upper 32 bits, and the id in the lower 32 bits.
+    /// Id of the object in the lower 32 bits, and the number of the data set in which the id is valid in the upper 32
+    /// bits; `UNKNOWN` if the id is not known.
     id: AtomicU64,
 }
 
@@ -82,7 +84,7 @@ impl NamedObject {
         Ok(KnownId { id, data })
     }
 
-    /// Returns the id if the client looked it up in the data with this number.
+    /// Returns the id if the client has looked it up in the data set with this number; otherwise `None`.
     fn cached_id(&self, data: u32) -> Option<u32> {
         let stored = self.id.load(Ordering::Relaxed);
         if stored != UNKNOWN && (stored >> 32) as u32 == data {

@@ -49,20 +49,21 @@ pub(crate) struct Names(Mutex<NameTable>);
 
 #[derive(Debug, Default)]
 struct NameTable {
-    /// Client's number for the data to which the ids belong (`Directory::data`).
+    /// Number of the data set in which all ids of the table are valid. The client numbers the data sets of the servers
+    /// that it connects to (`Directory::data`).
     data: u32,
     ids: HashMap<Name, u32>,
 }
 
 impl Names {
-    /// Returns the id of a name, if the table has an id from the data with this number.
+    /// Returns the id of a name in the data set with the number `data`; `None` if the table has no such id.
     pub(crate) fn get(&self, name: &Name, data: u32) -> Option<u32> {
         let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         names.ids.get(name).copied().filter(|_| names.data == data)
     }
 
-    /// Adds the id of a name, which was looked up in the data with this number. Does nothing if the number belongs to
-    /// former data.
+    /// Adds the id of a name, which was looked up in the data set with the number `data`. Does nothing if the table
+    /// already has ids of a later data set.
     pub(crate) fn put(&self, name: Name, id: u32, data: u32) {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if data < names.data {

@@ -92,9 +92,10 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Begins to open all connections of the pool, in the background. If the connections lead to the leader, each
-    /// receiver gets the outcome of one connection's first attempt. If such a first attempt fails, the supervisor makes
-    /// no further one. For other pools the receivers get no outcome, and the attempts continue.
+    /// Begins to open all connections of the pool, in the background. Returns one receiver for each connection. If the
+    /// connections lead to the leader, the receiver gets the outcome of the first attempt to connect. If this attempt
+    /// fails, the client makes no further one. For pools that lead to other nodes the receivers get no outcome, and the
+    /// attempts continue.
     pub(crate) fn begin(
         directory: &Arc<Directory>,
         place: PoolRole,
@@ -317,7 +318,7 @@ impl Supervisor {
         Err(ConnectError::OtherNode { found: connected.server.node })
     }
 
-    /// Returns true if the supervisor connects again after an error of this class.
+    /// Returns true if the supervisor connects again after an error with this advice (retry, fix, or stop).
     fn tries_again(&self, action: Action) -> bool {
         action == Action::Retry || matches!(self.place, PoolRole::Member(_))
     }

@@ -95,7 +95,8 @@ struct Inner {
     gathered: Mutex<GatheredMessages>,
     /// Notifies the background task that a batch has begun. The task sends the batch when its delay has passed.
     begun: Arc<Notify>,
-    /// Notifies tasks that wait for an answer of the server while another task receives this answer.
+    /// Notifies tasks that wait for the server's answer to a batch. Only one task receives this answer; the others wait
+    /// here.
     settled: Notify,
 }
 
@@ -110,7 +111,7 @@ struct GatheredMessages {
     /// Number of batches that the publisher has sent.
     sent: u64,
     in_flight: VecDeque<Reply>,
-    /// Number of unacknowledged batches whose answers tasks have taken out of the queue and wait for.
+    /// Number of batches for whose acknowledgement a task is waiting at present. These batches are not in `in_flight`.
     awaited: usize,
     acked: Published,
     /// First error that no call to the publisher has returned to its caller yet.
@@ -358,7 +359,8 @@ impl Inner {
         Ok(generation)
     }
 
-    /// Waits for the server's answer to one batch. Returns false if no batch is unacknowledged.
+    /// Waits for the server's answer to the oldest unacknowledged batch. If other tasks already wait for all answers,
+    /// waits until one of them has its answer. Returns false if no batch is unacknowledged.
     async fn await_ack(&self) -> bool {
         let mut settled = pin!(self.settled.notified());
         settled.as_mut().enable();

@@ -31,7 +31,8 @@ pub(crate) fn reply_of<'a, F: Frame<'a>>(frame: &'a SharedFrame) -> Result<F, Er
     Err(Error::Protocol(ProtocolError::WrongReply { kind }))
 }
 
-/// Returns the reply to a request that was sent, or the failure that the server sent instead.
+/// Returns the server's reply to a request. Returns an error if the server sent a failure instead, or if the connection
+/// was lost.
 pub(crate) fn answer_of(came: Result<SharedFrame, Lost>) -> Result<SharedFrame, Error> {
     match came {
         Ok(frame) if frame.header.kind == Kind::Failed as u16 => Err(failure_of(&frame)),

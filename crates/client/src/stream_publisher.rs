@@ -290,8 +290,8 @@ struct Worker {
     in_flight: VecDeque<Batch>,
     backoff: Backoff,
     gaps: u32,
-    /// Client's number for the server's data at the time when the stream and the producer were looked up
-    /// (`Directory::data`).
+    /// Number of the data set in which the stream's id and the producer are valid. The client numbers the data sets of
+    /// the servers that it connects to (`Directory::data`).
     data: u32,
 }
 

@@ -24,7 +24,7 @@ use crate::{
 
 const NOTHING: Permit = Permit { messages: 0, bytes: 0 };
 
-/// A subscription on one channel. It ends when the connection is lost, or earlier. Dropping this value cancels the
+/// A subscription on one channel. It does not survive the loss of the connection. Dropping this value cancels the
 /// subscription.
 struct Subscription {
     link: Arc<Link>,
@@ -37,8 +37,8 @@ struct Subscription {
 }
 
 impl Subscription {
-    /// Begins the subscription on a server that has the data with this number (`Directory::data`); `None` stands for
-    /// any data.
+    /// Begins the subscription. Sends the request only to a server with the data set of this number
+    /// (`Directory::data`); `None` stands for any data set.
     async fn begin(
         client: &Client,
         window: Window,

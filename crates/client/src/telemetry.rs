@@ -74,7 +74,7 @@ impl Telemetry {
         self.is_on.load(Relaxed)
     }
 
-    /// Counts a request that has ended.
+    /// Counts a request that has ended. If it succeeded, records its time `took`, which includes retries.
     pub(crate) fn ended(&self, target: Target, took: Duration, is_success: bool) {
         let counters = self.of(target);
         if !is_success {
@@ -86,7 +86,7 @@ impl Telemetry {
         counters.buckets[Log2Histogram::bucket_of(nanos)].fetch_add(1, Relaxed);
     }
 
-    /// Counts a retry.
+    /// Counts a retry of a request to `target`.
     pub(crate) fn retried(&self, target: Target) {
         if self.is_on() {
             self.of(target).retries.fetch_add(1, Relaxed);

@@ -79,7 +79,7 @@ struct WatchSource {
     keys: Watched,
     /// Revision at which to resume the watch after a lost connection.
     from: Revision,
-    /// Number of changes of the commit at revision `from` that were already returned. A large commit arrives
+    /// Number of changes of the commit at revision `from` that the watch has already returned. A large commit arrives
     /// in several frames.
     seen: u64,
     /// Number of changes of the commit at revision `from` to skip after resuming, because the watch has already

@@ -83,7 +83,7 @@ impl Client {
         self.write_as(RequestOptions { retry_safety: repeat, ..RequestOptions::WRITE }, encode, read).await
     }
 
-    /// Sends a write command with these options; `read` decodes its reply.
+    /// Sends a write command with the request options `how`; `read` decodes its reply.
     pub(crate) async fn write_as<R>(
         &self,
         how: RequestOptions,

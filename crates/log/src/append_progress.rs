@@ -1,7 +1,8 @@
-//! Measures how fast the writer uses up segments. The preparer thread paces itself by this rate.
+//! Measures how fast the writer of the log uses up segment files. The thread that prepares new files (the preparer)
+//! adapts its speed to this rate.
 //!
-//! Owns: the times at which the writer took segments, its position, and the time until it needs another segment. Does
-//! not own: the pauses (see `thalweg_disk::Pacer`), or the segments.
+//! Owns: the times at which the writer took segments, the number of bytes that it has written, and the time until it
+//! needs another segment. Does not own: the pauses of the preparer (see `thalweg_disk::Pacer`), or the segments.
 
 use std::{
     collections::VecDeque,
@@ -12,21 +13,21 @@ use std::{
 
 use thalweg_disk::WriteMeter;
 
-/// Length of the recent past. The log keeps as many additional recycled segments as the writer used in this time.
-/// Segments are freed many at a time, after each flush of the state. A log with a constant write rate uses all of them
-/// before the next flush.
+/// Period over which the log counts the segments that the writer took. The log keeps as many additional recycled
+/// segments as the writer took in this period. Segments are freed many at a time, after each flush of the state. A log
+/// with a constant write rate uses all of them before the next flush.
 const RECENT: Duration = Duration::from_secs(60);
 
 /// Monotonic times at which the writer took its latest segments.
 #[derive(Debug, Default)]
 pub(crate) struct TakeTimes {
     times: VecDeque<Duration>,
-    /// Time between the last two takes; zero before the second take.
+    /// Time between the last two times at which the writer took a segment; zero before the second.
     last_interval: Duration,
 }
 
 impl TakeTimes {
-    /// Records that the writer took a segment at `now`. Keeps the times of the latest `most` takes.
+    /// Records that the writer took a segment at `now`. Keeps the times of the latest `most` segments.
     pub(crate) fn add(&mut self, now: Duration, most: usize) {
         self.last_interval = self.times.back().map_or(Duration::ZERO, |before| now.saturating_sub(*before));
         self.times.push_back(now);
@@ -40,7 +41,7 @@ impl TakeTimes {
         self.times.len() - self.times.partition_point(|taken| now.saturating_sub(*taken) > RECENT)
     }
 
-    /// Returns the time between the last two takes; zero before the second one.
+    /// Returns the time between the last two times at which the writer took a segment; zero before the second.
     pub(crate) fn last_interval(&self) -> Duration {
         self.last_interval
     }
@@ -52,14 +53,14 @@ pub(crate) trait ActiveSegment: Debug + Send + Sync {
     fn size_and_written(&self) -> (u64, u64);
 }
 
-/// Number of bytes that the writer has passed in the log's segments, and its rate.
+/// Measures how many bytes the writer has written to the log's segments since the log was opened, and at what rate.
 #[derive(Debug, Default)]
 pub(crate) struct AppendProgress(Mutex<Position>);
 
 #[derive(Debug, Default)]
 struct Position {
     active: Option<Weak<dyn ActiveSegment>>,
-    /// Total bytes of the segments that the writer has left since the log was opened.
+    /// Total size of the segments that the writer has used since the log was opened, without the active segment.
     before_bytes: u64,
     active_bytes: u64,
     meter: WriteMeter,
@@ -73,9 +74,10 @@ impl AppendProgress {
         position.active = Some(active);
     }
 
-    /// Returns the time until the writer has filled the active segment and `ready_bytes` bytes of further ones; `None`
-    /// if nothing was appended lately. `now` is the time of a monotonic clock. Callers must not hold the pool's lock:
-    /// this call may drop the last reference to a segment, and the drop returns the segment's file to the pool.
+    /// Returns the time until the writer has filled the active segment and `ready_bytes` bytes of prepared ones; `None`
+    /// if nothing was appended lately. `now` is the time of a monotonic clock. The caller must not hold the lock of the
+    /// segment pool, because this call may drop the last reference to a segment, and the drop takes that lock to return
+    /// the file.
     pub(crate) fn time_to_fill(&self, now: Duration, ready_bytes: u64) -> Option<Duration> {
         let mut position = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let active = position.active.as_ref()?.upgrade()?;

@@ -1,28 +1,30 @@
-//! Recovery writes: makes the disk match the result of a survey, before the log is served.
+//! Repairs the end of a log when it is opened: makes the disk match the result of a survey, the search for the end of
+//! the log. Runs before the log is served.
 //!
-//! Owns: the writes of recovery. They depend only on which records were attested as durable, so repeating them after a
-//! crash in between gives the same result. These writes touch bytes below the last attested record only by rewriting
-//! them unchanged.
+//! Owns: the writes of recovery. A record is *attested* if a later batch header reports that it was durable. The writes
+//! depend only on which records are attested, so repeating them after a crash in between gives the same result.
+//! Attested records are only rewritten unchanged. A *marker* is a batch without records; its header attests the records
+//! before it.
 //!
-//! 1. Every batch that no successful fsync is known to cover is rewritten unchanged, because after a failed fsync a
-//!    page can be clean in the cache but missing on the disk. These batches are those beyond the attested LSN, and the
+//! 1. Every batch that no successful fsync is known to cover is rewritten unchanged. After a failed fsync, a page can
+//!    be clean in the page cache but missing on the disk. These batches are those beyond the attested LSN, and the
 //!    markers at this LSN.
-//! 2. The unused end of the last segment is zeroed, so that no stale batch, valid at its position, can reappear after a
-//!    later, shorter log.
+//! 2. The unused end of the last segment is zeroed. Otherwise an old batch that is valid at its position could reappear
+//!    after the end of a later, shorter log.
 //! 3. Every kept segment before the last one gets a footer if it has none, or if a failed fsync may have left its
-//!    footer in the cache only. Without a footer, a later survey could not tell if the next segment was freed or lost,
-//!    and would end the log there.
-//! 4. These writes are synced.
-//! 5. Segments after the end of the log get a new id and are synced. The new id voids all batches in them.
+//!    footer in the page cache only. Without a footer, a later survey could not tell if the next segment was freed or
+//!    lost, and would end the log there.
+//! 4. The files that steps 1 to 3 have changed are synced.
+//! 5. Segments after the end of the log get a new id and are synced. The new id makes all batches in them invalid.
 //!
-//! A clean close changes nothing in steps 1 and 3. The marker `Closed` proves that all records before it are on the
-//! disk, because it is written after their sync. It does not prove that the marker itself is on the disk. If the fsync
-//! of the marker failed, the page cache shows the marker until a power loss. The power loss would then leave a hole
-//! before the batches of the next run. The next process cannot find out if that fsync succeeded. So every open follows
-//! the same rule: it writes all batches again that are not attested. After a clean close these are a few markers of 48
-//! bytes. They need no sync of their own, because the marker `Opened` goes to the same file and is synced before the
-//! log is served. A power loss before that sync leaves a log that ends with its last record. Step 2 is left out,
-//! because a run that has closed the log wrote nothing after the marker.
+//! After a clean close, steps 1 and 3 are the same; step 1 then rewrites only a few markers of 48 bytes. The marker
+//! `Closed` proves that all records before it are on the disk, because it is written after their sync. It does not
+//! prove that the marker itself is on the disk: after a failed fsync, the page cache shows the marker until a power
+//! loss, which would then leave a hole before the batches of the next run. The next process cannot find out if that
+//! fsync succeeded, so every open rewrites the batches that are not attested. After a clean close these need no sync of
+//! their own, because the marker `Opened` goes to the same file and is synced before the log is served. A power loss
+//! before that sync leaves a log that ends with its last record. Step 2 is left out after a clean close, because
+//! nothing was written after the marker `Closed`.
 
 use std::io;
 
@@ -39,8 +41,8 @@ use crate::{
 
 const PIECE_BYTES: u32 = 64 * 1024;
 
-/// Makes the disk match the result of a survey. `generation` is the highest segment generation in use before
-/// the call; the function returns the highest one in use afterwards.
+/// Makes the disk match the result of a survey (the search for the end of the log). `generation` is the highest segment
+/// generation in use before the call; the function returns the highest one in use afterwards.
 pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generation) -> Result<Generation, DiskFault> {
     let last = survey.kept.len() - 1;
     // A synced record of a segment implies that all earlier segments were synced, with their footers.
@@ -74,9 +76,9 @@ pub(crate) fn apply_survey(survey: &Survey, seed: u64, mut generation: Generatio
     Ok(generation)
 }
 
-/// Returns the byte position of the first batch that has records at or above the attested LSN, or that is a marker at
-/// the attested LSN. This batch and all later ones may not be durable. Starts reading at the last batch of the sparse
-/// index that is below the attested LSN.
+/// Returns the byte position of the first batch that may not be durable. All records below the LSN `attested` are known
+/// to be durable. So this is the first batch that has a record at or above `attested`, or that is a marker (a batch
+/// without records) at this LSN. Starts reading at the last batch of the sparse index that is below `attested`.
 fn first_unattested(kept: &Surveyed, attested: Lsn) -> Result<u32, DiskFault> {
     let key = kept.found.key();
     let until = kept.extent.written;

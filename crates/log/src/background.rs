@@ -1,5 +1,6 @@
-//! The background syncer. It fsyncs `interval` writes at their deadline and sealed segments soon, and marks
-//! an idle log as durable. A thread performs its actions, or the steps of a [stepped](crate::Log::open_stepped) log.
+//! The background syncer, which fsyncs what no caller waits for: writes of durability level `interval` at their
+//! deadline, and sealed segments as soon as possible. It also writes a marker into an idle log, which attests that all
+//! records are durable. A thread does this work, or [`Log::step`](crate::Log::step) in a log without threads.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +12,7 @@ impl Shared {
         while self.perform(&self.syncer.wait(&*self.clock)).is_continue() {}
     }
 
-    /// Performs the actions that are due now. Returns true if there were any.
+    /// Performs the background syncs and writes the idle markers that are due now. Returns true if there were any.
     pub(crate) fn perform_due(&self) -> bool {
         let mut has_acted = false;
         while let Some(action) = self.syncer.poll(&*self.clock) {
@@ -23,7 +24,7 @@ impl Shared {
         has_acted
     }
 
-    /// Performs an action of the syncer. Returns `Break` when no more actions can follow.
+    /// Performs one action of the background syncer. Returns `Break` if the syncer must stop or the log has failed.
     fn perform(&self, action: &DueAction) -> ControlFlow<()> {
         let core = match action {
             DueAction::Stop => return ControlFlow::Break(()),

@@ -1,12 +1,14 @@
-//! Group commit: which caller syncs, which callers wait, and how the sync role is handed over.
+//! Group commit: one caller fsyncs the log for all callers that wait for durability. This caller has the sync role, and
+//! is called the leader.
 //!
-//! Owns: the durable watermark and the callers that wait for it. Does not own: the written data.
+//! Owns: the durable watermark, the callers that wait for it, and the rules by which one leader hands the role to the
+//! next. Does not own: the written data.
 //!
-//! A caller that needs a sync takes the role if it is free. Callers that arrive while a sync runs have
-//! already written their batches, and wait for the *next* sync; the first of them becomes its leader. When a
-//! sync ends, the next leader is woken first, so that the disk is busy again while the other callers are
-//! notified. So a durable append waits for the sync in progress and its own, never for a third. No sync runs
-//! without a waiting caller.
+//! A caller that needs a sync takes the role if it is free. Callers that arrive while a sync runs have already written
+//! their batches, and wait for the *next* sync; the first of them becomes its leader. When a sync ends, the next leader
+//! is woken first, so that the disk is busy again while the other callers are notified. So a durable append waits for
+//! the sync in progress and its own, never for a third. No sync runs without a waiting caller. In the diagram, `e` is
+//! the number of a sync.
 //!
 //! ```text
 //! Free ── first caller ──> Running(e) ── ends, a leader waits ──> HandedOver(e+1) ── it wakes ──> Running(e+1)
@@ -43,9 +45,8 @@ impl Shared {
         self.sync_files(core, lsn)
     }
 
-    /// Blocks until all records below `lsn` are durable, like [`commit`](Self::commit), but takes part in a
-    /// sync even if they already are. Needed to make marker batches and footers durable, because these have
-    /// no LSN.
+    /// Blocks until all records below `lsn` are durable, like [`commit`](Self::commit), but waits for a sync even if
+    /// these records are durable already. Needed to make marker batches and footers durable, because these have no LSN.
     pub(crate) fn sync_files(&self, mut core: MutexGuard<'_, Core>, lsn: Lsn) -> Result<(), AppendError> {
         self.check_not_failed()?;
         let number = match core.role.phase {
@@ -142,8 +143,8 @@ impl Shared {
     }
 
     /// Writes an idle marker (a batch without records, which attests that all records are durable), unless a sync is in
-    /// progress. Returns `None` if the write failed. This failure fails the log, which accepts no more writes, but the
-    /// records that the caller needed are durable.
+    /// progress. If the write fails, returns `None` and fails the log: it accepts no more writes. The records for which
+    /// the caller has waited are durable even then.
     pub(crate) fn mark_idle<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> Option<MutexGuard<'a, Core>> {
         if core.role.phase == RolePhase::Free && self.durable() == core.next {
             core.mark_idle();

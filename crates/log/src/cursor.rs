@@ -48,7 +48,8 @@ impl Window {
         self.end = self.end.max(end);
     }
 
-    /// Loads `at..at + len` into memory, if the range is before the end.
+    /// Loads the bytes `at..at + len` of the file into memory, unless they are loaded already. The range must lie in
+    /// the readable part of the file. Reads a whole chunk if the readable part is long enough.
     fn load(&mut self, at: u32, len: usize) -> io::Result<()> {
         let have = self.start..self.start + self.bytes.len() as u32;
         if have.start <= at && u64::from(at) + len as u64 <= u64::from(have.end) {
@@ -115,7 +116,7 @@ pub(crate) struct DamageAt {
     pub damage: Damage,
 }
 
-/// Header and summary of a verified batch.
+/// A verified batch: its header, and facts about its records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VerifiedBatch {
     pub header: BatchHeader,
@@ -216,7 +217,7 @@ fn check_body(header: &BatchHeader, body: &[u8], sums: &mut Vec<u8>) -> Result<B
 pub(crate) struct BatchRecords {
     body: Bytes,
     key: SegmentKey,
-    /// Position of `body` in the segment.
+    /// Byte position of `body` in the segment file.
     body_at: u32,
     at: usize,
     lsn: Lsn,

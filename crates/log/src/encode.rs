@@ -1,8 +1,7 @@
-//! Encodes drafts into the bytes of a batch, outside the writer's lock where possible.
+//! Encodes the records of an append (drafts) into the bytes of a batch, outside the writer's lock where possible.
 //!
-//! Owns: record headers and checksums, and the choice between copying payload bytes and passing them by
-//! reference. Does not own: the batch header, because its position, LSN and chain are known only under the
-//! writer's lock.
+//! Owns: record headers and checksums, and the choice between copying payload bytes and passing them by reference. Does
+//! not own: the batch header, because its position, LSN and chain are known only under the writer's lock.
 
 use std::io::IoSlice;
 
@@ -29,7 +28,7 @@ const GATHERED_MIN_RECORD_BYTES: u64 = 4 * 1024;
 /// piece, the header last. The kernel then copies each piece from the processor's cache, where the piece was
 /// assembled a moment before.
 const STREAMED_MIN_BYTES: u64 = 256 * 1024;
-/// Approximate bytes of one piece of a streamed batch; its last record can exceed this size.
+/// Bytes at which one piece of a streamed batch ends. A piece ends after a whole record, so it can be longer.
 const PIECE_BYTES: usize = 96 * 1024;
 
 const PADDING: [u8; 8] = [0; 8];
@@ -67,8 +66,8 @@ impl Measure {
 /// Buffers of an appending thread, reused from append to append.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Begins with space for the batch header. In a small batch, records and padding follow. In a large batch, only the
-    /// record headers follow, because its payloads are not copied.
+    /// Buffer that begins with space for the batch header. In a small batch, records and padding follow. A large batch
+    /// has only its record headers in this buffer, because its payloads are not copied.
     bytes: Vec<u8>,
     /// Four bytes of space for the previous batch's body checksum (the chain), followed by the checksums of
     /// the batch's records.
@@ -78,7 +77,7 @@ pub(crate) struct Scratch {
 /// Maximum bytes of buffers that a thread keeps between appends.
 const SCRATCH_KEEP_BYTES: usize = 2 * 1024 * 1024;
 
-/// A batch encoded up to its header, which the writer adds under its lock.
+/// A batch that is encoded except for its header. The writer adds the header under its lock.
 #[derive(Debug)]
 pub(crate) struct Encoded<'a> {
     pub count: u32,

@@ -19,7 +19,7 @@ pub struct Corruption {
     pub file: String,
     /// Byte offset of the damaged batch, record or header.
     pub offset: u64,
-    /// The check that failed.
+    /// Name of the check that the bytes in the file failed.
     pub what: &'static str,
     /// Value that the check expected.
     pub expected: u64,
@@ -184,7 +184,7 @@ pub enum AppendError {
     /// The batch has no records.
     #[error("a batch needs at least one record")]
     Empty,
-    /// The records would get LSNs that no segment may contain; no bytes were written.
+    /// The records would get LSNs at or beyond the maximum of 2^62; no bytes were written.
     #[error("the log ends at LSN {end}, and no record may reach LSN 2^62: no LSN is left")]
     NoLsnLeft {
         /// LSN after the last record of the log.
@@ -198,7 +198,8 @@ pub enum AppendError {
         /// Last failure of the preparer thread, which creates segment files, if there was one.
         reason: Option<String>,
     },
-    /// The segment to free is the active one, or has records that the log's user has not released.
+    /// The segment cannot be freed: it is the active one, or the log's user has not yet declared all its records as no
+    /// longer needed.
     #[error("segment {generation} is still needed: only sealed and released segments can be freed")]
     StillNeeded {
         /// Generation of the segment that was to be freed.
@@ -207,7 +208,7 @@ pub enum AppendError {
     /// The segment does not exist.
     #[error("there is no segment {generation}")]
     NoSuchSegment {
-        /// Generation that was requested.
+        /// Generation (segment number) that the caller requested.
         generation: Generation,
     },
 }

@@ -365,11 +365,11 @@ pub struct RecordHeader {
     pub payload_len: u32,
     /// Space of the record: the state machine to which the record belongs.
     pub space: SpaceId,
-    /// Kind of the record.
+    /// Kind of the record, such as an entry or a vote.
     pub kind: RecordKind,
-    /// Term of the record.
+    /// Raft term of the record, or zero if its kind has none.
     pub term: Term,
-    /// Index of the record.
+    /// Index of the record among the entries of its space, or zero if its kind has none.
     pub index: Index,
     /// Space time of the record, in microseconds.
     pub time: SpaceTime,

@@ -1,4 +1,4 @@
-//! Tests of the layouts, in addition to the golden files.
+//! Tests of the byte layouts of segment files. The golden files pin the same layouts.
 
 use super::*;
 
@@ -94,8 +94,8 @@ fn names_of_slots() {
     }
 }
 
-/// A correct checksum does not make invalid values valid: counters near their maximum would overflow when
-/// incremented.
+/// LSNs and generations at or beyond their maximum are rejected even if the checksum is correct, because
+/// incrementing them would overflow.
 #[test]
 fn numbers_that_no_log_reaches_are_damage() {
     let header = SegmentHeader {

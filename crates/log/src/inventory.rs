@@ -64,7 +64,7 @@ pub(crate) struct Inventory {
     pub live: Vec<FoundSegment>,
     pub spares: Vec<FoundSegment>,
     pub unreadable: Vec<Unreadable>,
-    /// Names of the leftover files of unfinished preparations.
+    /// Paths of segment files whose preparation was not finished, because the process was killed.
     pub unfinished: Vec<String>,
     /// Highest generation in any segment header.
     pub generation: Generation,

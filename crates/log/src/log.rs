@@ -1,6 +1,6 @@
 //! The handle of an open log.
 //!
-//! Owns: the lifetime of the threads, opening and closing, the end of the log and its figures. Other methods of the
+//! Owns: the lifetime of the threads, opening and closing, the end of the log and its counters. Other methods of the
 //! handle are in the modules of their subject: appends (`writer`, `try_append`), waiting for durability (`commit`),
 //! reads (`reader`), freeing segments (`space`).
 
@@ -137,7 +137,7 @@ impl Log {
         shared.perform_due() || has_prepared
     }
 
-    /// Prepares segments on the caller's thread if no thread does it.
+    /// Prepares segments on the caller's thread if the log has no threads.
     #[inline]
     pub(crate) fn prepare_if_stepped(&self) {
         if self.handle.is_stepped {
@@ -236,13 +236,15 @@ impl Log {
         shared.table.load().0.last().is_none_or(|active| u64::from(free(active)) < wanted)
     }
 
-    /// Sets the disk space that the state beside the log needs, which determines how much space the log leaves free.
+    /// Reports the disk space that the state of the log's user needs. The state lies on the same disk as the log, and
+    /// the log leaves this space free for it.
     pub fn set_state_space(&self, state: StateSpace) {
         self.shared().segment_pool.set_state_space(state);
     }
 
-    /// Returns the pacer of background work on the log's disk. Other work on the same disk should share it. The pacer
-    /// of a [stepped](Self::open_stepped) log never pauses.
+    /// Returns the pacer, which decides how long background work pauses so that it leaves the disk to the log's fsyncs.
+    /// All background work on the same disk should share it. The pacer of a [stepped](Self::open_stepped) log never
+    /// pauses.
     #[must_use]
     pub fn pacer(&self) -> &Arc<Pacer> {
         &self.shared().segment_pool.pacer

@@ -35,10 +35,10 @@ pub struct LogOptions {
     /// latency of every durable append. Zero by default, because callers already form groups while the
     /// previous sync runs.
     pub commit_delay: Duration,
-    /// Delay of the *idle* batch, which attests the last sync when no further write follows. Another batch written
-    /// within the delay attests the sync instead. With zero the idle batch is written immediately, which costs each
-    /// lone durable append a write of 3 µs in addition to its fsync. If the process is killed within this time, the
-    /// next open cannot tell if the last records were synced, as after a power loss.
+    /// Delay after a sync before the log writes an *idle* batch, which attests that all records are durable. If another
+    /// batch is written within the delay, that batch attests the sync instead. With zero the idle batch is written
+    /// immediately, which costs each lone durable append a write of 3 µs in addition to its fsync. If the process is
+    /// killed within this time, the next open cannot tell if the last records were synced, as after a power loss.
     pub idle_mark_after: Duration,
     /// Reaction to corruption at open.
     pub repair: Repair,
@@ -108,8 +108,8 @@ pub enum Repair {
 /// Report of what open found and changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// Bytes that open cut from the end of the log: torn and never attested as durable, or discarded by a
-    /// repair. Counted up to the end of the last batch header found there.
+    /// Bytes that open cut from the end of the log: torn and never attested as durable, or discarded by a repair.
+    /// Counted up to the end of the last batch with a valid header.
     pub cut_bytes: u64,
     /// LSN below which all records were attested as durable. Open keeps the records in `attested..end`, but it cannot
     /// tell if they were synced. Their writers may not have received an acknowledgement.
@@ -156,7 +156,8 @@ pub struct LogStats {
     pub bytes: u64,
     /// Payload bytes of appended records.
     pub payload_bytes: u64,
-    /// Number of syncs. A sync makes all written records durable; it can call fsync on several files.
+    /// Number of syncs. A sync makes all written records durable; it calls fsync on each segment file that has unsynced
+    /// data.
     pub syncs: u64,
     /// Total microseconds spent in syncs.
     pub sync_micros: u64,
@@ -180,14 +181,15 @@ pub struct LogStats {
     pub waiting_writers: u64,
     /// Bytes of zeroes written into new segments.
     pub zeroed_bytes: u64,
-    /// Bytes of new segments that were reserved and not written, because an append waited for the segment.
+    /// Bytes of new segments that were reserved on the disk but not filled with zeroes, because an append waited for
+    /// the segment.
     pub reserved_bytes: u64,
     /// Number of times that an append waited for its next segment: none was prepared, or too many earlier segments were
     /// not synced yet.
     pub segment_waits: u64,
     /// Total microseconds that appends waited for their next segment.
     pub segment_wait_micros: u64,
-    /// Decisions of the [pacer](crate::Log::pacer) of background work on the disk. They include the work of other parts
-    /// of the program that share the pacer.
+    /// Counters of the [pacer](crate::Log::pacer), which makes background work pause. Other parts of the program can
+    /// share the pacer; then the counters include their work.
     pub pacer: PacerStats,
 }

@@ -1,15 +1,17 @@
-//! Prepared segments and the preparer thread, so that the write path never creates, renames or extends files.
+//! Prepares empty segment files on a thread of its own (the preparer), so that an append never creates, renames or
+//! extends files.
 //!
-//! Owns: the file numbers (slots) and generations in use; creating, zero-filling, recycling and removing
-//! segment files. The submodule `worker` chooses the preparer thread's next job, and `files` does it. Does not own: live
-//! segments. A freed segment's file returns to this module when its last reader drops it.
+//! Owns: the file numbers (slots) and generations in use; creating, zero-filling, recycling and removing segment files.
+//! The submodule `worker` chooses the preparer thread's next job, and `files` does it. Does not own: live segments. A
+//! freed segment's file returns to this module when its last reader drops it.
 //!
-//! Order of a creation, and the state that a crash leaves: `.tmp` created and zero-filled (a `.tmp`, deleted
-//! at open), header written twice, file synced (still a `.tmp`), renamed, directory synced (a spare, whose name an open
-//! makes durable), handed over.
-//! Order of a recycling: both headers overwritten with a new id and generation, file synced, handed over. A
-//! crash in between leaves the old live segment or a spare, because of two headers the higher generation is
-//! valid.
+//! Steps of creating a file: create `.tmp`, fill it with zeroes, write the header twice, sync the file, rename it, sync
+//! the directory, hand the file to the writer. A crash before the rename leaves a `.tmp`, which the next open deletes.
+//! A crash after it leaves a prepared segment, and the next open makes its name durable.
+//!
+//! Steps of recycling a file: overwrite both headers with a new id and generation, sync the file, hand it to the
+//! writer. A crash in between leaves the old live segment or a prepared one: if the two headers differ, the one with
+//! the higher generation is valid.
 
 mod files;
 mod worker;
@@ -57,7 +59,7 @@ pub(crate) struct Prepared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Ready segments, ordered by generation.
+    /// Prepared segments that the writer can take, ordered by generation.
     ready: VecDeque<Prepared>,
     freed: Vec<Slot>,
     /// Number of writers that wait for an empty segment.
@@ -70,11 +72,12 @@ struct State {
     /// True if another attempt to create a segment is due although the last one failed.
     retry: bool,
     stop: bool,
-    /// True while the log rests, and needs no prepared segments.
+    /// True while the log rests: nothing is appended, and the log keeps no prepared segments.
     at_rest: bool,
-    /// Monotonic time at which the last rest ended.
+    /// Monotonic time at which the log last stopped resting (keeping no prepared segments); `None` if it has not rested
+    /// yet.
     rest_ended: Option<Duration>,
-    /// True from the end of a rest until all segments are prepared again.
+    /// True from the time at which the log stops resting until all segments are prepared again.
     is_refilling: bool,
     generation: u64,
     slots: BTreeSet<u32>,
@@ -82,13 +85,15 @@ struct State {
 }
 
 impl State {
-    /// Records that a writer needs segments: an attempt to prepare one is due, and the rest of the log ends.
+    /// Records that a writer needs segments: the preparer thread should try to prepare one. If the log is resting
+    /// (keeping no prepared segments), it stops.
     fn need_segments(&mut self, now: Duration) {
         self.retry = true;
         self.end_rest(now);
     }
 
-    /// Ends the rest of the log: an attempt to prepare a segment is due. Returns false if the log did not rest.
+    /// Makes the log stop resting (keeping no prepared segments), so that the preparer thread prepares segments again.
+    /// Returns false if the log was not resting.
     fn end_rest(&mut self, now: Duration) -> bool {
         let rested = std::mem::take(&mut self.at_rest);
         if rested {
@@ -102,8 +107,9 @@ impl State {
         self.waiting > 0 || !self.wakers.is_empty()
     }
 
-    /// True if a thread or a task waits for a segment, and too few are ready for it. A thread stays in the count of
-    /// waiting ones until it runs again, and a future that was dropped leaves its waker behind.
+    /// True if a thread or a task waits for a segment, and too few segments are ready for an append of data. The second
+    /// condition is needed because the first can be outdated: a woken thread counts as waiting until it runs again, and
+    /// a dropped future leaves its waker behind.
     fn must_hurry(&self) -> bool {
         self.is_awaited() && self.ready.len() < SegmentPool::needed(Purpose::Data)
     }
@@ -136,9 +142,9 @@ pub(crate) struct SegmentPool {
     dir: String,
     segment_bytes: u32,
     target: usize,
-    /// Reserve of the options, in bytes.
+    /// Free disk bytes that the log's options keep in reserve.
     min_reserve_bytes: u64,
-    /// Needs of the log's user; see [`StateSpace`].
+    /// Disk bytes that the state of the log's user needs; see [`StateSpace`].
     state_bytes: AtomicU64,
     reusable_bytes: AtomicU64,
     state_is_full: AtomicBool,
@@ -150,7 +156,7 @@ pub(crate) struct SegmentPool {
     work: Condvar,
     /// True if the last check of the disk found less free space than the reserve.
     low: AtomicBool,
-    /// True while no segment is ready for data.
+    /// True while an append of data would find no prepared segment. The last prepared segment is reserved for deletes.
     is_short: AtomicBool,
     pub counters: PrepareCounters,
     pub progress: AppendProgress,
@@ -158,11 +164,11 @@ pub(crate) struct SegmentPool {
     pub pacer: Arc<Pacer>,
 }
 
-/// Disk space of the state that the log's user keeps beside the log, on the same disk.
+/// Disk space that the log's user needs for its state, which lies on the same disk as the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateSpace {
-    /// Bytes that persisting the state takes. The log keeps them free, if they are more than the reserve of its
-    /// options.
+    /// Free disk bytes that the user needs to persist its state. The log keeps the larger of this number and
+    /// `reserve_bytes` of its options free.
     pub needed_bytes: u64,
     /// Bytes within the state's files that the state can use again. They count as free.
     pub reusable_bytes: u64,
@@ -238,12 +244,12 @@ impl SegmentPool {
         taken
     }
 
-    /// Notes whether a segment is ready for data, after the ready segments have changed.
+    /// Updates `is_short` after the number of prepared segments has changed.
     fn note_ready(&self, state: &State) {
         self.is_short.store(state.ready.len() < Self::needed(Purpose::Data), Ordering::Relaxed);
     }
 
-    /// Returns true while no segment is ready for data. Takes no lock.
+    /// Returns true while an append of data would find no prepared segment. Takes no lock.
     #[inline]
     pub(crate) fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
@@ -341,9 +347,9 @@ impl SegmentPool {
         self.work.notify_one();
     }
 
-    /// Removes all prepared segments until the rest ends. See the module `rest`. Returns false, and changes nothing,
-    /// while a thread or a task waits for a segment: the segment being prepared for it would be removed before it is
-    /// taken.
+    /// Makes the log rest: the preparer thread removes all prepared segments, and prepares no others until
+    /// [`end_rest`](Self::end_rest). Returns false, and changes nothing, while a thread or a task waits for a segment:
+    /// otherwise the segment prepared for it would be removed before it is taken.
     pub(crate) fn rest(&self) -> bool {
         let mut state = self.state();
         if state.waiting > 0 || state.must_hurry() {
@@ -363,7 +369,8 @@ impl SegmentPool {
         self.ready_count() as u64 * u64::from(self.segment_bytes)
     }
 
-    /// Ends the rest: segments are prepared again. Returns false if the log did not rest.
+    /// Makes the log stop resting (keeping no prepared segments), so that segments are prepared again. Returns false if
+    /// the log was not resting.
     pub(crate) fn end_rest(&self) -> bool {
         let rested = self.state().end_rest(self.clock.monotonic());
         if rested {
@@ -372,7 +379,8 @@ impl SegmentPool {
         rested
     }
 
-    /// Returns the monotonic time at which the last rest ended; `None` before that.
+    /// Returns the monotonic time at which the log last stopped resting (keeping no prepared segments); `None` if it
+    /// has not rested since it was opened.
     pub(crate) fn rest_ended(&self) -> Option<Duration> {
         self.state().rest_ended
     }

@@ -41,8 +41,8 @@ impl RecordKind {
         })
     }
 
-    /// Returns true for an entry of its space: it has its own index, and a later truncation at or below that
-    /// index voids it.
+    /// Returns true if records of this kind are entries of their space. An entry has its own index, and a later
+    /// truncation at or below that index voids the entry.
     #[must_use]
     pub const fn has_index(self) -> bool {
         matches!(self, Self::Entry | Self::Membership | Self::Blank)

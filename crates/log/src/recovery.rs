@@ -1,5 +1,5 @@
-//! Opening a log: list the files, find the end of the log, decide whether to open, make the disk match the
-//! decision, and write the marker of a new run.
+//! Opens a log: lists the files, finds the end of the log, decides whether to open the log, makes the disk match the
+//! decision, and writes the marker of a new run.
 //!
 //! Owns: the order of these steps. No byte is written before the decision to open is made.
 
@@ -103,10 +103,10 @@ fn make_dir(disk: &dyn Disk, dir: &str) -> Result<(), OpenError> {
 /// Makes the headers and the names of prepared segments durable, before these segments can hold records.
 ///
 /// The process that prepared a segment may have been killed before it synced the segment's header or name. Without this
-/// step, a power loss could bring back the former header, and with it the former records. After a failed sync, a later
+/// function, a power loss could bring back the old header, and with it the old records. After a failed sync, a later
 /// sync proves nothing about data that was not changed since. So the function writes both headers again, and renames
-/// each file twice. A crash in between leaves an unfinished file, and the next open removes it. No decision depends on
-/// this file any more, because the segments that the survey cut are void by then.
+/// each file twice. A crash between the renames leaves a `.tmp` file, which the next open removes. Removing it is safe,
+/// because no decision about the end of the log depends on a prepared segment any more.
 fn write_spares_again(disk: &dyn Disk, dir: &str, spares: &[FoundSegment]) -> Result<(), DiskFault> {
     for spare in spares {
         let (path, unfinished) = (spare.path(), format!("{dir}/{:08}.tmp", spare.slot.slot));
@@ -166,7 +166,7 @@ fn report(survey: &Survey, given_up: &[Corruption]) -> Recovery {
     }
 }
 
-/// Continues a log at the end that the survey found.
+/// Continues an existing log at its end, which the survey has found.
 fn resume(survey: Survey, spares: &Arc<SegmentPool>) -> Result<(Table, Core), OpenError> {
     let mut chain = 0;
     let mut segments = Vec::with_capacity(survey.kept.len());

@@ -20,21 +20,23 @@ use std::time::Duration;
 
 use crate::{log::Log, shared::Shared, writer_rest::RestBounds, writer_role::Core};
 
-/// Number of bytes that may be appended before a rest ends. If segments are small, the number is a segment's size
-/// divided by [`REST_SHARE`].
+/// Number of bytes that may be appended to a resting log (one without prepared segments) before it stops resting. If
+/// segments are small, the number is a segment's size divided by [`REST_SHARE`].
 const REST_BYTES: u32 = 1 << 20;
 const REST_SHARE: u32 = 16;
-/// Time after which a log may rest again, although it has written less than one segment since its last rest.
+/// Time for which a log does not rest again after a rest, unless it has written at least one segment since.
 const MIN_AWAKE: Duration = Duration::from_secs(600);
-/// Divisor of the segment size: at the beginning of a rest, one part in this number of the active segment must be free.
+/// Divisor of the segment size: a log begins to rest only if at least the segment size divided by this number is free
+/// in the active segment.
 const FREE_SHARE: u32 = 4;
-/// Number of segments that must fit on the disk in addition to the reserve and the prepared segments.
+/// Number of additional segments for which the disk must have space before a log begins to rest, beyond the reserve and
+/// the prepared segments.
 const ROOM_SEGMENTS: u64 = 4;
 
 impl Log {
-    /// Begins a rest: removes the prepared segments if they take more than `worth_bytes` and the log can do without
-    /// them for now. The log's user calls this repeatedly while nothing is appended. Appends end the rest. A call also
-    /// ends the rest if the disk has become nearly full.
+    /// Makes the log rest: removes the prepared segments, if they take more than `worth_bytes` and the log can do
+    /// without them for now. The log's user calls this repeatedly while nothing is appended. The log stops resting when
+    /// records are appended, or when a call finds that the disk has become nearly full.
     pub fn rest(&self, worth_bytes: u64) {
         let shared = self.shared();
         let (pool, segment_bytes) = (&shared.segment_pool, shared.options.segment_bytes);
@@ -61,7 +63,8 @@ impl Log {
 }
 
 impl Shared {
-    /// Ends the rest of the log, if it rests: segments are prepared again.
+    /// Makes the log stop resting (keeping no prepared segments), so that segments are prepared again. Does nothing if
+    /// the log was not resting.
     #[cold]
     pub(crate) fn end_rest(&self, core: &mut Core) {
         core.rest.until = u32::MAX;

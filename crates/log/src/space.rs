@@ -28,16 +28,16 @@ pub enum SegmentUse {
 /// Bounds of the history that a log keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryBounds {
-    /// Bytes at the end of the log beyond which no segment is kept for history.
+    /// Distance from the end of the log, in bytes. Only segments nearer to the end are kept for history.
     pub bytes: u64,
-    /// Time up to which records are too old for the kept history.
+    /// Space time at or before which records are too old to be kept for history.
     pub oldest: SpaceTime,
     /// LSN from which another node needs the records, whatever their age.
     pub kept_from: Lsn,
 }
 
-/// Returns the use of each segment. `segments` are all segments of a log, oldest first. The log's user still needs the
-/// records from `released` on.
+/// Returns for each segment why the log keeps it. `segments` are all segments of a log, oldest first. The log's user
+/// still needs the records from `released` on.
 #[must_use]
 pub fn segment_uses(segments: &[SegmentInfo], released: Lsn, bounds: HistoryBounds) -> Vec<SegmentUse> {
     let mut bytes_after = 0;
@@ -92,7 +92,8 @@ impl Log {
         self.sealed_segments(now, SegmentUse::History)
     }
 
-    /// Returns all segments with their uses at `now`, oldest first. The last one is being written.
+    /// Returns all segments, oldest first, each with the reason why the log keeps it at `now`. The last one is being
+    /// written.
     #[must_use]
     pub fn segment_uses(&self, now: SpaceTime) -> Vec<(SegmentInfo, SegmentUse)> {
         let options = &self.shared().options;
@@ -107,7 +108,7 @@ impl Log {
         segments.into_iter().zip(uses).collect()
     }
 
-    /// Returns the sealed segments with a use, oldest first.
+    /// Returns the sealed segments that the log keeps for the reason `wanted`, oldest first.
     fn sealed_segments(&self, now: SpaceTime, wanted: SegmentUse) -> Vec<SegmentInfo> {
         let all = self.segment_uses(now).into_iter();
         all.filter(|(segment, found)| !segment.active && *found == wanted).map(|(segment, _)| segment).collect()

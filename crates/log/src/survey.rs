@@ -4,11 +4,12 @@
 //! Owns: the decision. Does not own: the writes that follow (see `apply_survey`), or the choice to reject the log (see
 //! `recovery`).
 //!
-//! Records that any valid header attests as durable are never torn. So a survey first finds the highest attested LSN.
-//! Then it reads the batches from the segment that holds the record before that LSN. The first invalid batch ends the
-//! log if no header attests records at or beyond it; otherwise it is corruption. The length of an invalid batch is
-//! meaningless, so the remaining segment and all later segments are searched for valid headers. Segments completely
-//! below the attested LSN are not read.
+//! Each batch header attests an LSN: all records below it were durable when the header was written. Attested records
+//! are never torn. So a survey first finds the highest attested LSN. Then it reads the batches from the segment that
+//! holds the record before that LSN. The first invalid batch ends the log if no later header attests records at or
+//! beyond it; otherwise it is corruption. The length of an invalid batch is unreliable, so the survey searches the rest
+//! of the segment and all later segments for valid headers. It does not read segments that lie completely below the
+//! attested LSN.
 
 use thalweg_types::{Lsn, SpaceTime};
 
@@ -40,7 +41,7 @@ impl Surveyed {
     }
 }
 
-/// Result of a survey, which finds the end of the log. The log ends in the last segment of `kept`.
+/// Result of a survey, which searches for the end of the log. The log ends in the last segment of `kept`.
 #[derive(Debug)]
 pub(crate) struct Survey {
     pub kept: Vec<Surveyed>,

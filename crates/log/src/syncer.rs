@@ -1,6 +1,6 @@
-//! Deadlines of the background syncer.
+//! Deadlines at which the background sync thread must sync the log or mark it as idle.
 //!
-//! Owns: the deadlines and the wait for them, without a timer while none is set. Does not own: the actions (see
+//! Owns: the deadlines and the wait for them, without a timer while none is set. Does not own: the syncs (see
 //! `background`).
 
 use std::{
@@ -22,7 +22,8 @@ struct SyncDeadlines {
 }
 
 impl SyncDeadlines {
-    /// Takes the action that is due now. Otherwise returns the time until the next one, if a deadline is set.
+    /// Takes the action that is due now. If none is due, returns the time until the next deadline as an error;
+    /// `Err(None)` means that no deadline is set.
     fn next(&mut self, clock: &dyn Clock) -> Result<DueAction, Option<Duration>> {
         if self.stop {
             return Ok(DueAction::Stop);
@@ -69,7 +70,7 @@ impl Syncer {
         self.change(|due| due.mark = Some(at));
     }
 
-    /// Requests a background sync as soon as possible.
+    /// Requests that the sync thread sync all written records as soon as possible.
     pub(crate) fn due_now(&self) {
         self.change(|due| due.now = true);
     }

@@ -11,8 +11,9 @@
 //! replaces earlier ones at the same or a higher index. Between two truncations that remain lies at least one valid
 //! entry, which bounds their number.
 //!
-//! The table contains all truncations after a record that is readable in order. For other records some truncations may
-//! be missing: those whose segment was freed first.
+//! The newest segments form a range of LSNs without gaps, and the table contains every truncation in it. Older segments
+//! can remain before a gap, because segments between them were freed. Truncations in freed segments are missing, and so
+//! are, after an open, those in the segments before the gap.
 
 use std::sync::Arc;
 

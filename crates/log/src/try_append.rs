@@ -68,10 +68,10 @@ impl Log {
     /// waits for an fsync or for an empty segment file. The call takes about as long as a write to the page cache, and
     /// it waits while another append writes.
     ///
-    /// The batch is written in a way that makes an fsync soon afterwards cheap. The caller requests this fsync with
-    /// [`sync_through`](Self::sync_through) or [`request_sync`](Self::request_sync). Errors are those of
-    /// [`append`](Self::append), except that a missing segment is [`TryAppendError::WouldBlock`];
-    /// [`append_ready`](Self::append_ready) waits for it.
+    /// The batch is written with a system call and not through a memory mapping, which makes an fsync soon afterwards
+    /// cheap. The caller requests this fsync with [`sync_through`](Self::sync_through) or
+    /// [`request_sync`](Self::request_sync). Errors are those of [`append`](Self::append), except that a missing
+    /// segment is [`TryAppendError::WouldBlock`]; [`append_ready`](Self::append_ready) waits for it.
     pub fn try_append(&self, drafts: &[Draft<'_>], purpose: Purpose) -> Result<Appended, TryAppendError> {
         let measure = self.admit(drafts, purpose)?;
         let shared = self.shared();

@@ -1,14 +1,17 @@
-//! The positions at which the writer ends a rest of the log, and at which the last rest began.
+//! Positions at which the log last began to rest, and at which the writer makes it stop. A log rests while it has no
+//! prepared segments, because nothing is appended.
 //!
-//! Owns: [`RestBounds`]. Does not own: the conditions of a rest (see `rest`), or the time at which it ends (see
-//! `prepare`).
+//! Owns: [`RestBounds`]. Does not own: the conditions under which a log rests (see `rest`), or the time at which it
+//! stops (see `prepare`).
 
-/// Positions that the writer needs to end a rest (the time in which the log has no prepared segments; see `rest`).
+/// Positions at which the log last began to rest (keep no prepared segments; see `rest`), and at which an append makes
+/// it stop.
 #[derive(Debug)]
 pub(crate) struct RestBounds {
-    /// Position in the active segment above which an append ends the rest; `u32::MAX` while the log does not rest.
+    /// Byte position in the active segment. An append beyond it makes the log stop resting; `u32::MAX` while the log
+    /// does not rest.
     pub(crate) until: u32,
-    /// Total bytes that the log had appended since its open when the last rest began.
+    /// Number of bytes that had been appended since the log was opened, when the log last began to rest.
     pub(crate) began: u64,
 }
 
@@ -19,13 +22,13 @@ impl Default for RestBounds {
 }
 
 impl RestBounds {
-    /// Returns true if an append up to this position in the active segment ends the rest.
+    /// Returns true if an append that ends at this position in the active segment makes the log stop resting.
     #[inline]
     pub(crate) fn ends_at(&self, offset: u32) -> bool {
         offset > self.until
     }
 
-    /// Ends the rest, because the writer continues in another segment.
+    /// Records that the log no longer rests, because the writer continues in another segment.
     pub(crate) fn end_with_segment(&mut self) {
         self.until = u32::MAX;
     }

@@ -82,7 +82,7 @@ pub(crate) struct Core {
     pub mark_due: bool,
     /// Monotonic time at which the last sync ended.
     pub synced_at: Duration,
-    /// Number of record batches since the last sync began.
+    /// Number of batches with records that were written since the last sync began.
     pub batches: u64,
     pub counters: WriteCounters,
     pub rest: RestBounds,

@@ -304,8 +304,8 @@ pub trait View: Send + Sync {
         direction: Direction,
         visit: &mut Visit<'_>,
     ) -> Result<(), BackendError>;
-    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. For reading the whole map
-    /// once: caches no blocks, so that other readers' blocks stay cached, and shares no lock with other readers.
+    /// Calls `visit` with the pairs from a bound to the end of the map, in ascending order. Meant for reading the whole
+    /// map once: caches no blocks, so that other readers' blocks stay cached, and shares no lock with other readers.
     fn scan_once(&self, lower: Bound<&[u8]>, visit: &mut Visit<'_>) -> Result<(), BackendError> {
         self.scan(lower, Bound::Unbounded, Direction::Forward, visit)
     }
@@ -332,7 +332,7 @@ pub trait PairCursor: Send + Sync {
     /// Returns key and value of the pair on which the cursor is positioned; `None` before the first pair and after the
     /// last.
     fn pair(&self) -> Option<(&[u8], &[u8])>;
-    /// Returns a cursor at the same position.
+    /// Returns a second cursor over the same pairs, at the position of this one.
     fn boxed_clone(&self) -> Box<dyn PairCursor>;
 }
 
@@ -514,7 +514,7 @@ pub enum BackendHealth {
     Failed(String),
 }
 
-/// Statistics of a backend. A figure that the kind of backend does not have is 0.
+/// Statistics of a backend. A value that does not apply to the kind of backend is 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendStats {
     /// Bytes of memory used by memtables, or by the map of the memory backend.
@@ -547,7 +547,7 @@ pub struct BackendStats {
     pub stall_micros: u64,
     /// Number of pauses that slowed writes down because compactions were behind.
     pub pauses: u64,
-    /// Total time in microseconds of these pauses.
+    /// Total time in microseconds for which writes have paused because compactions were behind.
     pub pause_micros: u64,
     /// Total time in microseconds for which flushes have paused between pieces of tables while clients wrote.
     pub flush_rest_micros: u64,

@@ -92,9 +92,9 @@ pub(super) struct State {
     pub(super) session: Option<Session<Waiter>>,
     pub(super) generation: u64,
     pub(super) staged: Staged,
-    /// Number of bytes that the last flush left in the queue of the socket.
+    /// Number of bytes in the queue of the socket (the outbox) at the end of the last write.
     pub(super) writing_bytes: usize,
-    /// Waker of the channel's task. The field `woken` is true if this task was woken after its last turn began.
+    /// Waker of the channel's task. The field `woken` is true if another turn of this task is already due.
     pub(super) task: Option<Waker>,
     pub(super) woken: bool,
     /// True if a caller waits until the link has room for its frame.

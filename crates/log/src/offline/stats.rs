@@ -1,4 +1,5 @@
-//! Figures of a log's directory, computed from the headers and the newest segment only.
+//! Computes the sizes, LSNs and times of the segments in a log's directory. Reads only the headers, the footers and the
+//! newest segment.
 
 use serde::Serialize;
 use thalweg_disk::Disk;
@@ -11,20 +12,20 @@ use crate::{
     survey::{Depth, Survey},
 };
 
-/// Figures of a segment that contains a part of the log.
+/// LSNs, times and sizes of a segment that contains a part of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentStats {
     /// Path of the file, relative to the disk's root.
     pub file: String,
     /// Generation of the segment.
     pub generation: u64,
-    /// LSN of the first record.
+    /// LSN of the segment's first record.
     pub first_lsn: u64,
     /// LSN after the segment's last record.
     pub next_lsn: u64,
-    /// Space time of the first record, in microseconds.
+    /// Space time of the segment's first record, in microseconds.
     pub first_time: u64,
-    /// Highest space time of a record, in microseconds.
+    /// Highest space time of the segment's records, in microseconds.
     pub last_time: u64,
     /// Total bytes of the segment's batches.
     pub bytes: u64,
@@ -32,26 +33,26 @@ pub struct SegmentStats {
     pub file_bytes: u64,
 }
 
-/// Figures of all segments in a log's directory.
+/// Sizes, LSNs and times of all segments in a log's directory, and their totals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Live segments, oldest first.
     pub segments: Vec<SegmentStats>,
     /// Number of empty segment files that are ready for use.
     pub spare_segments: u64,
-    /// Segment files without a valid header.
+    /// Number of segment files without a valid header.
     pub unreadable_segments: u64,
     /// First LSN of the oldest segment.
     pub first_lsn: u64,
-    /// LSN after the last record.
+    /// LSN after the last record of the log.
     pub end_lsn: u64,
-    /// LSN below which all records are attested as durable.
+    /// LSN below which all records were durable, as a batch header in the log attests.
     pub attested_lsn: u64,
     /// True if the last run closed the log cleanly.
     pub clean: bool,
     /// Total bytes of all batches of the log.
     pub bytes: u64,
-    /// Bytes of all segment files.
+    /// Total size in bytes of the files of all live and prepared segments.
     pub file_bytes: u64,
 }
 
@@ -74,7 +75,8 @@ impl Stats {
     }
 }
 
-/// Reads the segment headers and footers, and the newest segment, and returns figures of the log.
+/// Reads the segment headers and footers, and the newest segment, and returns the sizes, LSNs and times of all
+/// segments.
 pub fn stats(disk: &dyn Disk, dir: &str) -> Result<Stats, OfflineError> {
     let inventory = inventory(disk, dir)?;
     let mut stats = Stats {

@@ -1,6 +1,6 @@
 //! Verifies every byte of a log's data.
 //!
-//! Owns: the checks of each batch, each footer and the place where a segment continues the one before it, and the
+//! Owns: the checks of each batch and each footer, the check that each segment continues the one before it, and the
 //! report with its verdict. Does not own: the list of files (`inventory`), the search for the end of the log
 //! (`survey`), or repairs, which are part of an open.
 
@@ -37,7 +37,7 @@ pub struct Finding {
     pub file: String,
     /// Byte offset of the damage.
     pub offset: u64,
-    /// The check that failed.
+    /// Name of the check that the bytes in the file failed.
     pub what: &'static str,
     /// Value that the check expected.
     pub expected: u64,
@@ -94,7 +94,7 @@ pub struct Report {
     pub first_lsn: u64,
     /// LSN after the last record that open would keep.
     pub end_lsn: u64,
-    /// LSN below which all records are attested as durable.
+    /// LSN below which all records were durable, as a batch header in the log attests.
     pub attested_lsn: u64,
     /// True if the last run closed the log cleanly.
     pub clean: bool,

@@ -38,9 +38,10 @@ pub(super) enum PrepareSpeed {
 }
 
 impl State {
-    /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time
-    /// in which the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`. After a rest it is
-    /// `PACE_STEP`: the writer may need a segment soon, and the time of its earlier ones says nothing.
+    /// Minimum duration of one step of zero-filling, chosen so that preparing a segment takes half the time in which
+    /// the writer fills one. The result is between `PACE_STEP` and `EASY_PACE_STEP`. When the log has just stopped
+    /// resting (keeping no prepared segments), the result is `PACE_STEP`: the writer may need a segment soon, and the
+    /// time between its earlier segments does not predict when.
     fn pace_step(&self, segment_bytes: u32) -> Duration {
         if self.is_refilling {
             return PACE_STEP;
@@ -139,9 +140,10 @@ impl SegmentPool {
 
     /// Writes zeroes into a segment file up to its size. Returns false if the thread must stop.
     ///
-    /// The rest of the file is reserved, and not written, once a writer waits for a segment. The writer then waits for
-    /// a few milliseconds, and not for the time of the zeroes: under sustained load on a slow disk that is a tenth of a
-    /// second and more. Each sync of such a segment takes longer, until the segment is recycled.
+    /// Once a writer waits for a segment, the function stops writing zeroes and reserves the remaining bytes of the
+    /// file on the disk. The writer then waits for a few milliseconds. Under sustained load on a slow disk, waiting for
+    /// the zeroes would take a tenth of a second or more. Each sync of a segment without zeroes takes longer, until the
+    /// segment is recycled.
     fn zero_fill(&self, file: &dyn File, path: &str, pace: PrepareSpeed) -> Result<bool, DiskFault> {
         let zeroes = [0; ZERO_PIECE_BYTES];
         let total = u64::from(self.segment_bytes);

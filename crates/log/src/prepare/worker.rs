@@ -1,4 +1,5 @@
-//! The preparer thread: which segment file is created, recycled or removed next, and how many are kept.
+//! The preparer thread: decides which segment file it creates, recycles or removes next, and how many prepared files
+//! the log keeps.
 
 use std::{
     sync::{MutexGuard, PoisonError},
@@ -11,8 +12,8 @@ use crate::errors::DiskFault;
 /// Minimum number of recycled segments kept in addition to `spare_segments` while the disk has room. Keeping
 /// them saves writing zeroes into new files.
 const EXTRA_SPARES: usize = 2;
-/// Maximum number of recycled segments kept because the writer used as many recently. `MAX_RECENT_BYTES`
-/// bounds their total bytes.
+/// Maximum number of recycled segments that the log keeps beyond `spare_segments`, however many the writer used
+/// recently. `MAX_RECENT_BYTES` bounds their total bytes.
 const MAX_RECENT: u64 = 64;
 const MAX_RECENT_BYTES: u64 = 2 << 30;
 /// Interval between checks of the disk's free space while more than `spare_segments + EXTRA_SPARES` segments
@@ -40,7 +41,8 @@ impl SegmentPool {
         }
     }
 
-    /// Performs all jobs that are due now, without waiting and at full speed. Returns true if there were any.
+    /// Creates, recycles and removes the segment files that are due now, without waiting and at full speed. Returns
+    /// true if there were any.
     pub(crate) fn perform_due(&self) -> bool {
         let mut has_worked = false;
         loop {
@@ -120,7 +122,7 @@ impl SegmentPool {
         state
     }
 
-    /// Number of ready segments to keep; the preparer thread removes further ones.
+    /// Number of prepared segments that the log keeps at present. The preparer thread removes those above this number.
     fn segments_to_keep(&self, state: &State) -> usize {
         if state.at_rest {
             return 0;

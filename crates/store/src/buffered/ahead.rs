@@ -25,18 +25,18 @@ use crate::memtable::Memtable;
 const FIRST_AT: usize = 256 << 10;
 /// Number of bytes that the writer uses between two requests.
 const STEP: usize = 512 << 10;
-/// Minimum and maximum of the bytes that the thread provides beyond the used ones. Between these bounds, it provides
-/// twice as many bytes as the memtable uses.
+/// Minimum number of bytes that the thread provides beyond the bytes in use. Above this minimum it provides twice as
+/// many bytes as the memtable uses, up to `MAX_AHEAD`.
 const MIN_AHEAD: usize = 2 << 20;
 const MAX_AHEAD: usize = 16 << 20;
 
-/// The rule for when the writer of one memtable sends a request, and for which bytes of its memory. Each new memtable
-/// starts with a new rule.
+/// The rule by which the writer of a memtable asks the thread to prepare more memory: the time of a request, and the
+/// range of bytes. Each new memtable starts with a new rule.
 #[derive(Debug)]
 pub(super) struct AheadRule {
-    /// Number of used bytes at which the writer sends its next request.
+    /// Number of used bytes of the memtable at which the writer sends its next request to the thread.
     at: usize,
-    /// End of the memory that the writer has already requested.
+    /// End of the byte range that the writer has already asked the thread to provide.
     end: usize,
 }
 
@@ -62,7 +62,8 @@ impl AheadRule {
     }
 }
 
-/// Handle of the thread. Dropping the handle stops the thread.
+/// Handle of the thread that prepares memory for the writer of the active memtable. Dropping the handle stops the
+/// thread.
 #[derive(Debug)]
 pub(super) struct AheadThread {
     requests: Arc<Requests>,
@@ -84,7 +85,8 @@ struct Next {
 }
 
 impl AheadThread {
-    /// Starts the thread. Returns `None` if the system cannot start one.
+    /// Starts the thread that prepares memory for the writer. Returns `None` if the operating system cannot start a
+    /// thread.
     pub(super) fn start() -> Option<Self> {
         let requests = Arc::new(Requests::default());
         let taken = Arc::clone(&requests);
@@ -93,7 +95,7 @@ impl AheadThread {
         Some(Self { requests, thread: Some(thread) })
     }
 
-    /// Sends a request: the thread prepares this memtable and provides these bytes of its memory.
+    /// Asks the thread to prepare this memtable and to provide these bytes of its memory. Does not wait.
     pub(super) fn request(&self, memtable: &Arc<Memtable>, bytes: Range<usize>) {
         let mut next = lock(&self.requests.next);
         let begin = match &next.request {
@@ -128,7 +130,7 @@ impl Requests {
         }
     }
 
-    /// Waits for a request. Returns `None` when the thread must stop.
+    /// Waits until the writer has sent a request, and takes it. Returns `None` when the thread must stop.
     fn take(&self) -> Option<(Weak<Memtable>, Range<usize>)> {
         let is_idle = |next: &mut Next| !next.stop && next.request.is_none();
         let waited = self.changed.wait_while(lock(&self.next), is_idle);

@@ -1,10 +1,10 @@
-//! A cursor over the merged pairs of a view.
+//! A cursor over the pairs of a view, merged from memtables and the store.
 //!
-//! Owns: [`MergedCursor`], which merges the memtables of a version and the runs of its store like a scan of the version
-//! does, but returns one pair at a time and borrows nothing. Does not own: the order of the sources.
+//! Owns: [`MergedCursor`], which merges the same sources as a scan of the view, but returns one pair at a time and
+//! borrows nothing. A source is a memtable or a sorted run of the store. Does not own: the order of the sources.
 //!
 //! Invariants: `sources` are ordered newest first. While the cursor is on a pair, `leader` is the newest source that
-//! has the cursor's key, and all other sources are past this key. `second` is the source, among the others, with the
+//! has the cursor's key, and all other sources are past this key. `second` is the one of these other sources with the
 //! next key.
 
 use std::{cmp::Ordering, sync::Arc};
@@ -65,7 +65,8 @@ impl<C: Cursor> MergedCursor<C> {
         self.settle()
     }
 
-    /// Chooses the leader and the second source again after sources have moved.
+    /// Chooses the source with the next key as the leader, and the source with the key after it as the second, because
+    /// sources have moved. Returns false if all sources are at their end.
     fn settle(&mut self) -> Result<bool, BackendError> {
         self.leader = settle_leader(&mut self.sources, self.direction)?;
         self.second = self.leader.and_then(|leader| {

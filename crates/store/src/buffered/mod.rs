@@ -64,7 +64,8 @@ pub(crate) use worker::ThreadMain;
 pub struct Buffered<S: Store> {
     /// The newest version (memtables and a view of the store), for reads of single keys.
     newest: Arc<ArcSwap<Version<S::View>>>,
-    /// The memtables' writer, the store, and the threads. [`Backend::replace_with`] exchanges them.
+    /// The memtables' writer, the store and the background threads that are in use. [`Backend::replace_with`] replaces
+    /// them with those of another backend.
     running: ArcSwap<Running<S>>,
 }
 

@@ -1,4 +1,4 @@
-//! Inputs of a view's cursor. They keep their data alive.
+//! The inputs that a cursor merges: memtables and sorted runs. Unlike borrowed inputs, they keep their data alive.
 
 use crate::{backend::BackendError, cursor::Cursor, memtable::MemtableCursor};
 

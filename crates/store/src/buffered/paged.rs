@@ -67,7 +67,8 @@ impl<V: PagedView> StoreView for V {
         Ok(())
     }
 
-    /// Returns false: a page may refer to values in the store's memory that must stay on one thread.
+    /// Returns false, because this kind of store has no cursors that own their data: a page may refer to values in the
+    /// store's memory that must stay on one thread.
     fn add_owned_sources(&self, _: &OwnedSpan, _: &mut Vec<OwnedSource<NoCursor>>) -> Result<bool, BackendError> {
         Ok(false)
     }
@@ -102,7 +103,7 @@ impl Page {
         Self { bytes, shared, shared_bytes: 0, pairs, max_pairs: FIRST_PAGE_PAIRS }
     }
 
-    /// Empties the page, and increases the number of pairs that the next read may add.
+    /// Empties the page before the next read, and raises the number of pairs that the page may hold.
     fn reset(&mut self) {
         self.bytes.clear();
         self.shared.clear();

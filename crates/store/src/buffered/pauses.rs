@@ -41,7 +41,8 @@ impl OwedPause {
     }
 }
 
-/// Flag, counters and sum of the pauses, all readable without the memtables' lock; see the [module](self).
+/// The pauses that are left to the caller of `apply`, the flag that the next write may wait, and counters of pauses.
+/// All are readable without the memtables' lock.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     may_wait: AtomicBool,
@@ -70,7 +71,7 @@ impl Pauses {
         self.is_left_to_caller.load(Relaxed)
     }
 
-    /// Adds a pause for the caller to make.
+    /// Adds a pause that a write has skipped. The caller of `apply` must make it before a later write.
     pub(super) fn owe(&self, pause: Duration) {
         // Only the thread that holds the memtables' writer adds pauses. If the caller takes the sum between the load
         // and the store, it makes these pauses twice, which is harmless.

@@ -24,10 +24,11 @@ use crate::{
     memtable::{ArenaPool, Memtable, MemtableWriter},
 };
 
-/// Number of unused arenas (blocks of memory) kept for the next memtable. While one memtable takes writes, the previous
-/// one is persisted. So two arenas are in use, in turn.
+/// Number of unused arenas (blocks of memory) kept for the next memtable. One is enough, because usually two arenas are
+/// in use in turn: one memtable takes writes while the previous one is persisted.
 const SPARE_ARENAS: usize = 1;
-/// Divisor: [`Backend::make_room`] keeps one part in this number of a memtable free for a batch of unknown size.
+/// Divisor: for a batch of unknown size, [`Backend::make_room`] keeps the size of a memtable divided by this number
+/// free.
 const ROOM_SHARE: usize = 16;
 /// Assumed size in bytes of a change while the active memtable is empty.
 const DEFAULT_CHANGE_BYTES: usize = 256;
@@ -302,7 +303,7 @@ impl<S: Store> Running<S> {
     }
 }
 
-/// Decision on sealing the active memtable when it is replaced; a thread persists sealed memtables.
+/// Choice of sealing the active memtable when a new one replaces it. A thread persists sealed memtables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SealTarget {
     Active,

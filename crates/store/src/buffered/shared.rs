@@ -28,7 +28,7 @@ use crate::{
 /// Name and main function of a background thread of the store. The function returns when the thread must stop.
 pub(crate) type ThreadMain<S> = (&'static str, fn(&Shared<S>) -> Result<(), BackendError>);
 
-/// Runs the work of a background thread. A panic is an error.
+/// Runs `work`, the main function of a background thread. If it panics, returns an error.
 pub(super) fn run_caught<S: Store>(
     shared: &Shared<S>,
     work: fn(&Shared<S>) -> Result<(), BackendError>,
@@ -89,8 +89,8 @@ pub(super) struct FullDisk {
     flush: Option<BackendError>,
     /// Error of the last attempt of the store's background work; `None` if that attempt succeeded.
     upkeep: Option<BackendError>,
-    /// Numbers of failed attempts since the backend was opened: to persist a memtable, and to do the store's own
-    /// background work.
+    /// Number of failed attempts to persist a memtable since the backend was opened. `upkeep_attempts` counts those of
+    /// the store's own background work.
     flush_attempts: u64,
     upkeep_attempts: u64,
 }
@@ -455,8 +455,8 @@ impl<S: Store> Shared<S> {
         state
     }
 
-    /// Locks the state for sealing another memtable, without waiting for room. Returns an error after a failure, if the
-    /// maximum number of memtables is sealed.
+    /// Locks the state so that another memtable can be sealed, without waiting for room. If a background thread has
+    /// failed and the maximum number of sealed memtables is reached, returns an error.
     pub(super) fn lock_unless_failed(&self) -> Result<MutexGuard<'_, State<S>>, BackendError> {
         self.unless_failed(self.lock())
     }

@@ -170,8 +170,8 @@ pub trait StoreView: Send + Sync + 'static {
         sources: &mut Vec<Source<'a, Self::Cursor<'a>>>,
     ) -> Result<(), BackendError>;
 
-    /// Adds sources like [`add_sources`](Self::add_sources), but ones that keep the data of the view alive. Returns
-    /// false if the store has no such cursors.
+    /// Adds sources like [`add_sources`](Self::add_sources). The cursors of these sources keep the data of the view
+    /// alive. Returns false if the store has no such cursors.
     fn add_owned_sources(
         &self,
         span: &OwnedSpan,

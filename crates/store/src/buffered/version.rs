@@ -54,7 +54,7 @@ impl<V> Clone for Version<V> {
 }
 
 impl<V: StoreView> Version<V> {
-    /// Returns the newest value of a key, without the batches of the active memtable that come after batch `upto`.
+    /// Returns the newest value of a key. Ignores batches of the active memtable that are newer than batch `upto`.
     #[inline]
     pub fn get(&self, key: &[u8], upto: BatchNumber) -> Result<Option<Bytes>, BackendError> {
         match self.in_memory(key, upto) {

@@ -16,8 +16,8 @@ use crate::backend::BackendError;
 
 pub(crate) use super::shared::ThreadMain;
 
-/// Returns the work of all background threads: of the thread that persists sealed memtables, and of the store's own
-/// ones.
+/// Returns the names and main functions of all background threads: the thread that persists sealed memtables, and the
+/// store's own ones.
 pub(super) fn all<S: Store>(upkeep: &[ThreadMain<S>]) -> Vec<ThreadMain<S>> {
     let flush: ThreadMain<S> = ("thalweg-flush", persist);
     [&flush].into_iter().chain(upkeep).copied().collect()

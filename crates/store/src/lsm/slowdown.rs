@@ -1,34 +1,35 @@
-//! Slowdown of writes while compactions are behind.
+//! Slowdown of writes while compactions of the LSM tree are behind.
 //!
 //! Owns: the rates at which compactions have lately removed data from level 0 (one rate for merges of level 0, and one
-//! for all compactions); the running merge of level 0; and the resulting pause of each write. Does not own: sleeping
-//! for the pause, or the wait at the maximum number of runs.
+//! for all compactions); the running merge of level 0; and the length of the pause after each write. Does not own:
+//! sleeping for the pause, or the wait at the maximum number of runs.
 //!
-//! A compaction of level 0 takes all of its runs, and the runs count until the compaction ends. So the number of runs
-//! alone does not show how far compactions are behind: it rises during a merge of many runs, and then falls at once.
+//! A flush adds one sorted run to level 0. A compaction of level 0 (a *merge*) takes all of its runs, and the runs
+//! count until the merge ends. So the number of runs alone does not show how far compactions are behind: it rises
+//! during a merge of many runs, and then falls at once.
 //!
 //! The slowdown begins at [`RunLimits::slow`] runs. The *room* is the number of runs that may still be added before
 //! level 0 has a few less than [`RunLimits::stop`].
 //!
-//! * During a merge of level 0, the room is spread evenly over the rest of the merge. The rest is estimated from the
-//!   rate of merges alone.
-//! * At other times, a compaction makes room on a level below. Writes then get the rate of all compactions at
-//!   [`RunLimits::even`] runs, a higher rate if there are fewer runs, and a lower rate if there are more.
+//! * During a merge of level 0, writers use up the room evenly until the merge ends. Its end is estimated from the rate
+//!   of merges alone.
+//! * At other times, a compaction makes room on a level below. With [`RunLimits::even`] runs, writers get the rate of
+//!   all compactions; with fewer runs a higher rate, and with more runs a lower one.
 //!
 //! If writers fill level 0 during a compaction of a lower level, the next merge takes longer and begins with less room.
-//! In an earlier version, the slowdown outside merges began at 24 of 48 runs, and the rest of a merge was estimated
-//! from the rate of all compactions. In a model of that version, writers had 0.1 of the mean rate towards the end of a
+//! An earlier version began to slow writers down at 24 of 48 runs outside merges, and estimated the end of a merge from
+//! the rate of all compactions. In a model of that version, writers had 0.1 of the mean rate towards the end of a
 //! merge: a burst of 4 MiB took 0.8 s instead of 0.15 s. The mean rate is the same in both versions, because
 //! compactions limit it.
 //!
 //! The limits on the number of runs follow from the size of a memtable. A merge of level 0 also rewrites the level
 //! below, however few bytes it adds there. So the more bytes level 0 takes, the less often each value is rewritten.
 //! With memtables of 8 MiB, 24 runs are 192 MiB: a load of 2 GiB wrote 9.8 GB in compactions. With 48 runs it wrote 7.5
-//! to 8.0 GB. The price: during a load, a read of uncached data checks twice as many filters.
+//! to 8.0 GB. In return, a read of uncached data checks twice as many filters during a load.
 //!
-//! The rates are measured only for compactions that ran at full speed. Until the first measurement they are assumed
-//! values, too low for a fast disk and too high for a slow one. Some runs are kept spare for this error. If writers use
-//! them up, they wait until the merge ends.
+//! The rates are measured only for compactions that ran at full speed. Before the first measurement a fixed rate is
+//! assumed, which is too low for a fast disk and too high for a slow one. Some runs below [`RunLimits::stop`] are kept
+//! free for this error. If writers use them up, they wait until the merge ends.
 
 use std::{
     sync::{
@@ -38,12 +39,13 @@ use std::{
     time::Duration,
 };
 
-/// Number of bytes of memtables that level 0 should take before writes stop, within the limits below.
+/// Number of bytes that level 0 should have when writes must wait. [`RunLimits::stop`] is computed from it, between
+/// `MIN_STOP_RUNS` and `MAX_STOP_RUNS`.
 const LEVEL_0_BYTES: u64 = 384 << 20;
-/// Minimum and maximum number of runs for [`RunLimits::stop`].
+/// Minimum of [`RunLimits::stop`], the number of runs on level 0 at which writes wait. `MAX_STOP_RUNS` is the maximum.
 const MIN_STOP_RUNS: u64 = 24;
 const MAX_STOP_RUNS: u64 = 48;
-/// Divisor: a merge is assumed to need at least one part in this number of its expected time, however long it has run.
+/// Divisor: the time that a merge still needs is estimated as at least its expected duration divided by this number.
 const MIN_LEFT_SHARE: u64 = 10;
 /// Rate in bytes per second that is assumed until a compaction has been measured.
 const ASSUMED_BYTES_PER_SECOND: u64 = 16 << 20;
@@ -61,11 +63,12 @@ const NOT_YET: u64 = u64::MAX;
 pub(super) struct RunLimits {
     /// Writes are slowed down from this number of runs on.
     pub(super) slow: usize,
-    /// Outside merges of level 0, writes get exactly the rate of all compactions at this number of runs.
+    /// Number of runs at which writes get exactly the rate of all compactions, while no merge of level 0 runs.
     even: usize,
     /// Writes wait for compactions from this number of runs on.
     pub(super) stop: usize,
-    /// Runs kept free below `stop`, so that writers do not reach it if the rate of compactions was overestimated.
+    /// Number of runs below `stop` that the slowdown tries to keep free. Writers use them if the rate of compactions
+    /// was overestimated.
     spare: usize,
 }
 
@@ -76,13 +79,15 @@ impl RunLimits {
         Self { slow: stop / 3, even: stop / 2, stop, spare: stop / 6 }
     }
 
-    /// Returns the number of runs that may be added to `runs` before only the spare runs are left; at least 1.
+    /// Returns the number of runs that may still be added to a level 0 with `runs` runs before only the `spare` runs
+    /// are left; at least 1.
     fn room(self, runs: usize) -> u64 {
         (self.stop - self.spare).saturating_sub(runs).max(1) as u64
     }
 }
 
-/// The measured rates of compactions, and the merge of level 0; see the [module](self).
+/// The measured rates of compactions, and the running merge of level 0, from which the pause after each write is
+/// computed; see the [module](self).
 #[derive(Debug)]
 pub(super) struct Slowdown {
     limits: RunLimits,
@@ -113,7 +118,7 @@ impl MeasuredRate {
         self.bytes_per_second.load(Relaxed)
     }
 
-    /// Adds a finished compaction: the number of bytes that it removed from level 0, and its duration.
+    /// Includes a finished compaction in the rate. `level_0_bytes` is the number of bytes that it removed from level 0.
     fn add(&self, level_0_bytes: u64, took: Duration) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.level_0_bytes += level_0_bytes;
@@ -192,8 +197,8 @@ impl Slowdown {
         self.all.get()
     }
 
-    /// Returns the pause of a write of `bytes` bytes at `now`, while level 0 has `runs` runs. A run is the result of
-    /// `run_bytes` bytes of writes.
+    /// Returns the pause after a write of `bytes` bytes at `now`, while level 0 has `runs` runs. Each run comes from
+    /// about `run_bytes` bytes of writes.
     pub(super) fn pause(&self, runs: usize, run_bytes: u64, bytes: usize, now: Duration) -> Duration {
         if runs < self.limits.slow {
             return Duration::ZERO;
@@ -298,12 +303,13 @@ mod tests {
         assert!(second_of(4 << 20));
     }
 
-    /// A model of one compaction at a time, and of writers with a fixed rate while they are not slowed down.
+    /// A simulation of level 0. One compaction runs at a time; writers have a fixed rate while they are not slowed
+    /// down.
     struct Model {
         slowdown: Slowdown,
-        /// Bytes of a run.
+        /// Number of bytes in one run on level 0.
         run_bytes: u64,
-        /// Rate of compactions, and of writers, in bytes per second.
+        /// Rate of compactions in bytes per second. `wanted` is the rate of the writers without a slowdown.
         rate: u64,
         wanted: u64,
         /// `(every, runs)`: after each `every` compactions of level 0, one compaction of a lower level follows. It
@@ -396,8 +402,7 @@ mod tests {
         }
     }
 
-    /// The room of level 0 is spread over the compactions of all levels, so no burst of writes takes many times as long
-    /// as another.
+    /// Tests that no burst of writes takes many times as long as another of the same size.
     #[test]
     fn writers_are_slowed_down_evenly_while_lower_levels_are_compacted_too() {
         for (run_bytes, runs) in [(8 << 20, 24), (64 << 20, 12)] {

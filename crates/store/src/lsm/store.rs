@@ -41,7 +41,7 @@ struct WrittenRuns {
     bytes: AtomicU64,
     /// Value of `bytes` when a memtable was last sealed.
     sealed_bytes: AtomicU64,
-    /// Number of sealed memtables at the last report.
+    /// Number of sealed memtables at the last call of [`note_sealed`](Self::note_sealed).
     sealed: AtomicUsize,
     /// Mean number of written bytes that become one run. Recent runs count more.
     run_bytes: AtomicU64,
@@ -94,7 +94,7 @@ pub struct Upkeep {
     pub(super) may_warm: bool,
 }
 
-/// Scope of a compaction.
+/// Kind of compaction: of a few tables, of all tables, or only to return disk space.
 #[derive(Clone, Copy)]
 pub(super) enum Extent {
     MostUrgent,

@@ -53,8 +53,8 @@ pub struct MemoryBackend {
     disk: Arc<dyn Disk>,
     barrier: Arc<dyn LogBarrier>,
     live: RwLock<LiveMap>,
-    /// Lock held while a checkpoint is written. The resulting position is in `durable`, so that `persisted` need not
-    /// wait for this lock.
+    /// Lock held while a checkpoint is written. The position of the checkpoint is stored in `durable`, so that
+    /// `persisted` need not wait for this lock.
     writing: Mutex<Writing>,
     durable: Mutex<Durable>,
 }
@@ -77,7 +77,7 @@ struct LiveMap {
 }
 
 struct Writing {
-    /// Directory of the checkpoint. A replacement of the state changes it.
+    /// Directory of the checkpoint. [`replace_with`](Backend::replace_with) changes it.
     dir: String,
     /// Value of `LiveMap::changed_bytes` at the time of the last checkpoint.
     cut_at_changed_bytes: u64,

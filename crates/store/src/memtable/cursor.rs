@@ -12,14 +12,15 @@ use crate::{
     span::OwnedSpan,
 };
 
-/// A cursor over the keys of a memtable within a span, each with its newest entry up to a batch; see the
-/// [module](self).
+/// A cursor over the keys of a memtable within a span. It shows the newest entry of each key among the batches up to
+/// number `upto`; see the [module](self).
 #[derive(Clone)]
 pub struct MemtableCursor {
     memtable: Arc<Memtable>,
     /// Offset of the node on which the cursor is positioned.
     node: u32,
-    /// Offset of the newest version of the node's key up to batch `upto`.
+    /// Offset of the version that the cursor shows: the newest version of the node's key from batch `upto` or an
+    /// earlier one.
     version: u32,
     direction: Direction,
     /// Bound at which the walk ends: the upper bound forward, the lower bound in reverse.
@@ -28,7 +29,8 @@ pub struct MemtableCursor {
 }
 
 impl MemtableCursor {
-    /// Opens a cursor on the first key within the span that has an entry up to batch `upto`; `None` if no key has.
+    /// Opens a cursor on the first key within the span that a batch up to number `upto` has changed; `None` if there is
+    /// no such key.
     pub fn open(memtable: &Arc<Memtable>, span: &OwnedSpan, upto: BatchNumber) -> Option<Self> {
         let (list, upto) = (&memtable.list, memtable.complete(upto));
         memtable.order.settle(list);
@@ -67,8 +69,8 @@ impl MemtableCursor {
         }
     }
 
-    /// Positions the cursor on the first node, beginning with `offset`, that has an entry up to the batch. Returns
-    /// false if no node before the end has one.
+    /// Positions the cursor on the first node, beginning with the one at `offset`, whose key a batch up to number
+    /// `upto` has changed. Returns false if no such node comes before the end of the span.
     #[inline]
     fn settle(&mut self, mut offset: Option<u32>) -> bool {
         while let Some(node) = offset.and_then(|offset| self.memtable.list.node(offset)) {

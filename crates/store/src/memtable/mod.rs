@@ -330,7 +330,7 @@ pub struct Range<'a> {
     upto: u32,
 }
 
-/// End of a range of keys in the direction of the walk: exclusive or inclusive, or none.
+/// Bound at which an iteration over keys ends: the upper bound if the keys ascend, the lower bound if they descend.
 enum End<'a> {
     None,
     Included(Needle<'a>),

@@ -1,16 +1,16 @@
-//! Deferred linking of new nodes into the key order.
+//! Deferred linking of new nodes into the key order of a memtable.
 //!
 //! Owns: the queue of new nodes that are not linked into the list yet, and the linking of these nodes: they are sorted
 //! and linked in one walk along the list, instead of one search from the top of the list for each node. Point reads go
 //! by hash and don't need the order; code that walks the order calls [`Order::settle`] first, and so does a background
 //! thread (`buffered::ahead`). Does not own: the list's links, or the visibility of versions.
 //!
-//! Invariants: from before its batch becomes visible, a node is linked, queued, or being linked by a thread that holds
-//! the linker's lock. At most [`MAX_WAITING`] nodes are queued, so linking all of them (`settle`) is bounded work. Keys
-//! that arrive in order are linked immediately, because their position is next to the last linked node, which the
-//! *finger* (a position in the list) remembers. Links are changed with the linker locked or, while no node is queued or
-//! being linked (`is_waiting` is false), by the memtable's only writer: in that case a thread that gets the lock has
-//! nothing to link. The linker's lock is taken before that of the queue.
+//! Invariants: when a batch becomes visible, each of its nodes is linked, queued, or being linked by a thread that
+//! holds the linker's lock. At most [`MAX_WAITING`] nodes are queued, so linking all of them (`settle`) is bounded
+//! work. Keys that arrive in order are linked immediately, because their position is next to the last linked node,
+//! which the *finger* (a position in the list) remembers. A thread that links queued nodes holds the linker's lock. The
+//! memtable's only writer may link a node without this lock while no node is queued or being linked (`is_waiting` is
+//! false). The linker's lock is taken before that of the queue.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -38,7 +38,8 @@ pub(super) struct Order {
 
 /// State for linking nodes. A thread links nodes only while it holds the lock of this state.
 struct Linker {
-    /// Position after the last linked node, unless the memtable's writer has linked other nodes since.
+    /// Position in the list after the node that the linker linked last. Outdated if the memtable's writer has linked
+    /// nodes itself since.
     finger: Finger,
     /// Nodes taken out of the queue; empty except while they are linked.
     taken: Vec<QueuedNode>,
@@ -49,17 +50,17 @@ pub(super) struct WriterFinger {
     finger: Finger,
     /// True if no node was queued since this position was set, so that no other thread has linked a node since.
     is_current: bool,
-    /// Budget for searches in the list. Each key that arrives in order increases the budget, and each search for
-    /// another key's position decreases it. So an occasional key out of order is linked by a search, and the following
+    /// Number that limits searches in the list. Each key that arrives in order raises it, and each search for the
+    /// position of another key lowers it. So an occasional key out of order is linked by a search, and the following
     /// keys in order need not be queued.
     credit: u32,
 }
 
-/// Budget that one search costs, as a number of keys that arrived in order.
+/// Amount by which one search lowers `credit`. A key that arrives in order raises it by 1.
 const SEARCH_CREDIT: u32 = 8;
 const MAX_CREDIT: u32 = 8 * SEARCH_CREDIT;
 
-/// Guard of the queue's lock, acquired when a batch first needs the lock.
+/// Guard of the queue's lock; `None` until a batch first needs the lock.
 pub(super) type HeldQueue<'a> = Option<MutexGuard<'a, Vec<QueuedNode>>>;
 
 /// A queued node with the first 24 bytes of its key, so that most comparisons only read the queue's own memory. The
@@ -91,8 +92,8 @@ impl Order {
         }
     }
 
-    /// Links all queued nodes, like [`settle`](Self::settle), on behalf of the memtable's writer, which may hold the
-    /// lock of the queue.
+    /// Links all queued nodes, like [`settle`](Self::settle). The memtable's writer calls this. Releases the lock of
+    /// the queue first if the writer holds it.
     pub(super) fn settle_held(&self, held: &mut HeldQueue<'_>, list: &SkipList) {
         // The linker's lock comes first, and only the writer queues nodes.
         *held = None;

@@ -21,7 +21,7 @@ use crate::backend::BackendError;
 /// Pause before a write that found the disk full is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Lets redb's writes wait for room on a full disk.
+/// Makes redb's writes wait on a full disk until there is room.
 ///
 /// After a write has failed, redb serves neither reads nor writes until the database is opened again. To avoid this on
 /// a full disk, a write waits here until there is room, and redb sees no error. Only the thread that persists memtables
@@ -34,10 +34,10 @@ pub(super) struct RoomWait {
 
 #[derive(Debug, Default)]
 struct RoomState {
-    /// Message of the error that a waiting write met; `None` if no write waits.
+    /// Error message of the write that waits for room; `None` if no write waits.
     full: Option<String>,
-    /// True if writes wait for free space on a full disk. False while the database is opened or closed, or if callers
-    /// wait for each batch; writes then return the error.
+    /// True if writes wait for free space on a full disk. False while the database is opened or closed, if callers wait
+    /// for each batch, and in stepped mode; writes then return the error.
     waits: bool,
 }
 
@@ -93,7 +93,7 @@ thread_local! {
     static IN_VIEW: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Payload of the unwinding that ends a read of the file if its thread must not wait for the disk.
+/// Panic payload with which a read of the file ends if its thread must not wait for the disk.
 struct MustWait(BudgetSpent);
 
 /// Performs a read of a view. If the [budget] of the thread's read forbids waiting for the disk, the read returns an
@@ -131,20 +131,20 @@ pub(super) struct DatabaseFile {
     room: Arc<RoomWait>,
 }
 
-/// The file and its figures, for the backend's statistics.
+/// The database file and counters of its size and writes, for the backend's statistics.
 #[derive(Debug, Clone)]
 pub(super) struct FileFigures {
     /// Size of the file in bytes, updated when redb resizes it.
     pub len: Arc<AtomicU64>,
     /// Number of bytes written to the file since it was opened.
     pub written: Arc<AtomicU64>,
-    /// The database file. Its allocated size is asked for, because redb extends the file without writing, which leaves
-    /// holes.
+    /// The database file, from which the statistics take the size on the disk. This size is less than `len` if the file
+    /// has holes: redb extends the file without writing.
     pub file: Arc<dyn File>,
 }
 
 impl DatabaseFile {
-    /// Wraps a file for redb, and returns the figures that it maintains.
+    /// Wraps a file for redb. Also returns the counters that the wrapper updates.
     pub(super) fn new(file: Arc<dyn File>, room: Arc<RoomWait>) -> io::Result<(Self, FileFigures)> {
         let len = Arc::new(AtomicU64::new(file.len()?));
         let figures = FileFigures { len, written: Arc::default(), file };

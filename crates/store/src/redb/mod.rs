@@ -54,13 +54,14 @@ const CONTENTS: &str = "contents";
 const FORMAT: &str = "format";
 /// Format version of a database whose transactions store a summary of the pairs.
 const FORMAT_VERSION: &[u8] = &[2];
-/// Format version that earlier versions of the program wrote, without a summary. The first transaction converts it.
+/// Format version of a database without a summary of the pairs, which earlier versions of the program wrote. The first
+/// transaction converts the database to the present version.
 const FORMAT_VERSION_1: &[u8] = &[1];
 
 /// Size in bytes from which a scan refers to a value in redb's cache instead of copying it.
 const LARGE_BYTES: usize = 16 * 1024;
-/// Divisor: all views together may keep large verified values of up to one part in this number of the cache's size.
-/// Kept values that redb has dropped from its cache take memory in addition to the cache.
+/// Divisor: all views together may keep verified large values of up to the cache's size divided by this number. Kept
+/// values that redb has dropped from its cache take memory in addition to the cache.
 const CACHE_PER_KEPT: u64 = 4;
 
 /// Size of a redb page in bytes. A change of a page writes at least the whole page.
@@ -115,7 +116,8 @@ pub struct RedbStore {
     pair_bytes: AtomicU64,
     /// Estimated bytes of the pages that two transactions copy.
     copied_bytes: AtomicU64,
-    /// Bytes that recent transactions wrote to the file for each change, at least a page for the first one.
+    /// Bytes that recent transactions wrote to the file for each change. Falls by at most a quarter with each
+    /// transaction. The size of a page before the first transaction.
     bytes_per_change: AtomicU64,
 }
 
@@ -266,8 +268,9 @@ impl Store for RedbStore {
         })
     }
 
-    /// Counts copied pages twice: a transaction copies each page that it changes, and the old pages become free only
-    /// for the transaction after the next one. A transaction copies at most the whole file.
+    /// Estimates the disk space that persisting memtables takes. Counts copied pages twice: a transaction copies each
+    /// page that it changes, and the old pages become free only for the transaction after the next one. A transaction
+    /// copies at most the whole file.
     fn bytes_to_persist(&self, memtables: u64, changes: u64, bytes: u64) -> u64 {
         let copied = changes.saturating_mul(self.bytes_per_change.load(Ordering::Relaxed));
         let copied = copied.min(self.figures.file.allocated_bytes().unwrap_or(u64::MAX));

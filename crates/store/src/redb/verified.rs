@@ -21,10 +21,10 @@ use crate::{backend::BackendError, buffered::checked};
 /// Maximum number of large values for which a view records that a scan has passed them.
 const MAX_NOTED: usize = 1024;
 
-/// Bytes of memory that the kept values of all views of a store use, and their limit.
+/// Bytes of memory used by the verified values that all views of a store keep, and the limit of these bytes.
 #[derive(Debug)]
 pub(super) struct KeptBytes {
-    /// `bytes <= max`
+    /// Bytes of memory that kept values use at present. Invariant: `bytes <= max`.
     bytes: AtomicU64,
     max: u64,
 }

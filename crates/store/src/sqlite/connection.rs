@@ -20,7 +20,7 @@ pub(super) const APPLICATION_ID: i32 = 0x5448_5747;
 /// Format in which large rows are in a table of their own. Format 2 has all rows in one table. The first transaction
 /// converts earlier formats.
 pub(super) const FORMAT_VERSION: i32 = 3;
-/// First format, without summaries of the pairs.
+/// First format version, without a summary of the pairs.
 pub(super) const FORMAT_VERSION_1: i32 = 1;
 
 /// Open flag that makes the open of a database file fail at a symbolic link, which another user may have put in place

@@ -107,7 +107,7 @@ pub struct SqliteStore {
     readers: Arc<Readers>,
     sync: SyncMode,
     dir: PathBuf,
-    /// Number of bytes written to the WAL since its last checkpoint, estimated as one page for each change.
+    /// Number of bytes written to the WAL since its last checkpoint, estimated as the bytes of each change and a page.
     unchecked_bytes: AtomicU64,
     /// Bytes of the database's unused pages when they were last counted.
     reusable_bytes: AtomicU64,
@@ -228,7 +228,8 @@ impl SqliteStore {
         Ok(bytes as u64)
     }
 
-    /// Copies the WAL's content to the database (a checkpoint), as far as no view prevents this.
+    /// Copies the content of the WAL to the database (a checkpoint). Leaves the part that existing views prevent from
+    /// being copied.
     fn checkpoint(&self) -> Result<(), BackendError> {
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         self.copy_wal(&writer)
@@ -248,7 +249,8 @@ impl SqliteStore {
         bytes > MAX_KEPT_WAL_BYTES || (bytes > 0 && bytes.saturating_mul(FREE_PER_KEPT_WAL) > room())
     }
 
-    /// Copies the WAL's content to the database and truncates the WAL file, as far as no view prevents this.
+    /// Copies the content of the WAL to the database and truncates the WAL file. Does this only in part, or not at all,
+    /// while views read the WAL.
     fn empty_wal(writer: &Connection) -> Result<(), BackendError> {
         // With a timeout, SQLite would wait for the views to end.
         writer.busy_timeout(Duration::ZERO).map_err(failed("configure"))?;
@@ -353,8 +355,9 @@ impl Store for SqliteStore {
         }
     }
 
-    /// Counts only the rows themselves, once in the WAL and once in the database. Changed pages may take more: a
-    /// transaction that runs out of disk space then gives its space back, and is repeated.
+    /// Estimates the disk space that persisting memtables takes. Counts only the rows themselves, once in the WAL and
+    /// once in the database. Changed pages may take more: a transaction that runs out of disk space then gives its
+    /// space back, and is repeated.
     fn bytes_to_persist(&self, memtables: u64, _changes: u64, bytes: u64) -> u64 {
         memtables * bytes * 2
     }

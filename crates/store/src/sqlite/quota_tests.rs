@@ -32,7 +32,7 @@ unsafe extern "C" {
     fn __errno_location() -> *mut c_int;
 }
 
-/// Sets the error number and returns true if the thread's writes are refused.
+/// Returns true if the thread's writes must fail because of the quota. Sets the thread's error number (`errno`) then.
 fn is_refused() -> bool {
     if IS_AT_QUOTA.get() {
         // SAFETY: the C library has such a location for each thread.

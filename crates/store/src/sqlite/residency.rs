@@ -23,7 +23,8 @@ use thalweg_disk::read_resident;
 
 use super::connection::{NO_FOLLOW, PAGE_BYTES};
 
-/// Number of samples in a row that must have been in memory. If the file has fewer pages, their number is sufficient.
+/// Number of consecutive samples that must have been in memory before reads are expected not to wait. For a file with
+/// fewer pages, it is the number of pages.
 const NEEDED: u64 = 256;
 /// Maximum number of samples that one check takes; each takes less than a microsecond.
 const MAX_SAMPLES: u64 = 8;
@@ -40,7 +41,7 @@ pub(super) struct Residency {
     pages: AtomicU64,
     /// Number of samples taken since the file was opened.
     taken: AtomicU64,
-    /// Number of the most recent samples, in a row, that were in memory.
+    /// Number of consecutive samples that were in memory, up to the latest sample.
     run: AtomicU64,
 }
 

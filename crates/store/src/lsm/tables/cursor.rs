@@ -31,13 +31,15 @@ pub struct RunCursor<T, K> {
     table: usize,
     number: usize,
     block: Arc<DataBlock>,
-    /// Items of the current block that are within the span and not visited yet, including the current item.
+    /// Items of the current block that are within the bounds of the scan and not visited yet, including the current
+    /// item.
     left: std::ops::Range<usize>,
     /// True if the bounds of the scan end within the current block, so that no further block is needed.
     is_last: bool,
     /// Number of consecutive blocks, up to the current one, that were not in the cache.
     loaded: usize,
-    /// Number of further blocks of the table that the kernel was already asked to read.
+    /// Number of blocks of the table, including the current one, that the kernel was asked to read and the scan has not
+    /// passed.
     ahead: usize,
 }
 
@@ -67,8 +69,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         }
     }
 
-    /// Loads further blocks until the current block has an item within the span. Returns false if the span has no more
-    /// items.
+    /// Loads further blocks until the current block has an item within the bounds of the scan. Returns false if no such
+    /// item is left.
     fn settle(&mut self) -> Result<bool, BackendError> {
         while self.left.is_empty() {
             if self.is_last || !self.next_block() {
@@ -93,8 +95,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         self.ahead
     }
 
-    /// Asks the kernel to read the current block and the next ones, if they are not in the cache and the scan has read
-    /// enough consecutive blocks.
+    /// If the current block is not in the cache and the scan has read enough consecutive blocks from files, asks the
+    /// kernel to read this block and the next ones. Does not wait.
     fn read_ahead(&mut self) {
         let table = &*self.tables.as_ref()[self.table];
         self.ahead = self.ahead.saturating_sub(1);
@@ -108,7 +110,7 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         }
     }
 
-    /// Determines which items of the current block are within the span.
+    /// Determines which items of the current block are within the bounds of the scan.
     fn enter_block(&mut self) {
         let table = &*self.tables.as_ref()[self.table];
         let index = table.index();
@@ -136,8 +138,8 @@ impl<T: AsRef<[Arc<Table>]>, K: AsRef<[u8]>> RunCursor<T, K> {
         };
     }
 
-    /// Moves to the next block in the direction of the span. Returns false if the run ends, or if the next table is
-    /// outside the span.
+    /// Moves to the next block in the direction of the scan. Returns false if the run ends, or if the next table is
+    /// outside the bounds of the scan.
     fn next_block(&mut self) -> bool {
         let tables = self.tables.as_ref();
         match self.span.direction {

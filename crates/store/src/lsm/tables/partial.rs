@@ -12,8 +12,9 @@
 //! in memory. Every other error is final: another attempt would write the new version's list again, and a crash during
 //! this write would leave no valid list.
 //!
-//! Invariant: a file is removed only while no flush or compaction runs. Its number was assigned since the first failure
-//! whose files still exist. Neither the version in memory nor the version on the disk contains its table.
+//! Invariants: files are removed only while no flush or compaction runs. A file is removed only if its number is not
+//! below the first number that a failed flush or compaction could have used, and if neither the version in memory nor
+//! the version on the disk contains its table.
 
 use std::{
     collections::HashSet,

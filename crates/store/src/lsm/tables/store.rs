@@ -53,8 +53,8 @@ pub(crate) const RESERVED: &[u8] = &[0xff];
 /// Reserved key under which each flush stores the applied position.
 const APPLIED_KEY: &[u8] = b"\xffapplied";
 
-/// Divisor: while space is returned to a full disk, merges write tables of one part in this number of the usual size. A
-/// merge of deletes with small tables needs less free space at a time.
+/// Divisor: merges that return space to a full disk write tables of the usual size divided by this number. A merge of
+/// deletes with small tables needs less free space at a time.
 const SLICES_PER_TABLE: u64 = 16;
 /// Minimum size in bytes of a table that a merge writes while space is returned to a full disk.
 const MIN_SLICE_BYTES: u64 = 1 << 20;

@@ -28,12 +28,12 @@ use thalweg_disk::{PacedJob, PacedWork, Pacer, Permit, WriteMeter};
 /// Maximum pause of a throttled flush or compaction after a piece, unless the pacer extends it. Even if the disk takes
 /// longer for a piece, a longer pause would gain nothing.
 const MAX_REST: Duration = Duration::from_millis(5);
-/// Clients count as writing until this time has passed since their last write.
+/// Time after a client's last write for which clients still count as writing.
 const ACTIVE: Duration = Duration::from_millis(100);
 /// Number of runs on level 0 from which compactions are urgent and are not throttled.
 pub(super) const URGENT_LEVEL_0_RUNS: usize = 7;
-/// Urgent compactions have caught up when level 0 has fewer runs than this. The gap to the number above avoids that
-/// compactions are throttled again during a long load as soon as they begin to catch up.
+/// Number of runs on level 0 below which compactions are no longer urgent. It is lower than [`URGENT_LEVEL_0_RUNS`], so
+/// that compactions are not throttled again as soon as they begin to catch up during a long load.
 const CALM_LEVEL_0_RUNS: usize = 4;
 
 /// Kind of work that a background thread of the LSM tree does.
@@ -77,8 +77,8 @@ pub(crate) struct RunCounts {
 }
 
 impl WriteRoom {
-    /// Computes the room. Each memtable becomes a run of `run_bytes` bytes; the active memtable has `active_bytes`
-    /// bytes.
+    /// Computes how many bytes clients can write. Each memtable becomes a run of `run_bytes` bytes; the active memtable
+    /// has `active_bytes` bytes.
     pub(crate) fn of(counts: RunCounts, run_bytes: u64, active_bytes: u64) -> Self {
         let RunCounts { sealed, max_sealed, level_0_runs, slow_runs } = counts;
         let active_room = run_bytes.saturating_sub(active_bytes);
@@ -103,12 +103,12 @@ pub(crate) struct Backlog {
     pub level_0_runs: usize,
     /// Maximum number of bytes that the flushes of all memtables in memory will write.
     pub flush_bytes: u64,
-    /// Bytes that clients can write until they wait.
+    /// Bytes that clients can write before they must wait for background work.
     pub room: WriteRoom,
 }
 
 impl Backlog {
-    /// Returns true if the work is calm. `is_behind` is true if level 0 has too many runs.
+    /// Returns true if work of this kind is calm (not urgent). `is_behind` is true if level 0 has too many runs.
     fn is_calm(self, chore: WorkKind, is_behind: bool) -> bool {
         let is_behind = match chore {
             WorkKind::Flush => self.sealed > 1,
@@ -131,7 +131,8 @@ pub(crate) struct Throttle {
     compaction_is_calm: AtomicBool,
     /// Free disk space in bytes that compactions must leave for flushes.
     flush_bytes: AtomicU64,
-    /// Total microseconds of pauses between pieces: of flushes here, of compactions in the next field.
+    /// Total microseconds for which flushes have paused between pieces of their output. `compaction_rest_micros` counts
+    /// the pauses of compactions.
     flush_rest_micros: AtomicU64,
     compaction_rest_micros: AtomicU64,
     /// Bytes that the compaction in progress will probably write; 0 if not known.
@@ -141,22 +142,23 @@ pub(crate) struct Throttle {
     pacer: Arc<Pacer>,
 }
 
-/// Room and rate of the writers, from which the deadlines of flushes and compactions are computed.
+/// Number of bytes that clients can still write, and their rate. Both give the deadlines of flushes and compactions.
 #[derive(Debug, Default)]
 struct Deadlines {
-    /// Room at the last report. `writes` is the value of [`Throttle::writes`] at that time.
+    /// Number of bytes that clients could write when the backlog was last reported. `writes` is the value of
+    /// [`Throttle::writes`] at that time.
     room: WriteRoom,
     writes: u64,
     meter: WriteMeter,
 }
 
 impl Throttle {
-    /// Creates a throttle. `pacer` decides the length of its pauses.
+    /// Creates a throttle. `pacer` decides how long flushes and compactions pause.
     pub(crate) fn new(pacer: Arc<Pacer>) -> Self {
         Self { pacer, ..Self::default() }
     }
 
-    /// Returns the pacer that decides the pauses.
+    /// Returns the pacer, which decides how long flushes and compactions pause.
     pub(crate) fn pacer(&self) -> &Arc<Pacer> {
         &self.pacer
     }
@@ -174,7 +176,7 @@ impl Throttle {
         self.compaction_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Stores the current backlog, and decides from it if work is urgent.
+    /// Stores the amount of pending work, and decides from it if flushes and compactions are urgent.
     pub(crate) fn report(&self, backlog: Backlog) {
         let was_behind = self.is_behind.load(Ordering::Relaxed);
         let is_behind = backlog.level_0_runs >= if was_behind { CALM_LEVEL_0_RUNS } else { URGENT_LEVEL_0_RUNS };
@@ -242,7 +244,7 @@ impl Throttle {
 pub(crate) struct WorkThrottle {
     pace: Arc<Throttle>,
     chore: WorkKind,
-    /// Bytes of client writes at the last check. `written` is the time of the last check that found new writes.
+    /// Value of [`Throttle::writes`] at the last check. `written` is the time of the last check that found new writes.
     writes: u64,
     written: Option<Instant>,
     /// Bytes that this flush or compaction has written.
@@ -271,7 +273,7 @@ impl WorkThrottle {
         self.pace.job(self.chore, self.done_bytes)
     }
 
-    /// Begins a piece that the caller writes to the disk now.
+    /// Reports to the pacer that this flush or compaction begins to write a piece of its output to the disk.
     pub(super) fn begin_piece(&self) -> Permit<'_> {
         self.pace.pacer.begin(self.job())
     }

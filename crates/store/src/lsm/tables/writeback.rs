@@ -92,7 +92,7 @@ impl WritebackTracker {
         self.0.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Creates the writeback handle of one flush or compaction.
+    /// Creates the handle with which one flush or compaction writes its tables to the disk in pieces.
     pub(super) fn watch(&self, chore: WorkKind) -> Writeback {
         let (shared, stint) = (Arc::clone(&self.0), self.0.pace.begin_work(chore));
         Writeback { shared, stint, bytes: 0, small_bytes: 0, files: Vec::new() }
@@ -196,7 +196,8 @@ impl Table {
         has_grown
     }
 
-    /// Writes the complete small pieces of the file to the disk, and pauses after each.
+    /// Writes the file to the disk in small pieces (`SMALL_PIECE_BYTES`), and pauses after each. Leaves an incomplete
+    /// last piece for later.
     fn write_out(&mut self, stint: &WorkThrottle, keeps_pages: bool) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         while self.written_out + SMALL_PIECE_BYTES <= len {
@@ -207,8 +208,9 @@ impl Table {
         Ok(())
     }
 
-    /// Starts to write the complete pieces of the file to the disk, and waits for all of them but the last, so that the
-    /// disk writes a piece while the thread fills the next one.
+    /// Starts to write the file to the disk in pieces of `PIECE_BYTES`, without pauses. Waits for all pieces except the
+    /// last, so that the disk writes this piece while the thread fills the next one. Leaves an incomplete last piece
+    /// for later.
     fn write_out_beside(&mut self, keeps_pages: bool) -> io::Result<()> {
         let len = self.file.metadata()?.len();
         while self.begun + PIECE_BYTES <= len {
@@ -237,7 +239,8 @@ impl Table {
     }
 }
 
-/// Creates compaction filters. They keep all items, and only count the bytes that compactions write.
+/// Creates the filter of each compaction. The filter keeps all items, and only counts the bytes that the compaction
+/// writes.
 impl Factory for WritebackTracker {
     fn name(&self) -> &'static str {
         "write out"
