@@ -32,7 +32,7 @@ const GROUP: GroupId = GroupId(1);
 /// Time after which records that were delivered and not acked are delivered again.
 pub(crate) const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
 
-/// Returns a command as nodes propose it.
+/// Returns a command in the frame in which nodes pass commands to consensus.
 pub(crate) fn framed(command: &[u8]) -> Framed {
     let mut framed = Framed::with_capacity(command.len());
     let encode = |out: &mut Vec<u8>| {
@@ -106,7 +106,7 @@ fn append(commit: &mut CommitBuilder, record: u64, stamp: Option<(u64, u64)>) ->
     Ok(())
 }
 
-/// Returns the command of an operation; empty for a read.
+/// Returns the encoded command of an operation; empty for a read, which needs no command.
 pub(crate) fn command(action: &Action) -> Bytes {
     match action {
         Action::Read { .. } => Bytes::new(),

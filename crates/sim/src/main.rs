@@ -167,7 +167,7 @@ struct Totals {
     /// gone.
     followed: usize,
     refused: usize,
-    /// Number of stops of nodes because of a failed fsync.
+    /// Number of times that a node stopped because of a failed fsync.
     failed_syncs: usize,
     elapsed: Duration,
     gaps: Vec<Gap>,

@@ -104,8 +104,8 @@ impl Model {
         };
     }
 
-    /// Carries out an operation at the time of its entry. Returns an error if `outcome` is not the outcome that it must
-    /// have.
+    /// Carries out an operation. `time` is the space time of its log entry. Returns an error if `outcome` is not the
+    /// outcome that the operation must have.
     pub fn apply(&mut self, action: &Action, time: SpaceTime, outcome: &Outcome) -> Result<(), String> {
         match action {
             Action::Read { .. } => Err("a read is no command".to_owned()),

@@ -50,11 +50,12 @@ use crate::{
 const STEP: Duration = Duration::from_millis(2);
 /// Free bytes on a disk below which a node with redb runs no maintenance.
 const MIN_FREE_BYTES: u64 = 16 << 20;
-/// Time without an answer from a follower after which the leader keeps no log for the follower.
+/// Time without an answer from a follower. After this time, the leader keeps no log entries for it.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// Id of the cluster to which all nodes belong.
 const CLUSTER: ClusterId = ClusterId(19);
-/// Number of appends that precede the delayed write of a vote, for a planted bug.
+/// Number of appends to the log before a vote is written that was confirmed earlier. Used by the planted bug
+/// `LateVote`.
 const LATE_APPENDS: u32 = 300;
 /// Usual size of a disk.
 const DISK_BYTES: u64 = 1 << 40;
@@ -124,7 +125,7 @@ impl SyncDriver for Syncs {
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
-    /// Vote that was confirmed but not written yet, and the number of appends before its write.
+    /// Vote that the log has confirmed but not written, and the number of appends after which it is written.
     late_vote: Option<(RaftVote, u32)>,
     clock_error: Arc<AtomicI64>,
 }
@@ -343,8 +344,8 @@ impl NodeParts {
         self.disk.borrow().flipped_files().iter().any(may_be) || self.tables.are_flipped()
     }
 
-    /// Marks the node as undamaged if the flipped byte is gone, so that later errors of the node are violations. Called
-    /// after the comparison of the node's log, because the open may have cut the damage off.
+    /// Marks the node as undamaged if the flipped byte is gone. Later errors of the node then count as violations. The
+    /// caller first compares the node's log with earlier reports, because the open may have cut off damaged records.
     fn end_excuse(&self) {
         if self.is_flipped.get() && !self.may_be_damaged() {
             record(self.id, "has no damage any more");

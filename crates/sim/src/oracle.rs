@@ -131,7 +131,8 @@ fn describe(operation: &Operation) -> String {
     format!("{:?} from moment {}, {:?}", operation.action, operation.begin, operation.end)
 }
 
-/// Returns the client's operation of each command; `None` for a command that is not from a client.
+/// Returns the client's operation that each committed command belongs to; `None` for a command that is not from a
+/// client.
 fn owners<'a>(
     operations: &'a [Operation],
     positions: &HashMap<&Bytes, Vec<usize>>,
@@ -249,7 +250,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the number of violations for an append that is committed in several entries, one for each outcome.
+    /// Returns the number of violations that the check finds for one append. The append is committed once for each
+    /// element of `outcomes`.
     fn durable(stamp: Option<(u64, u64)>, end: End, outcomes: &[Outcome]) -> usize {
         let command = Bytes::from_static(b"command");
         let committed = |(index, outcome): (u64, &Outcome)| CommittedCommand {

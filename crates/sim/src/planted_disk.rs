@@ -50,7 +50,7 @@ impl SyncBug {
         }
     }
 
-    /// Returns true if the bug concerns the fsync of this file or directory.
+    /// Returns true if the planted bug affects the fsync of this file or directory.
     fn concerns(&self, path: &str) -> bool {
         match self {
             Self::UnsyncedInstalls { .. } => is_installed(path),

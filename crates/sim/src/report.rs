@@ -32,9 +32,10 @@ pub struct Report {
     pub checked: usize,
     /// Number of writes whose client got no answer.
     pub unknown: usize,
-    /// Number of operations that the search checked again without knowing the committed entries.
+    /// Number of operations that a second check (`search`) has covered. It uses only the clients' requests and answers,
+    /// and not the committed entries.
     pub searched: usize,
-    /// Number of operations that the search left undecided because it would have taken too long.
+    /// Number of operations that the second check (`search`) left undecided because it would have taken too long.
     pub undecided: usize,
     /// Number of changes and records that subscribers have received.
     pub followed: usize,
@@ -42,7 +43,7 @@ pub struct Report {
     pub refused: usize,
     /// Times from each fault to the next answered write.
     pub gaps: Vec<Gap>,
-    /// Time by which the space time of the last entry was behind the true time.
+    /// Lag of the last entry's timestamp behind the true time when a node first applied the entry.
     pub time_behind: Duration,
     /// Number of messages between nodes.
     pub messages: u64,
@@ -68,7 +69,7 @@ pub struct Installs {
 }
 
 impl Installs {
-    /// Adds the numbers of another simulation.
+    /// Adds the numbers of another simulation's installs.
     pub const fn add(&mut self, other: Self) {
         self.done += other.done;
         self.cut += other.cut;
@@ -160,8 +161,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns the commit of the running program: `THALWEG_COMMIT` if that variable was set while building, else the head
-/// of the git checkout that contains the executable, with `-dirty` if files differ from it. `None` without either.
+/// Returns the commit of the running program. If the variable `THALWEG_COMMIT` was set while building, it is that
+/// value. Otherwise it is the head of the git checkout that contains the executable, with `-dirty` if files differ from
+/// the head. Returns `None` if there is no such checkout.
 #[must_use]
 pub fn commit() -> Option<String> {
     static COMMIT: OnceLock<Option<String>> = OnceLock::new();

@@ -17,19 +17,20 @@ use std::collections::HashMap;
 pub struct Timed {
     /// Moment of the request.
     pub begin: u64,
-    /// Moment of the answer; for a change without an answer, the moment at which its server was dead.
+    /// Moment of the answer. For a change without an answer, the moment from which its server was certainly dead, so
+    /// that the change cannot happen later.
     pub end: u64,
     /// The transaction.
     pub transaction: Transaction,
 }
 
-/// Number of an account, with its balance or the change of its balance.
+/// Number of an account, together with its balance, or with an amount by which its balance changes.
 pub type Balance = (usize, i64);
 
 /// A transaction and its answer.
 #[derive(Clone, Debug)]
 pub enum Transaction {
-    /// A transaction with changes of balances, or a transaction whose answer was lost.
+    /// A transaction that changed balances. Also a transaction without an answer, which may have changed them.
     Change {
         /// Number of the transaction, which it appends to the stream.
         id: u64,
@@ -40,13 +41,13 @@ pub enum Transaction {
         /// Answer to the change; `None` if it was lost.
         outcome: Option<Change>,
     },
-    /// A transaction without changes.
+    /// A transaction that only read balances, or that was rejected and so changed nothing.
     Read {
         /// Balances that the read saw.
         saw: Vec<Balance>,
         /// Revision of the last change before the read.
         revision: u64,
-        /// Conditions that were not met, if the transaction was rejected.
+        /// Expected balances that the rejected transaction reports as not met; empty for a plain read.
         refused: Vec<Balance>,
     },
 }
@@ -95,8 +96,8 @@ pub enum BankViolation {
         /// Number of the change.
         id: u64,
     },
-    /// The read saw balances that the accounts had at no possible moment, or it reports a condition as unmet that was
-    /// met.
+    /// The read saw balances that no state in its time span had. Or a rejected transaction reports an expected balance
+    /// as not met although the account had it.
     Read {
         /// Index of the read in the history.
         transaction: usize,
@@ -131,8 +132,8 @@ struct OrderedChange<'a> {
     revision: Option<u64>,
 }
 
-/// Checks the clients' answers against `order`, the numbers of the changes in the stream. `opening` has the balances at
-/// the beginning.
+/// Checks the clients' answers against `order`: the numbers of the changes in the order of the stream. `opening`
+/// contains the balances before the first change.
 pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), BankViolation> {
     let placed = place(order, history)?;
     let states = replay(opening, &placed)?;
