@@ -1,7 +1,7 @@
 //! Pings between this node and all others, and the detection of silent nodes.
 //!
-//! Owns: the numbers of the last pings that each other node has received, and the failure detector. Does not own: the
-//! rules (`raft::Hearing`, `detector`), or sockets.
+//! Owns: the numbers of this node's last pings that have arrived at each other node, and the failure detector. Does not
+//! own: the rules (`raft::Hearing`, `detector`), or sockets.
 
 use std::{
     cell::RefCell,
@@ -72,7 +72,7 @@ impl HearingRecord {
         act(hearing, self.now())
     }
 
-    /// Returns the number of the next sign of life to a node, which is sent now.
+    /// Counts a sign of life that the caller now sends to a node, and returns its number.
     pub(crate) fn ping(&self, node: NodeId) -> u64 {
         let number = self.with(node, |hearing, now| hearing.ping(now));
         let mut confirmed = self.0.confirmed.borrow_mut();
@@ -82,7 +82,7 @@ impl HearingRecord {
         number
     }
 
-    /// Returns true if a node's signs of life confirm that it receives the signs of this node.
+    /// Returns true if the signs of life of node `node` show that it still receives the signs of this node.
     pub(crate) fn is_confirmed(&self, node: NodeId) -> bool {
         let confirmed = self.0.confirmed.borrow();
         confirmed.get(&node).is_some_and(|confirmed| confirmed.heard > 0 && confirmed.since <= MAX_UNCONFIRMED)
@@ -118,8 +118,8 @@ impl HearingRecord {
         self.0.detector.borrow_mut().heard(node, self.now())
     }
 
-    /// Returns true if this node must ignore the appends of a leader, because the leader does not receive this node's
-    /// signs of life.
+    /// Returns true if this node must ignore the appends of leader `node`, because that leader does not receive this
+    /// node's signs of life.
     pub(crate) fn is_deaf(&self, node: NodeId) -> bool {
         self.with(node, |hearing, now| hearing.is_deaf(now))
     }

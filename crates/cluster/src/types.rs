@@ -2,5 +2,5 @@
 
 /// Runtime of the consensus thread.
 pub(crate) type Rt = openraft_rt_tokio::TokioRuntime;
-/// openraft's types of a space.
+/// openraft's types for the consensus of one node.
 pub(crate) type Types = thalweg_raft::Types<Rt>;
