@@ -21,7 +21,8 @@ use serde::Serialize;
 
 use crate::latency::{Latencies, SpectrumLine};
 
-/// Number of lines for each halving of the distance to 100 %. `wrk2` has the same number.
+/// Number of lines of a spectrum for each halving of the distance to 100 %, for example from 50 to 75 %. The tool
+/// `wrk2` prints the same number.
 const TICKS_PER_HALVING: u32 = 5;
 /// Cookie of the encoding V2 with counts of variable length.
 const COOKIE: u32 = 0x1c84_9313;

@@ -3,7 +3,7 @@
 //! Owns: the list, in the order of the pages. Does not own: running the commands (`mod`, `processes`), or the figures
 //! in the pages.
 
-/// A run, and the section of docs/performance.md or docs/tuning.md that shows its figures.
+/// A benchmark run, and the section of docs/performance.md or docs/tuning.md that shows its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     /// Name of the run, in lists and in the names of its files.
@@ -16,7 +16,7 @@ pub(super) struct Figures {
     pub quick: &'static str,
 }
 
-/// Command of a run.
+/// Command that performs a benchmark run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Arguments of `thalweg bench`, separated by blanks.
@@ -222,9 +222,8 @@ const fn option(name: &'static str, arguments: &'static str) -> Figures {
 }
 
 impl Figures {
-    /// Returns the arguments of `thalweg bench`, or those of the shorter run if `is_quick` is true. `None` if the run
-    /// is not one of `thalweg bench`. Also `None` if there is no shorter run, because the run has no duration or
-    /// measures one.
+    /// Returns the arguments of `thalweg bench` for this run, or for its shorter form if `is_quick` is true. Returns
+    /// `None` if the run is no command of `thalweg bench`, or if a shorter form is requested and the run has none.
     pub(super) fn arguments(&self, is_quick: bool) -> Option<Vec<&'static str>> {
         let Command::Bench(arguments) = self.command else { return None };
         let more = if is_quick { self.quick } else { "" };

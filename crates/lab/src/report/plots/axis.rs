@@ -9,8 +9,8 @@ pub enum Scale {
     Linear,
     /// Equal ratios have equal lengths.
     Log,
-    /// A logarithmic axis of percentiles. A value N means that one request in N is above; its label shows the
-    /// percentile.
+    /// A logarithmic axis of percentiles. A value N stands for the percentile that one request in N exceeds; its label
+    /// shows this percentile.
     Percentile,
 }
 
@@ -40,15 +40,15 @@ impl Axis {
     }
 }
 
-/// Range of an axis, and its two end positions in the drawing.
+/// An axis as it is drawn: the range of its values, and the positions of its two ends in the drawing.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Position of the lower end. It may be larger than that of the upper end.
+    /// Position of the end with the lowest value, in units of the drawing. It may be larger than `to`.
     from: f64,
-    /// Position of the upper end.
+    /// Position of the end with the highest value, in units of the drawing.
     to: f64,
 }
 
@@ -74,7 +74,7 @@ impl Span {
         self.scale == Scale::Linear
     }
 
-    /// Returns the position of a value; `None` if the axis cannot show it.
+    /// Returns the position of a value in units of the drawing; `None` if the axis cannot show the value.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
