@@ -59,7 +59,7 @@ pub enum FilterError {
 pub struct NodeBatch {
     /// The messages, with their subject.
     pub batch: Batch,
-    /// Queue groups for which the broker chose a member on that node.
+    /// Names of the queue groups for which the broker chose a member on the receiving node.
     pub groups: SmallVec<[Arc<[u8]>; 1]>,
 }
 
@@ -208,8 +208,8 @@ impl NodeLink {
         }
     }
 
-    /// Forgets all filters of the node, because its connection has ended or the node has failed. Messages that wait for
-    /// the node are lost.
+    /// Forgets all filters of the other node, because its connection has ended or the node has failed. Messages that
+    /// wait for it are lost.
     pub fn clear(&self) {
         self.discard();
         let mut state = self.lock();
@@ -256,7 +256,7 @@ impl NodeLink {
         self.traffic.received(messages);
     }
 
-    /// Returns the figures of the exchange with the node.
+    /// Returns the counters of the messages exchanged with the node.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         let [sent, lost, received] = self.traffic.read();

@@ -1,4 +1,5 @@
-//! Entries of caches: values with versions and deadlines, and changes of entries. Also the figures of a cache.
+//! Entries of caches: values with versions and deadlines, and changes of entries. Also the sizes and counters of a
+//! cache.
 
 use std::{sync::Arc, time::Duration};
 
@@ -54,7 +55,7 @@ impl Expiry {
     }
 }
 
-/// Condition that a key must meet before it is changed.
+/// Condition that a key must meet for an operation to change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition<'v> {
     /// The key does not exist.

@@ -396,8 +396,8 @@ impl Cache {
         ClearedEntries(self.shards.iter().map(clear).collect())
     }
 
-    /// Returns the additional [steps](thalweg_types::steps) of a page of a scan, besides those for the returned keys. A
-    /// page takes them because it visits all entries of a shard twice.
+    /// Returns the additional [steps](thalweg_types::steps) (units of work) that one page of a scan counts for, besides
+    /// those for the returned keys. It counts them because a page visits all entries of a shard twice.
     #[must_use]
     pub fn scan_steps(&self) -> u64 {
         self.stats().entries / self.shards.len() as u64 / ENTRIES_VISITED_PER_STEP
@@ -433,7 +433,7 @@ impl Cache {
         self.shards.iter().filter_map(|shard| locked(shard.0.lock()).next_due()).min()
     }
 
-    /// Returns the figures of the cache.
+    /// Returns the present sizes and the counters of the cache, summed over its shards.
     #[must_use]
     pub fn stats(&self) -> CacheCounts {
         let mut stats = CacheCounts::default();

@@ -10,7 +10,7 @@ use thalweg_types::limits::{MAX_CACHES, MAX_NAME_BYTES};
 use super::{Cache, CacheConfig, CreateCacheError};
 use crate::{Moment, locked};
 
-/// Number of a cache, counted from 1. A number is never reused while the node runs.
+/// Id of a cache of this node, counted from 1. An id is never used again while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheId(pub u32);
 

@@ -11,8 +11,8 @@ pub(crate) enum Receiver {
     Node,
 }
 
-/// Slot of a subscription in its link's table, and a tag. The tag distinguishes the subscription from earlier
-/// subscriptions in the same slot.
+/// Number of the slot in which a link's table stores a subscription, and a tag. The tag distinguishes the subscription
+/// from earlier subscriptions in this slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotId {
     pub(crate) slot: u32,
