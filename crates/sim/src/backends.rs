@@ -54,7 +54,7 @@ fn pick(from: &[u64]) -> u64 {
 }
 
 impl NodeOptions {
-    /// Draws random options.
+    /// Draws random options for a node, including its backend.
     #[must_use]
     pub fn random() -> Self {
         Self::with_backend(match random(0..3) {

@@ -24,7 +24,7 @@ use crate::{
 const REGISTERS: u64 = 5;
 /// Keys that client operations read and write together, as accounts of a bank.
 const ACCOUNTS: std::ops::Range<Key> = 100..103;
-/// Keys of locks.
+/// Keys that clients use as locks.
 const LOCKS: std::ops::Range<Key> = 200..202;
 /// Time after which a client stops waiting for an answer.
 const PATIENCE: Duration = Duration::from_millis(700);

@@ -73,7 +73,7 @@ struct Inner {
     present: RefCell<Vec<ProcessId>>,
     /// Member without a vote; `None` in half of the seeds.
     learner: Cell<Option<ProcessId>>,
-    /// True while a node is being replaced.
+    /// True while a new node is joining in place of another one.
     is_replacing: Cell<bool>,
     /// Nodes that have found their files damaged and must be replaced.
     broken: RefCell<BTreeSet<ProcessId>>,
@@ -580,7 +580,7 @@ impl Cluster {
         });
     }
 
-    /// Repairs all links of a node.
+    /// Repairs all network links of a node, in both directions.
     fn mend(&self, id: ProcessId) {
         self.0.nodes.borrow().keys().for_each(|&other| {
             self.0.network.mend(id, other);

@@ -19,15 +19,15 @@ use thalweg_types::{
 
 use crate::history::{Action, Key};
 
-/// Name of the keyspace of all keys.
+/// Name of the keyspace that contains all keys of a simulation.
 pub(crate) const KEYSPACE_NAME: &str = "k";
-/// Name of the stream of the appends.
+/// Name of the stream to which the simulated clients append.
 pub(crate) const STREAM_NAME: &str = "s";
-/// Keyspace of all keys.
+/// Id of the keyspace that contains all keys of a simulation.
 pub(crate) const KEYSPACE: KeyspaceId = KeyspaceId(1);
-/// Stream of the appends.
+/// Id of the stream to which the simulated clients append.
 pub(crate) const STREAM: StreamId = StreamId(1);
-/// Consumer group of the stream.
+/// Id of the consumer group that reads the simulation's stream.
 const GROUP: GroupId = GroupId(1);
 /// Time after which records that were delivered and not acked are delivered again.
 pub(crate) const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
@@ -59,7 +59,7 @@ pub(crate) fn creations() -> [Bytes; 3] {
     ]
 }
 
-/// Returns the bytes of a key.
+/// Returns the bytes of the key with this number.
 pub(crate) fn key_bytes(key: Key) -> Vec<u8> {
     format!("key{key}").into_bytes()
 }

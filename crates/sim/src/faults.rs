@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-/// Kind of a fault.
+/// Kind of a fault that the simulation causes on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
     /// The node loses power and everything that was not synced. It starts again when the fault ends.
@@ -152,7 +152,7 @@ pub enum Victim {
     Node(u64),
 }
 
-/// A fault of the script.
+/// One planned fault in the script of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Number of the fault in the script.

@@ -40,11 +40,11 @@ pub enum Change {
 /// A change that a watch has shown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeenChange {
-    /// Revision of the commit.
+    /// Revision of the commit that made the change.
     pub revision: u64,
-    /// Bytes of the key.
+    /// Bytes of the changed key.
     pub key: Vec<u8>,
-    /// Change of the key.
+    /// Kind of the change: a put with its value, a delete or an expiry.
     pub change: Change,
 }
 
@@ -59,7 +59,7 @@ pub struct Stretch {
     pub changes: Vec<SeenChange>,
 }
 
-/// The changes that a subscriber has received.
+/// The changes that one watch has shown to a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// Prefix of the watched keys.
@@ -160,7 +160,7 @@ fn expired(watches: &[Watched]) -> Expired {
 struct Replay<'a> {
     /// Keys that watches have shown as expired.
     expired: &'a Expired,
-    /// Last revision that a command has used.
+    /// Revision of the last replayed command that has used one.
     revision: u64,
     /// End of each lease that was neither revoked nor granted again.
     leases: BTreeMap<u64, SpaceTime>,

@@ -40,7 +40,7 @@ pub enum Action {
     Read {
         /// Keys to read.
         keys: Vec<Key>,
-        /// Guarantee of the read.
+        /// Guarantee that the client asks of the read.
         level: Level,
     },
     /// Sets or deletes keys if all keys in `expect` have the expected values.
@@ -142,10 +142,10 @@ pub enum Answer {
     Values {
         /// Revision of the last commit that the read saw.
         revision: u64,
-        /// Values of the keys.
+        /// Values of the keys, in the order of the keys in the request; `None` for a key that did not exist.
         values: Vec<Option<u64>>,
     },
-    /// The command had this outcome.
+    /// The request was a command, and had this outcome.
     Outcome(Outcome),
 }
 
@@ -167,7 +167,7 @@ pub struct Operation {
     pub action: Action,
     /// Moment of the request. Moments of a history are distinct numbers that increase over time.
     pub begin: u64,
-    /// End of the operation.
+    /// End of the operation: its answer, a rejection, or no answer.
     pub end: End,
     /// Command that the client proposed, without its frame; empty for a read.
     pub command: Bytes,

@@ -55,7 +55,7 @@ pub struct Opened {
 /// Result of a check. The error describes a violation.
 type Checked = Result<(), String>;
 
-/// An entry of a log.
+/// An entry of a node's log.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     term: Term,
@@ -106,7 +106,7 @@ struct Content {
     time: SpaceTime,
 }
 
-/// A committed entry.
+/// An entry that is known to be committed, because a node has applied it.
 #[derive(Clone, Copy, Debug)]
 struct Committed {
     term: Term,
@@ -369,7 +369,7 @@ impl Logs {
         });
     }
 
-    /// Reports that a node writes entries.
+    /// Reports that a node begins to write entries to its log.
     pub fn appended(&self, node: ProcessId, entries: &[RaftEntry]) {
         for entry in entries {
             self.check(node, |inner| inner.appended(node, entry));

@@ -55,13 +55,13 @@ use crate::{
     types::{SimConsensus, Types},
 };
 
-/// Time between two pings.
+/// Time between two pings of one node to another.
 const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
 /// Time limit for sending a chunk of a snapshot.
 const CHUNK_LIMIT: Duration = Duration::from_secs(1);
-/// Time limit for an install.
+/// Time limit for the install of a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
-/// Usual time that a message takes.
+/// Range of the delay of messages while no fault changes it.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
 /// Time for which a leader delays notices of commits to followers, in a third of the seeds.
@@ -96,7 +96,7 @@ struct Inner {
     notices: NoticeTimes,
     /// Links that are cut in one direction, from the first node to the second.
     cuts: RefCell<BTreeSet<(ProcessId, ProcessId)>>,
-    /// Lost messages per thousand.
+    /// Number of messages per thousand that the network loses at present.
     loss: Cell<u64>,
     delay: RefCell<Range<Duration>>,
     messages: Cell<u64>,
@@ -198,7 +198,7 @@ impl Network {
         self.0.cuts.borrow().contains(&(from, to))
     }
 
-    /// Repairs a link.
+    /// Repairs the link from one node to another; the link in the other direction stays as it is.
     pub fn mend(&self, from: ProcessId, to: ProcessId) {
         self.0.cuts.borrow_mut().remove(&(from, to));
     }

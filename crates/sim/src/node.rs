@@ -57,14 +57,14 @@ const CLUSTER: ClusterId = ClusterId(19);
 /// Number of appends to the log before a vote is written that was confirmed earlier. Used by the planted bug
 /// `LateVote`.
 const LATE_APPENDS: u32 = 300;
-/// Usual size of a disk.
+/// Size of a node's disk in bytes while no fault makes it full.
 const DISK_BYTES: u64 = 1 << 40;
 /// Interval at which a stuck fsync checks if it may return.
 const STUCK_STEP: Duration = Duration::from_millis(5);
 /// Range of the usual duration of an fsync in microseconds.
 const SYNC_MICROS: RangeInclusive<u64> = 80..=400;
 
-/// Faults of a node's disk.
+/// Faults of a node's disk that are in effect at present.
 #[derive(Debug, Default)]
 pub struct DiskFaults {
     /// True while no fsync returns.
@@ -76,7 +76,7 @@ pub struct DiskFaults {
 /// Clock of a node.
 #[derive(Debug)]
 pub struct NodeClock {
-    /// Error of the wall clock in microseconds.
+    /// Error of the node's wall clock in microseconds; negative if the clock is behind.
     pub error: Arc<AtomicI64>,
 }
 
@@ -198,13 +198,13 @@ pub struct NodeParts {
     pub disk: RefCell<SimDisk>,
     /// Directory of the LSM tree's tables.
     pub tables: Tables,
-    /// Options for the next start.
+    /// Options with which the node starts the next time.
     pub options: Cell<NodeOptions>,
     /// Number of chunks of snapshots that the node has received.
     pub received: Rc<Cell<u64>>,
-    /// Faults of the disk.
+    /// Faults of the node's disk that are in effect at present.
     pub faults: Rc<DiskFaults>,
-    /// Fsyncs that fail at present.
+    /// Description of the node's fsyncs that fail at present; `None` if none fail.
     failing_syncs: Cell<Option<FailingSyncs>>,
     /// Number of crashes of the node so far. This number identifies a run of the node.
     pub crashes: Cell<u64>,
@@ -266,7 +266,7 @@ impl NodeParts {
         free
     }
 
-    /// Gives the disk its usual size.
+    /// Gives the node's disk its usual size, so that it is no longer full.
     pub fn empty_disk(&self) {
         self.disk.borrow().set_capacity(DISK_BYTES);
         self.is_full.set(false);

@@ -34,14 +34,14 @@ use crate::{
     truth::{CommittedCommand, Truth, positions},
 };
 
-/// Result of the check.
+/// Result of the check of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Number of operations with an answer that were checked.
     pub checked: usize,
     /// Number of writes without an answer.
     pub unknown: usize,
-    /// Descriptions of the impossible findings.
+    /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,
     /// Records of the stream, in order.
     pub stream: Vec<u64>,
@@ -59,7 +59,7 @@ struct Range<'a> {
     operation: Option<&'a Operation>,
 }
 
-/// Checks a history against the committed commands.
+/// Checks if the answers in a history are possible, given the commands that the cluster has committed.
 #[must_use]
 pub fn check(operations: &[Operation], truth: &Truth) -> Verdict {
     let commands = truth.commands();

@@ -5,7 +5,7 @@
 
 use clap::ValueEnum;
 
-/// A bug to plant.
+/// A deliberate bug of the simulated nodes, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Plant {
     /// The log confirms entries before their fsync.

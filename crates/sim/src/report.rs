@@ -1,4 +1,4 @@
-//! Result of a simulation, and its text.
+//! Result of a simulation, and its form as text and as JSON.
 
 use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 
@@ -47,13 +47,13 @@ pub struct Report {
     pub time_behind: Duration,
     /// Number of messages between nodes.
     pub messages: u64,
-    /// Virtual time that the simulation took.
+    /// Virtual time that passed during the simulation.
     pub elapsed: Duration,
-    /// Number of times that a task ran.
+    /// Number of times that the simulation's runtime has run a task.
     pub polls: u64,
     /// Hash of the course. Two runs with the same hash took the same course.
     pub fingerprint: u64,
-    /// Event log.
+    /// Lines of the event log, in order.
     pub events: Vec<Event>,
 }
 

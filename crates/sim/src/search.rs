@@ -24,14 +24,14 @@ pub const MAX_OPERATIONS: usize = 2_000;
 /// more, the object is left undecided.
 const MAX_CONFIGURATIONS: usize = 50_000;
 
-/// Result of the check.
+/// Result of the check of the beginning of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchResult {
     /// Number of operations that were checked.
     pub checked: usize,
     /// Number of operations on objects that were not decided.
     pub undecided: usize,
-    /// Descriptions of the impossible findings.
+    /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,
 }
 

@@ -34,7 +34,7 @@ const APPLIED_WITHIN: Duration = Duration::from_millis(25);
 /// Maximum number of violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
 
-/// A committed entry.
+/// An entry that a node has applied, which proves that it is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CommittedEntry {
     term: u64,
@@ -44,12 +44,12 @@ struct CommittedEntry {
     applied_at: Duration,
 }
 
-/// A committed command.
+/// A command of a committed entry.
 #[derive(Clone, Debug)]
 pub struct CommittedCommand {
     /// Index of the command's entry.
     pub index: u64,
-    /// Space time of the entry.
+    /// Time of the entry by the cluster's own clock (space time).
     pub time: SpaceTime,
     /// Bytes of the command.
     pub command: Bytes,
@@ -271,7 +271,7 @@ impl Truth {
         self.inner().stream_end
     }
 
-    /// Reports a violation.
+    /// Adds a violation to the report of the simulation and to the event log. `node` is the node that it concerns.
     pub fn violation(&self, node: ProcessId, text: String) {
         record(node, format!("VIOLATION: {text}"));
         let mut inner = self.inner();

@@ -1,4 +1,4 @@
-//! openraft's types in the simulation.
+//! Names of the consensus types that the simulation uses: those of `raft` and openraft, over the simulated runtime.
 
 use thalweg_types::SpaceId;
 

@@ -20,7 +20,7 @@ pub struct Timed {
     /// Moment of the answer. For a change without an answer, the moment from which its server was certainly dead, so
     /// that the change cannot happen later.
     pub end: u64,
-    /// The transaction.
+    /// The transaction with its answer.
     pub transaction: Transaction,
 }
 
@@ -34,7 +34,7 @@ pub enum Transaction {
     Change {
         /// Number of the transaction, which it appends to the stream.
         id: u64,
-        /// Amounts by which balances change.
+        /// Amounts by which the transaction changes the balances of accounts.
         changes: Vec<Balance>,
         /// Balances that the accounts must have for the change to happen.
         expected: Vec<Balance>,
@@ -52,48 +52,48 @@ pub enum Transaction {
     },
 }
 
-/// Answer to a change.
+/// Answer of the server to a transaction that changes balances.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Revision of the change.
+    /// Revision of the commit that changed the balances.
     pub revision: u64,
     /// Offset of the change's number in the stream.
     pub offset: u64,
-    /// Balances after the change.
+    /// Balances of the accounts after the change, according to the answer.
     pub after: Vec<Balance>,
 }
 
-/// Violation that [`check`] has found.
+/// Reason why [`check`] finds that no serial order explains the clients' answers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BankViolation {
     /// The stream contains a number that belongs to no change, or contains a number twice.
     Stray {
-        /// Number of the change.
+        /// Number that belongs to no change, or that the stream contains twice.
         id: u64,
     },
     /// An acknowledged change is missing from the stream, or its number is at another offset than the answer says.
     Misplaced {
-        /// Number of the change.
+        /// Number of the change that is missing or misplaced.
         id: u64,
     },
     /// The revision of a change is not above that of the previous change.
     Revision {
-        /// Number of the change.
+        /// Number of the change whose revision is too low.
         id: u64,
     },
     /// The change happened although the balances were not those that it expected.
     Expectation {
-        /// Number of the change.
+        /// Number of the change that should not have happened.
         id: u64,
     },
     /// The answer to the change contains balances that differ from those after the change.
     Outcome {
-        /// Number of the change.
+        /// Number of the change with the wrong answer.
         id: u64,
     },
     /// The change precedes another change that had ended before this one began.
     RealTime {
-        /// Number of the change.
+        /// Number of the change that comes too early in the order.
         id: u64,
     },
     /// The read saw balances that no state in its time span had. Or a rejected transaction reports an expected balance

@@ -31,7 +31,7 @@ use std::{
     fmt::Debug,
 };
 
-/// Sequential specification of an object.
+/// Sequential specification of an object: the effect of each operation if operations run one after the other.
 pub trait Model {
     /// State of the modelled object.
     type State: Clone + Ord + Debug;
@@ -66,9 +66,9 @@ pub struct Timed<O> {
     pub begin: u64,
     /// Moment of the answer, or the last moment at which an operation without an answer can have taken effect.
     pub end: u64,
-    /// Knowledge of the client.
+    /// Knowledge of the client about the outcome of the operation.
     pub client_answer: ClientAnswer,
-    /// The operation.
+    /// The operation, with its answer if there was one.
     pub operation: O,
 }
 
@@ -132,7 +132,8 @@ fn without(set: &[usize], item: usize) -> Operations {
     set.iter().copied().filter(|other| *other != item).collect()
 }
 
-/// Checks the history of one object.
+/// Checks that one order of the operations on an object explains all answers in its history. `initial` is the object's
+/// state before the first operation.
 pub fn check<M: Model>(initial: M::State, history: &[Timed<M::Operation>]) -> Result<(), Unexplained<M::State>> {
     check_within::<M>(initial, history, usize::MAX).unwrap_or(Ok(()))
 }

@@ -125,13 +125,13 @@ pub struct Finished<T> {
     /// Output of the main task; the error is the message of a panic in a task, or says that all tasks waited for each
     /// other.
     pub output: Result<T, String>,
-    /// Virtual time that passed.
+    /// Virtual time that passed during the simulation.
     pub elapsed: Duration,
-    /// Number of times that a task ran.
+    /// Number of times that the runtime has run a task.
     pub polls: u64,
     /// Hash of the order in which tasks ran, and of the events. Two runs with the same hash took the same course.
     pub fingerprint: u64,
-    /// Event log.
+    /// Lines of the event log, in order.
     pub events: Vec<Event>,
 }
 
