@@ -81,7 +81,7 @@ fn main() {
     }
 }
 
-/// Starts three voters.
+/// Starts three voters of a new cluster in this process.
 fn start(dir: &Path) -> Vec<Member> {
     let member = |number: usize, identity, join: Vec<String>, cluster| {
         let db = Database::open_member(dir.join(format!("n{number}")), Options::default(), identity).expect("opens");

@@ -51,7 +51,7 @@ struct ComparedMember {
     marks: BTreeMap<Index, u64>,
 }
 
-/// Progress of the comparison of digests.
+/// State of the repeated comparison of digests.
 #[derive(Debug)]
 struct ComparedDigests {
     /// Newest entry after which this node has found its digest equal to those of a majority of the members.
@@ -117,7 +117,7 @@ enum StatedDigests {
     OfMajority(BTreeSet<NodeId>),
     /// The members report different digests, and no majority reports the same one.
     Different,
-    /// Too few members have reported a digest.
+    /// Too few members have reported a digest to decide.
     TooFew,
 }
 

@@ -38,7 +38,7 @@ const MAX_DOWN: (u32, u32) = (5, 3);
 /// that even a small delay would look improbable.
 const MIN_DEVIATION: f64 = 0.25;
 
-/// Timing of the detector.
+/// Times after which the failure detector suspects a node or declares it down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectorOptions {
     /// Usual time between two signs of life. A shorter time detects failures sooner and costs more messages.
@@ -74,12 +74,12 @@ impl Default for DetectorOptions {
     }
 }
 
-/// Change of a node's state.
+/// Change of a node's state, such as from alive to suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateChange {
     /// Node whose state has changed.
     pub node: NodeId,
-    /// New state.
+    /// New state of the node: alive, suspect or down.
     pub state: MemberHealth,
     /// Time since the last sign of life, or since the node became known.
     pub silent_for: Duration,

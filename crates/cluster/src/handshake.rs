@@ -147,7 +147,7 @@ pub enum HandshakeError {
     /// The connection failed, or the peer violates the protocol.
     #[error("the handshake with the node failed: {0}")]
     Io(#[from] io::Error),
-    /// The handshake took too long.
+    /// The handshake took longer than [`HANDSHAKE_LIMIT`].
     #[error("the handshake with the node took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     TooSlow,
     /// The other side of a dialled connection does not speak the protocol between nodes.
@@ -162,9 +162,9 @@ pub enum HandshakeError {
     /// The peer has rejected this node.
     #[error("the node has rejected the connection ({code}): {reason}")]
     Rejected {
-        /// Code of the reason.
+        /// Error code that the peer has sent, for programs.
         code: String,
-        /// Reason, for people.
+        /// Reason that the peer has sent, for people.
         reason: String,
     },
     /// The peer is a member of the cluster, and reports that this node was removed.
@@ -179,17 +179,17 @@ pub enum HandshakeError {
     /// The dialled address belongs to another node than expected.
     #[error("node {found} answers at the address of node {expected}")]
     OtherNode {
-        /// Node that was dialled.
+        /// Node that should have answered at the dialled address.
         expected: NodeId,
-        /// Node that answered.
+        /// Node that has answered at the dialled address.
         found: NodeId,
     },
     /// This node rejects the peer that has dialled it.
     #[error("rejected a node ({code}): {reason}")]
     Refused {
-        /// Code of the reason.
+        /// Error code that this node sends to the peer, for programs.
         code: &'static str,
-        /// Reason, for people.
+        /// Reason that this node sends to the peer, for people.
         reason: String,
     },
 }

@@ -22,7 +22,7 @@ const MAX_UNCONFIRMED: u32 = 3;
 /// Numbers of the signs of life that this node has sent to one other node, and that the other node has confirmed.
 #[derive(Debug, Default)]
 struct Confirmed {
-    /// Number of the last sign sent.
+    /// Number of the last sign of life that this node has sent.
     sent: u64,
     /// Number of the last sign that the other node has confirmed; `heard <= sent`.
     heard: u64,
@@ -130,7 +130,7 @@ impl HearingRecord {
         self.with(node, |hearing, _| hearing.reconnected());
     }
 
-    /// Sets the nodes that are watched.
+    /// Sets the nodes whose signs of life the failure detector expects.
     pub(crate) fn watch(&self, nodes: &[NodeId]) {
         self.0.hearings.borrow_mut().retain(|node, _| nodes.contains(node));
         self.0.confirmed.borrow_mut().retain(|node, _| nodes.contains(node));

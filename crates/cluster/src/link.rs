@@ -78,9 +78,9 @@ pub enum CallError {
     /// There is no connection. The request was not sent.
     #[error("{} cannot be reached: {reason}", shown(.node))]
     Unreachable {
-        /// Node that was called.
+        /// Node to which the request was to be sent.
         node: NodeId,
-        /// Reason, described for people.
+        /// Reason why there is no connection, for people.
         reason: String,
     },
     /// This node itself answers at the address. The request was not sent.
@@ -89,9 +89,9 @@ pub enum CallError {
     /// The request was sent, but no reply has arrived. It may have taken effect.
     #[error("{} did not answer: {reason}", shown(.node))]
     Lost {
-        /// Node that was called.
+        /// Node to which the request was sent.
         node: NodeId,
-        /// Reason, for people.
+        /// Reason why no reply has arrived, for people.
         reason: String,
     },
     /// The node has replied with an error.
@@ -99,7 +99,7 @@ pub enum CallError {
     Failed {
         /// Advice of the error to the caller: to retry, to fix the request, or to stop.
         class: Action,
-        /// Code of the error.
+        /// Code of the error in the reply, for programs.
         code: String,
         /// Description of the error for people.
         text: String,
@@ -209,7 +209,7 @@ async fn silence(traffic: &Traffic) {
     }
 }
 
-/// An established connection.
+/// An established connection to another node for one channel.
 #[derive(Clone)]
 pub(crate) struct Connection {
     node: NodeId,
@@ -369,7 +369,7 @@ impl Drop for PendingReply {
 
 /// Conversion of a received reply to a value that does not borrow from the reply's bytes.
 pub(crate) trait ReadReply<'a, T> {
-    /// Decodes and converts the reply.
+    /// Decodes the reply of node `node` and converts it.
     fn read(reply: &'a Reply, node: NodeId) -> Result<T, CallError>;
 }
 
@@ -382,7 +382,7 @@ impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
     }
 }
 
-/// Reads a digest as hexadecimal text.
+/// Reads the reply with the digest of a member's state, as hexadecimal text.
 pub(crate) struct DigestText;
 
 impl<'a> ReadReply<'a, String> for DigestText {
@@ -472,7 +472,7 @@ async fn read_replies(
 #[derive(Clone, Debug)]
 struct DialFailure {
     reason: String,
-    /// True if this node itself has answered.
+    /// True if the attempt has failed because this node itself has answered.
     is_own: bool,
 }
 

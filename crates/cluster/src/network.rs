@@ -195,7 +195,7 @@ impl Network {
         Ok(())
     }
 
-    /// Returns the age of an append's entries.
+    /// Returns whether an append's entries are old, because the follower is far behind, or new.
     fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
         let first = self.0.log.get().zip(request.entries.first());
         let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));

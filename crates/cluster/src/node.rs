@@ -57,9 +57,9 @@ pub enum NodeError {
     /// The address for other nodes could not be bound.
     #[error("cannot listen on {address} for other nodes: {error}")]
     Bind {
-        /// Address for other nodes.
+        /// Address at which this node was to accept connections of other nodes.
         address: SocketAddr,
-        /// Error of the system.
+        /// Error that the operating system returned.
         error: std::io::Error,
     },
     /// The address is not a loopback address. Links between machines need encryption.

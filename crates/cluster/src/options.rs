@@ -16,7 +16,7 @@ pub struct NodeOptions {
     pub listen: SocketAddr,
     /// Address at which the other nodes reach this node; empty if it is the address in `listen`.
     pub advertise: String,
-    /// Name of this node, for people.
+    /// Name of this node, which people use to tell nodes apart.
     pub name: String,
     /// Zone of this node, for people; empty if it has none.
     pub zone: String,

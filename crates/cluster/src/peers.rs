@@ -54,7 +54,7 @@ impl Peers {
         self.0.borrow().get(&node).cloned().unwrap_or_default()
     }
 
-    /// Changes what is known about a node.
+    /// Calls `change` with the facts that this node knows about another node. Returns its result.
     pub(crate) fn update<T>(&self, node: NodeId, change: impl FnOnce(&mut PeerFacts) -> T) -> T {
         change(self.0.borrow_mut().entry(node).or_default())
     }

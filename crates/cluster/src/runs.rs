@@ -42,7 +42,7 @@ pub(crate) struct Silence {
 #[derive(Debug)]
 struct Presence {
     run: PeerRun,
-    /// Number of open connections of this run.
+    /// Number of open connections of this process to this node.
     connections: Cell<usize>,
     /// Time of the last frame on any connection of this run.
     heard: Cell<Instant>,

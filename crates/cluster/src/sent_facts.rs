@@ -21,7 +21,7 @@ pub(crate) struct OwnFacts {
     pub applied: Index,
     /// True if the disk is too full for new data.
     pub lacks_room: bool,
-    /// Time of the wall clock.
+    /// Time that this node's wall clock shows.
     pub wall: SpaceTime,
     /// Number of the node's description (its name, zone and addresses). A changed description has another number.
     pub about: u32,
@@ -36,7 +36,7 @@ struct LastFacts {
     signs: u32,
 }
 
-/// Facts that were sent over one connection.
+/// Facts about this node that it has sent over one connection; `None` before the first ones.
 #[derive(Debug, Default)]
 pub(crate) struct SentFacts(Option<LastFacts>);
 

@@ -147,7 +147,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Starts all tasks.
+    /// Starts all background tasks of a node on the consensus thread.
     pub(crate) fn spawn(this: &Rc<Self>) {
         spawn_local(Rc::clone(this).look());
         spawn_local(Rc::clone(this).sign_to_all());

@@ -151,7 +151,7 @@ impl PlayedNode {
         ours.unwrap()
     }
 
-    /// Connects and announces filters.
+    /// Connects to the tested node as this played node, and announces filters for the patterns.
     async fn announce(&self, tested: &Tested, patterns: &[&str]) -> TcpStream {
         let mut stream = self.dial(tested).await;
         stream.write_all(&interest(true, (0, 1), patterns)).await.unwrap();
