@@ -34,11 +34,11 @@ pub struct Effect {
     /// Lower and upper end of the interval of `change`. It covers the true change with probability [`CONFIDENCE`].
     /// `None` if there is no verdict.
     pub interval: Option<(f64, f64)>,
-    /// Judgement of the change.
+    /// Judgement of the change from A to B.
     pub difference: Difference,
 }
 
-/// Judgement of B against A.
+/// Judgement of measurement B against measurement A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {

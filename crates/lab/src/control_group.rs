@@ -34,11 +34,11 @@ enum Version {
 /// Part of the kernel that limits or counts one kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Controller {
-    /// Limits processor time.
+    /// Controller that limits processor time.
     Processor,
-    /// Limits memory.
+    /// Controller that limits memory.
     Memory,
-    /// Counts operations of disks.
+    /// Controller that counts the operations of disks.
     Disk,
 }
 
@@ -101,7 +101,7 @@ pub struct ControlGroup {
 pub struct GroupMemory {
     /// Bytes of memory that belong to no file, such as the heap.
     pub anonymous_bytes: u64,
-    /// Bytes of the page cache.
+    /// Bytes of the group's memory that are page cache of files.
     pub cache_bytes: u64,
     /// Bytes of the page cache that are not on the disk yet.
     pub dirty_bytes: u64,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, Build, embedded};
 
-/// Largest report that is read, in bytes.
+/// Size in bytes of the largest report file that is read.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
 
 /// Direction in which a figure improves.
@@ -113,9 +113,9 @@ pub struct StoredMachine {
 /// Description of the build in a stored report.
 #[derive(Clone, Debug, Deserialize)]
 pub struct StoredBuild {
-    /// Version of the workspace.
+    /// Version of the Thalweg workspace that was measured.
     pub version: String,
-    /// `release` or `debug`.
+    /// Build profile: `release` or `debug`.
     pub profile: String,
     /// Commit of the build, if it is known.
     pub commit: Option<String>,

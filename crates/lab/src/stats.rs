@@ -25,7 +25,7 @@ pub fn mad(values: &[f64]) -> f64 {
 /// Summary of the values that one figure had in the rounds (repetitions) of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// Median of the rounds' values.
+    /// Median of the values of all rounds.
     pub median: f64,
     /// Median absolute deviation of the rounds' values from their median.
     pub mad: f64,

@@ -22,7 +22,7 @@ pub enum MeasuredProcess {
 }
 
 impl MeasuredProcess {
-    /// Returns the kernel's directory of the process.
+    /// Returns the directory below `/proc` in which the kernel describes the process.
     fn dir(self) -> String {
         match self {
             Self::Own => "/proc/self".to_owned(),
@@ -298,7 +298,7 @@ impl Clocks {
     }
 }
 
-/// One reading of the machine's clocks.
+/// Times of the machine's clocks at one moment, and the steal time up to it.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
     monotonic: Instant,

@@ -2,7 +2,7 @@
 
 use super::stacks::Stacks;
 
-/// Kind of a profile.
+/// Kind of a profile of a server's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProfileKind {
     /// Processor time: samples of the running threads.
@@ -39,7 +39,7 @@ impl ProfileKind {
     }
 }
 
-/// A finished profile.
+/// A finished profile of a server's process.
 #[derive(Debug)]
 pub struct Profile {
     /// Kind of the profile.

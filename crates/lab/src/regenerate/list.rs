@@ -8,7 +8,7 @@
 pub(super) struct Figures {
     /// Name of the run, in lists and in the names of its files.
     pub name: &'static str,
-    /// Title of the section in the page.
+    /// Title of the section of docs/performance.md or docs/tuning.md that shows the run's figures.
     pub section: &'static str,
     /// Command of the run, as the page shows it.
     pub command: Command,
@@ -39,9 +39,9 @@ const SHORT: &str = "--duration 300ms --warmup 100ms --rounds 1";
 /// a server.
 const SHORT_NATIVE: &str = "--duration 300ms --warmup 100ms --rounds 1 --bare 50ms";
 
-/// Options for a short comparison.
+/// Options that make a comparison of two configurations short.
 const SHORT_COMPARISON: &str = "--pairs 6 --duration 300ms --warmup 100ms";
-/// Title of a section of docs/tuning.md.
+/// Title of the section of docs/tuning.md about options whose effect was measured.
 const OPTIONS: &str = "Options that a comparison measures";
 
 /// All runs, in the order of docs/performance.md, and after them those of docs/tuning.md.

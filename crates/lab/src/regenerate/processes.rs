@@ -67,7 +67,7 @@ struct Stored {
 /// Paths that all runs share: the program, the source tree and the directory of the reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places<'a> {
-    /// Command that is run as `COMMAND bench`.
+    /// Command that performs runs when it is called as `COMMAND bench`.
     pub program: &'a Path,
     /// Root of the source tree; `None` if it is not given.
     pub source: Option<&'a Path>,

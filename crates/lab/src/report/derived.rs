@@ -6,7 +6,7 @@ use super::{
     plots::{self, Axis, Bar},
 };
 
-/// Maximum number of derived sentences.
+/// Maximum number of sentences that are derived from a report's tables.
 const MAX_SENTENCES: usize = 4;
 /// Maximum number of rows of a table that gets a plot. Longer tables get none.
 const MAX_ROWS: usize = 40;

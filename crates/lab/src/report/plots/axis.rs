@@ -2,7 +2,7 @@
 
 use crate::report::number;
 
-/// Mapping from values to lengths.
+/// Mapping from values to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Equal differences have equal lengths. The axis begins at zero.
@@ -17,9 +17,9 @@ pub enum Scale {
 /// An axis of a plot: its name with the unit, and its scale.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// Name and unit of the values.
+    /// Name of the values on the axis, with their unit.
     pub label: String,
-    /// Scale of the axis.
+    /// Mapping from values to positions on the axis.
     pub scale: Scale,
 }
 

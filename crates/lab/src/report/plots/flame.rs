@@ -61,7 +61,7 @@ struct Graph<'a> {
     /// Width in the drawing for each unit of weight.
     scale: f64,
     height: f64,
-    /// Total weight of all stacks.
+    /// Sum of the weights of all stacks in the profile.
     all: f64,
     unit: &'static str,
 }

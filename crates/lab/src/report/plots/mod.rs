@@ -37,13 +37,13 @@ pub struct Bar {
     pub store: String,
     /// True to draw the row in a lighter colour.
     pub is_pale: bool,
-    /// Value, for example a mean.
+    /// Value that the row shows, for example a mean.
     pub value: f64,
     /// Lower and upper end of the value's interval.
     pub interval: (f64, f64),
 }
 
-/// Form of a drawing.
+/// Form in which a plot is drawn: wide or narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Wide form, for screens, prints and files.
