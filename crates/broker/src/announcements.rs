@@ -43,9 +43,9 @@ pub const MAX_ANNOUNCED_MEMBERS: u32 = 32;
 /// One filter of a node: a pattern, or a queue group with a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// Pattern of the subscriptions.
+    /// Pattern of the subscriptions that this filter stands for.
     pub pattern: Arc<[u8]>,
-    /// Name of the queue group, or `None`.
+    /// Name of the queue group; `None` if the filter is only a pattern.
     pub group: Option<Arc<[u8]>>,
 }
 

@@ -1,4 +1,4 @@
-//! The broker: opening links, and publishing.
+//! The interface of the broker for protocols: opening a link for each connection, and publishing batches.
 
 use std::sync::Arc;
 

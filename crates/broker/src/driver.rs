@@ -100,9 +100,9 @@ classified!(UnknownSubscription {
 /// Sizes of the queue of a subscription at one point in time, and its count of missed messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Number of queued messages.
+    /// Number of messages in the queue.
     pub messages: u64,
-    /// Number of queued bytes.
+    /// Bytes of the messages in the queue.
     pub bytes: u64,
     /// Number of messages that the subscription has missed since it was created.
     pub dropped: u64,

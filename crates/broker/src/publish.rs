@@ -101,7 +101,7 @@ impl Published {
         }
     }
 
-    /// Adds the result of another publish.
+    /// Adds the counts of another publish to these.
     pub fn add(&mut self, other: Self) {
         self.delivered += other.delivered;
         self.missed += other.missed;

@@ -95,7 +95,7 @@ impl Default for BrokerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has reached its limit of {max} connections that subscribe: try again later, or raise the limit")]
 pub struct TooManyLinks {
-    /// Maximum number of links.
+    /// Maximum number of links that the broker may have.
     pub max: usize,
 }
 
@@ -180,7 +180,8 @@ impl Registry {
         }
     }
 
-    /// Adds a link without subscriptions.
+    /// Creates a link without subscriptions and adds it to the broker, unless the broker has its maximum number of
+    /// links.
     pub(crate) fn open_link(
         &self,
         notify: Arc<dyn Notify>,

@@ -286,7 +286,7 @@ mod tests {
         link::{LinkId, Shared, Subscription},
     };
 
-    /// Returns a subscription on a separate link.
+    /// Returns a subscription on a new link of its own.
     fn target() -> Target {
         let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::default(), Arc::new(|| {}), None);
         let id = SubscriptionId(1);

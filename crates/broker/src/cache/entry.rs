@@ -27,7 +27,7 @@ pub struct CacheEntry {
     pub deadline: Moment,
 }
 
-/// Choice of an entry's deadline.
+/// Choice of the time at which a written entry expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// The entry has no deadline; only eviction removes it.
@@ -84,7 +84,7 @@ impl Condition<'_> {
 pub enum Update {
     /// Leaves the key's entry unchanged.
     Keep,
-    /// Writes a value.
+    /// Writes a value for the key.
     Put {
         /// The value to write.
         value: Arc<[u8]>,
@@ -104,7 +104,7 @@ pub struct CacheCounts {
     pub entries: u64,
     /// Bytes of the keys and values in the cache, plus [`ENTRY_BYTES`] for each entry.
     pub bytes: u64,
-    /// Limit of the cache in bytes.
+    /// Capacity of the cache in bytes. At this limit, the cache evicts entries.
     pub max_bytes: u64,
     /// Number of reads that found a value.
     pub hits: u64,

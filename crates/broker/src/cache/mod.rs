@@ -93,7 +93,7 @@ const ENTRIES_VISITED_PER_STEP: u64 = 10;
 pub struct ClearedEntries(Vec<ClearedShard>);
 
 impl ClearedEntries {
-    /// Number of the entries.
+    /// Number of the removed entries.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.0.iter().map(ClearedShard::len).sum()
@@ -210,7 +210,11 @@ impl Cache {
         keys.into_iter().map(|key| self.get(now, key)).collect()
     }
 
-    /// Writes the value of a key unconditionally.
+    /// Writes the value of a key, whether the key exists or not. Returns the version that the write assigned.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key or value is too long, or the entry too large for the cache.
     pub fn put(&self, now: Moment, key: &[u8], value: &[u8], expiry: Expiry) -> Result<Version, CacheError> {
         self.check(key, value.len())?;
         let mut gone = RemovedEntries::new();

@@ -1,13 +1,13 @@
-//! Identity of a subscription within its link.
+//! Identity of a subscription within its link: its slot in the link's table, and a tag against reuse of the slot.
 
 use crate::options::Policy;
 
-/// Receiver of the messages of a link.
+/// Kind of receiver to which a link leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiver {
-    /// A client of this node.
+    /// The link leads to a client of this node.
     Client,
-    /// Another node of the cluster.
+    /// The link leads to another node of the cluster.
     Node,
 }
 
