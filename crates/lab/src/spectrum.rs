@@ -61,7 +61,8 @@ pub struct Line {
     pub time_us: f64,
     /// Number of requests that took at most this time.
     pub count: u64,
-    /// `1/(1 - percentile)`, with the percentile as a share. `None` for the last line, where the value is infinite.
+    /// `1/(1 - percentile)`, with the percentile as a share from 0 to 1. `None` for the last line, where this value is
+    /// infinite.
     pub one_in: Option<f64>,
 }
 

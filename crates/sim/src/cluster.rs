@@ -632,7 +632,7 @@ impl Cluster {
         });
     }
 
-    /// Cuts the power of a node after it has performed `operations` more disk operations.
+    /// Cuts the power of a node after `operations` more disk operations, or after [`SLOW_BEFORE_LOSS`] at the latest.
     fn cut_power(&self, id: ProcessId, operations: u64) {
         let parts = self.parts(id);
         let disk = parts.disk.borrow().clone();

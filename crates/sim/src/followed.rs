@@ -81,7 +81,7 @@ impl Watched {
 pub struct Followed {
     /// Changes that the watches have shown.
     pub watches: Vec<Watched>,
-    /// Records that the tails have shown, from the first one of the stream on.
+    /// Records that each tail (a subscriber to the stream) has shown, from the first one of the stream on.
     pub tails: Vec<Vec<u64>>,
     /// Number of times that a node refused to continue a watch because its history was gone.
     pub refused: usize,

@@ -101,7 +101,7 @@ impl NodeLog {
 #[derive(Clone, Copy, Debug)]
 struct Content {
     hash: u64,
-    /// Term of the entry before it; `None` if the log did not have that entry.
+    /// Term of the entry before this one in the log; `None` if the log did not have that entry.
     previous: Option<Term>,
     time: SpaceTime,
 }

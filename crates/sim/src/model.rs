@@ -28,7 +28,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Model {
     values: BTreeMap<Key, Value>,
-    /// Time to live, and end in space time, of each lease.
+    /// Time to live of each lease, and its end by the cluster's own clock (space time).
     leases: BTreeMap<u64, (std::time::Duration, SpaceTime)>,
     stream: Vec<u64>,
     /// Offsets of each producer's appends, by their sequence numbers.

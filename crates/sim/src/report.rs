@@ -39,7 +39,8 @@ pub struct Report {
     pub undecided: usize,
     /// Number of changes and records that subscribers have received.
     pub followed: usize,
-    /// Number of times that a node refused to continue a watch because its history was gone.
+    /// Number of times that a node refused to continue a watch, because the node no longer had the history from that
+    /// position.
     pub refused: usize,
     /// Times from each fault to the next answered write.
     pub gaps: Vec<Gap>,

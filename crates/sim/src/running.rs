@@ -165,8 +165,8 @@ impl Running {
         }
     }
 
-    /// Returns the records of appends that the node has written but not applied. Empty without the planted bug that
-    /// makes tails show these records.
+    /// Returns the records of appends that the node has written but not applied. Empty without the planted bug
+    /// `UncommittedTail`, which makes subscribers to the stream see these records.
     pub(crate) fn uncommitted_records(&self) -> Vec<u64> {
         if self.0.plant != Some(Plant::UncommittedTail) {
             return Vec::new();

@@ -323,7 +323,7 @@ async fn serve_tail((cluster, node): (Cluster, ProcessId), running: Running, fro
     }
 }
 
-/// Reads records of the stream. Returns no records if the node does not have the offset yet.
+/// Reads records of the stream from the offset `from` on. Returns no records if the node does not have this offset yet.
 fn records_from(stream: &Stream, from: u64) -> Result<Vec<u64>, ReadError> {
     let (max_records, max_bytes) = PAGE;
     let page = match stream.read(Offset(from), max_records, max_bytes) {
