@@ -147,7 +147,7 @@ pub enum HandshakeError {
     /// The connection failed, or the peer violates the protocol.
     #[error("the handshake with the node failed: {0}")]
     Io(#[from] io::Error),
-    /// The handshake took longer than [`HANDSHAKE_LIMIT`].
+    /// The handshake took longer than its time limit of 5 seconds.
     #[error("the handshake with the node took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     TooSlow,
     /// The other side of a dialled connection does not speak the protocol between nodes.
