@@ -99,7 +99,7 @@ fn main() {
     println!("  scan of {seen} keys in {pages} pages: {:.1} ns a key", start.each(seen));
 }
 
-/// Compares the bytes that entries really allocate with the bytes that the cache counts for them.
+/// Prints the bytes that cache entries really allocate, beside the bytes that the cache counts for them.
 fn memory() {
     for (value_bytes, expiry) in
         [(0, Expiry::Never), (0, Expiry::At(Moment::from_nanos(1 << 40))), (256, Expiry::Never)]

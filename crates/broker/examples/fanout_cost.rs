@@ -1,5 +1,5 @@
-//! CPU time of a delivery: publishing, queueing and taking, without sockets and encoding. Some rows use
-//! several threads.
+//! CPU time of a delivery: publishing, queueing and taking, without sockets and encoding. Some lines of the output are
+//! measured with several threads.
 //!
 //! `cargo run --release -p thalweg-broker --example fanout_cost`
 
@@ -153,7 +153,7 @@ fn threads(publishers: usize, subscribers: usize, messages: u32, subjects: usize
     );
 }
 
-/// Sends single messages through a coalescer.
+/// Publishes single messages through a coalescer, which gathers them into batches, and prints the CPU time of each.
 fn coalesced(name: &str, batching: Batching) {
     let broker = Broker::new(BrokerConfig { seed: 1, ..BrokerConfig::DEFAULTS });
     let quiet: Arc<dyn Notify> = Arc::new(|| {});

@@ -19,7 +19,7 @@ const SUBSCRIPTIONS: u64 = 1_000_000;
 const LINKS: u64 = 1000;
 const PUBLISHES: usize = 1_000_000;
 
-/// Returns the pattern of subscription `number`. In `wild` of every ten subscriptions the pattern has a wildcard.
+/// Returns the pattern of subscription `number`. Of every ten subscriptions, `wild` have a pattern with a wildcard.
 fn pattern(number: u64, wild: u64) -> Pattern {
     let (region, user, kind) = (number % 50, number / 10, number % 10);
     let text = if number % 10 < wild {

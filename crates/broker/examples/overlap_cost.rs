@@ -14,7 +14,7 @@ use thalweg_broker::{Batch, Broker, BrokerConfig, Notify, Pattern, Subject, Subs
 const SUBSCRIPTIONS: usize = 90_000;
 const PUBLISHES: usize = 200;
 
-/// Creates subscriptions over `links` connections, to the patterns in turn. Then measures publishes to several
+/// Creates subscriptions over `links` connections, which use the patterns in turn. Then measures publishes to several
 /// subjects, and prints the results.
 fn measure(name: &str, links: usize, patterns: &[&str]) {
     let config = BrokerConfig { seed: 1, max_subscriptions: 100_000, ..BrokerConfig::DEFAULTS };

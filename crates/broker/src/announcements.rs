@@ -43,9 +43,9 @@ pub const MAX_ANNOUNCED_MEMBERS: u32 = 32;
 /// One filter of a node: a pattern, or a queue group with a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Filter {
-    /// Pattern of the subscriptions.
+    /// Pattern of the subscriptions that this filter stands for.
     pub pattern: Arc<[u8]>,
-    /// Name of the queue group, or `None`.
+    /// Name of the queue group; `None` if the filter is only a pattern.
     pub group: Option<Arc<[u8]>>,
 }
 
@@ -91,19 +91,19 @@ struct State {
     changes: BTreeMap<u64, Filter>,
     ended: BTreeSet<u64>,
     version: u64,
-    /// Version of the newest ended filter that was forgotten. A node with an older version gets all filters, because
-    /// the single changes are no longer known.
+    /// Version of the newest ended filter that this node has forgotten. Another node whose filters have an older
+    /// version gets all filters, because the changes since then are no longer complete.
     floor: u64,
     patterns: Size,
     groups: Size,
     /// True while the node announces `>` in place of its patterns.
     is_everything: bool,
-    /// True if the drivers of the links to other nodes were notified of changes, and none of them has read the changes
-    /// since.
+    /// True if the drivers of the links to other nodes were notified of changes, and no driver has read the changes
+    /// since then.
     is_notified: bool,
 }
 
-/// The filters that this node announces.
+/// The filters that this node announces to the other nodes of its cluster.
 #[derive(Debug)]
 pub(crate) struct Announcements(Mutex<State>);
 
@@ -226,7 +226,7 @@ impl State {
         !std::mem::replace(&mut self.is_notified, true)
     }
 
-    /// Forgets the oldest ended filter if there are too many.
+    /// Forgets the ended filter with the oldest version, if more than [`MAX_ENDED`] are remembered.
     fn forget(&mut self) {
         if self.ended.len() <= MAX_ENDED {
             return;
@@ -239,8 +239,8 @@ impl State {
         }
     }
 
-    /// Switches to announcing `>` in place of the patterns if there are too many patterns, and back if there are at
-    /// most half as many. Returns true after a switch; all nodes then get all filters.
+    /// Switches to announcing `>` in place of the patterns if they exceed their limits. Switches back if they need at
+    /// most half of the limits. Returns true after a switch; all nodes then get all filters again.
     fn turn(&mut self) -> bool {
         let is_everything = if self.is_everything { !self.patterns.fits(2) } else { !self.patterns.fits(1) };
         if is_everything == self.is_everything {
@@ -282,7 +282,7 @@ mod tests {
         announcements.removed(&pattern(text), group.as_ref())
     }
 
-    /// Returns the filters as sorted text.
+    /// Returns the announced filters as text, in sorted order.
     fn shown(announcement: &Announcement) -> Vec<String> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let one = |(filter, members): &(Filter, u32)| {

@@ -63,7 +63,8 @@ struct Inner {
     stamp: OnceLock<Moment>,
 }
 
-/// Number of further encodings of its messages that a batch can cache, one for each further version of a protocol.
+/// Number of encodings that a batch can cache besides its first one. A connection that uses another protocol version
+/// needs another encoding of the messages.
 pub const FORMS: usize = 2;
 
 impl Batch {
@@ -97,7 +98,7 @@ impl Batch {
         &self.0.subject
     }
 
-    /// The messages, as the publisher's codec encoded them.
+    /// The messages in the encoding that the publisher's codec has made.
     #[must_use]
     pub fn encoded(&self) -> &Bytes {
         &self.0.encoded
@@ -121,8 +122,8 @@ impl Batch {
         self.0.forms[form].get_or_init(make)
     }
 
-    /// Starts to measure, at `moment`, the time until subscribers receive the batch. If the batch is published again
-    /// after a publish was blocked, it keeps the first moment.
+    /// Starts the measurement of the time until subscribers receive the batch; `moment` is its beginning. If the batch
+    /// is published again after a publish was blocked, the first moment stays.
     pub fn stamp(&self, moment: Moment) {
         let _ = self.0.stamp.set(moment);
     }
@@ -154,7 +155,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// Number of messages and number of bytes by which a batch counts towards limits and credits.
+/// Size of a batch in messages and bytes, as it counts towards limits and credits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) messages: u64,

@@ -22,7 +22,8 @@ pub enum WhenIdle {
     /// The batch is published as soon as the publisher has no further input, so a single message never waits. The
     /// maximum delay of a batch then matters only while input arrives without a pause.
     Flush,
-    /// The batch is kept until its deadline. This makes fewer and larger batches, but delays every single message.
+    /// The incomplete batch waits for further messages until its maximum delay is over. This makes fewer and larger
+    /// batches, but delays every single message.
     Wait,
 }
 
@@ -72,7 +73,7 @@ impl Default for Batching {
     }
 }
 
-/// Encoder of the batch that a [`Coalescer`] is gathering, provided by the caller's codec.
+/// Codec of the caller that encodes the messages of one batch, which a [`Coalescer`] is gathering.
 pub trait BatchEncoder {
     /// Number of bytes encoded into the batch so far.
     fn byte_len(&self) -> usize;
@@ -174,15 +175,16 @@ impl<E: BatchEncoder> Coalescer<E> {
         self.open.as_ref().map(|open| open.due)
     }
 
-    /// Completes the open batch if its deadline has passed.
+    /// Completes the open batch if its first message has waited for the maximum delay at the time `now`. Appends the
+    /// batch to `complete`.
     pub fn flush_due(&mut self, now: Moment, complete: &mut Vec<Batch>) {
         if self.due().is_some_and(|due| due <= now) {
             self.flush(complete);
         }
     }
 
-    /// Reports that the publisher has no further input for now. Completes the open batch if the rule for this case is
-    /// [`WhenIdle::Flush`].
+    /// Reports that the publisher has no further input for now. With [`WhenIdle::Flush`], completes the open batch and
+    /// appends it to `complete`.
     pub fn idle(&mut self, complete: &mut Vec<Batch>) {
         if self.batching.when_idle == WhenIdle::Flush {
             self.flush(complete);

@@ -1,4 +1,4 @@
-//! The broker: opening links, and publishing.
+//! The interface of the broker for protocols: opening a link for each connection, and publishing batches.
 
 use std::sync::Arc;
 
@@ -27,10 +27,11 @@ impl Broker {
         Self { registry: Arc::new(Registry::new(config)) }
     }
 
-    /// Opens a link for a connection. The broker calls `notify` when the link has something to [`take`](Link::take),
-    /// but only if the last take returned [`TakeResult::All`](crate::TakeResult::All).
+    /// Opens a link for a connection. The broker calls `notify` when the link has something to [`take`](Link::take). It
+    /// does so only if the last take returned [`TakeResult::All`](crate::TakeResult::All).
     ///
     /// # Errors
+    ///
     /// The broker has reached its limit of links.
     pub fn open_link(&self, notify: Arc<dyn Notify>) -> Result<Link, TooManyLinks> {
         self.open_link_of(notify, Arc::default())
@@ -46,9 +47,9 @@ impl Broker {
         Ok(Link::new(shared, Arc::clone(&self.registry)))
     }
 
-    /// Puts a batch into the queues of all matching subscriptions. Never waits for room. After the error [`WouldBlock`]
-    /// the broker notifies `waiter` when a retry may succeed. It sometimes notifies `waiter` although a retry fails
-    /// again. Without a waiter, the publisher decides when to retry.
+    /// Puts a batch into the queues of all matching subscriptions. Never waits for space in a queue. After the error
+    /// [`WouldBlock`] the broker notifies `waiter` when a retry may succeed. It sometimes notifies `waiter` although a
+    /// retry fails again. Without a waiter, the publisher decides when to retry.
     ///
     /// To keep its messages in order, a publisher must not publish a later batch before it has published this one
     /// successfully.
@@ -123,8 +124,8 @@ impl Broker {
         published
     }
 
-    /// Returns the figures of the broker. Takes the lock of each shard in turn, so call it for metrics, and not with
-    /// every publish.
+    /// Returns the present sizes and counters of the broker. Takes the lock of each shard in turn, so call it for
+    /// metrics, and not with every publish.
     #[must_use]
     pub fn stats(&self) -> BrokerStats {
         self.registry.stats()

@@ -41,7 +41,7 @@ pub enum SubscribeError {
         "the limit of {max} subscriptions is reached, or this client's share of it: end some, try again later, or raise the limit"
     )]
     TooMany {
-        /// Maximum number of subscriptions of the broker.
+        /// Maximum number of subscriptions of the broker, over all links.
         max: usize,
     },
     /// The clients of one address have too many subscriptions with wildcards that match the same subjects.
@@ -97,12 +97,12 @@ classified!(UnknownSubscription {
     _ => "unknown_subscription", Fix;
 });
 
-/// Figures of the queue of a subscription at one point in time.
+/// Sizes of the queue of a subscription at one point in time, and its count of missed messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
-    /// Number of queued messages.
+    /// Number of messages in the queue.
     pub messages: u64,
-    /// Number of queued bytes.
+    /// Bytes of the messages in the queue.
     pub bytes: u64,
     /// Number of messages that the subscription has missed since it was created.
     pub dropped: u64,
@@ -202,7 +202,7 @@ impl Link {
         Ok(())
     }
 
-    /// Announces a subscription of a client to the other nodes.
+    /// Records a subscription of a client in the filters that this node announces to the other nodes.
     fn announce(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> Result<(), TooManyGroups> {
         let Some(announcements) = self.registry.announcements.as_ref().filter(|_| !self.is_to_node()) else {
             return Ok(());
@@ -213,7 +213,7 @@ impl Link {
         Ok(())
     }
 
-    /// Announces to the other nodes that a subscription of a client has ended.
+    /// Records that a subscription of a client has ended, so that the other nodes learn of it.
     fn renounce(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) {
         let Some(announcements) = self.registry.announcements.as_ref().filter(|_| !self.is_to_node()) else { return };
         if announcements.removed(pattern, group) {
@@ -274,8 +274,8 @@ impl Link {
     }
 
     /// Moves batches that may be sent to the client now from the link's queues to the end of `out`, within the budget.
-    /// A moved batch has left its queue: its room is free and its credit is spent. The driver must send it, otherwise
-    /// it is lost.
+    /// A moved batch no longer takes space in a queue, and its credit is spent. The driver must send it, otherwise it
+    /// is lost.
     pub fn take(&self, out: &mut Vec<Outbound>, budget: Budget) -> TakeResult {
         let mut wakes = Wakes::default();
         let before = out.len();
@@ -297,7 +297,8 @@ impl Link {
         self.shared.lock().get(id).map_or(0, Subscription::next_bytes)
     }
 
-    /// Returns the figures of a subscription's queue; `None` if the subscription does not exist.
+    /// Returns the sizes of a subscription's queue and its count of missed messages; `None` if the subscription does
+    /// not exist.
     #[must_use]
     pub fn queue_stats(&self, id: SubscriptionId) -> Option<QueueStats> {
         let state = self.shared.lock();
@@ -306,8 +307,8 @@ impl Link {
         Some(QueueStats { messages: held.messages, bytes: held.bytes, dropped: found.dropped() })
     }
 
-    /// Returns the sums of the queue figures of all subscriptions. `dropped` counts from the opening of the link, and
-    /// includes ended subscriptions.
+    /// Returns the sums of [`queue_stats`](Self::queue_stats) over all subscriptions of the link. `dropped` counts from
+    /// the opening of the link, and includes ended subscriptions.
     #[must_use]
     pub fn stats(&self) -> QueueStats {
         let state = self.shared.lock();

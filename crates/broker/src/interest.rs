@@ -16,8 +16,8 @@ use thalweg_types::limits::MAX_QUEUE_GROUP_MEMBERS;
 
 use crate::link::{Shared, SlotId};
 
-/// Maximum number of subscriptions in a set that is stored as a sorted list. A larger set is stored as a tree, in which
-/// inserts and removals take logarithmic time.
+/// Maximum number of subscriptions in a [`Targets`] that is stored as a sorted list. A larger set is stored as a tree,
+/// in which inserts and removals take logarithmic time.
 const MAX_FEW: usize = 64;
 
 /// A subscription and its link. Ordered by link, so that subscriptions of one link are neighbours.

@@ -21,7 +21,8 @@ use crate::{
     notify::{Notify, WaitStamp, Waiters},
 };
 
-/// New members of queue groups; see the [module](self).
+/// Counter of the members that join queue groups, and the publishers that wait for a new member; see the
+/// [module](self).
 #[derive(Default)]
 pub(crate) struct Joins {
     count: AtomicU64,
@@ -35,15 +36,16 @@ impl Joins {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Adds a publisher to the list of waiting publishers. `count` is the number that the publisher read before it
-    /// found all members of a group full. Returns false if a member has joined since then; the publisher must then try
-    /// again.
+    /// Adds a publisher to the list of those that wait for a new member. `count` is the result of
+    /// [`count`](Self::count) before the publisher found all members of a group full. Returns false if a member has
+    /// joined since then; the publisher must then try again instead of waiting.
     pub(crate) fn wait(&self, waiter: &Arc<dyn Notify>, stamp: WaitStamp, count: u64) -> bool {
         locked(self.waiting.lock()).add(waiter, stamp);
         self.count() == count
     }
 
-    /// Counts a member that has joined a group and is already in the index. Returns the publishers to notify.
+    /// Counts a member that has joined a group and is already in the index. Returns the waiting publishers, which the
+    /// caller must notify.
     pub(crate) fn joined(&self) -> Vec<Arc<dyn Notify>> {
         self.count.fetch_add(1, Ordering::SeqCst);
         locked(self.waiting.lock()).take()

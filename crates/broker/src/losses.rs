@@ -33,7 +33,8 @@ pub struct Losses {
 }
 
 impl LossCounters {
-    /// Counts messages that a subscription missed. `first` is true if the subscription had missed no messages before.
+    /// Counts messages that a subscription with this policy missed. `first` is true if it is the subscription's first
+    /// loss.
     pub(crate) fn count(&self, policy: Policy, messages: u64, first: bool) {
         let counter = match policy {
             // A subscription with `Policy::Block` misses messages only from publishers that it cannot block.

@@ -37,14 +37,16 @@ const STEP: u64 = 64 * 1024;
 pub(crate) struct Memory {
     used: AtomicU64,
     max: u64,
-    /// End of the part that any link may use, in bytes. `open <= shared <= max`.
+    /// Sum of reservations in bytes up to which any link may reserve memory. The reserve begins above it. `open <=
+    /// shared <= max`.
     open: u64,
-    /// End of the lower half of the reserve, in bytes.
+    /// Sum of reservations in bytes at which the lower half of the reserve ends. Up to it, a link may use the reserve
+    /// even if its owner holds much.
     shared: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
-    /// True if waiting publishers were not notified of released memory, because publishes in progress still held the
-    /// rest.
+    /// True if released memory did not suffice to notify the waiting publishers, because publishes in progress still
+    /// held all the rest.
     missed: AtomicBool,
     /// Stamp for the next publisher that begins to wait for memory or for room in a queue.
     stamps: AtomicU64,
@@ -53,8 +55,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Creates a bound of `max` bytes. `reserve_percent` of them are a reserve for the owners and links that hold
-    /// least.
+    /// Creates a limit of `max` bytes for the queues of all links together. `reserve_percent` of them are a reserve for
+    /// the owners and links that hold the fewest bytes.
     pub(crate) fn new(max: u64, reserve_percent: u32) -> Self {
         let reserve = (u128::from(max) * u128::from(reserve_percent.min(100)) / 100) as u64;
         Self {
@@ -91,17 +93,19 @@ impl Memory {
         self.any_waiting.store(true, Ordering::SeqCst);
     }
 
-    /// Returns a stamp for a publisher that begins to wait.
+    /// Returns a new stamp for a publisher that begins to wait. Stamps increase, so they show the order in which
+    /// publishers began to wait.
     pub(crate) fn stamp(&self) -> WaitStamp {
         WaitStamp(self.stamps.fetch_add(1, Ordering::SeqCst))
     }
 
-    /// Returns the stamp that the next publisher to wait will get.
+    /// Returns the stamp that the next publisher that begins to wait will get. Uses up no stamp.
     pub(crate) fn now(&self) -> WaitStamp {
         WaitStamp(self.stamps.load(Ordering::SeqCst))
     }
 
-    /// Removes and returns the publishers to notify after memory may have been released.
+    /// Removes and returns the publishers that the caller must notify, because memory may have been released. Returns
+    /// none if no memory is free.
     pub(crate) fn take_waiting(&self) -> Vec<Arc<dyn Notify>> {
         if !self.may_notify() {
             return Vec::new();
@@ -112,10 +116,10 @@ impl Memory {
         waiting.take()
     }
 
-    /// Removes and returns the publishers to notify after the publish of `own` has failed and released its
-    /// reservations. These are the publishers that began to wait at stamp `since` or later, while the reservations were
-    /// held. Publishers that began to wait earlier did so without the reservations, so the release gives them no new
-    /// room.
+    /// Removes and returns the publishers that the caller must notify after the publish of `own` has failed and
+    /// released its reservations. These publishers began to wait at stamp `since` or later, while the reservations were
+    /// held. Publishers that began to wait earlier failed without these reservations, so the release does not help
+    /// them.
     pub(crate) fn take_since(&self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         if self.missed.load(Ordering::SeqCst) {
             return self.take_waiting();
@@ -129,8 +133,8 @@ impl Memory {
         taken
     }
 
-    /// Returns true if publishers wait and memory is free. If publishers wait and no memory is free, sets `missed`; the
-    /// publishers are then notified when publishes in progress release their reservations.
+    /// Returns true if publishers wait and memory is free. If publishers wait and no memory is free, sets `missed`, so
+    /// that these publishers are notified when a publish in progress releases its reservations.
     fn may_notify(&self) -> bool {
         if !self.any_waiting.load(Ordering::SeqCst) {
             return false;
@@ -152,7 +156,7 @@ pub struct LinkOwner {
     bytes: AtomicU64,
 }
 
-/// Number of bytes that one link has reserved.
+/// Memory that one link has reserved, in bytes.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     bytes: u64,
@@ -198,8 +202,8 @@ impl Reservation {
         self.bytes += more;
     }
 
-    /// Releases reserved bytes if the reservation exceeds `bytes` by more than [`STEP`]. Releases all of them if
-    /// `bytes` is 0.
+    /// Shrinks the reservation to `bytes`, rounded up to a multiple of [`STEP`], plus one more step. If `bytes` is 0,
+    /// releases everything.
     pub(crate) fn shrink(&mut self, bytes: u64, memory: &Memory) {
         let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP) + STEP };
         if self.bytes > keep {
@@ -235,8 +239,8 @@ mod tests {
         Reservation::new(Arc::clone(owner))
     }
 
-    /// Grows the reservation of a link step by step until it is refused. Returns the number of steps that the link then
-    /// holds.
+    /// Grows the reservation of a link by one [`STEP`] after another until a step is refused. Returns the number of
+    /// steps that the link then holds.
     fn fill(link: &mut Reservation, memory: &Memory) -> u64 {
         while link.try_grow_to(link.bytes + STEP, memory) {}
         link.bytes / STEP

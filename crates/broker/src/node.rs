@@ -38,18 +38,18 @@ pub enum FilterError {
     /// The changes do not apply to the version of the filters that this node has.
     #[error("filter changes from version {from} do not follow version {have:?}")]
     Version {
-        /// Version to which the changes apply.
+        /// Version of the filters to which the announced changes apply.
         from: u64,
         /// Version that this node has; `None` if it has no filters of the other node.
         have: Option<u64>,
     },
-    /// A pattern is not valid.
+    /// An announced pattern is not valid.
     #[error(transparent)]
     Pattern(#[from] SubjectError),
     /// The name of a queue group is too long; contains its length in bytes.
     #[error("a queue group's name has {0} bytes")]
     GroupName(usize),
-    /// The node has announced too many filters.
+    /// The other node has announced more filters than a node may have.
     #[error("more than {} filters", 2 * MAX_FILTERS)]
     TooMany,
 }
@@ -57,9 +57,9 @@ pub enum FilterError {
 /// A batch of messages to send to another node.
 #[derive(Clone, Debug)]
 pub struct NodeBatch {
-    /// The messages, with their subject.
+    /// The messages to send, with their subject.
     pub batch: Batch,
-    /// Queue groups for which the broker chose a member on that node.
+    /// Names of the queue groups for which the broker chose a member on the receiving node.
     pub groups: SmallVec<[Arc<[u8]>; 1]>,
 }
 
@@ -208,8 +208,8 @@ impl NodeLink {
         }
     }
 
-    /// Forgets all filters of the node, because its connection has ended or the node has failed. Messages that wait for
-    /// the node are lost.
+    /// Forgets all filters of the other node, because its connection has ended or the node has failed. Messages that
+    /// wait for it are lost.
     pub fn clear(&self) {
         self.discard();
         let mut state = self.lock();
@@ -256,7 +256,7 @@ impl NodeLink {
         self.traffic.received(messages);
     }
 
-    /// Returns the figures of the exchange with the node.
+    /// Returns the counters of the messages exchanged with the node.
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         let [sent, lost, received] = self.traffic.read();

@@ -25,7 +25,8 @@ impl<F: Fn() + Send + Sync> Notify for F {
     }
 }
 
-/// Number of a publisher's wait. Each later wait has a higher number; see [`Memory::now`](crate::memory::Memory::now).
+/// Stamp of a publisher that waits: stamps increase in the order in which publishers begin to wait. See
+/// [`Memory::now`](crate::memory::Memory::now).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaitStamp(pub(crate) u64);
 
@@ -51,7 +52,8 @@ impl Waiters {
         std::mem::take(&mut self.0).into_iter().map(|(_, waiter)| waiter).collect()
     }
 
-    /// Removes and returns the publishers with a last attempt at stamp `since` or later, except for `own`.
+    /// Removes and returns the publishers whose last attempt has the stamp `since` or a later one. Leaves out `own`,
+    /// the publisher whose publish has failed.
     pub(crate) fn take_since(&mut self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         let is_own = |waiter: &Arc<dyn Notify>| own.is_some_and(|own| Arc::ptr_eq(own, waiter));
         let taken = self.0.extract_if(.., |(stamp, waiter)| *stamp >= since && !is_own(waiter));

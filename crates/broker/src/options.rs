@@ -6,7 +6,7 @@ use thalweg_types::limits::{DEFAULT_SUBSCRIPTION_BYTES, DEFAULT_SUBSCRIPTION_MES
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubscriptionId(pub u64);
 
-/// Rule for a message when the queue of the subscription is full.
+/// Rule for a message that does not fit into the queue of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// The broker rejects the publish for all subscribers until this subscription has room. The publisher must retry.
@@ -41,7 +41,7 @@ impl Credit {
 /// Options of a subscription: its policy, its limits, and its queue group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeOptions {
-    /// Rule for a message when the subscription's queue is full.
+    /// Rule for a message that does not fit into the subscription's queue.
     pub policy: Policy,
     /// Maximum number of messages in the subscription's queue. An empty queue also accepts a larger batch.
     pub max_messages: u64,

@@ -62,11 +62,11 @@ pub struct Published {
     /// Number of subscriptions of this node that missed the batch because their queues were full. Their subscribers
     /// will get a notice of the loss.
     pub missed: u64,
-    /// Number of other nodes whose queue on this node received the batch. Each of them has announced a matching
-    /// subscription.
+    /// Number of other nodes of the cluster that will get the batch, because they have announced a matching
+    /// subscription. The batch is in this node's queues for them.
     pub nodes: u32,
-    /// Number of other nodes that have announced a matching subscription and missed the batch, because their queue on
-    /// this node was full.
+    /// Number of other nodes of the cluster that have announced a matching subscription, but miss the batch, because
+    /// this node's queue for them was full.
     pub nodes_missed: u32,
 }
 
@@ -84,8 +84,8 @@ impl Published {
         self.delivered > 0 || self.nodes > 0
     }
 
-    /// Adds the result of queueing the batch for the subscriptions of one link. All subscriptions of another node count
-    /// as one, because the node gets the batch once or misses it.
+    /// Adds the result of queueing the batch on one link: `queued` and `missed` are numbers of subscriptions. If the
+    /// link leads to another node, all of them count as one, because the node gets the batch once or misses it.
     fn note(&mut self, link: &Shared, batch: &Batch, queued: u64, missed: u64) {
         match &link.node {
             None => {
@@ -101,7 +101,7 @@ impl Published {
         }
     }
 
-    /// Adds the result of another publish.
+    /// Adds the counts of another publish to these.
     pub fn add(&mut self, other: Self) {
         self.delivered += other.delivered;
         self.missed += other.missed;
@@ -125,12 +125,12 @@ classified!(WouldBlock {
     _ => "would_block", Retry;
 });
 
-/// Arguments of one publish, and the state of the broker that the publish uses.
+/// State of one publish: its batch and publisher, and the parts of the broker that it uses.
 pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
     pub(crate) joins: &'a Joins,
-    /// Number of members that had joined queue groups, as read before the publish looked at the index.
+    /// Number of members that had ever joined queue groups. It was read before this publish looked at the index.
     pub(crate) joined: u64,
     pub(crate) waiter: Option<&'a Arc<dyn Notify>>,
     pub(crate) blocking: Blocking,
@@ -156,7 +156,8 @@ pub(crate) enum Reach<'a> {
 pub(crate) enum Blocking {
     /// The publish fails: no subscription receives the batch, and the publisher tries again later.
     Respected,
-    /// Only this subscription misses the batch, as with the policy to drop new messages.
+    /// The publish goes on. Only the subscription with the full queue misses the batch, as with the policy to drop new
+    /// messages.
     Ignored,
 }
 
@@ -171,11 +172,12 @@ impl Blocking {
 type Recipient<'t> = (&'t Target, bool);
 
 enum MemberChoice<'t> {
-    /// This member of the queue group has room for the batch, and the room is now reserved.
+    /// This member of the queue group has space for the batch in its queue. The space is now reserved.
     Room(&'t Target),
-    /// No member of the queue group has room. This member has a policy other than blocking, which is now applied.
+    /// No member of the queue group has space for the batch. The publish applies the policy of this member, which is
+    /// not to block.
     Overflows(&'t Target),
-    /// No member of the queue group has room, and the policy of all members is to block.
+    /// No member of the queue group has space for the batch, and all members have the policy to block.
     AllBlock(WouldBlock),
     /// All members of the queue group have left.
     EmptyGroup,
@@ -241,8 +243,8 @@ impl Publish<'_> {
         self.deliver(chosen.into_iter())
     }
 
-    /// Reserves room for the batch in the queue of a subscription that blocks publishers. Returns the error that ends
-    /// the publish if the queue is full.
+    /// Reserves space for the batch in the queue of a subscription that blocks publishers. If the queue is full,
+    /// returns the error with which the publish ends.
     fn reserve(&mut self, target: &Target) -> Result<ReserveResult, WouldBlock> {
         let mut link = target.link.lock();
         let mut reserved = link.reserve(target.slot, self.batch.cost(), self.memory);
@@ -262,8 +264,8 @@ impl Publish<'_> {
         Err(WouldBlock { link: target.link.id, subscription })
     }
 
-    /// Registers the publisher to be notified when a member joins a queue group, because all members of a group are
-    /// full.
+    /// Adds the publisher to those that are notified when a member joins a queue group, because all present members of
+    /// a group are full.
     fn wait_for_member(&mut self) {
         if let Some(waiter) = self.waiter
             && !self.joins.wait(waiter, self.memory.stamp(), self.joined)
@@ -272,10 +274,10 @@ impl Publish<'_> {
         }
     }
 
-    /// Releases the reservations of a blocked publish, which began at stamp `since`. Notifies other publishers that
-    /// began to wait since then, because they may have found a queue full only because of the reservations. Does not
-    /// notify publishers that began to wait earlier: the released room was already free when they tried. Otherwise
-    /// blocked publishers would wake each other forever.
+    /// Releases the space that a blocked publish has reserved; it began at stamp `since`. Notifies other publishers
+    /// that began to wait since then, because they may have found a queue full only because of this space. Does not
+    /// notify publishers that began to wait earlier: the space was already free when they tried. Otherwise blocked
+    /// publishers would wake each other forever.
     fn release_reservations(&mut self, reserved: &[&Target], since: WaitStamp, blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();
@@ -288,7 +290,7 @@ impl Publish<'_> {
         blocked
     }
 
-    /// Chooses one of `count` members of a queue group. `member(i)` returns the i-th member.
+    /// Chooses one of the `count` members of a queue group to receive the batch. `member(i)` returns the i-th member.
     fn choose_member<'t>(
         &mut self,
         count: usize,
@@ -320,7 +322,8 @@ impl Publish<'_> {
         }
     }
 
-    /// Reserves room for the batch in the queue of a member with any policy, like [`reserve`](Self::reserve).
+    /// Reserves space for the batch in the queue of a queue group's member, like [`reserve`](Self::reserve), but for a
+    /// member with any policy.
     fn reserve_in_group(&mut self, member: &Target) -> Result<ReserveResult, WouldBlock> {
         if self.blocking.stops(member) {
             return self.reserve(member);

@@ -1,7 +1,7 @@
 //! State that the links and handles of a broker share.
 //!
 //! Owns: the index of all subscriptions (shards of subjects, and the trie of patterns), the open links, the limits on
-//! links and subscriptions, the memory for queues, and the figures. Does not own: queues, or publishing.
+//! links and subscriptions, the memory for queues, and the statistics. Does not own: queues, or publishing.
 
 use std::{
     collections::HashMap,
@@ -47,12 +47,13 @@ pub struct BrokerConfig {
     pub max_subscriptions: usize,
     /// Maximum number of subscriptions of one link. Further subscriptions return an error.
     pub max_link_subscriptions: usize,
-    /// Maximum bytes of messages queued for one link. A further message is treated like one for a full queue: the
-    /// broker applies the policy of its subscription.
+    /// Maximum bytes of messages queued for one link. At the limit, the broker treats a further message as if the queue
+    /// of its subscription were full: it applies the policy of that subscription.
     pub max_link_bytes: u64,
-    /// Maximum bytes of messages queued for all links together. A batch counts once for each link. When the limit is
-    /// reached, or when the link may not use the [reserve](Self::reserve_percent), the broker applies the policy of the
-    /// subscription that would receive a further message. A link with an empty queue can exceed the limit by one batch.
+    /// Maximum bytes of messages queued for all links together. A batch counts once for each link. At the limit, the
+    /// broker applies the policy of the subscription that a further message is for. It does the same if only the
+    /// [reserve](Self::reserve_percent) is left and the link may not use it. A link with an empty queue can exceed the
+    /// limit by one batch.
     pub max_queued_bytes: u64,
     /// Part of `max_queued_bytes`, in percent, that is kept for the links and the [owners](LinkOwner) that hold the
     /// fewest bytes. With 0, one client that does not read can use up all memory, and other clients lose messages.
@@ -94,7 +95,7 @@ impl Default for BrokerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node has reached its limit of {max} connections that subscribe: try again later, or raise the limit")]
 pub struct TooManyLinks {
-    /// Maximum number of links.
+    /// Maximum number of links that the broker may have.
     pub max: usize,
 }
 
@@ -102,7 +103,7 @@ classified!(TooManyLinks {
     _ => "too_many_links", Retry;
 });
 
-/// Figures of a broker at one point in time. The counters start when the broker is created.
+/// Sizes and counters of a broker at one point in time. The counters start when the broker is created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BrokerStats {
     /// Number of open links.
@@ -111,8 +112,8 @@ pub struct BrokerStats {
     pub subscriptions: usize,
     /// Bytes of memory that are reserved for the queues of all links, in steps of 64 KiB for each link.
     pub queued_bytes: u64,
-    /// Number of queued messages. A message counts once for each subscription. Each link reports the number after its
-    /// last change.
+    /// Number of queued messages. A message counts once for each subscription. The sum is taken from counters that the
+    /// links update, so it can be slightly out of date.
     pub queued_messages: u64,
     /// Number of subjects in memory: those with subscriptions and cached ones.
     pub subjects: usize,
@@ -131,7 +132,7 @@ pub struct BrokerStats {
     pub missed: u64,
     /// Number of publishes that were blocked by a full queue.
     pub blocked: u64,
-    /// Number of publishes to a subject that was not in memory. Its matching patterns had to be searched.
+    /// Number of publishes whose subject was not in memory, so that the broker had to search for its matching patterns.
     pub resolved: u64,
     /// Numbers of messages that subscriptions missed, by the policy of the subscription.
     pub losses: Losses,
@@ -152,7 +153,7 @@ pub(crate) struct Registry {
     links: AtomicUsize,
     subscriptions: AtomicUsize,
     next_link: AtomicU64,
-    /// Open links, used only for figures. A publish does not use this table.
+    /// Open links by id, used only for statistics. A publish does not use this table.
     open: Mutex<HashMap<LinkId, Weak<Shared>, FixedState>>,
     /// Filters that this node announces to other nodes, if it announces any.
     pub(crate) announcements: Option<Announcements>,
@@ -179,7 +180,8 @@ impl Registry {
         }
     }
 
-    /// Adds a link without subscriptions.
+    /// Creates a link without subscriptions and adds it to the broker, unless the broker has its maximum number of
+    /// links.
     pub(crate) fn open_link(
         &self,
         notify: Arc<dyn Notify>,
@@ -261,7 +263,7 @@ impl Registry {
         locked(self.open.lock()).values().filter_map(Weak::upgrade).map(|link| link.load()).sum()
     }
 
-    /// Returns the figures of the broker. Takes the lock of each shard in turn.
+    /// Returns the present sizes and counters of the broker. Takes the lock of each shard in turn.
     pub(crate) fn stats(&self) -> BrokerStats {
         let mut stats = BrokerStats {
             links: self.links.load(Ordering::Relaxed),

@@ -43,7 +43,7 @@ pub enum RequestError {
     /// The table of pending requests is full.
     #[error("the limit of {max} pending requests is reached: try again later")]
     TooMany {
-        /// Maximum number of pending requests.
+        /// Maximum number of pending requests in the table.
         max: usize,
     },
 }

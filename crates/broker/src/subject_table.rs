@@ -25,7 +25,8 @@ use crate::{
     wildcards::{First, Generation, WildcardIndex},
 };
 
-/// Smallest number of subjects that is used to compute a shard's limit on kept subscriptions.
+/// Minimum number of subjects from which a shard's limit on kept subscriptions is computed, even if the shard may cache
+/// fewer subjects.
 const MIN_COUNTED_SUBJECTS: usize = 16;
 /// Number of slots in the table that remembers the hashes of subjects after their first publish. A subject is cached
 /// from its second publish on.
@@ -42,7 +43,7 @@ struct SubjectEntry {
     /// Generation (version) of the patterns for which `merged` was computed.
     since: Generation,
     first: First,
-    /// Number of subscriptions in `merged`.
+    /// Number of subscriptions in `merged`, as it counts towards the shard's limit.
     kept: usize,
     /// True while the subject is in the queue of cached subjects that may be evicted.
     is_queued: bool,
@@ -54,7 +55,8 @@ impl SubjectEntry {
         Self { hash, name, own, merged: None, since, first, kept: 0, is_queued: false }
     }
 
-    /// Returns all subscriptions that match the subject now. Computes `merged` again if the patterns have changed.
+    /// Returns all subscriptions that match the subject now. First computes `merged` again if any patterns that may
+    /// match have changed.
     fn interest(&mut self, wild: &WildcardIndex) -> &Interest {
         if self.since != wild.generation(self.first) {
             let (since, merged) = wild.resolve(&self.name, self.first, &self.own);
@@ -64,9 +66,9 @@ impl SubjectEntry {
         self.merged.as_deref().unwrap_or(&self.own)
     }
 
-    /// Keeps `merged` and counts its subscriptions, if it was computed anew since the generation `before`. Drops
-    /// `merged` if there is no room for them. `kept` is the number of subscriptions that all subjects of the shard
-    /// keep.
+    /// Decides if `merged` stays in memory after a publish. If it was computed anew since the generation `before`,
+    /// counts its subscriptions in `kept`, the number that all subjects of the shard keep. Drops `merged` instead if
+    /// `kept` would exceed `max_kept`.
     fn keep_merged(&mut self, before: Generation, kept: &mut usize, max_kept: usize) {
         if self.since == before {
             return;
@@ -81,7 +83,8 @@ impl SubjectEntry {
         *kept += found;
     }
 
-    /// Drops `merged`, so that the next publish computes it again.
+    /// Drops `merged`, so that the next publish computes it again. Subtracts its subscriptions from `kept`, the number
+    /// that all subjects of the shard keep.
     fn drop_merged(&mut self, kept: &mut usize) {
         *kept -= std::mem::take(&mut self.kept);
         self.merged = None;

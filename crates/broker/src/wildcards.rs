@@ -47,8 +47,8 @@ struct Node {
     /// Number of trie nodes whose parent is this node.
     children: u32,
     token: Box<[u8]>,
-    /// Subscriptions with patterns that end at this node. `tail` has the subscriptions with patterns that have a `>`
-    /// after this node.
+    /// Subscriptions whose patterns end at this trie node. `tail` has the subscriptions whose patterns continue only
+    /// with `>` after this node.
     here: Option<Box<Interest>>,
     tail: Option<Box<Interest>>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct WildcardIndex {
     hasher: FixedState,
 }
 
-/// Index of the generation counter that belongs to the first token of a subject.
+/// Number of the generation counter for subjects with a certain first token. The hash of the token selects the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct First(u16);
 
@@ -99,8 +99,8 @@ impl WildcardIndex {
         First((self.hasher.hash_one(token) % GENERATIONS as u64) as u16)
     }
 
-    /// Returns the present generation for subjects with this first token. Uses acquire ordering, so that a reader of a
-    /// new count also sees the change to the trie that caused it.
+    /// Returns the present generation of the patterns that may match subjects with this first token. Uses acquire
+    /// ordering: a reader of a new generation also sees the change to the trie that caused it.
     pub(crate) fn generation(&self, first: First) -> Generation {
         let by_first = self.by_first[usize::from(first.0)].load(Ordering::Acquire);
         Generation(self.all.load(Ordering::Acquire).wrapping_add(by_first))
@@ -182,8 +182,8 @@ impl PatternTrie {
         }
     }
 
-    /// Finds the trie node of a pattern, not counting a `>` at its end. The second result is true if the pattern ends
-    /// in `>`.
+    /// Finds the trie node of a pattern, without the `>` at the pattern's end, if it has one. The second result is true
+    /// if it has one. Returns `None` if the trie has no such node.
     fn find(&self, pattern: &Pattern) -> Option<(u32, bool)> {
         let mut at = ROOT;
         for token in pattern.tokens() {
@@ -286,7 +286,7 @@ mod tests {
         link::{LinkId, Shared, Subscription},
     };
 
-    /// Returns a subscription on a separate link.
+    /// Returns a subscription on a new link of its own.
     fn target() -> Target {
         let shared = Shared::new(LinkId(0), u64::MAX, 1, Arc::default(), Arc::new(|| {}), None);
         let id = SubscriptionId(1);

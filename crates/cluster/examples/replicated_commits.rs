@@ -81,7 +81,7 @@ fn main() {
     }
 }
 
-/// Starts three voters.
+/// Starts three voters of a new cluster in this process.
 fn start(dir: &Path) -> Vec<Member> {
     let member = |number: usize, identity, join: Vec<String>, cluster| {
         let db = Database::open_member(dir.join(format!("n{number}")), Options::default(), identity).expect("opens");
@@ -115,7 +115,7 @@ fn cluster_or(cluster: Option<thalweg_types::ClusterId>, db: &Database) -> thalw
     cluster.or(db.report().cluster).expect("a cluster")
 }
 
-/// Measured speed of the machine: the round trip of a message, and the time of a sync.
+/// Measured speed of the machine: the round trip of a message between two threads, and the time of an `fdatasync`.
 #[derive(Clone, Copy)]
 struct Probe {
     round_trip: Duration,
@@ -127,7 +127,7 @@ impl Probe {
         Self { round_trip: round_trip(), sync: sync(dir) }
     }
 
-    /// Commits per second of one client, if only two round trips and one sync took time.
+    /// Commits per second that one client could reach if a commit took only two round trips and one `fdatasync`.
     fn bound(&self) -> f64 {
         1.0 / (2 * self.round_trip + self.sync).as_secs_f64()
     }
@@ -184,7 +184,7 @@ fn sync(dir: &Path) -> Duration {
     median
 }
 
-/// Counters of the members and of this process.
+/// Readings of counters, of the cluster members and of this process.
 struct Counts {
     entries: u64,
     leader_syncs: u64,
@@ -290,7 +290,7 @@ impl Round {
         self.measured.commits as f64 / self.measured.elapsed.as_secs_f64()
     }
 
-    /// Commits per second as a part of the bound of one client.
+    /// Measured commits per second, divided by the rate that one client could reach at best ([`Probe::bound`]).
     fn ratio(&self) -> f64 {
         self.rate() / self.probe.bound()
     }

@@ -19,7 +19,7 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Answers calls until the last handle is dropped.
+/// Answers the calls of other threads until the last handle that can send calls is dropped.
 pub(crate) async fn answer_calls(tasks: Rc<Tasks>, mut calls: mpsc::Receiver<Admitted>) {
     while let Some(Admitted { call, room }) = calls.recv().await {
         let tasks = Rc::clone(&tasks);
@@ -52,7 +52,8 @@ fn read_error(error: BarrierError) -> ClusterError {
     }
 }
 
-/// Converts the error of a membership change. `name_of` returns the name of a node.
+/// Converts the error of a membership change to the error that a caller of the handle gets. `name_of` returns the name
+/// of a node.
 fn change_error(error: ChangeError, name_of: impl Fn(NodeId) -> String) -> ClusterError {
     match error {
         ChangeError::NotLeader { leader: None } => ClusterError::NoLeader,
@@ -97,7 +98,7 @@ impl Tasks {
         self.consensus.member().machine().applied().revision
     }
 
-    /// Returns an error if this node has stopped serving.
+    /// Returns an error if this node has stopped serving clients.
     fn check_serving(&self) -> Result<(), ClusterError> {
         self.db.stopped_serving().map_or(Ok(()), |reason| Err(ClusterError::StoppedServing { reason }))
     }
@@ -155,7 +156,8 @@ impl Tasks {
         }
     }
 
-    /// Collects the digests that the members have computed after the entry `index`, which requests a digest.
+    /// Collects the digests of all members' states, each computed after the entry `index`. This entry is a request for
+    /// a digest. A member that has no digest within the time `within` gets an error in the result.
     async fn compare_digests(&self, index: Index, within: Duration) -> DigestComparison {
         let members = self.consensus.status().members;
         let here = self.here();

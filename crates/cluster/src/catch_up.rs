@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use thalweg_serving::cluster::ClusterReport;
 
-/// Time between two lines.
+/// Time between two log lines about the progress of a catch-up.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
-/// Number of entries that a member may lack and still counts as caught up. While clients write, a member always lacks a
-/// few.
+/// Maximum number of entries that a member may lack and still count as caught up. While clients write, a member always
+/// lacks a few.
 const CLOSE_ENTRIES: u64 = 1_000;
 
 /// Log line to write now.
@@ -17,7 +17,7 @@ const CLOSE_ENTRIES: u64 = 1_000;
 pub(crate) enum Line {
     /// The member still lacks this number of entries.
     Behind(u64),
-    /// The member has caught up. Written only after at least one `Behind`.
+    /// The member has caught up. This line is written only if at least one line `Behind` was written before.
     CaughtUp,
 }
 

@@ -51,16 +51,18 @@ struct ComparedMember {
     marks: BTreeMap<Index, u64>,
 }
 
-/// Progress of the comparison of digests.
+/// State of the repeated comparison of digests.
 #[derive(Debug)]
 struct ComparedDigests {
-    /// Newest entry at which a majority of the members has the same digest as this node.
+    /// Newest entry after which this node has found its digest equal to those of a majority of the members.
     through: Index,
-    /// Entry of this node's newest digest.
+    /// Entry after which this node's newest digest was computed.
     newest: Index,
-    /// Time at which the newest digest appeared or the last one was requested, or at which this node started.
+    /// Time of the latest of these events: this node started, its newest digest appeared, or it requested digests as
+    /// the leader.
     since: Instant,
-    /// Members that answered when this leader requested digests, since the last time at which all members served.
+    /// Members that answered when this node, as the leader, requested digests. The set is cleared whenever all other
+    /// members answer and serve.
     asked: BTreeSet<NodeId>,
 }
 
@@ -69,10 +71,10 @@ impl ComparedDigests {
         Self { through: Index::ZERO, newest: Index::ZERO, since: Instant::now(), asked: BTreeSet::new() }
     }
 
-    /// Returns true if another digest can show which states are right: some member does not serve, and some member that
-    /// answers has not been asked for a digest since then. `answers` contains the members that answer and do not lag,
-    /// each with true if it serves. `others` is the number of other members. Each member causes at most one request,
-    /// even if it answers only from time to time.
+    /// Returns true if another digest can show which states are right. This is so if a member does not serve, and a
+    /// member answers that is not in `asked`. `answers` contains the members that answer and do not lag, each with true
+    /// if it serves. `others` is the number of other members. Each member causes at most one request for a digest until
+    /// all members serve again, even if it answers only from time to time.
     fn can_decide(&mut self, answers: &BTreeMap<NodeId, bool>, others: usize) -> bool {
         let all_serve = answers.values().all(|serves| *serves);
         if all_serve && answers.len() == others {
@@ -82,8 +84,8 @@ impl ComparedDigests {
     }
 }
 
-/// Comparison of this node's state after one entry with the states of the other members. The most serious result comes
-/// first.
+/// Difference between this node's state after one entry and the states of the other members after this entry. The
+/// variants begin with the most serious one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StateDifference {
     /// A majority of the members has one state, and this node another. This node's state is wrong.
@@ -91,13 +93,14 @@ enum StateDifference {
     /// Half of the members or more differ from this node, but no majority is known to agree. Any of the states can be
     /// right.
     WithoutMajority,
-    /// Fewer than half of the members differ, so this node and the rest can be a majority with equal states.
+    /// Fewer than half of the members have another state than this node. So this node and the remaining members can be
+    /// a majority with equal states.
     FromMinority,
 }
 
 impl StateDifference {
-    /// Judges the differing states. The map contains each state that differs from this node's, with its number of
-    /// members.
+    /// Judges the states that differ from this node's state. The map contains each of them with the number of members
+    /// that have it. `members` is the number of all members.
     fn of<S>(differing: &BTreeMap<S, usize>, members: usize) -> Self {
         if differing.values().any(|count| 2 * count > members) {
             return Self::FromMajority;
@@ -114,12 +117,13 @@ enum StatedDigests {
     OfMajority(BTreeSet<NodeId>),
     /// The members report different digests, and no majority reports the same one.
     Different,
-    /// Too few members have reported a digest.
+    /// Too few members have reported a digest to decide.
     TooFew,
 }
 
 impl StatedDigests {
-    /// Judges the reported digests, each with the members that have reported it.
+    /// Judges the reported digests. The map contains each digest with the members that have reported it. `members` is
+    /// the number of all members.
     fn of(stated: BTreeMap<String, BTreeSet<NodeId>>, members: usize) -> Self {
         let count = stated.len();
         match stated.into_values().find(|nodes| 2 * nodes.len() > members) {
@@ -140,8 +144,8 @@ fn reason_without_majority(after: Index) -> String {
     )
 }
 
-/// Returns the message that explains why a node with a wrong state after the entry `after` does not serve. `done` is
-/// the last entry of an earlier automatic repair; `None` if there was none.
+/// Returns the message that explains why a node with a wrong state does not serve. `after` is the entry after which the
+/// state was found to differ. `done` is the last entry of an earlier automatic repair; `None` if there was none.
 pub(crate) fn reason(after: Index, done: Option<Index>, repairs_itself: bool) -> String {
     let differs = format!("its state after entry {after} differs from that of a majority of the members");
     let by_command = "stop it, repair it with `thalweg cluster repair`, and start it again";
@@ -205,13 +209,15 @@ impl Tasks {
         }
     }
 
-    /// Returns true if comparing still makes sense: this node serves or is undecided.
+    /// Returns true if this node still has to compare its state with others: it serves, or it is undecided which state
+    /// is right.
     fn is_compared(&self) -> bool {
         self.db.stopped_serving().is_none() || self.undecided.get().is_some()
     }
 
-    /// Compares the running hashes once. `equal_at` records at which entry a member was last equal. Such a member is
-    /// asked again only after this node has a newer hash.
+    /// Compares this node's running hashes once with those of the other members. `equal_at` has, for each member, the
+    /// entry at which its hash last equalled this node's. Such a member is asked again only after this node has a newer
+    /// hash.
     async fn compare(&self, equal_at: &mut BTreeMap<NodeId, Index>) {
         let own: BTreeMap<Index, u64> = self.data.marks().collect();
         let Some((&newest, &newest_hash)) = own.last_key_value() else { return };
@@ -244,7 +250,7 @@ impl Tasks {
     }
 
     /// Compares this node's newest digest with the digests that the other members have after the same entry. Once a
-    /// majority has the same digest, this digest is not compared again.
+    /// majority has this digest, later calls skip it.
     async fn compare_digest(&self, digests: &mut ComparedDigests) {
         // A digest without an id was computed only on this node.
         let Some(own) = self.db.last_state_digest().filter(|report| report.id.is_some()) else { return };
@@ -300,7 +306,8 @@ impl Tasks {
         }
     }
 
-    /// Requests the digest that another member has after an entry. The member keeps its last few digests.
+    /// Requests the digest that another member has computed after the entry `index`. Each member keeps only its last
+    /// few digests.
     async fn digest_of(&self, node: NodeId, address: &str, index: Index) -> Result<String, CallError> {
         let link = self.network.peer(node, address).control;
         let ask = AskDigest { index, timeout_millis: 0 };
@@ -312,8 +319,9 @@ impl Tasks {
         link.call::<_, MarkList, _>(&AskMarks {}, Instant::now() + ASK_LIMIT).await
     }
 
-    /// Stops serving, and records this in the directory for later runs. The reason replaces the reason of an undecided
-    /// node, but not the reason of a node that was removed in the meantime.
+    /// Stops serving because this node's state is wrong, and records this in the directory for later runs. Clients get
+    /// this reason even if the node had stopped as undecided before. Does nothing if the node was removed from the
+    /// cluster.
     async fn stop_differing(&self, after: Index) {
         if self.was_removed.get() {
             return;
@@ -331,7 +339,8 @@ impl Tasks {
         }
     }
 
-    /// Stops serving for the rest of this run. Does nothing if this node has stopped for this reason before.
+    /// Stops serving for the rest of this run, because states differ and no majority agrees. Does nothing if this node
+    /// has stopped for this reason before.
     async fn stop_without_majority(&self, after: Index) {
         if self.undecided.replace(Some(after)).is_some() {
             return;
@@ -375,8 +384,8 @@ impl Tasks {
         serving.map(|(node, member)| (member.matched, *node)).max().map(|(_, node)| node)
     }
 
-    /// Asks the other members that do not lag, as far as this node knows, if they offer their states. Members that do
-    /// not answer are missing in the result.
+    /// Asks each of the other members if it offers its state. Leaves out members that lag, as far as this node knows.
+    /// The result contains the members that have answered.
     async fn answers(&self) -> BTreeMap<NodeId, bool> {
         let status = self.consensus.status();
         let last = status.last.map_or(0, |last| last.index.0);
@@ -407,8 +416,8 @@ impl Tasks {
         spawn_blocking(move || db.note_repair(&note)).await.map_err(io::Error::other)?
     }
 
-    /// Writes to the directory which members can give their states, and requests the stop of this node for the repair.
-    /// Returns a description of the obstacle if the repair is not possible now.
+    /// Writes to the directory which members can give their states, and requests this node's own stop, after which it
+    /// is repaired. If the repair is not possible now, returns the reason.
     async fn begin_repair(&self) -> Result<(), String> {
         let RepairNote { done, due } = self.note.borrow().clone();
         if let Some(index) = done {
@@ -447,8 +456,9 @@ impl Tasks {
         Ok(())
     }
 
-    /// Asks other members for their digests of all rows after the same entries, the newest entry first, none before
-    /// `after`. Returns the result for the first entry after which the digests agree or differ.
+    /// Asks other members for their digests of all rows. Begins with the newest entry for which digests exist, and goes
+    /// back to the entry `after` at most. Returns the result for the first of these entries for which enough members
+    /// report digests that agree or differ.
     async fn stated_digests(
         &self,
         asked: &BTreeSet<NodeId>,
@@ -475,16 +485,17 @@ impl Tasks {
 }
 
 /// Returns the most serious difference, with the first entry after which it exists. The map contains, for each entry,
-/// the running hashes that differ from this node's, each with the number of its members.
+/// the running hashes that differ from this node's, each with the number of members that have it. `members` is the
+/// number of all members.
 fn worst(differing: &BTreeMap<Index, BTreeMap<u64, usize>>, members: usize) -> Option<(Index, StateDifference)> {
     let judged = differing.iter().map(|(index, hashes)| (*index, StateDifference::of(hashes, members)));
     judged.min_by_key(|(_, difference)| *difference)
 }
 
-/// Returns the members whose states are right, and the kind of evidence for the log line. Digests cover all rows, but
-/// running hashes do not. Running hashes cover the entries after the digest, if a majority has reported them. They
-/// decide alone if too few members have reported a digest: because none was computed recently, or because the members
-/// run an earlier version. Returns the obstacle if the digests show that no majority agrees.
+/// Returns the members whose states are right, and the evidence for this as words for the log line. `digests` come from
+/// digests of all rows; `agreeing` are the members with equal running hashes of later entries, if a majority has
+/// reported hashes. If both exist, a member must be in both. If too few members have reported a digest, the running
+/// hashes decide alone. Returns the reason as an error if the digests show that no majority agrees.
 fn choose(digests: StatedDigests, agreeing: BTreeSet<NodeId>) -> Result<(BTreeSet<NodeId>, &'static str), String> {
     match digests {
         StatedDigests::OfMajority(nodes) if agreeing.is_empty() => Ok((nodes, "digests")),
@@ -525,7 +536,7 @@ fn can_spare(giving: &BTreeSet<NodeId>, others: &[ComparedMember], this_node_vot
 mod tests {
     use super::*;
 
-    /// Creates voters with the ids 2 and higher, each with its reported running hashes.
+    /// Creates voters with the ids 2, 3 and so on. Each element has the running hashes that one voter reports.
     fn others(of: &[&[(u64, u64)]]) -> Vec<ComparedMember> {
         let marks = |of: &[(u64, u64)]| of.iter().map(|(index, hash)| (Index(*index), *hash)).collect();
         (2..).zip(of).map(|(node, of)| ComparedMember { node: NodeId(node), votes: true, marks: marks(of) }).collect()

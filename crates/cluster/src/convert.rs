@@ -1,4 +1,4 @@
-//! Conversion between openraft's messages and frames.
+//! Conversion between openraft's messages and the frames that nodes send each other.
 //!
 //! Owns: the mapping between the fields of messages and frames. Does not own: entries as records of the log (`raft`),
 //! or the layout of frames (`wire::peer`).
@@ -19,7 +19,7 @@ use thalweg_wire::peer::{
 
 use crate::types::Types;
 
-/// Error returned for a frame whose fields contradict each other.
+/// Error returned for a received frame whose fields contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the frame is malformed: {0}")]
 pub(crate) struct BadFrame(pub &'static str);
@@ -50,7 +50,8 @@ fn kind_of(kind: RecordKind) -> EntryKind {
     }
 }
 
-/// Bytes to reserve for the fields of an entry in addition to its payload. The buffer grows if they take more.
+/// Number of bytes that are reserved for each entry in addition to its payload. The buffer grows if an entry needs
+/// more.
 const ENTRY_ROOM_BYTES: usize = 64;
 
 /// Fields of an append request, as its frame needs them. They own their data, so another thread can encode them.
@@ -63,7 +64,8 @@ pub(crate) struct AppendParts {
 }
 
 impl AppendParts {
-    /// Takes the fields from a request. `first_time` is the space time of the space's first entry; used if the request
+    /// Takes the fields from an append request. `heard` is the number of the last sign of life from the receiver.
+    /// `first_time` is the time of the first log entry, which openraft does not store; it is used if the request
     /// contains this entry.
     pub(crate) fn of(
         request: &AppendEntriesRequest<Types>,
@@ -176,7 +178,8 @@ impl Range {
         Self { previous: request.prev_log_id, last: last.or(request.prev_log_id) }
     }
 
-    /// Returns the result of a pipelined append.
+    /// Converts the follower's reply to an append that was pipelined with others. Returns the result in openraft's
+    /// form.
     pub(crate) fn result(&self, appended: &Appended) -> Result<StreamAppendResult<Types>, BadFrame> {
         Ok(match appended.result {
             AppendResult::Success => Ok(self.last),
@@ -192,7 +195,7 @@ impl Range {
         })
     }
 
-    /// Returns the response to a single append.
+    /// Converts the follower's reply to an append that was sent alone. Returns the response in openraft's form.
     pub(crate) fn response(
         &self,
         appended: &Appended,

@@ -6,7 +6,7 @@ use thalweg_engine::Database;
 use thalweg_types::Index;
 use tokio::time::{Instant, sleep};
 
-/// Interval at which a caller checks if a requested digest is computed.
+/// Interval at which this node checks if a requested digest is computed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Access to the digests and running hashes of this node's state, which nodes compare with each other.
@@ -14,9 +14,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 pub(crate) struct Data(pub Database);
 
 impl Data {
-    /// Waits until this node has computed the digest after the entry `index`, at most for `within`. Returns it in
-    /// hexadecimal; `None` if it was not computed in time. Each node computes the digest when it applies this entry,
-    /// which requests it.
+    /// Waits until this node has computed the digest of its state after the entry `index`, at most for `within`.
+    /// Returns the digest in hexadecimal; `None` if it was not computed in time. The entry is a request for a digest,
+    /// and each node computes the digest when it applies the entry.
     pub(crate) async fn digest(&self, index: Index, within: Duration) -> Option<String> {
         let deadline = Instant::now() + within;
         loop {

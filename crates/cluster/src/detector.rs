@@ -38,7 +38,7 @@ const MAX_DOWN: (u32, u32) = (5, 3);
 /// that even a small delay would look improbable.
 const MIN_DEVIATION: f64 = 0.25;
 
-/// Timing of the detector.
+/// Times after which the failure detector suspects a node or declares it down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetectorOptions {
     /// Usual time between two signs of life. A shorter time detects failures sooner and costs more messages.
@@ -74,12 +74,12 @@ impl Default for DetectorOptions {
     }
 }
 
-/// Change of a node's state.
+/// Change of a node's state, such as from alive to suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateChange {
     /// Node whose state has changed.
     pub node: NodeId,
-    /// New state.
+    /// New state of the node: alive, suspect or down.
     pub state: MemberHealth,
     /// Time since the last sign of life, or since the node became known.
     pub silent_for: Duration,
@@ -90,8 +90,8 @@ struct Watched {
     state: MemberHealth,
     /// Time of the last sign of life; before the first one, the time at which the node became known.
     last: Duration,
-    /// Time of the sign of life at which the current interval begins; `None` if the node has sent none since it was
-    /// down.
+    /// Time of the sign of life with which the interval to the next sign begins. `None` from the moment at which the
+    /// node is down until its next sign.
     measured: Option<Duration>,
     intervals: VecDeque<f64>,
 }
@@ -101,7 +101,7 @@ struct Watched {
 pub struct Detector {
     options: DetectorOptions,
     nodes: BTreeMap<NodeId, Watched>,
-    /// Time of the last tick.
+    /// Time of the last call of [`tick`](Self::tick); `None` before the first one.
     ticked: Option<Duration>,
 }
 
@@ -220,7 +220,8 @@ mod tests {
         detector
     }
 
-    /// Returns the time at which a node that stops at `stop` reaches a state.
+    /// Returns the time at which the detector reports the state `state` for a node that sends its last sign of life at
+    /// `stop`.
     fn time_until(detector: &mut Detector, state: MemberHealth, stop: u64) -> u64 {
         (stop..stop + 10_000)
             .find(|now| detector.tick(millis(*now)).iter().any(|change| change.state == state && change.node == A))

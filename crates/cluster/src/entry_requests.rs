@@ -27,7 +27,7 @@ use crate::{
 
 /// Time between two questions to the leader for the names of requests.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// Time for which a leader continues to keep names after a member has asked for them.
+/// Time for which a leader continues to collect the names of requests after a member has asked for them.
 const WANTED_FOR: Duration = Duration::from_secs(5);
 
 /// Names of requests that this node has received from a leader.
@@ -35,21 +35,22 @@ const WANTED_FOR: Duration = Duration::from_secs(5);
 struct LeaderNames {
     /// The leader that sent the names, and its term.
     of: Option<(NodeId, Term)>,
-    /// Number of the last name received from this leader.
+    /// Number of the last name received from this leader, which numbers its names in order.
     number: u64,
     /// Names of the requests in entries that this node has not applied yet.
     waiting: Vec<(Index, String)>,
 }
 
 impl LeaderNames {
-    /// Continues with this leader and term. Drops the names of any other leader.
+    /// Prepares for names from this leader in this term. Drops all names that came from another leader or term.
     fn continue_with(&mut self, of: (NodeId, Term)) {
         if self.of != Some(of) {
             *self = Self { of: Some(of), ..Self::default() };
         }
     }
 
-    /// Adds names. The first of them has the number `first`.
+    /// Adds names of requests, each with the index of its entry. The leader numbers names in order; `first` is the
+    /// number of the first one here.
     fn add(&mut self, first: u64, names: Vec<(Index, String)>) {
         let missed = first.saturating_sub(self.number.saturating_add(1));
         if missed > 0 && self.number > 0 {
@@ -70,7 +71,8 @@ fn logs_requests() -> bool {
 }
 
 impl Tasks {
-    /// Keeps the names of requests while this node leads and a member asks for them.
+    /// Makes consensus collect the names of clients' requests while this node leads and they are needed: a member has
+    /// asked for them recently, or this node itself logs at level `debug`.
     pub(crate) fn keep_names(&self) {
         let is_asked = self.requests.names_asked.get().is_some_and(|at: Instant| at.elapsed() < WANTED_FOR);
         let keeps = self.consensus.member().leads() && (is_asked || logs_requests());

@@ -28,12 +28,12 @@ use crate::{
     link::{AnsweredHistory, CallError, Link},
 };
 
-/// Answer of the node at an address.
+/// Answer of the node at one of the addresses in `join`, from which an empty node decides what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The node has no vote and no entry. Contains its id and its name.
     Empty(NodeId, String),
-    /// The node may have data of the cluster. The text says why.
+    /// The node may have data of the cluster. The text says why this node assumes so.
     InUse(String),
     /// This node itself has answered: the address is another spelling of its own.
     Own,
@@ -41,14 +41,14 @@ pub(crate) enum Answer {
     Silent(String),
 }
 
-/// Step of an empty node.
+/// Next step of an empty node that may found or join a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Found the cluster with these members.
     Found(BTreeMap<NodeId, NodeInfo>),
-    /// Ask to join, because a node may have data.
+    /// Ask to join the cluster, because another node may have its data. The text names that node.
     Join(String),
-    /// Wait.
+    /// Do nothing now and ask the other nodes again later. The text is the reason.
     Wait(String),
 }
 

@@ -51,8 +51,8 @@ pub(crate) enum Heads {
 }
 
 impl Heads {
-    /// Returns the form that two nodes with this version use after the handshake. The channel for subjects does not use
-    /// it.
+    /// Returns the form of headers that two nodes use after the handshake if both speak this version of the protocol.
+    /// The channel for subjects always uses full headers.
     pub(crate) fn of(version: u16) -> Self {
         if version >= SHORT_FROM { Self::Short } else { Self::Long }
     }
@@ -148,14 +148,14 @@ pub(crate) async fn write_frame<'a, F: PeerFrame<'a>>(
     stream.flush().await
 }
 
-/// Encodes a frame on its own.
+/// Encodes one frame with this request id into a new buffer. Compresses it if that makes it smaller.
 pub(crate) fn encoded<'a, F: PeerFrame<'a>>(frame: &F, id: u64) -> Result<Vec<u8>, EncodeError> {
     let mut out = Vec::new();
     encode_compressed(frame, id, &mut out)?;
     Ok(out)
 }
 
-/// Like [`encoded`], but compresses a long frame on another thread.
+/// Encodes one frame like [`encoded`], but compresses a long frame on another thread.
 pub(crate) async fn encoded_elsewhere<'a, F: PeerFrame<'a>>(frame: &F, id: u64) -> Result<Vec<u8>, EncodeError> {
     let mut out = Vec::new();
     encode(frame, id, &mut out)?;
@@ -187,7 +187,7 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     SockRef::from(stream).set_tcp_keepalive(&probes)
 }
 
-/// A frame in the queue. `bytes` may begin with unused bytes, which contained the full header.
+/// An encoded frame in the queue. If its header was replaced by a short one, the first bytes of `bytes` are unused.
 struct Queued {
     bytes: Vec<u8>,
     begin: usize,

@@ -23,7 +23,7 @@ use crate::{
     shared::{Call, Change},
 };
 
-/// Interval at which a caller checks if a requested digest is computed.
+/// Interval at which a waiting call checks if a requested digest is computed.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 fn left(deadline: Instant) -> Duration {

@@ -42,7 +42,8 @@ pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Version of this software. Other nodes write it to their logs.
 const SOFTWARE: &str = env!("CARGO_PKG_VERSION");
 
-/// Facts about this node that it states and checks in its handshakes.
+/// Facts about this node and its cluster. This node states them in its handshakes, or checks the peer's facts against
+/// them.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Id of the cluster.
@@ -57,13 +58,14 @@ pub struct Credentials {
     pub tls: Option<PeerTls>,
     /// Highest version of the protocol that this node offers.
     pub max_version: u16,
-    /// Number of this process. A second process on a copy of this node's directory has another number.
+    /// Random number of this process. A second process on a copy of this node's directory has another number, so other
+    /// nodes can tell them apart.
     pub run: PeerRun,
-    /// Flag that a member has reported the removal of this node from the cluster. Handshakes with members set it.
+    /// Flag that this node was removed from the cluster. A handshake sets it when a member reports the removal.
     pub removal: RemovalNotice,
 }
 
-/// Flag that this node was removed from the cluster, as a member has reported. Clones share it.
+/// Flag that this node was removed from the cluster; a member has reported this. Clones share the flag.
 #[derive(Clone, Debug, Default)]
 pub struct RemovalNotice(Arc<AtomicBool>);
 
@@ -102,7 +104,8 @@ impl Credentials {
     }
 }
 
-/// Description of a peer in the membership, with which its certificate must agree; `None` if the peer is not a member.
+/// Name and addresses of a peer in the membership, which its certificate must match; `None` if the peer is not a
+/// member.
 pub(crate) type Names = Option<NodeInfo>;
 
 /// Error code for a connection from a node with this node's own id. Usually, the node has dialled itself.
@@ -123,7 +126,7 @@ fn copied(hello: &Hello<'_>) -> String {
 /// Reason why this node accepts no connections from a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
-    /// The node was removed from the cluster. It is told so only after both sides have proved that they know the
+    /// The node was removed from the cluster. This node tells it so only after both have proved that they know the
     /// secret. Otherwise any stranger could stop a node with this message.
     Removed,
     /// Another process with the node's id is connected.
@@ -144,7 +147,7 @@ pub enum HandshakeError {
     /// The connection failed, or the peer violates the protocol.
     #[error("the handshake with the node failed: {0}")]
     Io(#[from] io::Error),
-    /// The handshake took too long.
+    /// The handshake took longer than its time limit of 5 seconds.
     #[error("the handshake with the node took longer than {} s", HANDSHAKE_LIMIT.as_secs())]
     TooSlow,
     /// The other side of a dialled connection does not speak the protocol between nodes.
@@ -159,9 +162,9 @@ pub enum HandshakeError {
     /// The peer has rejected this node.
     #[error("the node has rejected the connection ({code}): {reason}")]
     Rejected {
-        /// Code of the reason.
+        /// Error code that the peer has sent, for programs.
         code: String,
-        /// Reason, for people.
+        /// Reason that the peer has sent, for people.
         reason: String,
     },
     /// The peer is a member of the cluster, and reports that this node was removed.
@@ -176,22 +179,22 @@ pub enum HandshakeError {
     /// The dialled address belongs to another node than expected.
     #[error("node {found} answers at the address of node {expected}")]
     OtherNode {
-        /// Node that was dialled.
+        /// Node that should have answered at the dialled address.
         expected: NodeId,
-        /// Node that answered.
+        /// Node that has answered at the dialled address.
         found: NodeId,
     },
-    /// This node rejects the peer.
+    /// This node rejects the peer that has dialled it.
     #[error("rejected a node ({code}): {reason}")]
     Refused {
-        /// Code of the reason.
+        /// Error code that this node sends to the peer, for programs.
         code: &'static str,
-        /// Reason, for people.
+        /// Reason that this node sends to the peer, for people.
         reason: String,
     },
 }
 
-/// Node at the other end of a dialled connection.
+/// Identity of the node at the other end of a connection that this node has dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DialledPeer {
     pub node: NodeId,
@@ -199,7 +202,7 @@ pub(crate) struct DialledPeer {
     pub version: u16,
 }
 
-/// Peer of an accepted connection.
+/// Identity of the node at the other end of a connection that this node has accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub node: NodeId,
@@ -230,7 +233,8 @@ async fn expect(stream: &mut (impl AsyncRead + Unpin), kind: PeerKind) -> Result
     }
 }
 
-/// Encodes this node's hello as a frame, with its seal.
+/// Encodes this node's hello as a frame. The hello ends with its seal: an HMAC of the hello, with the cluster's secret
+/// as the key.
 fn sealed_hello(credentials: &Credentials, channel: Channel) -> Result<Vec<u8>, HandshakeError> {
     let hello = Hello {
         magic: Hello::magic(),
@@ -318,8 +322,8 @@ async fn dial_unbounded<S: AsyncRead + AsyncWrite + Unpin>(
     Ok((DialledPeer { node: challenge.node, version: challenge.version }, stream))
 }
 
-/// Replaces the error of the first read if the peer's bytes are not a frame of a node, for example the answer of an
-/// HTTP server.
+/// If the peer's first bytes are not a frame of a node, returns an error that says so, for example for the answer of an
+/// HTTP server. Returns any other error unchanged.
 fn not_a_node(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -329,9 +333,9 @@ fn not_a_node(error: HandshakeError) -> HandshakeError {
     }
 }
 
-/// Replaces the error of the first read after the TLS handshake if the error is a TLS alert. The peer checks this
-/// node's certificate only after this node has finished its part of the TLS handshake. So if the peer rejects the
-/// certificate, the alert arrives in place of the first frame.
+/// Converts the error of the first read after the TLS handshake. A TLS alert becomes an error about TLS; any other
+/// error stays. The peer checks this node's certificate only after this node has finished its part of the TLS
+/// handshake. So if the peer rejects the certificate, the alert arrives in place of the first frame.
 fn after_tls(error: HandshakeError) -> HandshakeError {
     match error {
         HandshakeError::Io(error) if error.kind() == io::ErrorKind::InvalidData && error.get_ref().is_some() => {
@@ -390,8 +394,9 @@ fn refused(code: &'static str, reason: impl Into<String>) -> HandshakeError {
     HandshakeError::Refused { code, reason: reason.into() }
 }
 
-/// Checks a hello before anything else is read or allocated for its sender. Returns the protocol version to use, and
-/// the sender's description in the membership; the description is `None` if the sender was removed.
+/// Checks the hello of a dialling node, before this node reads or allocates anything else for it. Returns the protocol
+/// version to use, and the dialling node's description in the membership. The description is `None` if the dialling
+/// node was removed.
 fn check_hello(
     hello: &Hello<'_>,
     body: &[u8],
@@ -432,8 +437,9 @@ fn check_hello(
     }
 }
 
-/// Exchanges proofs over the secured connection. `admitted` is the peer's description in the membership. `None` means
-/// that the peer was removed; it then gets this message instead of a welcome.
+/// Exchanges proofs of the cluster's secret with the peer over the secured connection. `admitted` is the peer's
+/// description in the membership; `None` if the peer was removed from the cluster. A removed peer gets the error
+/// [`REMOVED`] instead of a welcome.
 async fn check_proof<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut Secured<S>,
     hello: &Hello<'_>,

@@ -1,7 +1,7 @@
 //! Pings between this node and all others, and the detection of silent nodes.
 //!
-//! Owns: the numbers of the last pings that each other node has received, and the failure detector. Does not own: the
-//! rules (`raft::Hearing`, `detector`), or sockets.
+//! Owns: the numbers of this node's last pings that have arrived at each other node, and the failure detector. Does not
+//! own: the rules (`raft::Hearing`, `detector`), or sockets.
 
 use std::{
     cell::RefCell,
@@ -22,7 +22,7 @@ const MAX_UNCONFIRMED: u32 = 3;
 /// Numbers of the signs of life that this node has sent to one other node, and that the other node has confirmed.
 #[derive(Debug, Default)]
 struct Confirmed {
-    /// Number of the last sign sent.
+    /// Number of the last sign of life that this node has sent.
     sent: u64,
     /// Number of the last sign that the other node has confirmed; `heard <= sent`.
     heard: u64,
@@ -72,7 +72,7 @@ impl HearingRecord {
         act(hearing, self.now())
     }
 
-    /// Returns the number of the next sign of life to a node, which is sent now.
+    /// Counts a sign of life that the caller now sends to a node, and returns its number.
     pub(crate) fn ping(&self, node: NodeId) -> u64 {
         let number = self.with(node, |hearing, now| hearing.ping(now));
         let mut confirmed = self.0.confirmed.borrow_mut();
@@ -82,7 +82,7 @@ impl HearingRecord {
         number
     }
 
-    /// Returns true if a node's signs of life confirm that it receives the signs of this node.
+    /// Returns true if the signs of life of node `node` show that it still receives the signs of this node.
     pub(crate) fn is_confirmed(&self, node: NodeId) -> bool {
         let confirmed = self.0.confirmed.borrow();
         confirmed.get(&node).is_some_and(|confirmed| confirmed.heard > 0 && confirmed.since <= MAX_UNCONFIRMED)
@@ -118,8 +118,8 @@ impl HearingRecord {
         self.0.detector.borrow_mut().heard(node, self.now())
     }
 
-    /// Returns true if this node must ignore the appends of a leader, because the leader does not receive this node's
-    /// signs of life.
+    /// Returns true if this node must ignore the appends of leader `node`, because that leader does not receive this
+    /// node's signs of life.
     pub(crate) fn is_deaf(&self, node: NodeId) -> bool {
         self.with(node, |hearing, now| hearing.is_deaf(now))
     }
@@ -130,7 +130,7 @@ impl HearingRecord {
         self.with(node, |hearing, _| hearing.reconnected());
     }
 
-    /// Sets the nodes that are watched.
+    /// Sets the nodes whose signs of life the failure detector expects.
     pub(crate) fn watch(&self, nodes: &[NodeId]) {
         self.0.hearings.borrow_mut().retain(|node, _| nodes.contains(node));
         self.0.confirmed.borrow_mut().retain(|node, _| nodes.contains(node));

@@ -78,9 +78,9 @@ pub enum CallError {
     /// There is no connection. The request was not sent.
     #[error("{} cannot be reached: {reason}", shown(.node))]
     Unreachable {
-        /// Node that was called.
+        /// Node to which the request was to be sent.
         node: NodeId,
-        /// Reason, described for people.
+        /// Reason why there is no connection, for people.
         reason: String,
     },
     /// This node itself answers at the address. The request was not sent.
@@ -89,17 +89,17 @@ pub enum CallError {
     /// The request was sent, but no reply has arrived. It may have taken effect.
     #[error("{} did not answer: {reason}", shown(.node))]
     Lost {
-        /// Node that was called.
+        /// Node to which the request was sent.
         node: NodeId,
-        /// Reason, for people.
+        /// Reason why no reply has arrived, for people.
         reason: String,
     },
     /// The node has replied with an error.
     #[error("{text}")]
     Failed {
-        /// Class of the error.
+        /// Advice of the error to the caller: to retry, to fix the request, or to stop.
         class: Action,
-        /// Code of the error.
+        /// Code of the error in the reply, for programs.
         code: String,
         /// Description of the error for people.
         text: String,
@@ -169,7 +169,7 @@ impl DialWarnings {
     }
 }
 
-/// Network path to a node. All connections to the node share it.
+/// State that all connections to one other node share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
     /// Notified when the node falls silent. All connections to the node then end.
@@ -179,7 +179,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Creates a path. `bytes` counts the bytes of its connections.
+    /// Creates the shared state of the connections to a node. `bytes` counts the bytes on these connections.
     pub(crate) fn new(bytes: LinkBytes, warnings: DialWarnings) -> Self {
         Self { silent: Rc::default(), bytes, warnings }
     }
@@ -209,7 +209,7 @@ async fn silence(traffic: &Traffic) {
     }
 }
 
-/// An established connection.
+/// An established connection to another node for one channel.
 #[derive(Clone)]
 pub(crate) struct Connection {
     node: NodeId,
@@ -367,13 +367,13 @@ impl Drop for PendingReply {
     }
 }
 
-/// Converts a reply to a value that owns its data.
+/// Conversion of a received reply to a value that does not borrow from the reply's bytes.
 pub(crate) trait ReadReply<'a, T> {
-    /// Decodes and converts the reply.
+    /// Decodes the reply of node `node` and converts it.
     fn read(reply: &'a Reply, node: NodeId) -> Result<T, CallError>;
 }
 
-/// Reads a reply whose frame already owns its data.
+/// Reads a reply whose decoded frame borrows nothing from the reply's bytes.
 pub(crate) struct Owned;
 
 impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
@@ -382,7 +382,7 @@ impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
     }
 }
 
-/// Reads a digest as hexadecimal text.
+/// Reads the reply with the digest of a member's state, as hexadecimal text.
 pub(crate) struct DigestText;
 
 impl<'a> ReadReply<'a, String> for DigestText {
@@ -391,7 +391,8 @@ impl<'a> ReadReply<'a, String> for DigestText {
     }
 }
 
-/// Reads names of requests with the indexes of their entries, and the number of the first name.
+/// Reads the reply with the names of requests: the number of the first name, and each name with the index of its log
+/// entry.
 pub(crate) struct NameList;
 
 impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
@@ -401,7 +402,7 @@ impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
     }
 }
 
-/// Reads running hashes with the indexes of their entries.
+/// Reads the reply with a member's running hashes, each with the index of the log entry after which it was taken.
 pub(crate) struct MarkList;
 
 impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {
@@ -410,7 +411,7 @@ impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {
     }
 }
 
-/// Reads a chunk of a snapshot, and the number that the sender has given to the snapshot.
+/// Reads the reply with a chunk of a snapshot. Also returns the number that the sender has given to the snapshot.
 pub(crate) struct SentChunk;
 
 impl<'a> ReadReply<'a, (u64, Bytes)> for SentChunk {
@@ -420,7 +421,7 @@ impl<'a> ReadReply<'a, (u64, Bytes)> for SentChunk {
     }
 }
 
-/// Reads the reply to a question for a node's history.
+/// Reads the reply to the question if a node has voted and has log entries.
 pub(crate) struct AnsweredHistory;
 
 impl<'a> ReadReply<'a, thalweg_raft::History> for AnsweredHistory {
@@ -471,7 +472,7 @@ async fn read_replies(
 #[derive(Clone, Debug)]
 struct DialFailure {
     reason: String,
-    /// True if this node itself has answered.
+    /// True if the attempt has failed because this node itself has answered.
     is_own: bool,
 }
 
@@ -495,7 +496,8 @@ type Attempt = Shared<LocalBoxFuture<'static, Result<Connection, DialFailure>>>;
 struct Dialling {
     attempt: Option<Attempt>,
     failures: u32,
-    /// Time until which no further attempt is made, and the reason of the last failure.
+    /// Time until which no further attempt to dial is made, and the reason why the last attempt failed; `None` if
+    /// dialling need not wait.
     pause: Option<(Instant, DialFailure)>,
 }
 
@@ -532,7 +534,7 @@ impl Link {
         self.0.address.borrow().clone()
     }
 
-    /// Sets the address of the node. If it differs from the former address, later requests dial the new one.
+    /// Sets the address of the node. If the address has changed, later requests dial the new one.
     pub(crate) fn set_address(&self, address: &str) {
         if *self.0.address.borrow() != address {
             address.clone_into(&mut self.0.address.borrow_mut());
@@ -551,8 +553,8 @@ impl Link {
         connection.as_ref().filter(|connection| !connection.has_ended.get()).cloned()
     }
 
-    /// Returns the connection; dials if there is none. The attempt continues after `deadline`, for the benefit of later
-    /// requests.
+    /// Returns the connection of this link. If there is none, dials and waits until `deadline`. The attempt to dial
+    /// continues after that, because later requests can use the connection.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<Connection, CallError> {
         let failed = |DialFailure { reason, is_own }| {
             if is_own { CallError::OwnAddress } else { CallError::Unreachable { node: self.0.node, reason } }
@@ -565,8 +567,8 @@ impl Link {
         connected.map_err(|_| failed("the time is over".to_owned().into()))?.map_err(failed)
     }
 
-    /// Returns the attempt that is running, or begins one. During the pause after a failure, returns the reason of the
-    /// failure.
+    /// Returns the attempt to dial that is in progress, or begins one. During the pause after a failed attempt, returns
+    /// the reason of that failure as the error.
     fn attempt(&self) -> Result<Attempt, DialFailure> {
         let mut dialling = self.0.dialling.borrow_mut();
         if let Some(attempt) = &dialling.attempt {
@@ -590,7 +592,8 @@ impl Link {
         Ok(attempt)
     }
 
-    /// Records the result of an attempt, unless the address has changed in the meantime.
+    /// Records the result of an attempt to dial `address`. Does nothing if the node has another address in the
+    /// meantime.
     fn finish(&self, address: &str, dialled: &Result<Connection, DialFailure>) {
         if *self.0.address.borrow() != address {
             return;
@@ -649,14 +652,15 @@ impl Link {
         self.call_in_turn::<F, R, T>(None, frame, deadline).await
     }
 
-    /// Returns a turn for a request. It comes after the turns of all earlier calls of this function.
+    /// Reserves the next position in the order in which requests are sent over this link. Positions are in the order of
+    /// the calls of this function.
     pub(crate) fn queue(&self) -> Turn {
         self.0.turns.queue()
     }
 
-    /// Sends a request like [`call`](Self::call). With a turn, the request is sent after all requests with an earlier
-    /// turn. Without this, requests could overtake each other: a large frame is compressed on another thread, and
-    /// callers learn of a new connection at different times.
+    /// Sends a request like [`call`](Self::call). With a `turn` from [`queue`](Self::queue), sends it after all
+    /// requests with earlier turns. Without turns, requests could overtake each other: a large frame is compressed on
+    /// another thread, and callers learn of a new connection at different times.
     pub(crate) async fn call_in_turn<'f, F, R, T>(
         &self,
         turn: Option<Turn>,

@@ -39,7 +39,7 @@ struct ChannelBytes {
 pub(crate) struct LinkBytes(Arc<[ChannelBytes; CHANNELS.len()]>);
 
 impl LinkBytes {
-    /// Returns the counter of one channel.
+    /// Returns the counter of the bytes on one channel.
     pub(crate) fn of(&self, channel: Channel) -> ChannelCounter {
         ChannelCounter { bytes: self.clone(), at: CHANNELS.iter().position(|(counted, _)| *counted == channel) }
     }
@@ -75,7 +75,7 @@ impl LinkCounters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the counters of a node.
+    /// Returns the counters of the links to one other node. Creates them if there are none.
     pub(crate) fn of(&self, node: NodeId) -> LinkBytes {
         self.lock().entry(node).or_default().clone()
     }
@@ -85,7 +85,7 @@ impl LinkCounters {
         self.lock().retain(|node, bytes| nodes.contains(node) || Arc::strong_count(&bytes.0) > 1);
     }
 
-    /// Returns all counters.
+    /// Returns the values of all counters, for each other node and channel.
     pub(crate) fn read(&self) -> Vec<LinkTraffic> {
         let counters = self.lock();
         let of_node = |(node, bytes): (&NodeId, &LinkBytes)| {

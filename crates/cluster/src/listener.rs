@@ -54,12 +54,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The part of a node that serves requests of other nodes.
 pub(crate) trait Service: 'static {
-    /// Decides whether this node accepts connections of a node. Returns the node's entry in the membership, or the
-    /// reason for the rejection.
+    /// Decides whether this node accepts connections of node `node`. Returns the peer's description in the membership,
+    /// or the reason for the rejection.
     fn admits(&self, node: NodeId) -> Result<Names, Rejection>;
 
-    /// Returns the silences after which a node's process no longer counts as alive. Another process with the node's id
-    /// may then connect.
+    /// Returns how long a node's connected process may be silent before another process with the node's id may connect
+    /// in its place.
     fn silence(&self) -> Silence;
 
     /// Called when the handshake of a connection has succeeded.
@@ -86,10 +86,11 @@ pub(crate) trait Service: 'static {
     fn serve(self: Rc<Self>, peer: &Peer, request: Frame) -> LocalBoxFuture<'static, Vec<u8>>;
 }
 
-/// Connections in their handshake, each with its number.
+/// Connections whose handshake is not finished, in the order of their arrival. Each has its number and a handle that
+/// ends its task.
 type HalfOpen = RefCell<VecDeque<(u64, AbortHandle)>>;
 
-/// Adds a connection. If the list is full, closes the oldest connection.
+/// Adds a connection to a list of unfinished handshakes. If the list is full, closes the oldest connection in it.
 fn begin(half_open: &HalfOpen, number: u64, task: AbortHandle) {
     let mut half_open = half_open.borrow_mut();
     half_open.push_back((number, task));
@@ -111,7 +112,7 @@ struct Shared<S> {
     service: Rc<S>,
     /// Connections that have sent no hello yet, the oldest first.
     half_open: HalfOpen,
-    /// Connections with an accepted hello that have not proved the secret yet.
+    /// Connections with an accepted hello whose peers have not proved yet that they know the cluster's secret.
     greeted: HalfOpen,
     connections: Cell<usize>,
     runs: Runs,
@@ -190,7 +191,7 @@ impl<S: Service> Shared<S> {
         admitted
     }
 
-    /// Returns true if another process with the node's id is connected and alive.
+    /// Returns true if the node is connected by another process than `run`, and that process still counts as alive.
     fn is_copy(&self, node: NodeId, run: Option<PeerRun>) -> bool {
         run.is_some_and(|run| self.runs.has_other(node, run, self.service.silence(), Instant::now()))
     }

@@ -71,11 +71,12 @@ pub(crate) struct PeerLinks {
     pub control: Link,
     pub snapshots: Link,
     pub proposals: Link,
-    /// Requests that the node has forwarded to this leader and that wait for a commit.
+    /// Time of the last request that the other node has forwarded to this node as the leader, and that is answered
+    /// after a commit.
     requests: FollowerRequests<Rt>,
-    /// Last entry that the node has acknowledged to this leader, in replication or in heartbeats.
+    /// Last entry that the other node has acknowledged to this node as the leader, in replication or in heartbeats.
     acknowledged: Acknowledged,
-    /// Address of the node in the membership; empty if the membership has none.
+    /// Address of the other node in the membership; empty if the membership has none.
     stated: Rc<RefCell<String>>,
 }
 
@@ -194,7 +195,7 @@ impl Network {
         Ok(())
     }
 
-    /// Returns the age of an append's entries.
+    /// Returns whether an append's entries are old, because the follower is far behind, or new.
     fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
         let first = self.0.log.get().zip(request.entries.first());
         let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));
@@ -211,20 +212,21 @@ impl Network {
         }
     }
 
-    /// Records that an append was handed to its connection. Returns the time if this append is one whose duration is
-    /// measured.
+    /// Records that an append was handed to its connection. If its duration is to be measured, returns the present
+    /// time; otherwise returns `None`.
     fn sent(&self, request: &AppendEntriesRequest<Types>) -> Option<Duration> {
         self.0.times.get()?.sent(Index(request.entries.last()?.log_id.index))
     }
 
-    /// Records that a follower has acknowledged all entries of an append; `sent` is the time from [`sent`](Self::sent).
+    /// Records that a follower has acknowledged all entries of an append. `sent` is the result of [`sent`](Self::sent)
+    /// for this append.
     fn acknowledged(&self, sent: Option<Duration>) {
         if let Some((times, sent)) = self.0.times.get().zip(sent) {
             times.acknowledged(sent);
         }
     }
 
-    /// Space time of the first entry of the space.
+    /// Time of the first log entry, by the clock of the replicated state (space time).
     fn first_time(&self) -> SpaceTime {
         self.0.log.get().and_then(LogReader::first_time).unwrap_or_default()
     }
@@ -354,13 +356,13 @@ fn payload_bytes(request: &AppendEntriesRequest<Types>) -> usize {
     request.entries.iter().map(bytes).sum()
 }
 
-/// An append in flight. Its bytes count against the pipeline's bound until it is dropped.
+/// An append in flight. Its bytes count against the limit on bytes in flight until this value is dropped.
 struct SentAppend {
     range: Range,
     pending: PendingReply,
-    /// Time of sending, if the duration of this append is measured.
+    /// Time of sending, by the clock that measures appends; `None` if the duration of this append is not measured.
     counted: Option<Duration>,
-    /// Time of sending, if the entries are old.
+    /// Time of sending, if the append's entries are old; `None` if they are new.
     old_since: Option<Instant>,
     _connection: Connection,
     _room: OwnedSemaphorePermit,

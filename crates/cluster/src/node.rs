@@ -57,9 +57,9 @@ pub enum NodeError {
     /// The address for other nodes could not be bound.
     #[error("cannot listen on {address} for other nodes: {error}")]
     Bind {
-        /// Address for other nodes.
+        /// Address at which this node was to accept connections of other nodes.
         address: SocketAddr,
-        /// Error of the system.
+        /// Error that the operating system returned.
         error: std::io::Error,
     },
     /// The address is not a loopback address. Links between machines need encryption.
@@ -111,7 +111,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Parts that a node's thread takes over when it starts.
+/// Parts that a node's consensus thread takes over when it starts.
 struct Start {
     db: Database,
     parts: MemberParts,
@@ -215,9 +215,9 @@ impl Node {
         self.shared.mesh.join();
     }
 
-    /// Waits until other members can give this node the state that it lacks. At that time this node's directory names
-    /// these members (`Database::repair_note`). The caller then stops the node, closes the database, opens it again,
-    /// and calls [`repair`](fn@crate::repair) before it starts the node again.
+    /// Waits until this node must be repaired: its state is wrong or damaged, and other members can give it theirs. At
+    /// that time this node's directory names these members (`Database::repair_note`). The caller then stops the node,
+    /// closes the database, opens it again, and calls [`repair`](fn@crate::repair) before it starts the node again.
     pub async fn repair_is_due(&self) {
         let mut is_due = self.shared.repair_is_due.subscribe();
         // This cannot fail, because `shared` holds the sender.

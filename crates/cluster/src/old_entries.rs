@@ -24,19 +24,20 @@ use std::{
 use thalweg_disk::Priority;
 use tokio::{sync::oneshot, time::Instant};
 
-/// Duration of one piece of work from which the idle thread counts as too slow. A piece needs one or two milliseconds
-/// of processor time.
+/// Time from handing over a piece of work to its end, from which the thread with idle priority counts as too slow. A
+/// piece needs one or two milliseconds of processor time.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Minimum time for which later work goes to the thread with low priority.
+/// Minimum time for which the thread with low priority gets the work after the idle thread was too slow.
 const HASTE: Duration = Duration::from_secs(5);
-/// This time as a multiple of the duration of the slow piece.
+/// Factor by which the slow piece of work's duration is multiplied. The thread with low priority gets the work for this
+/// time.
 const HASTE_SHARE: u32 = 4;
-/// Maximum of this time. Afterwards the machine may be idle again.
+/// Maximum time for which the thread with low priority gets the work. Afterwards the machine may be idle again.
 const MAX_HASTE: Duration = Duration::from_secs(120);
 
 type OldEntryWork = Box<dyn FnOnce() + Send>;
 
-/// Decision which of the two threads gets the next work.
+/// Choice of the thread that gets the next work: the one with low priority until `until`, otherwise the idle one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Haste {
     until: Option<Instant>,
@@ -47,7 +48,7 @@ impl Haste {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns the decision after a piece of work that was handed to a thread at `begun` and has ended at `now`.
+    /// Returns the choice of the thread after a piece of work that was handed over at `begun` and has ended at `now`.
     fn ended(self, begun: Instant, now: Instant) -> Self {
         let was_idle = !self.is_on(begun);
         let took = now.saturating_duration_since(begun);
@@ -64,7 +65,7 @@ struct Inner {
     haste: Mutex<Haste>,
 }
 
-/// The threads for old entries. Clones use the same threads.
+/// The two threads that read and encode old entries. Clones use the same threads.
 #[derive(Clone)]
 pub(crate) struct OldEntryThreads(Arc<Inner>);
 

@@ -16,7 +16,7 @@ pub struct NodeOptions {
     pub listen: SocketAddr,
     /// Address at which the other nodes reach this node; empty if it is the address in `listen`.
     pub advertise: String,
-    /// Name of this node, for people.
+    /// Name of this node, which people use to tell nodes apart.
     pub name: String,
     /// Zone of this node, for people; empty if it has none.
     pub zone: String,
@@ -34,7 +34,7 @@ pub struct NodeOptions {
     pub consensus: ConsensusOptions,
     /// Timing of the failure detection.
     pub detector: DetectorOptions,
-    /// Limits above which a replica is reported as lagging or stale.
+    /// Limits on the entries or time by which a replica may be behind before it is reported as lagging or stale.
     pub triggers: Triggers,
     /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
     pub compare_every: Duration,
@@ -51,7 +51,8 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// Default limits above which a replica is reported as lagging or stale.
+    /// Default limits on the entries or time by which a replica may be behind before it is reported as lagging or
+    /// stale.
     pub const DEFAULT_TRIGGERS: Triggers =
         Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: ElapsedMillis(30_000) };
     /// Default time between two comparisons of running hashes.

@@ -24,7 +24,8 @@ pub(crate) struct PeerFacts {
     /// Number of the node's current description, as the node has announced it; a changed description has a new number.
     /// `None` if the node announces none.
     pub about_announced: Option<u32>,
-    /// Number of the description in `about`, the newest that this node has received.
+    /// Number of the description in `about`, the newest that this node has received; `None` if it has received none, or
+    /// one without a number.
     pub about_known: Option<u32>,
     /// The last index of the node's log and the index of its last applied entry, as it last reported them.
     pub last: Option<(Index, Index)>,
@@ -53,12 +54,12 @@ impl Peers {
         self.0.borrow().get(&node).cloned().unwrap_or_default()
     }
 
-    /// Changes what is known about a node.
+    /// Calls `change` with the facts that this node knows about another node. Returns its result.
     pub(crate) fn update<T>(&self, node: NodeId, change: impl FnOnce(&mut PeerFacts) -> T) -> T {
         change(self.0.borrow_mut().entry(node).or_default())
     }
 
-    /// Forgets which nodes lag or are stale, and since when.
+    /// Forgets which nodes were reported as lagging or stale, and since when they are behind.
     pub(crate) fn forget_lags(&self) {
         for facts in self.0.borrow_mut().values_mut() {
             (facts.is_lagging, facts.is_stale) = (false, false);
@@ -73,9 +74,10 @@ impl Peers {
 }
 
 impl PeerFacts {
-    /// Records the progress of the node while this node leads. `last` is the leader's last entry; `matched` is the last
-    /// entry that the node has. Under steady writes, a node never has the newest entry. So once it has the entry that
-    /// was the leader's last at some earlier time, it counts as up to date at that time.
+    /// Records the progress of the other node while this node leads. `last` is the leader's last entry. `matched` is
+    /// the last entry that the other node has; `None` if this is unknown. Under steady writes, the other node never has
+    /// the newest entry. So once it has the entry that was the leader's last at some earlier time, it counts as up to
+    /// date at that time.
     pub(crate) fn note_progress(&mut self, last: Index, matched: Option<Index>, now: Instant) {
         // A node that has not reported yet counts as behind from now on.
         let up_to_date = self.up_to_date.get_or_insert(now);

@@ -24,18 +24,19 @@ use tokio::{
 
 use crate::types::Types;
 
-/// Minimum size in bytes of an append before which this thread lets other tasks run.
+/// Minimum size in bytes of an append before which the consensus thread lets its other tasks run.
 pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
-/// Limit of the bytes of old entries in flight for a round trip of zero.
+/// Maximum bytes of old entries in flight to a follower, for a round trip of zero. Longer round trips raise this limit.
 const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
-/// Number of bytes of old entries by which the limit grows for each microsecond of the round trip.
+/// Number of bytes by which the limit on old entries in flight rises for each microsecond of the round trip.
 const OLD_BYTES_PER_MICRO: usize = 256;
 
-/// Interval at which an append of old entries is sent alone, to measure the round trip. Each costs the stream one round
-/// trip.
+/// Interval at which an append of old entries is sent while no other is in flight, to measure the round trip. Each
+/// measurement costs one round trip without other appends.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
 
-/// Minimum number of committed entries after an append's last entry at which the receiver is far behind.
+/// Number of committed entries after an append's last entry, from which the follower that receives the append counts as
+/// far behind.
 const FAR_BEHIND_ENTRIES: u64 = 64;
 
 const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
@@ -68,9 +69,9 @@ impl Default for Pipeline {
 }
 
 impl Pipeline {
-    /// Reserves space in flight for an append with entries of `bytes` bytes, until the permit is dropped. Waits while
-    /// the appends in flight leave too little. Lets other tasks run before a large append. Otherwise the stream would
-    /// fill its whole limit before consensus, on the same thread, continues.
+    /// Reserves bytes in flight for an append with entries of `bytes` bytes, until the permit is dropped. Waits while
+    /// too many bytes are in flight. Before a large append, lets other tasks of the consensus thread run. Otherwise the
+    /// stream of appends would use its whole limit before consensus continues on that thread.
     pub(crate) async fn room_for(&self, bytes: usize, age: EntryAge) -> OwnedSemaphorePermit {
         if bytes >= YIELD_FROM_BYTES {
             tokio::task::yield_now().await;
@@ -100,7 +101,7 @@ impl Pipeline {
         charge.min(MAX_PIPELINED_BYTES)
     }
 
-    /// Limit of the bytes of old entries in flight.
+    /// Maximum bytes of old entries in flight at present, according to the measured round trip.
     fn old_window(&self) -> usize {
         let micros = self.shortest.get().map_or(0, |shortest| shortest.as_micros() as usize);
         OLD_WINDOW_BYTES.saturating_add(micros.saturating_mul(OLD_BYTES_PER_MICRO)).min(MAX_PIPELINED_BYTES)
@@ -133,7 +134,8 @@ mod tests {
 
     const PIECE: usize = 32 * 1024;
 
-    /// Fills the pipeline with pieces, and returns the number of bytes in flight at which the next piece has to wait.
+    /// Fills the pipeline with appends of 32 KiB, and returns the number of bytes in flight at which the next one has
+    /// to wait.
     fn fill(pipeline: &Pipeline, age: EntryAge) -> usize {
         let permits = std::iter::from_fn(|| pipeline.room_for(PIECE, age).now_or_never());
         permits.collect::<Vec<_>>().len() * PIECE

@@ -31,7 +31,7 @@ pub(crate) fn empty(cluster: ClusterId, node: NodeId, triggers: Triggers) -> Clu
     }
 }
 
-/// Returns the leader that a node knows.
+/// Returns the leader that the node `here` knows; `None` if it knows none.
 pub(crate) fn leader_of(here: NodeId, leadership: &Leadership) -> Option<NodeId> {
     match leadership {
         Leadership::Leader { .. } => Some(here),

@@ -1,4 +1,5 @@
-//! Runs (processes) of the nodes that are connected to this node. They reveal a copied data directory.
+//! Detection of a second process with the id of a connected node, which shows that a data directory was copied. A run
+//! is one process of a node.
 //!
 //! Owns: the run of each connected node, and the decision if a connection comes from another process with the same id.
 //! Does not own: connections (`listener`), or the number of a run in the handshake (`wire::peer`).
@@ -30,9 +31,10 @@ use tokio::time::Instant;
 /// Durations of silence after which a process no longer counts as alive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Silence {
-    /// Total silence after which another process is accepted at its first attempt.
+    /// Time without a frame from the connected process, after which another process is accepted at its first attempt.
     pub max: Duration,
-    /// Silence since another process's first attempt after which that process is accepted.
+    /// Time without a frame from the connected process since the first attempt of another process. After this time the
+    /// other process is accepted.
     pub max_answer: Duration,
 }
 
@@ -40,11 +42,12 @@ pub(crate) struct Silence {
 #[derive(Debug)]
 struct Presence {
     run: PeerRun,
-    /// Number of open connections of this run.
+    /// Number of open connections of this process to this node.
     connections: Cell<usize>,
     /// Time of the last frame on any connection of this run.
     heard: Cell<Instant>,
-    /// Time of the first attempt of another run to connect after the last frame; `heard <= challenged`.
+    /// Time of the first attempt of another run to connect since the last frame of this run. `None` if there was none
+    /// since then. `heard <= challenged`.
     challenged: Cell<Option<Instant>>,
     /// True once another run of the node has connected.
     is_replaced: Cell<bool>,
@@ -77,8 +80,8 @@ impl Runs {
         runs.get(&node).is_some_and(|known| known.run != run && known.withstands(silence, now))
     }
 
-    /// Records a connection of the process `run` of a node. If another process of this node is connected, it is
-    /// replaced.
+    /// Records a connection of the process `run` of a node. If another process of this node is connected, `run`
+    /// replaces it.
     pub(crate) fn begin(&self, node: NodeId, run: PeerRun, now: Instant) -> RunConnection {
         let mut runs = self.0.borrow_mut();
         let known = runs.get(&node).filter(|known| known.run == run).cloned();
@@ -107,13 +110,14 @@ pub(crate) struct RunConnection {
 }
 
 impl RunConnection {
-    /// Records a frame. Returns false if another run has replaced this one; the caller must then end the connection.
+    /// Records a frame on this connection. Returns false if another process of the node has replaced this one; the
+    /// caller must then end the connection.
     pub(crate) fn heard(&self, now: Instant) -> bool {
         self.presence.note_frame(now);
         !self.presence.is_replaced.get()
     }
 
-    /// Records that the node has closed the connection. Later calls do nothing.
+    /// Records that this connection has ended. Later calls do nothing.
     pub(crate) fn end(&self) {
         if self.has_ended.replace(true) {
             return;
@@ -138,7 +142,7 @@ mod tests {
 
     const NODE: NodeId = NodeId(7);
     const SECOND: Duration = Duration::from_secs(1);
-    /// With these values, only the total silence matters.
+    /// Silences with equal limits, so that only the total silence matters.
     const SHORT: Silence = Silence { max: SECOND, max_answer: SECOND };
     const FIRST: PeerRun = PeerRun([1; 16]);
     const COPY: PeerRun = PeerRun([2; 16]);
@@ -175,8 +179,8 @@ mod tests {
         assert!(runs.0.borrow().is_empty());
     }
 
-    /// On slow links, the silences of a cluster are long. A restarted node need not wait that long after a loss of
-    /// power.
+    /// On slow links, a process may be silent for long. A node that restarts after a loss of power need not wait that
+    /// long until it is accepted.
     #[test]
     fn a_process_that_sends_nothing_after_the_attempt_of_another_one_is_replaced() {
         let silence = Silence { max: 60 * SECOND, max_answer: 3 * SECOND };

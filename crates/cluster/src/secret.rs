@@ -19,7 +19,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Values of one handshake that the proofs of both sides cover.
+/// Values of one handshake that both sides include in their proofs of the secret.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proven<'a> {
     pub hello: &'a [u8],
@@ -49,7 +49,8 @@ impl Secret {
 }
 
 impl Secret {
-    /// Writes the seal into the body of a hello; the seal is its last field.
+    /// Writes the seal into the last field of a hello's body. The seal is an HMAC of the other fields, with this secret
+    /// as the key.
     pub(crate) fn seal(&self, hello: &mut [u8]) {
         let Some((parts, seal)) = sealed_bytes(hello) else { return };
         let (tag, at) = (self.sign(parts), hello.len() - seal.len());
@@ -62,8 +63,8 @@ impl Secret {
             .is_some_and(|(parts, seal)| verify_slices_are_equal(self.sign(parts).as_ref(), seal).is_ok())
     }
 
-    /// Computes the HMAC of the concatenated parts without joining them in memory. So a stranger cannot make this node
-    /// allocate memory.
+    /// Computes the HMAC of two byte strings as if they were one, without joining them in memory. So a stranger's hello
+    /// does not make this node allocate memory.
     fn sign(&self, parts: [&[u8]; 2]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.0);
         parts.iter().for_each(|part| context.update(part));

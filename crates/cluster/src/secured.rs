@@ -22,20 +22,21 @@ pub(crate) enum Secured<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
-    /// Begins a session as the dialling side. `host` is the dialled host. Without `tls`, returns the plain connection.
+    /// Begins a TLS session on a connection that this node has dialled. `host` is the dialled host. Without `tls`,
+    /// returns the plain connection.
     pub(crate) async fn connect(stream: S, tls: Option<&PeerTls>, host: &str) -> io::Result<Self> {
         let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
         // Boxed, so that connections without a session take no memory for one.
         Ok(Self::Tls(Box::new(Box::pin(tls.connect(stream, host)).await?)))
     }
 
-    /// Begins a session as the accepting side. Without `tls`, returns the plain connection.
+    /// Begins a TLS session on a connection that this node has accepted. Without `tls`, returns the plain connection.
     pub(crate) async fn accept(stream: S, tls: Option<&PeerTls>) -> io::Result<Self> {
         let Some(tls) = tls else { return Ok(Self::Plain(stream)) };
         Ok(Self::Tls(Box::new(Box::pin(tls.accept(stream)).await?)))
     }
 
-    /// Returns the value that identifies the session; empty over plain TCP.
+    /// Returns the value that identifies the TLS session to both sides; empty over plain TCP.
     pub(crate) fn binding(&self) -> io::Result<Vec<u8>> {
         match self {
             Self::Plain(_) => Ok(Vec::new()),

@@ -8,7 +8,8 @@ use thalweg_types::{Index, SpaceTime};
 
 /// Number of signs of life after which facts are sent again even if they have not changed.
 const TELL_EVERY: u32 = 60;
-/// Difference between the wall clock and the elapsed time from which the clock counts as set by hand.
+/// Minimum difference between the wall clock and the time that it should show, from which the clock counts as set by
+/// hand.
 const CLOCK_SET: Duration = Duration::from_millis(100);
 
 /// Facts about this node that the other nodes need.
@@ -20,22 +21,22 @@ pub(crate) struct OwnFacts {
     pub applied: Index,
     /// True if the disk is too full for new data.
     pub lacks_room: bool,
-    /// Time of the wall clock.
+    /// Time that this node's wall clock shows.
     pub wall: SpaceTime,
-    /// Number of the node's description. It changes with the description.
+    /// Number of the node's description (its name, zone and addresses). A changed description has another number.
     pub about: u32,
 }
 
-/// Facts that the other node has received last.
+/// Facts that this node sent last over a connection, and the time of sending.
 #[derive(Debug)]
 struct LastFacts {
     facts: OwnFacts,
     at: Instant,
-    /// Number of signs of life without facts sent since then.
+    /// Number of signs of life without facts that this node has sent after these facts.
     signs: u32,
 }
 
-/// Facts that were sent over one connection.
+/// Facts about this node that it has sent over one connection; `None` before the first ones.
 #[derive(Debug, Default)]
 pub(crate) struct SentFacts(Option<LastFacts>);
 

@@ -62,21 +62,22 @@ use crate::{
 
 /// Interval at which a node checks if the sender of an unfinished snapshot is silent.
 pub(crate) const RECEIVING_TICK: Duration = Duration::from_millis(100);
-/// Maximum time between two chunks of a snapshot; then this node drops the unfinished snapshot. A leader keeps its
-/// snapshot and repeats a chunk for a shorter time.
+/// Maximum time between two chunks of a received snapshot. After this time, this node drops the unfinished snapshot.
+/// The sending leader gives up earlier: it keeps its snapshot and repeats a chunk for a shorter time.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 const MAX_IDLE_TICKS: u32 = (MAX_IDLE.as_millis() / RECEIVING_TICK.as_millis()) as u32;
 
-/// Minimum time in which a process must send a sign of life after another process with its id wants to connect. If
-/// signs of life are frequent, as by default, this minimum applies.
+/// Minimum time that a connected process has to send a sign of life, after another process with the same node id has
+/// tried to connect. If signs of life are frequent, as by default, this minimum applies.
 const MIN_ANSWER: Duration = Duration::from_secs(3);
-/// Number of signs of life that a process may miss during this test.
+/// Number of signs of life that a connected process may miss, after another process with the same node id has tried to
+/// connect, before the other one replaces it.
 const MAX_MISSED_SIGNS: u32 = 4;
 
-/// Maximum number of characters that a log line shows of the names of requests.
+/// Maximum number of characters of the names of requests in one log line.
 const MAX_PRINTED: usize = 4096;
 
-/// Reply with an error.
+/// An error with which this node replies to a request of another node.
 struct Refusal {
     class: Action,
     code: String,
@@ -154,7 +155,7 @@ fn io_failed(error: std::io::Error) -> Refusal {
     Refusal::new(Action::Retry, "snapshot_failed", error)
 }
 
-/// Encodes a reply, or the error instead of it.
+/// Encodes the reply to the request with this id. If `result` is an error, the reply is a frame with the error.
 fn reply<'a, F: PeerFrame<'a>>(id: u64, result: Result<F, Refusal>) -> Vec<u8> {
     let refusal = match result.and_then(|frame| encoded(&frame, id).map_err(Refusal::from)) {
         Ok(bytes) => return bytes,
@@ -366,8 +367,9 @@ impl Requests {
         reply(id, result.await)
     }
 
-    /// Changes the members of the space, which this node leads. Returns the node that was changed, or the new leader.
-    /// If a node asks to join again, its name and address are updated.
+    /// Changes the members of the cluster, which this node leads. Returns the node that was added, changed or removed;
+    /// after a transfer of the leadership, the new leader. If a member asks to join again, its name and address are
+    /// updated.
     pub(crate) async fn change_members(
         &self,
         kind: ManageKind,
@@ -538,8 +540,8 @@ impl Requests {
         }
     }
 
-    /// Returns the number of the open snapshot, and one of its chunks. The chunk is empty after the last one, or if the
-    /// request names another snapshot.
+    /// Reads one chunk of a snapshot for the request in `body`. Returns the number of the open snapshot, and the chunk.
+    /// The chunk is empty after the last one, or if the request names another snapshot than the open one.
     async fn chunk(&self, body: &[u8]) -> Result<(u64, Bytes), Refusal> {
         let AskChunk { snapshot, number, least } = AskChunk::decode_body(body)?;
         let snapshots = self.snapshots.as_ref();

@@ -24,20 +24,20 @@ pub(crate) enum Call {
     HandOver(Duration, oneshot::Sender<Result<(), ClusterError>>),
 }
 
-/// A change of the members.
+/// A requested change of the cluster's members.
 pub(crate) struct Change {
     pub kind: ManageKind,
     pub node: NodeId,
     pub info: NodeInfo,
 }
 
-/// A call in the queue, with its permit. The permit counts it among the unanswered calls.
+/// A call in the queue to the consensus thread. Its permit limits the number of calls without an answer.
 pub(crate) struct Admitted {
     pub call: Call,
     pub room: OwnedSemaphorePermit,
 }
 
-/// Sending half of the calls to the consensus thread.
+/// Sending half of the queue of calls to the consensus thread.
 pub(crate) struct Calls {
     queue: mpsc::Sender<Admitted>,
     room: Arc<Semaphore>,

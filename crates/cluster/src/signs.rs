@@ -43,8 +43,8 @@ fn ahead_millis(one: SpaceTime, other: SpaceTime) -> i64 {
     if one >= other { millis(one.0 - other.0) } else { -millis(other.0 - one.0) }
 }
 
-/// Returns a number for a node's description that changes with it. Nodes only compare it with an earlier number of the
-/// same node.
+/// Returns a number that is derived from the content of a node's description, so a changed description has another
+/// number. Nodes compare it only with an earlier number of the same node.
 pub(crate) fn number_of(about: &AboutNode) -> u32 {
     let mut hasher = DefaultHasher::new();
     let AboutNode { name, zone, version, serves } = about;

@@ -33,7 +33,7 @@ use tokio::{
 
 use crate::secret::nonce;
 
-/// Time for which a snapshot is kept after its last use.
+/// Time for which the snapshot of an interrupted transfer is kept after its last use.
 const KEEP: Duration = Duration::from_secs(20);
 
 /// A snapshot that is kept for an interrupted transfer, with its id and the time of its last use.
@@ -47,7 +47,7 @@ struct KeptSnapshot {
 #[derive(Default)]
 struct InterruptedTransfer {
     kept: RefCell<Option<KeptSnapshot>>,
-    /// True while a task waits for the time to drop the snapshot.
+    /// True while a task waits for the time at which the kept snapshot must be dropped.
     is_watched: Cell<bool>,
 }
 

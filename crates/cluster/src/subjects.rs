@@ -53,9 +53,11 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum number of accepted connections that wait for the thread. Further ones are closed; their nodes dial again.
+/// Maximum number of accepted connections that wait for the thread of the subject messages. Further ones are closed,
+/// and their nodes dial again.
 const MAX_ACCEPTED: usize = 64;
-/// Number of connected nodes that are not members, above which they are forgotten.
+/// Maximum number of connected nodes that are not members and whose protocol versions are remembered. Above it, their
+/// versions are forgotten.
 const MAX_STRANGERS: usize = 64;
 
 /// Addresses of the other members, each with a flag that it accepts messages.

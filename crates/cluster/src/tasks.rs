@@ -51,29 +51,29 @@ const LOOK: Duration = RECEIVING_TICK;
 /// Maximum silence of a member for which the log keeps the entries that the member lacks. If the member restarts within
 /// this time, it continues from the log and needs no snapshot.
 const FLOOR_GRACE: Duration = Duration::from_secs(60);
-/// Minimum time between two requests for another node's description.
+/// Minimum time between two requests to one other node for its description (its name, zone and addresses).
 const DESCRIBE_EVERY: Duration = Duration::from_secs(2);
 /// Interval between attempts to join, to promote learners, or to correct this node's address.
 const CHANGE_EVERY: Duration = Duration::from_millis(300);
 /// Number of consecutive failed attempts to join or to found after which the node logs a warning. The first attempts
 /// often fail, because this node still creates the cluster, or because the other nodes still start.
 const COMPLAIN_AFTER: u32 = 7;
-/// Interval at which such warnings are repeated: the reason can have changed, and the first warning may be far back in
-/// the log.
+/// Interval at which the warning about failed attempts to join or to found is repeated. The reason can have changed,
+/// and the first warning may be far back in the log.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(60);
 /// Maximum time of a membership change that this node requests without an operator.
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 /// Maximum time of a request for a description or for running hashes.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(2);
 
-/// Returns true if the membership has the node's own name and address. The node's role is ignored: whether it stays a
-/// learner was decided by its request to join, or later by an operator.
+/// Returns true if the membership has this node's present name and address. The role is ignored, because the node does
+/// not know it: its request to join, or later an operator, has decided if it stays a learner.
 fn is_known_as(known: &NodeInfo, own: &NodeInfo) -> bool {
     (&known.name, &known.address) == (&own.name, &own.address)
 }
 
-/// Returns the events that lead from one list of members to another. A node that was behind sees several changes at
-/// once, so a new member can already be a voter.
+/// Returns the events that lead from the list of members `known` to the list `now`. A node that was behind sees several
+/// changes at once, so a new member can already be a voter.
 fn changes_of_members(known: &BTreeMap<NodeId, MemberRole>, now: &BTreeMap<NodeId, MemberRole>) -> Vec<Event> {
     let mut changes = Vec::new();
     for (node, role) in now {
@@ -97,7 +97,7 @@ struct FailedAttempts {
 }
 
 impl FailedAttempts {
-    /// Records a failed attempt. Returns true if a warning is due.
+    /// Records a failed attempt. Returns true if the node must now log a warning about it.
     fn note(&mut self, now: Instant) -> bool {
         self.count = self.count.saturating_add(1);
         let is_recent = self.warned.is_some_and(|at| now.saturating_duration_since(at) < COMPLAIN_EVERY);
@@ -121,7 +121,7 @@ fn note_room(report: &ClusterReport) {
     }
 }
 
-/// Parts of a node that its background tasks and the answers to calls share.
+/// Parts of a node that its background tasks share with the code that answers calls.
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
     pub network: Network,
@@ -134,7 +134,7 @@ pub(crate) struct Tasks {
     pub requests: Rc<Requests>,
     pub shared: Arc<Shared>,
     pub options: NodeOptions,
-    /// Contents of the file `REPAIR`.
+    /// Contents of the file `REPAIR` in this node's directory, which says if the node's state must be repaired.
     pub note: RefCell<RepairNote>,
     pub cluster: ClusterId,
     /// Address at which the other nodes reach this one.
@@ -147,7 +147,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Starts all tasks.
+    /// Starts all background tasks of a node on the consensus thread.
     pub(crate) fn spawn(this: &Rc<Self>) {
         spawn_local(Rc::clone(this).look());
         spawn_local(Rc::clone(this).sign_to_all());
@@ -240,7 +240,7 @@ impl Tasks {
         }
     }
 
-    /// Composes the cluster report again.
+    /// Composes the report about the cluster again from the present facts, and publishes it to the handles.
     pub(crate) fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
         let mut report =
@@ -249,7 +249,8 @@ impl Tasks {
         *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    /// Logs changes of the members, and records them as events. `names` are the names of the members in `known`.
+    /// Logs the difference between the members in `known` and the present members, and records it as events. `names`
+    /// are the names of the members in `known`.
     fn note_members(
         &self,
         known: &BTreeMap<NodeId, MemberRole>,
@@ -317,8 +318,8 @@ impl Tasks {
         self.consensus.is_removed(self.here()).unwrap_or(false)
     }
 
-    /// Logs and records replicas that have fallen behind or caught up. Only the leader knows the progress of the
-    /// others.
+    /// Logs and records as events which replicas have fallen behind or caught up. Does this only while this node leads,
+    /// because only the leader knows the progress of the others.
     fn note_lags(&self, members: &[MemberReport]) {
         if !self.consensus.member().leads() {
             // Otherwise a lag from before would never end here, and would not be reported when this node leads again.
@@ -357,7 +358,8 @@ impl Tasks {
         }
     }
 
-    /// Keeps the part of the log that followers heard within [`FLOOR_GRACE`] still need, within the limits for history.
+    /// Makes the log keep the entries that followers still lack, within the configured limits. Counts only followers
+    /// from which a sign of life arrived within [`FLOOR_GRACE`].
     fn keep_for_followers(&self, members: &[MemberReport]) {
         let is_recent = |node| self.hearing.state(node).is_some_and(|(_, silent_for)| silent_for <= FLOOR_GRACE);
         let needed = members.iter().filter(|member| member.node != self.here() && is_recent(member.node));
@@ -393,8 +395,8 @@ impl Tasks {
         self.signs.send(node, &link, own, self.options.detector.suspect_after).await;
     }
 
-    /// Returns true if a node must be asked for its description: it has changed, or the node does not announce changes.
-    /// `since` is the time since the last such request.
+    /// Returns true if this node must ask another node for its description: the description has changed, or the other
+    /// node does not announce changes. `since` is the time since the last such question.
     fn needs_description(&self, node: NodeId, since: Duration, interval: Duration) -> bool {
         self.peers.update(node, |facts| match facts.about_announced {
             Some(number) => facts.about_known != Some(number) && since >= DESCRIBE_EVERY,
@@ -475,8 +477,8 @@ impl Tasks {
         Err(reason)
     }
 
-    /// Founds a cluster together with the other nodes if all of them are empty. Otherwise joins the cluster of those
-    /// with data (`founding`).
+    /// Founds a cluster together with the other nodes of the option `expect` if all of them are empty. If one of them
+    /// has data, joins its cluster. The module `founding` has the rule.
     async fn found_or_join(&self, info: &NodeInfo) -> Result<(), String> {
         let deadline = tokio::time::Instant::now() + ASK_LIMIT;
         let asked = self.options.join.iter().filter(|address| **address != self.advertise).map(|address| async move {

@@ -16,7 +16,7 @@ use crate::{
     secret::Secret,
 };
 
-/// Id of the node that serves.
+/// Id of the node whose listener serves requests in a test.
 pub(crate) const SERVER: NodeId = NodeId(2);
 
 pub(crate) fn credentials(node: NodeId, secret: u8) -> Rc<Credentials> {

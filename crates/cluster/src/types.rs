@@ -1,6 +1,6 @@
 //! openraft's types over tokio, as nodes use them.
 
-/// Runtime of the consensus thread.
+/// Async runtime on which the consensus of a node runs.
 pub(crate) type Rt = openraft_rt_tokio::TokioRuntime;
-/// openraft's types of a space.
+/// openraft's types for the consensus of one node.
 pub(crate) type Types = thalweg_raft::Types<Rt>;

@@ -25,20 +25,20 @@ pub const MIN_RUNS: usize = 6;
 /// Change of a figure from A to B.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// Typical value of A.
+    /// Geometric mean of the figure in the runs of A.
     pub a: f64,
-    /// Typical value of B.
+    /// Geometric mean of the figure in the runs of B.
     pub b: f64,
     /// Relative change from A to B: 0.1 means that B is 10 % higher.
     pub change: f64,
     /// Lower and upper end of the interval of `change`. It covers the true change with probability [`CONFIDENCE`].
     /// `None` if there is no verdict.
     pub interval: Option<(f64, f64)>,
-    /// Judgement of the change.
+    /// Judgement of the change from A to B.
     pub difference: Difference,
 }
 
-/// Judgement of B against A.
+/// Judgement of measurement B against measurement A.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Difference {
@@ -93,7 +93,8 @@ pub enum Incomparable {
 ///
 /// Conditions that last longer than a pair of runs affect both runs of the pair, so they cancel out in the ratio of the
 /// pair. Therefore neighbouring ratios are either independent, or differ more than independent ones would. A trend of
-/// the ratios over many pairs is still possible. To include it, the estimate uses only the slower half of the cosines.
+/// the ratios over many pairs is still possible. To include it, the estimate of the variance uses few cosine waves:
+/// half as many as there are pairs, the slowest ones.
 pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
     let pairs = a.len().min(b.len());
     if pairs < MIN_PAIRS {

@@ -8,7 +8,8 @@ use rand_distr::StandardNormal;
 use super::*;
 use crate::random::{Generator, generator};
 
-/// Number of synthetic comparisons of each kind. The more there are, the less the measured coverage varies by chance.
+/// Number of synthetic comparisons for each measured coverage. The more there are, the less the coverage varies by
+/// chance.
 const REPEATS: u64 = 500;
 const PAIRS: usize = 12;
 
@@ -45,7 +46,7 @@ impl Noise {
     }
 }
 
-/// Compares alternating runs, A B B A A B …, with the true values 1000 for A and 1000 · ratio for B.
+/// Compares alternating runs in the order A B B A A B … Their true values are 1000 for A and 1000 · `ratio` for B.
 fn in_turns(seed: u64, correlation: f64, ratio: f64) -> Effect {
     let mut noise = Noise::new(seed, correlation);
     let (mut a, mut b) = (Vec::new(), Vec::new());
@@ -86,7 +87,8 @@ fn a_against_a_shows_no_difference() {
     }
 }
 
-/// Intervals that cover everything would pass the tests above. Therefore a true difference of 10 % must be seen.
+/// A true difference of 10 % must be seen, with the right sign. Otherwise intervals that cover everything would pass
+/// the other tests.
 #[test]
 fn a_real_difference_is_seen_on_its_side() {
     for correlation in [0.0, 0.5, 0.8] {

@@ -19,7 +19,8 @@ use std::{
 /// Period over which the kernel counts the processor time of the group, in microseconds.
 const PERIOD_MICROS: u32 = 100_000;
 
-/// Shell script that enters the groups named before `--`, and then becomes the command named after it.
+/// Shell script that puts itself into the control groups named before `--`, and then becomes the command named after
+/// it.
 const ENTER: &str =
     "while [ \"$1\" != -- ]; do echo $$ > \"$1/cgroup.procs\" || exit 1; shift; done; shift; exec \"$@\"";
 
@@ -33,11 +34,11 @@ enum Version {
 /// Part of the kernel that limits or counts one kind of resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Controller {
-    /// Limits processor time.
+    /// Controller that limits processor time.
     Processor,
-    /// Limits memory.
+    /// Controller that limits memory.
     Memory,
-    /// Counts operations of disks.
+    /// Controller that counts the operations of disks.
     Disk,
 }
 
@@ -84,7 +85,8 @@ struct GroupDirectory {
     controller: Controller,
     version: Version,
     dir: PathBuf,
-    /// Group of this process. Processes go back to it when they leave.
+    /// Directory of the control group to which this process itself belongs. Processes that leave the new group go back
+    /// to it.
     home: PathBuf,
 }
 
@@ -99,7 +101,7 @@ pub struct ControlGroup {
 pub struct GroupMemory {
     /// Bytes of memory that belong to no file, such as the heap.
     pub anonymous_bytes: u64,
-    /// Bytes of the page cache.
+    /// Bytes of the group's memory that are page cache of files.
     pub cache_bytes: u64,
     /// Bytes of the page cache that are not on the disk yet.
     pub dirty_bytes: u64,
@@ -156,7 +158,7 @@ impl ControlGroup {
         Ok(group)
     }
 
-    /// Returns the directories of the group without removing them. The caller removes them.
+    /// Returns the directories of the group, and no longer removes them on drop. The caller removes them.
     fn into_directories(mut self) -> Vec<GroupDirectory> {
         std::mem::take(&mut self.places)
     }
@@ -196,12 +198,13 @@ impl ControlGroup {
         command
     }
 
-    /// Returns the directories of the group. They remain if this process ends without dropping the group.
+    /// Returns the directories of the group. They remain on the machine if this process ends without dropping the
+    /// group.
     pub fn directories(&self) -> impl Iterator<Item = &Path> {
         self.places.iter().map(|place| &*place.dir)
     }
 
-    /// Puts a process with all its threads into the group until the returned value is dropped.
+    /// Puts a process with all its threads into the group. Dropping the returned value moves the process back.
     pub fn hold(&self, process: u32) -> io::Result<HeldProcess<'_>> {
         for place in &self.places {
             fs::write(place.dir.join("cgroup.procs"), process.to_string())?;
@@ -336,7 +339,8 @@ fn reads_of_version_two(text: &str) -> u64 {
     words.filter_map(|count| count.parse::<u64>().ok()).sum()
 }
 
-/// Extracts the path of a process's group below the mount from the contents of `/proc/self/cgroup`.
+/// Finds the group of a process for a controller in the contents of `/proc/self/cgroup`. Returns its path relative to
+/// the directory where the groups are mounted.
 fn own_group(groups: &str, controller: Controller, version: Version) -> &str {
     let is_wanted = |line: &&str| match (line.split(':').nth(1), version) {
         (Some(controllers), Version::One) => controllers.split(',').any(|name| name == controller.name()),

@@ -1,4 +1,4 @@
-//! The report's JSON inside its HTML page.
+//! The JSON form of a report, which the report's HTML page contains: writing it into the page, and finding it there.
 
 /// Start tag of the element that contains the JSON.
 const BEGIN: &str = "<script type=\"application/json\" id=\"data\">";

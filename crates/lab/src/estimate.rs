@@ -27,10 +27,10 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates the mean of `values`, which are in the order in which they were measured. The slowest `cosines`
-    /// cosines are used; they have up to `cosines / 2` periods over the series. Fewer cosines account for dependence
-    /// over a longer time, and give a wider interval. At most `values.len() - 1` cosines are used. Returns `None` for
-    /// fewer than 2 values or 0 cosines.
+    /// Estimates the mean of `values`, which are in the order in which they were measured. The estimate of the variance
+    /// compares the values with `cosines` cosine waves, the slowest ones. These have up to `cosines / 2` periods over
+    /// the series. Fewer cosines account for dependence over a longer time, and give a wider interval. At most
+    /// `values.len() - 1` cosines are used. Returns `None` for fewer than 2 values or 0 cosines.
     pub fn of(values: &[f64], cosines: usize) -> Option<Self> {
         let count = values.len();
         let cosines = cosines.min(count.saturating_sub(1));
@@ -84,8 +84,9 @@ mod tests {
     use super::*;
     use crate::random::generator;
 
-    /// Returns the number of cosines for a series of `count` values in which neighbouring values may be similar: 0.4 ·
-    /// count^⅔, but at least 2. The head of this module names the source of this rule.
+    /// Returns the number of cosine waves for estimating the variance of a series of `count` values in which
+    /// neighbouring values may be similar: 0.4 · count^⅔, but at least 2. The head of this module names the source of
+    /// this rule.
     fn cosines_for_dependent(count: usize) -> usize {
         ((0.4 * (count as f64).powf(2.0 / 3.0)) as usize).max(2)
     }
@@ -109,8 +110,9 @@ mod tests {
         assert!(Estimate::of(&[0.0; 10], 4).unwrap().ln().is_none());
     }
 
-    /// Neighbouring values of this series are similar (correlation 0.7). The interval covers the true mean about as
-    /// often as stated. The interval for independent values covers it in little more than half of the series.
+    /// Neighbouring values of the test's series are similar (correlation 0.7). The interval must cover the true mean
+    /// about as often as stated, although the interval for independent values covers it in little more than half of the
+    /// series.
     #[test]
     fn dependence_widens_the_interval_as_much_as_it_must() {
         let (series, count) = (1000, 100);

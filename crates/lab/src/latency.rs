@@ -159,8 +159,8 @@ pub struct SpectrumLine {
 }
 
 impl SpectrumLine {
-    /// Returns `1/(1 - percentile)`, with the percentile as a share. On average one duration in this number is longer.
-    /// Infinite for the longest duration.
+    /// Returns `1/(1 - percentile)`, with the percentile as a share from 0 to 1. For a result of 1,000, one duration in
+    /// 1,000 is longer than this percentile. Infinite for the longest duration.
     pub fn one_in(&self) -> f64 {
         100.0 / (100.0 - self.percentile)
     }

@@ -31,7 +31,7 @@ pub struct ProfileOptions {
     pub profile: Vec<ProfileKind>,
 }
 
-/// Profiler of one server.
+/// Records profiles of one server's process during extra runs of a load.
 #[derive(Debug)]
 pub struct Profiler {
     kinds: Vec<ProfileKind>,
@@ -68,9 +68,9 @@ impl ProfileOptions {
 }
 
 impl Profiler {
-    /// Runs a load once for each kind of profile, and adds the profiles to the report. `load` runs it and returns its
-    /// items per second. `label` describes the load in titles. `place` becomes part of the plots' names, so that
-    /// several loads of a report have different ones.
+    /// Runs a load once for each requested kind of profile, and adds the profiles to the report. `load` runs the load
+    /// and returns its operations per second. `label` describes the load in titles. `place` becomes part of the names
+    /// of the plots' files, which must differ between the loads of a report.
     pub fn run(
         &self,
         (label, place): (&str, &str),

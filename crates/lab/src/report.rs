@@ -59,13 +59,14 @@ pub struct Report {
     pub conditions: Vec<Condition>,
     /// Tables of the measured figures.
     pub tables: Vec<Table>,
-    /// Figures of the single runs and of their windows. Two reports are compared by these.
+    /// Values of the figures in each single run and in short windows of each run. Comparisons of two reports use these
+    /// values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Samples>,
     /// Distributions of all response times.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spectra: Vec<Spectrum>,
-    /// Command-line arguments that repeat the measurement, if the report is a baseline.
+    /// Command-line arguments that repeat the measurement. Empty unless the report is a baseline for later comparisons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub arguments: Vec<String>,
     /// Plots of the figures. JSON reports omit plots, because they contain the figures as tables, samples and spectra.
@@ -101,7 +102,7 @@ pub struct Table {
     pub title: String,
     /// Headings of the columns. They are also the keys of the rows in JSON.
     pub columns: Vec<&'static str>,
-    /// Rows of the table. Each row has as many cells as there are columns.
+    /// Lines of the table. Each has as many cells as there are columns.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -127,7 +128,7 @@ pub struct Plot {
 pub enum PlotKind {
     /// A plot of the measured figures. If a report has none, it gets plots of its tables.
     Figures,
-    /// A plot of the parts of a figure, such as the stages of a write.
+    /// A plot that divides a figure into its parts, such as the time of a write into its stages.
     Parts,
     /// A plot of a profile. Because it is too detailed for a page, an HTML report also gets it as a file of its own.
     Profile,
@@ -147,14 +148,14 @@ pub enum Cell {
     Missing(()),
 }
 
-/// Tables, checks and notes that a part of a suite adds to the report.
+/// Tables, checks and notes from one step of a suite, which the suite then adds to its report.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// Tables of the part.
+    /// Tables that this step has measured.
     pub tables: Vec<Table>,
-    /// Comparisons of its figures with their required values.
+    /// Comparisons of this step's figures with their required values.
     pub checks: Vec<Check>,
-    /// Remarks about its figures.
+    /// Remarks about this step's figures.
     pub notes: Vec<String>,
 }
 
@@ -218,8 +219,8 @@ impl Check {
         }
     }
 
-    /// Returns the check as one that the user requests. Such a check is shown on every machine, and decides about the
-    /// exit status.
+    /// Marks the check as requested by the user instead of as a goal of the developers. Such a check is shown on every
+    /// machine, and a missed one changes the exit status of the process.
     #[must_use]
     pub fn asked_for(self) -> Self {
         Self { is_goal: false, ..self }
@@ -348,7 +349,7 @@ impl Serialize for Table {
     }
 }
 
-/// Maximum number of whole spectra in a report as text.
+/// Maximum number of complete percentile spectra that a report prints as text.
 const MAX_SPECTRA: usize = 3;
 
 /// Load average of the machine above which a report warns that other programs were running.
@@ -407,7 +408,8 @@ impl Report {
         self.conditions.push(Condition { name, value: value.into() });
     }
 
-    /// Removes the checks of goals. If there were any, adds a note about that.
+    /// Removes the checks of the developers' goals from the report. If there were any, adds a note that they were
+    /// removed.
     #[must_use]
     pub fn without_goals(mut self) -> Self {
         let before = self.checks.len();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BenchError, Build, embedded};
 
-/// Largest report that is read, in bytes.
+/// Size in bytes of the largest report file that is read.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
 
 /// Direction in which a figure improves.
@@ -26,19 +26,19 @@ pub enum Better {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The figure decides the comparison. Each scenario has one such figure.
+    /// The figure decides if one measurement of the scenario is better than another. Each scenario has one such figure.
     Deciding,
     /// The figure is compared, but does not decide.
     Compared,
-    /// The figure is shown but not compared, because it follows from the load.
+    /// The figure is shown but not compared, because the load determines it.
     Shown,
 }
 
-/// Values of one figure in the runs of one scenario.
+/// Values of one figure in the runs of one scenario (a kind of load), for comparisons.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Samples {
-    /// Name of the scenario with its load, such as `put, 1000/s constant, 64 connections`. Only figures of equal
-    /// scenarios are compared.
+    /// Name of the scenario with its load, such as `put, 1000/s constant, 64 connections`. Only figures of scenarios
+    /// with equal names are compared.
     pub scenario: String,
     /// Durability level of the scenario's writes; `-` if the scenario does not write.
     pub durability: String,
@@ -48,7 +48,7 @@ pub struct Samples {
     pub better: Better,
     /// Role of the figure in a comparison.
     pub role: Role,
-    /// Length of a window in seconds.
+    /// Length in seconds of the windows into which each run is divided.
     pub window_seconds: f64,
     /// Runs in the order in which they were made.
     pub runs: Vec<Run>,
@@ -68,7 +68,7 @@ pub struct Run {
 }
 
 impl Samples {
-    /// Returns the value of each run that is not void and has a value.
+    /// Returns the values over whole runs. Leaves out void runs and runs without a value.
     pub fn wholes(&self) -> Vec<f64> {
         self.runs.iter().filter(|run| !run.is_void).filter_map(|run| run.whole).collect()
     }
@@ -91,7 +91,7 @@ pub struct StoredReport {
     /// Samples of the report's figures.
     #[serde(default)]
     pub samples: Vec<Samples>,
-    /// Arguments that repeat the measurement, if the report is a baseline.
+    /// Command-line arguments that repeat the measurement; empty unless the report is a baseline for comparisons.
     #[serde(default)]
     pub arguments: Vec<String>,
     /// Checks of the report.
@@ -113,9 +113,9 @@ pub struct StoredMachine {
 /// Description of the build in a stored report.
 #[derive(Clone, Debug, Deserialize)]
 pub struct StoredBuild {
-    /// Version of the workspace.
+    /// Version of the Thalweg workspace that was measured.
     pub version: String,
-    /// `release` or `debug`.
+    /// Build profile: `release` or `debug`.
     pub profile: String,
     /// Commit of the build, if it is known.
     pub commit: Option<String>,

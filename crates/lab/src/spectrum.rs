@@ -21,7 +21,8 @@ use serde::Serialize;
 
 use crate::latency::{Latencies, SpectrumLine};
 
-/// Number of lines for each halving of the distance to 100 %. `wrk2` has the same number.
+/// Number of lines of a spectrum for each halving of the distance to 100 %, for example from 50 to 75 %. The tool
+/// `wrk2` prints the same number.
 const TICKS_PER_HALVING: u32 = 5;
 /// Cookie of the encoding V2 with counts of variable length.
 const COOKIE: u32 = 0x1c84_9313;
@@ -60,7 +61,8 @@ pub struct Line {
     pub time_us: f64,
     /// Number of requests that took at most this time.
     pub count: u64,
-    /// `1/(1 - percentile)`, with the percentile as a share. `None` for the last line, where the value is infinite.
+    /// `1/(1 - percentile)`, with the percentile as a share from 0 to 1. `None` for the last line, where this value is
+    /// infinite.
     pub one_in: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Medians, deviations and ratios of a figure over the rounds of a benchmark.
+//! Medians, deviations and ratios of the values that a figure has in the rounds (repetitions) of a benchmark.
 
 /// Returns the median. For an even count this is the mean of the two middle values. NaN without values.
 pub fn median(values: &[f64]) -> f64 {
@@ -16,16 +16,16 @@ pub fn median_of<T>(items: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     median(&items.iter().map(figure).collect::<Vec<_>>())
 }
 
-/// Returns the median absolute deviation of the values from their median.
+/// Returns the median absolute deviation: the median of the distances of the values from their median.
 pub fn mad(values: &[f64]) -> f64 {
     let middle = median(values);
     median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>())
 }
 
-/// Summary of the values that one figure had in the rounds of a benchmark.
+/// Summary of the values that one figure had in the rounds (repetitions) of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
-    /// Median of the rounds' values.
+    /// Median of the values of all rounds.
     pub median: f64,
     /// Median absolute deviation of the rounds' values from their median.
     pub mad: f64,
@@ -33,7 +33,7 @@ pub struct Summary {
     pub min: f64,
     /// Largest value of any round.
     pub max: f64,
-    /// Number of rounds.
+    /// Number of rounds (repetitions of the benchmark).
     pub rounds: usize,
 }
 
@@ -50,8 +50,8 @@ impl Summary {
     }
 }
 
-/// Returns the median of the rounds' ratios `a / b`. A drift of the machine's speed between rounds cancels out, because
-/// each ratio compares values of one round.
+/// Returns the median of the ratios `a / b` of the rounds (repetitions). Each ratio has the values of one round, so a
+/// drift of the machine's speed between rounds cancels out.
 pub fn ratio(a: &[f64], b: &[f64]) -> f64 {
     median(&a.iter().zip(b).map(|(a, b)| a / b).collect::<Vec<_>>())
 }

@@ -22,7 +22,7 @@ pub enum MeasuredProcess {
 }
 
 impl MeasuredProcess {
-    /// Returns the kernel's directory of the process.
+    /// Returns the directory below `/proc` in which the kernel describes the process.
     fn dir(self) -> String {
         match self {
             Self::Own => "/proc/self".to_owned(),
@@ -264,7 +264,7 @@ impl BusyThread {
     }
 }
 
-/// CPU times of the threads of a process, by their ids.
+/// CPU times of the threads of a process, by the ids of the threads.
 fn thread_times(process: u32) -> BTreeMap<u32, Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
     let time = |task: std::fs::DirEntry| {
@@ -298,7 +298,7 @@ impl Clocks {
     }
 }
 
-/// One reading of the machine's clocks.
+/// Times of the machine's clocks at one moment, and the steal time up to it.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
     monotonic: Instant,
@@ -394,10 +394,10 @@ fn cpu_of_stat(dir: &str) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 10))
 }
 
-/// Touches `bytes` bytes of fresh memory and frees them. On a virtual machine the first touch of a page is slow, up to
-/// 4 s for a GiB; later allocations do not pay for it. Memtables use huge pages, which come from other free memory than
-/// small pages. Therefore half of the bytes are huge pages, if the kernel has them. Returns the number of bytes
-/// touched, at most half of the available memory.
+/// Touches `bytes` bytes of fresh memory and frees them, so that later allocations are fast. On a virtual machine the
+/// first touch of a page is slow, up to 4 s for a GiB. Half of the bytes are huge pages, if the kernel has them:
+/// memtables use huge pages, which come from other free memory than small pages. Returns the number of bytes touched,
+/// at most half of the available memory.
 pub fn warm_memory(bytes: u64) -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").map_or(bytes, |kib| kib * 512);
     let bytes = bytes.min(available);

@@ -23,7 +23,7 @@ use crate::runtime::random;
 
 /// Maximum size in bytes of the queue of proposals.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
-/// Maximum age of the log that a node keeps only for history. `history_bytes` limits the size of this part.
+/// Maximum age of log that a node keeps only so that watches can read past changes. `history_bytes` limits its size.
 const HISTORY_AGE: Duration = Duration::from_secs(1);
 
 /// Options with which a node starts. None of them may affect the answers to clients.
@@ -33,17 +33,19 @@ pub struct NodeOptions {
     pub backend: BackendKind,
     /// Size of a log segment in bytes.
     pub segment_bytes: u32,
-    /// Maximum length in bytes of a value that the state stores itself. Longer values are only in the log.
+    /// Maximum length in bytes of a value that the state stores itself. For a longer value, the state stores only its
+    /// position in the log.
     pub inline_value_bytes: usize,
     /// Size in bytes at which a memtable is persisted.
     pub memtable_bytes: usize,
-    /// Number of bytes of log after the persisted state at which the state is persisted again.
+    /// Maximum number of bytes that the log grows after the state was last persisted. Then the node persists the state
+    /// again.
     pub max_replay_bytes: u64,
-    /// Maximum number of bytes of log that are kept for followers and history.
+    /// Maximum number of bytes of log that a node keeps only for slow followers and for watches of past changes.
     pub history_bytes: u64,
-    /// Mean time between two rounds of maintenance.
+    /// Mean time between two runs of the database's maintenance.
     pub maintenance_pause: Duration,
-    /// Number of bytes of rows in a chunk of a snapshot.
+    /// Number of bytes of the state (keys and values in the store) that each chunk of a snapshot contains.
     pub chunk_bytes: usize,
 }
 
@@ -52,7 +54,7 @@ fn pick(from: &[u64]) -> u64 {
 }
 
 impl NodeOptions {
-    /// Draws random options.
+    /// Draws random options for a node, including its backend.
     #[must_use]
     pub fn random() -> Self {
         Self::with_backend(match random(0..3) {
@@ -77,7 +79,7 @@ impl NodeOptions {
         }
     }
 
-    /// Returns the options of the node's database.
+    /// Returns these options in the form in which the engine takes them when it opens the node's database.
     #[must_use]
     pub fn database(&self) -> Options {
         Options {
@@ -137,7 +139,8 @@ impl Tables {
         &self.dir
     }
 
-    /// Returns true if a table with a flipped bit exists. Tables are never changed, only removed.
+    /// Returns true if a table with a flipped bit still exists. The LSM tree never changes a table, it only removes
+    /// tables.
     pub(crate) fn are_flipped(&self) -> bool {
         let is_flipped = |(path, at, flipped): &(PathBuf, usize, u8)| {
             fs::read(path).is_ok_and(|bytes| bytes.get(*at) == Some(flipped))

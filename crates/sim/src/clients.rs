@@ -20,11 +20,11 @@ use crate::{
     serve::{Reply, serve},
 };
 
-/// Number of keys that operations read or write one at a time.
+/// Number of keys that each client operation reads or writes alone, without other keys.
 const REGISTERS: u64 = 5;
-/// Keys that transactions use together.
+/// Keys that client operations read and write together, as accounts of a bank.
 const ACCOUNTS: std::ops::Range<Key> = 100..103;
-/// Keys of locks.
+/// Keys that clients use as locks.
 const LOCKS: std::ops::Range<Key> = 200..202;
 /// Time after which a client stops waiting for an answer.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -51,9 +51,10 @@ pub(crate) struct Client {
     sequence: u64,
     /// Append of the producer that has no answer yet. The client repeats this append until a node answers.
     append: Option<(OperationId, Action)>,
-    /// Records that the client got and has not acked, each with its attempt.
+    /// Deliveries that the client got and has not acked: the number of the delivery attempt, and the offsets of its
+    /// records.
     delivered: Vec<(u64, Vec<u64>)>,
-    /// Space time at which the records of the last fetch must be acked.
+    /// Deadline for acking the records of the last fetch, by the cluster's own clock (space time).
     fetched_at: SpaceTime,
     lease: Option<HeldLease>,
     /// Lock that the client believes to hold, with its fencing token.
@@ -113,8 +114,8 @@ impl Client {
         self.perform(Action::Read { keys: vec![0], level: Level::Lease }).await;
     }
 
-    /// Fetches and acks records of the group until no record has arrived for longer than an ack deadline, in space
-    /// time. Returns false if that takes too long.
+    /// Fetches and acks records of the consumer group until none has arrived for two ack deadlines. Measures this time
+    /// by the cluster's own clock (space time). Returns false if this takes longer than `patience` of virtual time.
     pub(crate) async fn drain(mut self, patience: Duration) -> bool {
         let (begun, mut filled) = (now(), None);
         while now() < begun + patience {
@@ -269,7 +270,7 @@ impl Client {
         false
     }
 
-    /// Updates what the client knows after an answer.
+    /// Updates the client's knowledge (such as its locks and last values) from the answer to an operation.
     fn note(&mut self, action: Action, answer: &Answer) {
         match answer {
             Answer::Values { revision, .. } => self.revision = self.revision.max(*revision),

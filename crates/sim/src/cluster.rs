@@ -44,7 +44,8 @@ const SLOW_MICROS: u64 = 20_000;
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Shortest time that a fault lasts.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// Time for which the clients send nothing after followers have lost their promises.
+/// Time for which the clients send nothing after followers have restarted and so have forgotten that they promised
+/// their votes to the leader.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// Maximum time for which a node is cut off until the other nodes have freed log entries that it lacks.
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
@@ -52,7 +53,8 @@ const PURGED_WITHIN: Duration = Duration::from_secs(5);
 const INSTALL_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of disk operations of a node between the first chunk of a snapshot and the cut of the node's power.
 const INSTALL_OPERATIONS: u64 = 250;
-/// File that a switch to the state of a snapshot replaces. The error of a failed switch contains this name.
+/// Name of the file that a node replaces when it switches to the state of an installed snapshot. The error of a failed
+/// switch contains this name.
 const SWITCH_FILE: &str = "INSTALLED";
 /// Maximum time for which the first answer after a fault is awaited.
 const MAX_GAP: Duration = Duration::from_secs(8);
@@ -71,7 +73,7 @@ struct Inner {
     present: RefCell<Vec<ProcessId>>,
     /// Member without a vote; `None` in half of the seeds.
     learner: Cell<Option<ProcessId>>,
-    /// True while a node is being replaced.
+    /// True while a new node is joining in place of another one.
     is_replacing: Cell<bool>,
     /// Nodes that have found their files damaged and must be replaced.
     broken: RefCell<BTreeSet<ProcessId>>,
@@ -80,14 +82,15 @@ struct Inner {
     history: History,
     /// Counter of unique numbers that all clients share.
     numbers: Rc<Cell<u64>>,
-    /// True once the clients must stop. Nodes that find damage are replaced afterwards too.
+    /// True once the clients must send no further requests. Nodes that find damage in their files are still replaced
+    /// after this.
     is_stopping: Cell<bool>,
     /// True while the clients send no requests.
     is_quiet: Cell<bool>,
     /// Time of the last answered write.
     last_write: Cell<Duration>,
     gaps: RefCell<Vec<Gap>>,
-    /// Number of faults in effect at present. `several` is the last time at which there were more than one.
+    /// Number of faults in effect at present. `crowded_at` is the last time at which there were more than one.
     active: Cell<i32>,
     crowded_at: Cell<Duration>,
     /// Number of faults that affect each node at present. A node works normally again when this number falls to 0.
@@ -185,19 +188,19 @@ impl Cluster {
         self.0.broken.borrow().contains(&id)
     }
 
-    /// Returns true if a node must be replaced, or is being replaced.
+    /// Returns true if any node must be replaced, or is being replaced.
     pub(crate) fn has_broken(&self) -> bool {
         !self.0.broken.borrow().is_empty()
     }
 
-    /// Returns true if a node must be replaced, or a new node is joining for another.
+    /// Returns true if any node must be replaced, or a new node is joining in place of another.
     pub(crate) fn is_replacing(&self) -> bool {
         self.has_broken() || self.0.is_replacing.get()
     }
 
-    /// Records that a node cannot continue. This is a violation unless the node's files are damaged, its switch to the
-    /// state of a snapshot has failed, one of its fsyncs has failed, or its power is off. After a failed switch or
-    /// fsync, the node restarts.
+    /// Records that a node cannot continue. Reports a violation unless one of four reasons explains it: the node's
+    /// files are damaged, its power is off, an fsync has failed, or its switch to the state of a snapshot has failed.
+    /// Restarts the node after a failed fsync or switch.
     pub(crate) fn node_failed(&self, id: ProcessId, reason: &str) {
         let parts = self.parts(id);
         if parts.is_power_cut.get() {
@@ -242,7 +245,7 @@ impl Cluster {
         present[random(0..present.len() as u64) as usize]
     }
 
-    /// Records the time at which a client got an answer, if it answers a write.
+    /// If `action` is a write, stores the present time as the time of the last answered write.
     pub(crate) fn answered(&self, action: &Action) {
         if !action.is_read() {
             self.0.last_write.set(now());
@@ -306,7 +309,8 @@ impl Cluster {
         }
     }
 
-    /// Records the times at which the node leads. Reports a violation if the node's consensus ends without a request.
+    /// Adds a line to the event log for each term in which the node leads. If the node's consensus ends by itself,
+    /// reports that the node cannot continue.
     fn watch(&self, id: ProcessId) {
         let Some(consensus) = self.0.network.node(id) else { return };
         let (cluster, crashes) = (self.clone(), self.parts(id).crashes.get());
@@ -525,9 +529,9 @@ impl Cluster {
         parts.replace_disk(next);
     }
 
-    /// Cuts a node, which leads, off from half of the other voters, so that they soon try to elect another leader. They
-    /// have all entries, because the clients are quiet. Then restarts the other half of the voters, and cuts the node
-    /// off from them too.
+    /// Makes half of the voters forget that they promised their votes to the leader, which is node `id`. First cuts the
+    /// leader off from the other half. These voters soon try to elect another leader. They have all entries, because
+    /// the clients are quiet. Then restarts the first half of the voters, and cuts the leader off from them too.
     fn lose_promises(&self, id: ProcessId) {
         let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
         let restarted = others.split_off(others.len() / 2);
@@ -552,7 +556,7 @@ impl Cluster {
         });
     }
 
-    /// Kills a node's process and starts it again almost immediately.
+    /// Kills a node's process, and starts it again within 60 ms.
     fn restart_soon(&self, id: ProcessId) {
         self.crash(id, FaultKind::Restarted);
         let cluster = self.clone();
@@ -576,7 +580,7 @@ impl Cluster {
         });
     }
 
-    /// Repairs all links of a node.
+    /// Repairs all network links of a node, in both directions.
     fn mend(&self, id: ProcessId) {
         self.0.nodes.borrow().keys().for_each(|&other| {
             self.0.network.mend(id, other);
@@ -584,7 +588,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until the leader has freed entries that a node lacks, at most for [`PURGED_WITHIN`].
+    /// Waits until the leader has freed log entries that the node lacks, so that the node needs a snapshot. Waits at
+    /// most for [`PURGED_WITHIN`].
     async fn until_purged(&self, id: ProcessId) {
         let begun = now();
         let lacks = |cluster: &Self| {
@@ -627,7 +632,7 @@ impl Cluster {
         });
     }
 
-    /// Cuts the power of a node after it has performed `operations` more disk operations.
+    /// Cuts the power of a node after `operations` more disk operations, or after [`SLOW_BEFORE_LOSS`] at the latest.
     fn cut_power(&self, id: ProcessId, operations: u64) {
         let parts = self.parts(id);
         let disk = parts.disk.borrow().clone();
@@ -643,8 +648,8 @@ impl Cluster {
         });
     }
 
-    /// Flips a bit of the node's files. At most one member has such damage at a time, because damage on several members
-    /// can lose data.
+    /// Flips a bit in a file of the node. Does nothing if a member already has such damage, because damage on several
+    /// members can lose data.
     fn flip(&self, id: ProcessId) {
         let is_damaged = |id: &ProcessId| self.parts(*id).is_flipped.get();
         if self.ids().iter().any(is_damaged) {

@@ -19,20 +19,20 @@ use thalweg_types::{
 
 use crate::history::{Action, Key};
 
-/// Name of the keyspace of all keys.
+/// Name of the keyspace that contains all keys of a simulation.
 pub(crate) const KEYSPACE_NAME: &str = "k";
-/// Name of the stream of the appends.
+/// Name of the stream to which the simulated clients append.
 pub(crate) const STREAM_NAME: &str = "s";
-/// Keyspace of all keys.
+/// Id of the keyspace that contains all keys of a simulation.
 pub(crate) const KEYSPACE: KeyspaceId = KeyspaceId(1);
-/// Stream of the appends.
+/// Id of the stream to which the simulated clients append.
 pub(crate) const STREAM: StreamId = StreamId(1);
-/// Consumer group of the stream.
+/// Id of the consumer group that reads the simulation's stream.
 const GROUP: GroupId = GroupId(1);
 /// Time after which records that were delivered and not acked are delivered again.
 pub(crate) const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
 
-/// Returns a command as nodes propose it.
+/// Returns a command in the frame in which nodes pass commands to consensus.
 pub(crate) fn framed(command: &[u8]) -> Framed {
     let mut framed = Framed::with_capacity(command.len());
     let encode = |out: &mut Vec<u8>| {
@@ -59,7 +59,7 @@ pub(crate) fn creations() -> [Bytes; 3] {
     ]
 }
 
-/// Returns the bytes of a key.
+/// Returns the bytes of the key with this number.
 pub(crate) fn key_bytes(key: Key) -> Vec<u8> {
     format!("key{key}").into_bytes()
 }
@@ -106,7 +106,7 @@ fn append(commit: &mut CommitBuilder, record: u64, stamp: Option<(u64, u64)>) ->
     Ok(())
 }
 
-/// Returns the command of an operation; empty for a read.
+/// Returns the encoded command of an operation; empty for a read, which needs no command.
 pub(crate) fn command(action: &Action) -> Bytes {
     match action {
         Action::Read { .. } => Bytes::new(),

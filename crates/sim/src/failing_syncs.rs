@@ -16,10 +16,10 @@ use thalweg_disk::{
 
 use crate::runtime::random;
 
-/// First words of the event of a node that stops.
+/// First words of the event that the simulation records when a node stops because of a failed fsync.
 pub(crate) const SYNC_FAILED: &str = "stops, because an fsync has failed";
 
-/// How often fsyncs fail.
+/// Number of fsyncs that fail: one, or all until the fault ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Repeat {
     Once,
@@ -52,7 +52,7 @@ impl FailingSyncs {
         Self { path, nth, repeat, is_partial: random(0..2) == 0 }
     }
 
-    /// Makes the fsyncs of a disk fail as described.
+    /// Makes a simulated disk fail the fsyncs that this value describes.
     pub fn plan(&self, disk: &SimDisk) {
         let mut fault = Fault::new(Operation::Sync, self.nth, Errno::Io).on_path(self.path);
         if self.repeat == Repeat::UntilMended {
@@ -64,7 +64,8 @@ impl FailingSyncs {
         disk.fail(fault);
     }
 
-    /// Returns the failures that continue in the node's next process; `None` if only one fsync fails.
+    /// Returns the failures that a new process of the node sees, because the fault has not ended; `None` if only one
+    /// fsync fails.
     #[must_use]
     pub fn for_next_process(&self) -> Option<Self> {
         (self.repeat == Repeat::UntilMended).then_some(Self { nth: 1, ..*self })
@@ -87,7 +88,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the results of three fsyncs of a file in `log/`, the last of which another process makes.
+    /// Returns the results of three fsyncs of a file in `log/`; true means success. Before the third one, the node's
+    /// process is killed and a new process opens the file.
     fn results(path: &'static str, repeat: Repeat) -> [bool; 3] {
         let failing = FailingSyncs { path, nth: 2, repeat, is_partial: false };
         let disk = SimDisk::new(1);

@@ -6,7 +6,7 @@ use std::{fmt, time::Duration};
 
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-/// Kind of a fault.
+/// Kind of a fault that the simulation causes on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
     /// The node loses power and everything that was not synced. It starts again when the fault ends.
@@ -18,14 +18,15 @@ pub enum FaultKind {
     Kill,
     /// The process is killed and starts again immediately.
     Restarted,
-    /// The leader is cut off from some voters. A second later it is cut off from the other voters; these restart at
-    /// that moment, so they forget their promises to the leader. The clients send nothing during the fault.
+    /// The leader is cut off from some voters. About a second later it is cut off from the other voters too, and these
+    /// restart at that moment. By the restart they forget that they promised their votes to the leader. The clients
+    /// send nothing during the fault.
     LostPromises,
     /// The leader is asked to transfer its leadership.
     Transfer,
-    /// No message reaches or leaves the node. When the fault ends, the node gets a snapshot if the others have freed
-    /// log entries that it lacks. During the install the node loses power, or its first attempts to switch to the
-    /// snapshot's state fail.
+    /// No message reaches or leaves the node. When the fault ends, the node gets a snapshot if the other nodes have
+    /// freed log entries that it lacks. While the node installs this snapshot, either it loses power, or its first
+    /// attempts to switch to the snapshot's state fail.
     CutInstall,
     /// The process is killed, and starts again with other options when the fault ends.
     Reconfigured,
@@ -47,9 +48,9 @@ pub enum FaultKind {
     StuckSync,
     /// Each fsync of the node takes 20 ms longer.
     SlowSync,
-    /// One fsync of the node fails, or all fsyncs until the fault ends: of the log, of the state, or of all files. If
-    /// the node stops because of this, it is restarted. In half of the cases the machine loses power when the fault
-    /// ends.
+    /// One fsync of the node fails, or all fsyncs until the fault ends. They are fsyncs of the log, of the state, or of
+    /// all files. If the node stops because of this, the simulation restarts it. In half of the cases the machine loses
+    /// power when the fault ends.
     FailingSync,
     /// The process is stopped, and continues when the fault ends.
     Stopped,
@@ -63,7 +64,7 @@ pub enum FaultKind {
     Replaced,
     /// All nodes lose power at once.
     AllPowerLoss,
-    /// All disks become slow, and soon afterwards all nodes lose power: many writes are not synced by then.
+    /// All disks become slow. Soon afterwards, while many writes are not synced yet, all nodes lose power.
     SlowThenPowerLoss,
 }
 
@@ -151,7 +152,7 @@ pub enum Victim {
     Node(u64),
 }
 
-/// A fault of the script.
+/// One planned fault in the script of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Number of the fault in the script.

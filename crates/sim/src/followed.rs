@@ -1,12 +1,13 @@
-//! The check of what watches and tails have shown.
+//! The check of the changes and records that subscribers received: watches of keys, and tails of the stream.
 //!
 //! Owns: a simple second implementation of the changes that committed commands make to keys, and the comparison of
 //! these changes with those that subscribers have received. Does not own: the subscribers. This module shares no code
 //! with the state machine, or with the watches, which derive the changes from the log.
 //!
 //! From the revision at which it begins to the revision that it has reached, a watch shows each change of its keys
-//! once, in the order of revisions, and nothing else. It may leave out changes only where the history was gone. A new
-//! stretch begins there. A tail shows the records of the stream from the first one on.
+//! once, in the order of revisions, and nothing else. It may leave out changes only where a node no longer had the
+//! history. A new stretch (changes without a gap) begins there. A tail shows the records of the stream from the first
+//! one on.
 //!
 //! The command of an expiry does not name the keys that it removes. It may remove any keys whose leases have ended, as
 //! many as its outcome says. All watches must show the same keys.
@@ -39,11 +40,11 @@ pub enum Change {
 /// A change that a watch has shown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeenChange {
-    /// Revision of the commit.
+    /// Revision of the commit that made the change.
     pub revision: u64,
-    /// Bytes of the key.
+    /// Bytes of the changed key.
     pub key: Vec<u8>,
-    /// Change of the key.
+    /// Kind of the change: a put with its value, a delete or an expiry.
     pub change: Change,
 }
 
@@ -58,7 +59,7 @@ pub struct Stretch {
     pub changes: Vec<SeenChange>,
 }
 
-/// The changes that a subscriber has received.
+/// The changes that one watch has shown to a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
     /// Prefix of the watched keys.
@@ -75,12 +76,12 @@ impl Watched {
     }
 }
 
-/// All that subscribers have received.
+/// Everything that the subscribers of a simulation have received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
     /// Changes that the watches have shown.
     pub watches: Vec<Watched>,
-    /// Records that the tails have shown, from the first one of the stream on.
+    /// Records that each tail (a subscriber to the stream) has shown, from the first one of the stream on.
     pub tails: Vec<Vec<u64>>,
     /// Number of times that a node refused to continue a watch because its history was gone.
     pub refused: usize,
@@ -101,14 +102,14 @@ impl Followed {
     }
 }
 
-/// Changes of one revision, by key.
+/// Changes of one revision, each by its key.
 type Changes = BTreeMap<Vec<u8>, Change>;
 
 /// Keys that watches have shown as expired, by revision.
 type Expired = BTreeMap<u64, BTreeSet<Vec<u8>>>;
 
-/// Checks what subscribers have received against the committed commands, and against the records of the stream. Returns
-/// descriptions of the impossible findings.
+/// Checks the changes and records that subscribers have received against the committed commands and the records of the
+/// stream. Returns descriptions of findings that are impossible in a correct cluster.
 #[must_use]
 pub fn check(
     operations: &[Operation],
@@ -159,14 +160,14 @@ fn expired(watches: &[Watched]) -> Expired {
 struct Replay<'a> {
     /// Keys that watches have shown as expired.
     expired: &'a Expired,
-    /// Last revision that a command has used.
+    /// Revision of the last replayed command that has used one.
     revision: u64,
     /// End of each lease that was neither revoked nor granted again.
     leases: BTreeMap<u64, SpaceTime>,
     /// Lease of each key that is not removed yet, even if it has expired; `None` for a key without a lease.
     keys: BTreeMap<Vec<u8>, Option<u64>>,
     made: BTreeMap<u64, Changes>,
-    /// Numbers of keys that expiries have removed, by revision.
+    /// Number of keys that the expiry command with each revision has removed.
     counts: BTreeMap<u64, usize>,
     violations: Vec<String>,
 }
@@ -270,7 +271,7 @@ fn check_stretch(prefix: &str, stretch: &Stretch, made: &BTreeMap<u64, Changes>)
     }
 }
 
-/// Checks that expiries have removed as many keys as a watch of all keys shows.
+/// Checks a watch of all keys: for each expiry command, it must show as many expired keys as the command has removed.
 fn check_counts(stretch: &Stretch, expired: &Expired, counts: &BTreeMap<u64, usize>) -> Result<(), String> {
     for (revision, count) in counts.range(stretch.from..stretch.next) {
         let shown = expired.get(revision).map_or(0, BTreeSet::len);

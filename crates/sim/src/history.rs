@@ -38,17 +38,16 @@ impl Level {
 pub enum Action {
     /// Reads keys at one point in time.
     Read {
-        /// The keys.
+        /// Keys to read.
         keys: Vec<Key>,
-        /// Guarantee of the read.
+        /// Guarantee that the client asks of the read.
         level: Level,
     },
-    /// Sets or deletes keys on the condition that other keys have expected values. `None` stands for a key that does
-    /// not exist.
+    /// Sets or deletes keys if all keys in `expect` have the expected values.
     Write {
-        /// Expected values.
+        /// Keys with the values that they must have; `None` if the key must not exist.
         expect: Vec<(Key, Option<u64>)>,
-        /// New values.
+        /// Keys with their new values; `None` deletes the key.
         put: Vec<(Key, Option<u64>)>,
         /// Unique number of the request.
         number: u64,
@@ -67,7 +66,7 @@ pub enum Action {
         /// Time for which the lease lives.
         ttl: Duration,
     },
-    /// Keeps a lease alive for its time to live from now.
+    /// Extends a lease: from now on it lives for its full time to live again.
     Keep {
         /// Id of the lease.
         lease: u64,
@@ -77,29 +76,30 @@ pub enum Action {
         /// Id of the lease.
         lease: u64,
     },
-    /// Acquires a free lock for as long as a lease lives. The revision of the lock's key is the fencing token.
+    /// Acquires a free lock for as long as a lease lives. The revision at which the lock's key is written becomes the
+    /// fencing token.
     Acquire {
         /// Key of the lock.
         lock: Key,
         /// Lease that the lock is attached to: the lock ends with the lease.
         lease: u64,
-        /// Value of the lock's key.
+        /// Unique number of this attempt to acquire the lock. It becomes the value of the lock's key.
         owner: u64,
     },
-    /// Writes to the resource that a lock guards, on condition that the lock still has the token.
+    /// Writes to the resource that a lock guards, if the lock's key still has the revision `token`.
     Guarded {
         /// Key of the lock.
         lock: Key,
-        /// Fencing token.
+        /// Fencing token that the client got when it acquired the lock.
         token: u64,
         /// New value of the resource.
         value: u64,
     },
-    /// Releases a lock, on condition that it still has the token.
+    /// Releases a lock, if the lock's key still has the revision `token`.
     Release {
         /// Key of the lock.
         lock: Key,
-        /// Fencing token.
+        /// Fencing token that the client got when it acquired the lock.
         token: u64,
     },
     /// Asks the consumer group for records.
@@ -109,14 +109,14 @@ pub enum Action {
         /// Unique number of the request.
         number: u64,
     },
-    /// Acks records of an attempt.
+    /// Acks records of one delivery attempt.
     Ack {
         /// Number of the delivery attempt: the fetch that delivered the records returned it.
         attempt: u64,
         /// Offsets of the records, ascending.
         offsets: Vec<u64>,
     },
-    /// Returns records of an attempt to the group.
+    /// Returns records of one delivery attempt to the group (a nack).
     Nack {
         /// Number of the delivery attempt: the fetch that delivered the records returned it.
         attempt: u64,
@@ -142,10 +142,10 @@ pub enum Answer {
     Values {
         /// Revision of the last commit that the read saw.
         revision: u64,
-        /// Values of the keys.
+        /// Values of the keys, in the order of the keys in the request; `None` for a key that did not exist.
         values: Vec<Option<u64>>,
     },
-    /// The command had this outcome.
+    /// The request was a command, and had this outcome.
     Outcome(Outcome),
 }
 
@@ -167,7 +167,7 @@ pub struct Operation {
     pub action: Action,
     /// Moment of the request. Moments of a history are distinct numbers that increase over time.
     pub begin: u64,
-    /// End of the operation.
+    /// End of the operation: its answer, a rejection, or no answer.
     pub end: End,
     /// Command that the client proposed, without its frame; empty for a read.
     pub command: Bytes,

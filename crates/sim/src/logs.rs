@@ -38,7 +38,7 @@ use crate::{
     truth::Truth,
 };
 
-/// Maximum time by which space time may advance more than true time under one leader.
+/// Maximum time by which the cluster's clock (space time) may advance more than true time under one leader.
 const PACE_SLACK: Duration = Duration::from_millis(100);
 
 /// Contents of a node's log when it is opened.
@@ -46,20 +46,20 @@ const PACE_SLACK: Duration = Duration::from_millis(100);
 pub struct Opened {
     /// Vote of the node.
     pub vote: Option<Vote>,
-    /// Last purged entry.
+    /// Last entry that the node has purged from its log; `None` if it has purged none.
     pub purged: Option<LogId>,
     /// Last entry of each term, in order. The last element is the last entry of the log.
     pub term_ends: Vec<LogId>,
 }
 
-/// Result of a check: a description of the violation.
+/// Result of a check. The error describes a violation.
 type Checked = Result<(), String>;
 
-/// An entry of a log.
+/// An entry of a node's log.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     term: Term,
-    /// Space time of the entry; for an entry without one, that of the last entry before it with a space time.
+    /// Space time of the entry. An entry that has none gets the space time of the last entry before it that has one.
     time: SpaceTime,
 }
 
@@ -69,7 +69,7 @@ struct NodeLog {
     /// Vote that the log has confirmed.
     vote: Option<Vote>,
     purged: Option<LogId>,
-    /// Entries after the purged one.
+    /// Entries of the log, by index. Entries up to the last purged one are missing.
     entries: BTreeMap<Index, Entry>,
     /// Last entry that the log has confirmed to be on disk, together with all entries before it.
     durable: Option<Index>,
@@ -101,12 +101,12 @@ impl NodeLog {
 #[derive(Clone, Copy, Debug)]
 struct Content {
     hash: u64,
-    /// Term of the entry before it; `None` if the log did not have that entry.
+    /// Term of the entry before this one in the log; `None` if the log did not have that entry.
     previous: Option<Term>,
     time: SpaceTime,
 }
 
-/// A committed entry.
+/// An entry that is known to be committed, because a node has applied it.
 #[derive(Clone, Copy, Debug)]
 struct Committed {
     term: Term,
@@ -121,13 +121,14 @@ struct Inner {
     written: BTreeMap<LogId, Content>,
     /// Node that leads each term.
     leaders: BTreeMap<Term, NodeId>,
-    /// Time at which each node has voted for itself, by term and node. A leader of a term stamps entries only after
-    /// this time.
+    /// Time at which each node voted for itself, by term and node. A node that becomes the leader of the term puts
+    /// space times into entries only after this time.
     stood: BTreeMap<(Term, ProcessId), Duration>,
     /// Space time of the first entry of each term that has one.
     first_times: BTreeMap<Term, SpaceTime>,
     committed: BTreeMap<Index, Committed>,
-    /// Sets of voters of each written membership, by its entry. Memberships before the last committed one are dropped.
+    /// Sets of voters of each membership that a leader has written, by the index and term of its entry. Memberships
+    /// before the last committed one are dropped.
     memberships: BTreeMap<(Index, Term), Vec<BTreeSet<u64>>>,
 }
 
@@ -252,8 +253,8 @@ impl Inner {
         }
     }
 
-    /// Checks the space time of an entry that a leader has stamped before `now`. After the leader's first entry, a jump
-    /// of space time would end leases early that the leader has granted.
+    /// Checks the space time of an entry that a leader has written before `now`: since the leader's first entry, it
+    /// must not advance faster than true time. A jump would end leases early that the leader has granted.
     fn check_pace(&mut self, node: ProcessId, entry: &RaftEntry, now: Duration) -> Checked {
         let (id, EntryPayload::Normal(commands)) = (log_id(&entry.log_id), &entry.payload) else { return Ok(()) };
         let Some(stood_at) = self.stood.get(&(id.term, node)) else { return Ok(()) };
@@ -368,7 +369,7 @@ impl Logs {
         });
     }
 
-    /// Reports that a node writes entries.
+    /// Reports that a node begins to write entries to its log.
     pub fn appended(&self, node: ProcessId, entries: &[RaftEntry]) {
         for entry in entries {
             self.check(node, |inner| inner.appended(node, entry));

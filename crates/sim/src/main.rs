@@ -25,7 +25,7 @@ use thalweg_sim::{
 };
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit code after an interrupt.
+/// Exit code of the program after an interrupt.
 const INTERRUPTED: i32 = 130;
 /// Time between two lines of progress if the output cannot show a progress bar.
 const SAY_EVERY: Duration = Duration::from_secs(60);
@@ -152,7 +152,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(found))
 }
 
-/// Totals of many simulations.
+/// Sums and extreme values over the results of many simulations.
 struct Totals {
     begun: Instant,
     json: bool,
@@ -167,7 +167,7 @@ struct Totals {
     /// gone.
     followed: usize,
     refused: usize,
-    /// Number of stops of nodes because of a failed fsync.
+    /// Number of times that a node stopped because of a failed fsync.
     failed_syncs: usize,
     elapsed: Duration,
     gaps: Vec<Gap>,

@@ -24,11 +24,11 @@ use crate::{
     history::{Action, Key},
 };
 
-/// The modelled data.
+/// The data that the cluster should have, according to the replayed operations.
 #[derive(Debug, Default)]
 pub struct Model {
     values: BTreeMap<Key, Value>,
-    /// Time to live, and end in space time, of each lease.
+    /// Time to live of each lease, and its end by the cluster's own clock (space time).
     leases: BTreeMap<u64, (std::time::Duration, SpaceTime)>,
     stream: Vec<u64>,
     /// Offsets of each producer's appends, by their sequence numbers.
@@ -47,10 +47,10 @@ struct Value {
     lease: Option<u64>,
 }
 
-/// The modelled consumer group.
+/// The state that the consumer group should have, according to the replayed operations.
 #[derive(Debug, Default)]
 struct Group {
-    /// First record that was never delivered.
+    /// Offset of the first record that was never delivered.
     cursor: u64,
     /// Records that were delivered and not acked, by offset. Each has the number of its last delivery attempt (`None`
     /// after a nack), and the time from which the group may deliver it again.
@@ -63,13 +63,13 @@ fn mismatch(expected: impl std::fmt::Debug, found: &Outcome) -> Result<(), Strin
 }
 
 impl Model {
-    /// Returns the values of keys.
+    /// Returns the values that the keys should have; `None` for a key that should not exist.
     #[must_use]
     pub fn read(&self, keys: &[Key]) -> Vec<Option<u64>> {
         keys.iter().map(|key| self.values.get(key).map(|value| value.number)).collect()
     }
 
-    /// Returns the records of the stream.
+    /// Returns the records that the stream should contain, in order.
     #[must_use]
     pub fn stream(&self) -> &[u64] {
         &self.stream
@@ -104,8 +104,8 @@ impl Model {
         };
     }
 
-    /// Carries out an operation at the time of its entry. Returns an error if `outcome` is not the outcome that it must
-    /// have.
+    /// Carries out an operation. `time` is the space time of its log entry. Returns an error if `outcome` is not the
+    /// outcome that the operation must have.
     pub fn apply(&mut self, action: &Action, time: SpaceTime, outcome: &Outcome) -> Result<(), String> {
         match action {
             Action::Read { .. } => Err("a read is no command".to_owned()),

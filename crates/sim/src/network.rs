@@ -55,21 +55,23 @@ use crate::{
     types::{SimConsensus, Types},
 };
 
-/// Time between two pings.
+/// Time between two pings of one node to another.
 const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
 /// Time limit for sending a chunk of a snapshot.
 const CHUNK_LIMIT: Duration = Duration::from_secs(1);
-/// Time limit for an install.
+/// Time limit for the install of a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
-/// Usual time that a message takes.
+/// Range of the delay of messages while no fault changes it.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
-/// Delay of notices in a third of the seeds.
+/// Time for which a leader delays notices of commits to followers, in a third of the seeds.
 const LONG_NOTICE_DELAY: Duration = Duration::from_millis(10);
-/// Delay by which a planted bug withholds notices until another append follows.
+/// Time for which a leader delays notices of commits under the planted bug `WithheldNotice`. It is longer than any
+/// simulation, so followers learn of a commit only from the next append.
 const WITHHELD: Duration = Duration::from_secs(3600);
 
-/// Number of pings without a chunk after which a node drops an unfinished snapshot: 6 s.
+/// Number of pings from the sender, without a chunk among them, after which a node drops an unfinished snapshot. It
+/// amounts to 6 s.
 const MAX_IDLE_PINGS: u32 = (6_000 / PING.as_millis()) as u32;
 
 /// State of a node that receives snapshots.
@@ -88,21 +90,23 @@ struct Inner {
     receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
     /// State of the pings between two nodes. The first node of a key is the one that keeps this state about the second.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
-    /// Last request of a follower whose reply waits for a commit, by the leader that has received it and the follower.
+    /// Time of the last request that a follower has forwarded to a leader, and that the leader answers after a commit.
+    /// The keys are pairs of leader and follower.
     requests: RefCell<BTreeMap<(ProcessId, ProcessId), FollowerRequests<SimRuntime>>>,
     notices: NoticeTimes,
     /// Links that are cut in one direction, from the first node to the second.
     cuts: RefCell<BTreeSet<(ProcessId, ProcessId)>>,
-    /// Lost messages per thousand.
+    /// Number of messages per thousand that the network loses at present.
     loss: Cell<u64>,
     delay: RefCell<Range<Duration>>,
     messages: Cell<u64>,
-    /// Member without a vote, which a planted bug needs; `None` if there is none.
+    /// Node of the cluster that has no vote; `None` if all have one. The planted bug `LearnerInQuorum` needs it.
     learner: Cell<Option<ProcessId>>,
     plant: Option<Plant>,
 }
 
-/// Draws the delay of notices.
+/// Draws at random how long leaders delay the notices of commits to followers. With the planted bug `WithheldNotice`,
+/// the delay is longer than any simulation.
 fn draw_notices(plant: Option<Plant>) -> NoticeTimes {
     if plant == Some(Plant::WithheldNotice) {
         return NoticeTimes { delay: WITHHELD, at_once_for: Duration::ZERO };
@@ -115,7 +119,8 @@ fn draw_notices(plant: Option<Plant>) -> NoticeTimes {
 }
 
 impl Network {
-    /// Creates a network without nodes and without faults. Draws the delay of its notices.
+    /// Creates a network without nodes and without faults. Draws at random how long leaders delay the notices of
+    /// commits.
     #[must_use]
     pub fn new(plant: Option<Plant>) -> Self {
         Self(Rc::new(Inner {
@@ -133,7 +138,7 @@ impl Network {
         }))
     }
 
-    /// Sets the member without a vote.
+    /// Sets the node of the cluster that has no vote; `None` if all have one.
     pub fn set_learner(&self, learner: Option<ProcessId>) {
         self.0.learner.set(learner);
     }
@@ -177,7 +182,7 @@ impl Network {
         with(hearings.entry((of, peer)).or_insert_with(|| Hearing::new(ConsensusOptions::DEFAULTS.deaf_after())))
     }
 
-    /// Returns the record of requests that node `leader` has received from node `follower`.
+    /// Returns the record of the last request that node `follower` has forwarded to node `leader`.
     fn requests(&self, leader: ProcessId, follower: ProcessId) -> FollowerRequests<SimRuntime> {
         self.0.requests.borrow_mut().entry((leader, follower)).or_default().clone()
     }
@@ -193,7 +198,7 @@ impl Network {
         self.0.cuts.borrow().contains(&(from, to))
     }
 
-    /// Repairs a link.
+    /// Repairs the link from one node to another; the link in the other direction stays as it is.
     pub fn mend(&self, from: ProcessId, to: ProcessId) {
         self.0.cuts.borrow_mut().remove(&(from, to));
     }
@@ -400,7 +405,7 @@ impl Link {
 }
 
 impl Link {
-    /// Calls the snapshot receiver of the other node.
+    /// Calls the snapshot receiver of the node at the other end of the link.
     async fn call_receiver<T, F>(
         &self,
         limit: Duration,

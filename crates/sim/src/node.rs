@@ -50,20 +50,21 @@ use crate::{
 const STEP: Duration = Duration::from_millis(2);
 /// Free bytes on a disk below which a node with redb runs no maintenance.
 const MIN_FREE_BYTES: u64 = 16 << 20;
-/// Time without an answer from a follower after which the leader keeps no log for the follower.
+/// Time without an answer from a follower. After this time, the leader keeps no log entries for it.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// Id of the cluster to which all nodes belong.
 const CLUSTER: ClusterId = ClusterId(19);
-/// Number of appends that precede the delayed write of a vote, for a planted bug.
+/// Number of appends to the log before a vote is written that was confirmed earlier. Used by the planted bug
+/// `LateVote`.
 const LATE_APPENDS: u32 = 300;
-/// Usual size of a disk.
+/// Size of a node's disk in bytes while no fault makes it full.
 const DISK_BYTES: u64 = 1 << 40;
 /// Interval at which a stuck fsync checks if it may return.
 const STUCK_STEP: Duration = Duration::from_millis(5);
 /// Range of the usual duration of an fsync in microseconds.
 const SYNC_MICROS: RangeInclusive<u64> = 80..=400;
 
-/// Faults of a node's disk.
+/// Faults of a node's disk that are in effect at present.
 #[derive(Debug, Default)]
 pub struct DiskFaults {
     /// True while no fsync returns.
@@ -75,7 +76,7 @@ pub struct DiskFaults {
 /// Clock of a node.
 #[derive(Debug)]
 pub struct NodeClock {
-    /// Error of the wall clock in microseconds.
+    /// Error of the node's wall clock in microseconds; negative if the clock is behind.
     pub error: Arc<AtomicI64>,
 }
 
@@ -124,7 +125,7 @@ impl SyncDriver for Syncs {
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
-    /// Vote that was confirmed but not written yet, and the number of appends before its write.
+    /// Vote that the log has confirmed but not written, and the number of appends after which it is written.
     late_vote: Option<(RaftVote, u32)>,
     clock_error: Arc<AtomicI64>,
 }
@@ -197,13 +198,13 @@ pub struct NodeParts {
     pub disk: RefCell<SimDisk>,
     /// Directory of the LSM tree's tables.
     pub tables: Tables,
-    /// Options for the next start.
+    /// Options with which the node starts the next time.
     pub options: Cell<NodeOptions>,
     /// Number of chunks of snapshots that the node has received.
     pub received: Rc<Cell<u64>>,
-    /// Faults of the disk.
+    /// Faults of the node's disk that are in effect at present.
     pub faults: Rc<DiskFaults>,
-    /// Fsyncs that fail at present.
+    /// Description of the node's fsyncs that fail at present; `None` if none fail.
     failing_syncs: Cell<Option<FailingSyncs>>,
     /// Number of crashes of the node so far. This number identifies a run of the node.
     pub crashes: Cell<u64>,
@@ -265,7 +266,7 @@ impl NodeParts {
         free
     }
 
-    /// Gives the disk its usual size.
+    /// Gives the node's disk its usual size, so that it is no longer full.
     pub fn empty_disk(&self) {
         self.disk.borrow().set_capacity(DISK_BYTES);
         self.is_full.set(false);
@@ -343,8 +344,8 @@ impl NodeParts {
         self.disk.borrow().flipped_files().iter().any(may_be) || self.tables.are_flipped()
     }
 
-    /// Marks the node as undamaged if the flipped byte is gone, so that later errors of the node are violations. Called
-    /// after the comparison of the node's log, because the open may have cut the damage off.
+    /// Marks the node as undamaged if the flipped byte is gone. Later errors of the node then count as violations. The
+    /// caller first compares the node's log with earlier reports, because the open may have cut off damaged records.
     fn end_excuse(&self) {
         if self.is_flipped.get() && !self.may_be_damaged() {
             record(self.id, "has no damage any more");

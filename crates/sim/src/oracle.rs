@@ -34,14 +34,14 @@ use crate::{
     truth::{CommittedCommand, Truth, positions},
 };
 
-/// Result of the check.
+/// Result of the check of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Number of operations with an answer that were checked.
     pub checked: usize,
     /// Number of writes without an answer.
     pub unknown: usize,
-    /// Descriptions of the impossible findings.
+    /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,
     /// Records of the stream, in order.
     pub stream: Vec<u64>,
@@ -59,7 +59,7 @@ struct Range<'a> {
     operation: Option<&'a Operation>,
 }
 
-/// Checks a history against the committed commands.
+/// Checks if the answers in a history are possible, given the commands that the cluster has committed.
 #[must_use]
 pub fn check(operations: &[Operation], truth: &Truth) -> Verdict {
     let commands = truth.commands();
@@ -131,7 +131,8 @@ fn describe(operation: &Operation) -> String {
     format!("{:?} from moment {}, {:?}", operation.action, operation.begin, operation.end)
 }
 
-/// Returns the client's operation of each command; `None` for a command that is not from a client.
+/// Returns the client's operation that each committed command belongs to; `None` for a command that is not from a
+/// client.
 fn owners<'a>(
     operations: &'a [Operation],
     positions: &HashMap<&Bytes, Vec<usize>>,
@@ -249,7 +250,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the number of violations for an append that is committed in several entries, one for each outcome.
+    /// Returns the number of violations that the check finds for one append. The append is committed once for each
+    /// element of `outcomes`.
     fn durable(stamp: Option<(u64, u64)>, end: End, outcomes: &[Outcome]) -> usize {
         let command = Bytes::from_static(b"command");
         let committed = |(index, outcome): (u64, &Outcome)| CommittedCommand {

@@ -5,7 +5,7 @@
 
 use clap::ValueEnum;
 
-/// A bug to plant.
+/// A deliberate bug of the simulated nodes, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Plant {
     /// The log confirms entries before their fsync.
@@ -14,34 +14,34 @@ pub enum Plant {
     ForgottenVote,
     /// The log confirms a vote immediately, and writes it after the entries that follow it.
     LateVote,
-    /// The state applies an entry although a truncation has voided it.
+    /// The state applies an entry although a leader has truncated it from the log.
     VoidEntryRead,
-    /// Followers keep a leader that does not hear them.
+    /// Followers keep following a leader that does not receive their messages.
     DeafLeaderKept,
-    /// A node that restarts votes immediately, although a leader may count on its promise.
+    /// A node votes immediately after a restart, although it may have promised its vote to a leader before.
     VoteAfterRestart,
     /// A linearizable read does not check with a majority that its node still leads.
     UncheckedRead,
-    /// A node stores entries with the time of its own clock.
+    /// A node shifts the times of the entries that it stores by the error of its own clock.
     OwnClock,
-    /// A leader uses its own wall clock as if it were the clock of all members.
+    /// A leader takes its own wall clock for the clocks of all members, so it does not notice that its clock is wrong.
     LeaderClock,
     /// An option of the node affects the changes that an entry makes.
     OptionInApply,
-    /// A leader counts the answer of a learner as that of a voter.
+    /// A leader counts the acknowledgement of a learner (a member without a vote) as that of a voter.
     LearnerInQuorum,
     /// A node switches to the state of a snapshot before it has synced that state.
     UnsyncedInstall,
     /// A node that has lost its disk starts again with the same id.
     ReusedId,
-    /// A command that requires a term of the leader is proposed without this requirement.
+    /// A command that must be written in one certain term of the leader is proposed without this requirement.
     OtherTerm,
     /// A leader sends no commit notices: followers learn of a commit only from the next append.
     WithheldNotice,
     /// A forwarded batch of commands is proposed twice, as if its sender had repeated it after a lost answer.
     RepeatedForward,
-    /// A failed fsync is taken for a success.
+    /// A failed fsync returns success to the node.
     FailedSyncConfirmed,
-    /// A tail shows records of entries that are written and not committed.
+    /// A subscriber to the stream (a tail) gets records of entries that are written but not committed.
     UncommittedTail,
 }

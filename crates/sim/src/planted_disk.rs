@@ -28,7 +28,7 @@ enum SyncBug {
         /// True from the creation of a state directory until it is the current one.
         is_installing: Arc<AtomicBool>,
     },
-    /// A failed fsync returns success.
+    /// An fsync that has failed returns success.
     ConfirmedFailures,
 }
 
@@ -50,7 +50,7 @@ impl SyncBug {
         }
     }
 
-    /// Returns true if the bug concerns the fsync of this file or directory.
+    /// Returns true if the planted bug affects the fsync of this file or directory.
     fn concerns(&self, path: &str) -> bool {
         match self {
             Self::UnsyncedInstalls { .. } => is_installed(path),

@@ -1,4 +1,4 @@
-//! Result of a simulation, and its text.
+//! Result of a simulation, and its form as text and as JSON.
 
 use std::{fmt, process::Command, sync::OnceLock, time::Duration};
 
@@ -32,27 +32,29 @@ pub struct Report {
     pub checked: usize,
     /// Number of writes whose client got no answer.
     pub unknown: usize,
-    /// Number of operations that the search checked again without knowing the committed entries.
+    /// Number of operations that a second check (`search`) has covered. It uses only the clients' requests and answers,
+    /// and not the committed entries.
     pub searched: usize,
-    /// Number of operations that the search left undecided because it would have taken too long.
+    /// Number of operations that the second check (`search`) left undecided because it would have taken too long.
     pub undecided: usize,
     /// Number of changes and records that subscribers have received.
     pub followed: usize,
-    /// Number of times that a node refused to continue a watch because its history was gone.
+    /// Number of times that a node refused to continue a watch, because the node no longer had the history from that
+    /// position.
     pub refused: usize,
     /// Times from each fault to the next answered write.
     pub gaps: Vec<Gap>,
-    /// Time by which the space time of the last entry was behind the true time.
+    /// Lag of the last entry's timestamp behind the true time when a node first applied the entry.
     pub time_behind: Duration,
     /// Number of messages between nodes.
     pub messages: u64,
-    /// Virtual time that the simulation took.
+    /// Virtual time that passed during the simulation.
     pub elapsed: Duration,
-    /// Number of times that a task ran.
+    /// Number of times that the simulation's runtime has run a task.
     pub polls: u64,
     /// Hash of the course. Two runs with the same hash took the same course.
     pub fingerprint: u64,
-    /// Event log.
+    /// Lines of the event log, in order.
     pub events: Vec<Event>,
 }
 
@@ -68,7 +70,7 @@ pub struct Installs {
 }
 
 impl Installs {
-    /// Adds the numbers of another simulation.
+    /// Adds the numbers of another simulation's installs.
     pub const fn add(&mut self, other: Self) {
         self.done += other.done;
         self.cut += other.cut;
@@ -160,8 +162,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Returns the commit of the running program: `THALWEG_COMMIT` if that variable was set while building, else the head
-/// of the git checkout that contains the executable, with `-dirty` if files differ from it. `None` without either.
+/// Returns the commit of the running program. If the variable `THALWEG_COMMIT` was set while building, it is that
+/// value. Otherwise it is the head of the git checkout that contains the executable, with `-dirty` if files differ from
+/// the head. Returns `None` if there is no such checkout.
 #[must_use]
 pub fn commit() -> Option<String> {
     static COMMIT: OnceLock<Option<String>> = OnceLock::new();

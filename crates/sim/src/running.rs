@@ -36,7 +36,7 @@ use crate::{
 /// Time after which a node stops trying to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
 
-/// Number of entries between two comparisons of the digests of the whole states.
+/// Number of entries after which the nodes' digests of their whole states are compared again.
 const DIGEST_INTERVAL: u64 = 1024;
 /// Number of batches of the stream that are read at a time.
 const PAGE_BATCHES: usize = 256;
@@ -165,8 +165,8 @@ impl Running {
         }
     }
 
-    /// Returns the records of appends that the node has written but not applied. Empty without the planted bug that
-    /// makes tails show these records.
+    /// Returns the records of appends that the node has written but not applied. Empty without the planted bug
+    /// `UncommittedTail`, which makes subscribers to the stream see these records.
     pub(crate) fn uncommitted_records(&self) -> Vec<u64> {
         if self.0.plant != Some(Plant::UncommittedTail) {
             return Vec::new();
@@ -231,7 +231,7 @@ impl Reports {
         self.disk.free_bytes().is_err()
     }
 
-    /// Returns the record of the entry that was applied last.
+    /// Reads the record of the last applied entry from the node's log. Returns `None` if the log does not have it.
     fn record(&self, state: Applied) -> Option<LogRecord> {
         let cached = self.reader.get().and_then(|reader| {
             let records = reader.records(state.index, Index(state.index.0 + 1), usize::MAX).ok()?;

@@ -18,19 +18,20 @@ use crate::{
     },
 };
 
-/// Number of operations at the beginning of a history that are checked.
+/// Number of operations, from the beginning of a history, that this check covers.
 pub const MAX_OPERATIONS: usize = 2_000;
-/// Maximum number of possible configurations of an object. With more configurations, the object is not decided.
+/// Maximum number of configurations (possible states with the operations in effect) of an object at one moment. With
+/// more, the object is left undecided.
 const MAX_CONFIGURATIONS: usize = 50_000;
 
-/// Result of the check.
+/// Result of the check of the beginning of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchResult {
     /// Number of operations that were checked.
     pub checked: usize,
     /// Number of operations on objects that were not decided.
     pub undecided: usize,
-    /// Descriptions of the impossible findings.
+    /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,
 }
 

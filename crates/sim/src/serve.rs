@@ -17,10 +17,10 @@ use crate::{
     runtime::{ProcessId, random, random_duration, sleep},
 };
 
-/// Time between the reads of a leader and the proposal of a command that depends on them.
+/// Range of the time between a leader's reads and its proposal of a command that depends on these reads.
 const FORMING: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(100);
-/// Number of plain writes on a leader of which about one requires the leader's present term, as maintenance commands
-/// do.
+/// About one in this number of plain writes on a leader is valid only in the leader's present term, like the commands
+/// of the database's own maintenance.
 const FORMED: u64 = 8;
 
 /// Result of a request from the client's point of view.

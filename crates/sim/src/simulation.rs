@@ -26,9 +26,10 @@ const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
 /// stand still at first, if the clock of an earlier leader was ahead.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
-/// Time after the founding of the cluster from which all nodes must apply entries promptly, until the first fault.
+/// Time from the founding of the cluster until the check begins that all voters apply entries promptly. The check ends
+/// with the first fault.
 const SETTLED_AFTER: Duration = Duration::from_millis(300);
-/// Maximum time for which the simulation waits for the next leader while a leader loses its promises.
+/// Maximum time for which the simulation waits for a new leader after the fault `LostPromises` has begun.
 const PROBED_FOR: Duration = Duration::from_secs(3);
 
 /// Runs a simulation.
@@ -208,7 +209,7 @@ async fn recover(cluster: &Cluster) {
     }
 }
 
-/// Reports the digests of the nodes' states. They can be compared if nodes have applied the same last entry.
+/// Reports the digests of all nodes' states. Nodes that have applied the same last entry must have the same digest.
 fn check_digests(cluster: &Cluster) {
     for id in cluster.ids() {
         match cluster.running(id).map(|running| running.digest()) {

@@ -34,7 +34,7 @@ pub(crate) const INSTALL_CUT: &str = "is about to lose power amid its install";
 pub(crate) const INSTALLED: &str = "has installed a snapshot";
 /// First words of the event when an install fails to switch to the new state.
 pub(crate) const NOT_INSTALLED: &str = "does not install a snapshot";
-/// Range of the time that a disk needs for a chunk.
+/// Range of the time that a node's disk takes to read or write a chunk of a snapshot.
 const CHUNK_TIME: std::ops::Range<Duration> = Duration::from_micros(50)..Duration::from_micros(500);
 
 /// A snapshot with its identity, and the time of its last chunk.

@@ -41,12 +41,13 @@ const REACHED_WITHIN: Duration = Duration::from_millis(600);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum number of records, and approximate maximum of bytes, that a tail reads at a time.
 const PAGE: (u64, u64) = (64, 64 * 1024);
-/// Number of consecutive nodes that may refuse a position. Then the watch begins anew at the present revision.
+/// Number of consecutive nodes that may refuse to continue a watch at its position. After these, the watch begins anew
+/// at the present revision.
 const MAX_REFUSALS: u32 = 3;
 /// Maximum time after the end of faults and writes until all subscribers have received all changes and records.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(20);
 
-/// Message of a node to a subscriber.
+/// Message that a node sends to a subscriber.
 enum SubscriberEvent {
     /// All changes of a watch below the revision `next` that were not sent yet.
     Changes { changes: Vec<SeenChange>, next: u64 },
@@ -261,7 +262,7 @@ fn end_watch(cluster: &Cluster, node: ProcessId, error: WatchError, sender: &Sen
     }
 }
 
-/// Returns the changes in events. Reports a violation if no node has applied a change.
+/// Converts watch events to changes. Reports a violation for a change above every revision that a node has applied.
 fn seen_changes(cluster: &Cluster, node: ProcessId, events: &[WatchEvent]) -> Vec<SeenChange> {
     let reached = cluster.truth().revision();
     let mut changes = Vec::with_capacity(events.len());
@@ -322,7 +323,7 @@ async fn serve_tail((cluster, node): (Cluster, ProcessId), running: Running, fro
     }
 }
 
-/// Reads records of the stream. Returns no records if the node does not have the offset yet.
+/// Reads records of the stream from the offset `from` on. Returns no records if the node does not have this offset yet.
 fn records_from(stream: &Stream, from: u64) -> Result<Vec<u64>, ReadError> {
     let (max_records, max_bytes) = PAGE;
     let page = match stream.read(Offset(from), max_records, max_bytes) {

@@ -24,7 +24,8 @@ use thalweg_types::{
 
 use crate::runtime::{EPOCH_MICROS, ProcessId, now, record};
 
-/// Maximum error of a clock that is not counted as an error.
+/// Error of a node's wall clock, in microseconds, that the check of entry times tolerates in addition to the planned
+/// errors.
 const CLOCK_SLACK_MICROS: u64 = 10_000;
 /// Maximum time between the application of an entry by the first node and by each voter, in a cluster without faults.
 /// It is far below the interval of heartbeats, because a heartbeat would also tell followers which entries are
@@ -33,7 +34,7 @@ const APPLIED_WITHIN: Duration = Duration::from_millis(25);
 /// Maximum number of violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
 
-/// A committed entry.
+/// An entry that a node has applied, which proves that it is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CommittedEntry {
     term: u64,
@@ -43,12 +44,12 @@ struct CommittedEntry {
     applied_at: Duration,
 }
 
-/// A committed command.
+/// A command of a committed entry.
 #[derive(Clone, Debug)]
 pub struct CommittedCommand {
     /// Index of the command's entry.
     pub index: u64,
-    /// Space time of the entry.
+    /// Time of the entry by the cluster's own clock (space time).
     pub time: SpaceTime,
     /// Bytes of the command.
     pub command: Bytes,
@@ -61,7 +62,8 @@ struct Inner {
     entries: BTreeMap<u64, CommittedEntry>,
     /// Commands of each entry, by its index.
     commands: BTreeMap<u64, Vec<CommittedCommand>>,
-    /// Running hashes of states that nodes have opened and whose last entry was not reported yet, by the entry's index.
+    /// Running hashes of opened states, by the index of the state's last entry. A hash is stored here if no node has
+    /// reported this entry yet, and is compared when one does.
     opened: BTreeMap<u64, u64>,
     /// Digests of whole states, by the index of the last entry that the state includes.
     digests: BTreeMap<u64, u128>,
@@ -69,13 +71,14 @@ struct Inner {
     revision: u64,
     /// Number of records in the longest stream of any node.
     stream_end: u64,
-    /// Terms in which entries with certain commands must be written, by the command.
+    /// Commands that are valid only in one term of the leader, each with this term. An entry with such a command must
+    /// have it.
     required: BTreeMap<Bytes, u64>,
-    /// Number of voters.
+    /// Number of voters in the cluster.
     voters: usize,
     /// True while each voter must apply an entry within `APPLIED_WITHIN` of the first node.
     is_prompt: bool,
-    /// Maximum time in microseconds by which the wall clock of each node has ever been ahead.
+    /// Largest lead of each node's wall clock so far over true time, in microseconds.
     clock_errors: BTreeMap<ProcessId, i64>,
     /// Lag of the last entry's timestamp behind the true time when a node first applied the entry.
     time_behind: Duration,
@@ -198,8 +201,8 @@ impl Truth {
         *most = micros.max(*most);
     }
 
-    /// Checks the time of a new entry. A wrong clock of a minority has no effect. So the entry's time is ahead of true
-    /// time by at most the largest lead that the clocks of a majority have ever had.
+    /// Checks the time of a new entry: it is ahead of true time by at most the lead that the clocks of a majority have
+    /// ever had, plus a tolerance. So a wrong clock of a minority has no effect.
     fn check_time(&self, node: ProcessId, applied: &LogRecord) {
         let mut inner = self.inner();
         let mut errors: Vec<i64> = inner.clock_errors.values().copied().collect();
@@ -222,8 +225,9 @@ impl Truth {
         self.inner().time_behind
     }
 
-    /// Reports that a node has opened a state, and the state's applied position. A state whose last entry has no
-    /// commands is not compared, because only entries with commands are known here.
+    /// Reports that a node has opened a state, with the index of the state's last entry and the running hash after it.
+    /// Compares the hash with that of other nodes after the same entry. An entry without commands is not known here, so
+    /// a state that ends with one is not compared.
     pub fn opened(&self, node: ProcessId, state: Applied) {
         let index = state.index.0;
         let known = self.inner().entries.get(&index).map(|entry| entry.running_hash);
@@ -267,7 +271,7 @@ impl Truth {
         self.inner().stream_end
     }
 
-    /// Reports a violation.
+    /// Adds a violation to the report of the simulation and to the event log. `node` is the node that it concerns.
     pub fn violation(&self, node: ProcessId, text: String) {
         record(node, format!("VIOLATION: {text}"));
         let mut inner = self.inner();

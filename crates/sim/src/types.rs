@@ -1,4 +1,4 @@
-//! openraft's types in the simulation.
+//! Names of the consensus types that the simulation uses: those of `raft` and openraft, over the simulated runtime.
 
 use thalweg_types::SpaceId;
 
@@ -8,5 +8,5 @@ use crate::runtime::SimRuntime;
 pub type Types = thalweg_raft::Types<SimRuntime>;
 /// Consensus on a simulated node.
 pub type SimConsensus = thalweg_raft::Consensus<SimRuntime>;
-/// The space that the nodes replicate.
+/// Id of the replicated database (space) of the simulated nodes.
 pub const SPACE: SpaceId = SpaceId::ZERO;

@@ -37,7 +37,7 @@ impl Cpu {
         cpu_nanos() - self.0
     }
 
-    /// Returns the nanoseconds for each of `count` operations.
+    /// Returns the CPU time per operation in nanoseconds, if `count` operations were done since `start`.
     pub fn each(&self, count: usize) -> f64 {
         self.nanos() as f64 / count as f64
     }

@@ -1,4 +1,5 @@
-//! Entries of caches: values with versions and deadlines, and changes of entries. Also the figures of a cache.
+//! Entries of caches: values with versions and deadlines, and changes of entries. Also the sizes and counters of a
+//! cache.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,7 +27,7 @@ pub struct CacheEntry {
     pub deadline: Moment,
 }
 
-/// Choice of an entry's deadline.
+/// Choice of the time at which a written entry expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// The entry has no deadline; only eviction removes it.
@@ -54,7 +55,7 @@ impl Expiry {
     }
 }
 
-/// Condition that a key must meet before it is changed.
+/// Condition that a key must meet for an operation to change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition<'v> {
     /// The key does not exist.
@@ -83,7 +84,7 @@ impl Condition<'_> {
 pub enum Update {
     /// Leaves the key's entry unchanged.
     Keep,
-    /// Writes a value.
+    /// Writes a value for the key.
     Put {
         /// The value to write.
         value: Arc<[u8]>,
@@ -103,7 +104,7 @@ pub struct CacheCounts {
     pub entries: u64,
     /// Bytes of the keys and values in the cache, plus [`ENTRY_BYTES`] for each entry.
     pub bytes: u64,
-    /// Limit of the cache in bytes.
+    /// Capacity of the cache in bytes. At this limit, the cache evicts entries.
     pub max_bytes: u64,
     /// Number of reads that found a value.
     pub hits: u64,

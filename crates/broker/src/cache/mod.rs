@@ -93,7 +93,7 @@ const ENTRIES_VISITED_PER_STEP: u64 = 10;
 pub struct ClearedEntries(Vec<ClearedShard>);
 
 impl ClearedEntries {
-    /// Number of the entries.
+    /// Number of the removed entries.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.0.iter().map(ClearedShard::len).sum()
@@ -210,7 +210,11 @@ impl Cache {
         keys.into_iter().map(|key| self.get(now, key)).collect()
     }
 
-    /// Writes the value of a key unconditionally.
+    /// Writes the value of a key, whether the key exists or not. Returns the version that the write assigned.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key or value is too long, or the entry too large for the cache.
     pub fn put(&self, now: Moment, key: &[u8], value: &[u8], expiry: Expiry) -> Result<Version, CacheError> {
         self.check(key, value.len())?;
         let mut gone = RemovedEntries::new();
@@ -396,8 +400,8 @@ impl Cache {
         ClearedEntries(self.shards.iter().map(clear).collect())
     }
 
-    /// Returns the additional [steps](thalweg_types::steps) of a page of a scan, besides those for the returned keys. A
-    /// page takes them because it visits all entries of a shard twice.
+    /// Returns the additional [steps](thalweg_types::steps) (units of work) that one page of a scan counts for, besides
+    /// those for the returned keys. It counts them because a page visits all entries of a shard twice.
     #[must_use]
     pub fn scan_steps(&self) -> u64 {
         self.stats().entries / self.shards.len() as u64 / ENTRIES_VISITED_PER_STEP
@@ -433,7 +437,7 @@ impl Cache {
         self.shards.iter().filter_map(|shard| locked(shard.0.lock()).next_due()).min()
     }
 
-    /// Returns the figures of the cache.
+    /// Returns the present sizes and the counters of the cache, summed over its shards.
     #[must_use]
     pub fn stats(&self) -> CacheCounts {
         let mut stats = CacheCounts::default();

@@ -10,7 +10,7 @@ use thalweg_types::limits::{MAX_CACHES, MAX_NAME_BYTES};
 use super::{Cache, CacheConfig, CreateCacheError};
 use crate::{Moment, locked};
 
-/// Number of a cache, counted from 1. A number is never reused while the node runs.
+/// Id of a cache of this node, counted from 1. An id is never used again while the node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheId(pub u32);
 
@@ -95,7 +95,7 @@ impl Caches {
         self.max_bytes
     }
 
-    /// Number of caches.
+    /// Number of caches of this node.
     #[must_use]
     pub fn count(&self) -> usize {
         locked(self.tables.read()).by_name.len()
@@ -107,13 +107,13 @@ impl Caches {
         self.max_bytes - locked(self.tables.read()).bytes
     }
 
-    /// Returns the cache with that name.
+    /// Returns the cache with that name; `None` if there is none.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<NamedCache> {
         locked(self.tables.read()).by_name.get(name).cloned()
     }
 
-    /// Returns the cache with that id.
+    /// Returns the cache with that id; `None` if there is none.
     #[must_use]
     pub fn by_id(&self, id: CacheId) -> Option<Arc<Cache>> {
         locked(self.tables.read()).by_id.get(&id).cloned()

@@ -1,7 +1,8 @@
 //! A shard of a cache: entries and their timers, under one mutex.
 //!
-//! Owns: the entries of the shard, their versions and timers, eviction, and the figures. Does not own: the mutex and
-//! the choice of a key's shard (`mod`), the decision about an update (its caller), or the timer wheel itself (`wheel`).
+//! Owns: the entries of the shard, their versions and timers, eviction, and the counters of the shard. Does not own:
+//! the mutex and the choice of a key's shard (`mod`), the decision about an update (its caller), or the timer wheel
+//! itself (`wheel`).
 //!
 //! Every operation on a key has exclusive access to its shard: reads, writes, eviction and expiry. So an operation that
 //! reads and then writes a key is atomic.
@@ -82,7 +83,7 @@ impl Hash for Key {
     }
 }
 
-/// A borrowed key with its hash, for finding the key's entry.
+/// A key with its hash, borrowed for the search for the key's entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lookup<'k> {
     pub(crate) hash: u64,

@@ -44,8 +44,8 @@ pub(crate) enum Due<T> {
     Fired(T),
     /// No timer's deadline has passed.
     None,
-    /// The call has made all moves that it was permitted. Further calls must move more timers before the next timer
-    /// fires.
+    /// The call has moved as many timers as it was permitted, but timers remain that must be moved before the next one
+    /// can fire. The caller must call again.
     Moving,
 }
 
@@ -53,7 +53,8 @@ pub(crate) enum Due<T> {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// Number of the next node in a list: the list of this node's slot, or the list of unused nodes.
+    /// Number of the next node in the list to which this node belongs: the list of a slot's timers, or the list of
+    /// unused nodes.
     next: u32,
     previous: u32,
     slot: u16,
@@ -100,7 +101,8 @@ impl<T> Wheel<T> {
         TimerId(number)
     }
 
-    /// Removes a timer that has not fired, and returns the item that was stored with the timer.
+    /// Removes a timer that has not fired, and returns the item that was stored with the timer; `None` for
+    /// [`TimerId::NONE`].
     pub(crate) fn cancel(&mut self, timer: TimerId) -> Option<T> {
         if timer == TimerId::NONE {
             return None;

@@ -15,7 +15,7 @@ use crate::{
     options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
-/// Maximum number of batches for which a queue keeps allocated memory while it is empty.
+/// Capacity in batches that the allocated memory of an empty queue keeps at most.
 const KEPT_SLOTS: usize = 1024;
 
 #[derive(Debug)]
@@ -41,13 +41,13 @@ pub(crate) struct Subscription {
     reserved: Cost,
     credit: Account,
     queue: VecDeque<Queued>,
-    /// Number of messages that the subscription missed before its first queued batch. `gap_after` is the
-    /// number missed after the last queued batch.
+    /// Number of messages that the subscription missed before the first batch in its queue. `gap_after` is the number
+    /// that it missed after the last batch in its queue.
     gap_before: u64,
     gap_after: u64,
     dropped: u64,
-    /// Sequence number of the first missed message in `gap_after`. Valid only if the queue was empty when this message
-    /// was missed.
+    /// Sequence number of the publish of the first message counted in `gap_after`. Valid only if the queue was empty
+    /// when this message was missed.
     gap_seq: u64,
 }
 
@@ -59,11 +59,11 @@ pub(crate) struct TakenBatch {
     pub(crate) missed_after: u64,
 }
 
-/// Result of dropping the oldest batch of a queue.
+/// The batch that was dropped from the front of a queue, which held the oldest one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DroppedFront {
     pub(crate) lost: Cost,
-    /// True if the subscription had missed no message before this drop.
+    /// True if this is the first loss of the subscription: it had missed no messages before.
     pub(crate) first: bool,
 }
 
@@ -103,7 +103,8 @@ impl Subscription {
         self.reserved.add(cost);
     }
 
-    /// Releases the room that was reserved for a batch. A batch that is pushed afterwards takes room as usual.
+    /// Releases the space that was reserved in the queue for a batch. A batch that is pushed afterwards takes space as
+    /// usual.
     pub(crate) fn unreserve(&mut self, cost: Cost) {
         self.held.take(cost);
         self.reserved.take(cost);
@@ -116,8 +117,7 @@ impl Subscription {
         self.queue.push_back(Queued { seq, gap, batch: batch.clone() });
     }
 
-    /// Drops the oldest batch of the queue and returns its cost in messages and bytes; `None` if the queue is
-    /// empty.
+    /// Drops the oldest batch of the queue and returns its size; `None` if the queue is empty.
     pub(crate) fn drop_oldest(&mut self) -> Option<DroppedFront> {
         let first = self.dropped == 0;
         let oldest = self.queue.pop_front()?;
@@ -128,7 +128,7 @@ impl Subscription {
         Some(DroppedFront { lost: cost, first })
     }
 
-    /// Counts messages that the subscription missed. `seq` is the sequence number of their publish.
+    /// Counts messages that the subscription missed. `seq` is the sequence number of the publish that they belong to.
     pub(crate) fn missed(&mut self, messages: u64, seq: u64) {
         if self.queue.is_empty() && self.gap_after == 0 {
             self.gap_seq = seq;
@@ -163,7 +163,8 @@ impl Subscription {
         Some(TakenBatch { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
-    /// Returns the number of messages missed since the last batch, and sets it to 0. The queue must be empty.
+    /// Returns the number of messages that the subscription missed after the last batch was taken, and sets this number
+    /// to 0. The queue must be empty.
     pub(crate) fn take_gap(&mut self) -> u64 {
         debug_assert!(self.queue.is_empty());
         std::mem::take(&mut self.gap_before) + std::mem::take(&mut self.gap_after)
@@ -177,7 +178,8 @@ impl Subscription {
         self.credit.grant(credit);
     }
 
-    /// Number of messages and bytes of queued batches and of reserved room.
+    /// Messages and bytes that take space in the queue: those of queued batches, and those reserved for publishes in
+    /// progress.
     pub(crate) fn held(&self) -> Cost {
         self.held
     }
@@ -186,7 +188,7 @@ impl Subscription {
         self.dropped
     }
 
-    /// Empties the queue for good, and releases the room that was reserved in the queue.
+    /// Empties the queue when the subscription has ended, and releases the space that was reserved in it.
     pub(crate) fn clear(&mut self) {
         self.queue = VecDeque::new();
         self.dropped += self.held.messages;

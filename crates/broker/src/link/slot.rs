@@ -1,18 +1,18 @@
-//! Identity of a subscription within its link.
+//! Identity of a subscription within its link: its slot in the link's table, and a tag against reuse of the slot.
 
 use crate::options::Policy;
 
-/// Receiver of the messages of a link.
+/// Kind of receiver to which a link leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiver {
-    /// A client of this node.
+    /// The link leads to a client of this node.
     Client,
-    /// Another node of the cluster.
+    /// The link leads to another node of the cluster.
     Node,
 }
 
-/// Slot of a subscription in its link's table, and a tag. The tag distinguishes the subscription from earlier
-/// subscriptions in the same slot.
+/// Number of the slot in which a link's table stores a subscription, and a tag. The tag distinguishes the subscription
+/// from earlier subscriptions in this slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotId {
     pub(crate) slot: u32,

@@ -54,7 +54,7 @@ pub(crate) enum ReserveResult {
     Yes,
     /// The subscription's queue or its link is full. Room becomes free when the link's driver takes items.
     Full,
-    /// The memory for the queues of all links together is full. It becomes free when any link releases some.
+    /// The memory for the queues of all links together is full. Memory becomes free when any link releases some.
     NoMemory,
     Ended,
 }
@@ -68,7 +68,8 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkStatus {
     Open,
-    /// The queue of a subscription with [`Policy::Disconnect`] overflowed, and the driver has not been told yet.
+    /// The queue of a subscription with [`Policy::Disconnect`] overflowed. The driver learns this with its next take;
+    /// then the link becomes `Closed`.
     Doomed {
         subscription: SubscriptionId,
         messages: u64,
@@ -213,8 +214,8 @@ impl LinkState {
         self.last_seq
     }
 
-    /// Reserves memory for `more` additional bytes of messages. Returns false if the link may not hold that many. An
-    /// empty link can hold any single batch.
+    /// Makes sure that the link has reserved memory for `more` bytes of messages in addition to those that it holds.
+    /// Returns false if the link must not hold that many. An empty link can hold any single batch.
     fn reserve_memory(&mut self, more: u64, memory: &Memory) -> bool {
         let bytes = self.held.bytes + more;
         if self.held.messages == 0 {
@@ -254,7 +255,7 @@ impl LinkState {
         }
     }
 
-    /// Queues a batch for a subscription. Room for the batch was reserved in the subscription's queue before.
+    /// Queues a batch for a subscription, in the space that was reserved for it in the subscription's queue.
     pub(crate) fn queue_reserved(&mut self, place: SlotId, batch: &Batch, seq: u64) -> OfferResult {
         if !self.is_open() {
             return OfferResult::Ended;
@@ -445,7 +446,8 @@ impl LinkState {
         self.waiting.take()
     }
 
-    /// Removes and returns the publishers that began to wait at stamp `since` or later, except for `own`.
+    /// Removes and returns the publishers that began to wait at stamp `since` or later. Leaves out `own`, the publisher
+    /// whose publish has failed.
     pub(crate) fn take_waiting_since(
         &mut self,
         since: WaitStamp,
@@ -464,8 +466,9 @@ fn unschedule(subscription: &mut Subscription, scheduled: &mut usize) {
     *scheduled -= 1;
 }
 
-/// Appends a batch for a subscription to `out`. If `shared` is true, the last batch in `out` is this batch; then only
-/// the subscription's id is added to that item.
+/// Appends a batch for a subscription to `out`, with notices of the messages that the subscription missed before and
+/// after it. If `shared` is true, another subscription of the link has already appended this batch, so only the
+/// subscription's id is added to it.
 fn emit(out: &mut Vec<Outbound>, taken: super::queue::TakenBatch, subscription: SubscriptionId, shared: bool) {
     let super::queue::TakenBatch { batch, missed_before, missed_after } = taken;
     if missed_before > 0 {
@@ -485,7 +488,8 @@ fn emit(out: &mut Vec<Outbound>, taken: super::queue::TakenBatch, subscription: 
     }
 }
 
-/// Returns the index of the last batch in `out`; notices of missed messages may follow it.
+/// Returns the index of the last batch in `out`. Notices of missed messages may follow it, so it need not be the last
+/// item.
 fn copy_at(out: &[Outbound]) -> usize {
     out.iter().rposition(|item| matches!(item, Outbound::Batch { .. })).expect("a shared batch was emitted")
 }

@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Lets a node accept a connection that delivers these bytes. Returns the resulting error, and the maximum bytes that
-/// the handshake allocated.
+/// Lets a node accept a connection that delivers `bytes`. Returns the error with which the handshake ends, and the
+/// largest number of bytes that it had allocated at one time.
 fn accept_of(own: &Credentials, bytes: &[u8], admits: bool) -> (HandshakeError, usize) {
     // Each thread reuses one runtime, because creating one takes longer than a handshake.
     thread_local! {

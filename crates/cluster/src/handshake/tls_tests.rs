@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, DuplexStream, copy_bidirectional, duplex};
 
 use super::*;
 
-/// Authorities and certificates of a test.
+/// Directory of the certificate authorities and the certificates that a test creates.
 struct Certificates(TempDir);
 
 impl Certificates {

@@ -51,7 +51,8 @@ async fn results(network: &mut PeerNetwork, requests: Vec<AppendEntriesRequest<T
     results.map(|result| result.unwrap().unwrap().map(|id| id.index)).collect().await
 }
 
-/// A follower's directory was restored from a copy. An entry that the follower never had is no loss.
+/// A follower that was restored from an old copy of its directory is noticed. An entry that the follower never
+/// acknowledged is no loss.
 #[test]
 fn an_entry_that_was_acknowledged_and_is_missing_is_noticed() {
     let acknowledged = Acknowledged::default();

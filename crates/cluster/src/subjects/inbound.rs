@@ -20,7 +20,7 @@ fn invalid(error: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.to_string())
 }
 
-/// Receives until the connection ends. Then drops the filters of the node.
+/// Receives another node's filters and messages until the connection ends. Then drops the filters of that node.
 pub(crate) async fn receive(node: NodeId, stream: impl AsyncRead + Unpin, link: Arc<NodeLink>, broker: Broker) {
     link.begin();
     let mut reading = BufReader::with_capacity(LINK_READ_BYTES, stream);

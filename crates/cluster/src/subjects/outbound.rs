@@ -76,7 +76,7 @@ fn invalid(error: EncodeError) -> io::Error {
 }
 
 impl Outbound {
-    /// Sends until the task is cancelled.
+    /// Connects to the other node again and again, and sends filters and messages, until the task is cancelled.
     pub(super) async fn run(mut self) {
         let mut pause = MIN_PAUSE;
         loop {
@@ -97,8 +97,8 @@ impl Outbound {
         }
     }
 
-    /// Waits until the node can be dialled, and drops its messages in the meantime. Returns `None` when the node is no
-    /// longer a member.
+    /// Waits until the other node has an address and accepts messages. Drops its messages in the meantime. Returns
+    /// `None` when it is no longer a member.
     async fn open_place(&mut self) -> Option<PeerAddress> {
         loop {
             let place = self.place.borrow_and_update().clone();
@@ -134,7 +134,7 @@ impl Outbound {
         dialled.map(|(_, stream)| stream).map_err(io::Error::other)
     }
 
-    /// Sends over a connection until it ends.
+    /// Sends filters and messages over a connection until it ends.
     async fn send(&self, stream: Secured<TcpStream>) -> io::Result<()> {
         let (mut reading, mut writing) = tokio::io::split(stream);
         let ended = async {

@@ -101,7 +101,7 @@ impl Tested {
         Self { mesh, broker, report, stop }
     }
 
-    /// Adds another node that speaks this version of the protocol.
+    /// Adds another node, played by the test, that speaks this version of the protocol.
     async fn add(&mut self, node: u64, version: u16) -> PlayedNode {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let node = NodeId(node);
@@ -151,7 +151,7 @@ impl PlayedNode {
         ours.unwrap()
     }
 
-    /// Connects and announces filters.
+    /// Connects to the tested node as this played node, and announces filters for the patterns.
     async fn announce(&self, tested: &Tested, patterns: &[&str]) -> TcpStream {
         let mut stream = self.dial(tested).await;
         stream.write_all(&interest(true, (0, 1), patterns)).await.unwrap();

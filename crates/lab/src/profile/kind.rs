@@ -2,15 +2,15 @@
 
 use super::stacks::Stacks;
 
-/// Kind of a profile.
+/// Kind of a profile of a server's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProfileKind {
     /// Processor time: samples of the running threads.
     Cpu,
-    /// Allocated memory: samples of the allocations, each of which counts for the bytes since the one before on its
-    /// thread. The server must be built with the feature alloc-profile.
+    /// Allocated memory: samples of the allocations. A sample counts for all bytes that its thread has allocated since
+    /// the thread's previous sample. The server must be built with the feature alloc-profile.
     Alloc,
-    /// Waiting time: the time between the moment at which a thread stops running and the one at which it continues.
+    /// Waiting time: the time from the moment at which a thread stops running until it continues.
     Offcpu,
     /// Waiting time for locks that another thread holds: the part of `offcpu` below the lock functions of Rust's
     /// standard library, parking_lot and the C library.
@@ -39,7 +39,7 @@ impl ProfileKind {
     }
 }
 
-/// A finished profile.
+/// A finished profile of a server's process.
 #[derive(Debug)]
 pub struct Profile {
     /// Kind of the profile.

@@ -1,4 +1,4 @@
-//! A recording of any kind of profile.
+//! Recording of a profile of any kind, by `perf` or by the server's allocator.
 
 use std::path::Path;
 

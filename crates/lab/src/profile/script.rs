@@ -23,19 +23,19 @@ const UNKNOWN: &str = "[unknown]";
 const LOCKS: [&str; 6] =
     ["lock_contended", "read_contended", "write_contended", "lock_slow", "lock_shared_slow", "pthread_mutex_lock"];
 
-/// First line of a sample or of a switch.
+/// Parsed first line of a sample, or of a switch between threads.
 #[derive(Debug, PartialEq)]
 struct Head<'a> {
     thread: &'a str,
     id: u32,
     seconds: f64,
-    /// Number of events that the sample represents. For `cpu-clock` this is nanoseconds of processor time. 0 for a
-    /// switch.
+    /// Number of events that the sample represents. For the event `cpu-clock` these are nanoseconds of processor time.
+    /// 0 for a switch between threads.
     period: u64,
     event: &'a str,
 }
 
-/// Stacks of a profile, and the number of samples without names.
+/// Stacks that were read from the text of `perf script`, and the numbers of samples.
 #[derive(Debug, Default)]
 pub(super) struct Script {
     /// Stacks of all threads. The first frame of each stack is the thread's name.
@@ -44,15 +44,15 @@ pub(super) struct Script {
     pub samples: u64,
     /// Number of samples in which no function of the measured program has a name.
     pub nameless: u64,
-    /// Threads that have stopped running at a sampled moment, by their ids. Each has the frames, the time in seconds,
-    /// and the number of switches that the sample represents.
+    /// Threads that do not run at present, by their ids, if the moment at which they stopped was sampled. Each has the
+    /// frames of its stack, the time of that moment in seconds, and the number of switches that the sample represents.
     stopped: HashMap<u32, (Vec<String>, f64, u64)>,
 }
 
 impl Script {
-    /// Reads the text of a profile. The weight of a sample of `cpu` is the processor time that it represents. The
-    /// weight of a sample of another kind is the time until its thread continues, times the number of switches that it
-    /// represents.
+    /// Reads the text that `perf script` prints. In a profile of the kind `cpu`, the weight of a sample is the
+    /// processor time that it represents. In other kinds it is the time until the thread continues, times the number of
+    /// switches that the sample represents.
     pub(super) fn read(text: impl BufRead, kind: ProfileKind) -> std::io::Result<Self> {
         let mut script = Self::default();
         let (mut sample, mut frames) = (None::<(String, u32, f64, u64)>, Vec::new());
@@ -102,8 +102,8 @@ impl Script {
         }
     }
 
-    /// Adds the stack with which a thread had stopped, if that moment was sampled. The thread continues at the time
-    /// `now`.
+    /// Ends the wait of the thread `id`, which continues at the time `now` in seconds. Adds the stack with which the
+    /// thread had stopped, if that moment was sampled.
     fn continues(&mut self, kind: ProfileKind, id: u32, now: f64) {
         let Some((frames, at, period)) = self.stopped.remove(&id) else { return };
         let is_lock = || frames.iter().any(|frame| LOCKS.iter().any(|lock| frame.contains(lock)));

@@ -3,12 +3,12 @@
 //! Owns: the list, in the order of the pages. Does not own: running the commands (`mod`, `processes`), or the figures
 //! in the pages.
 
-/// A run, and the section of docs/performance.md or docs/tuning.md that shows its figures.
+/// A benchmark run, and the section of docs/performance.md or docs/tuning.md that shows its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     /// Name of the run, in lists and in the names of its files.
     pub name: &'static str,
-    /// Title of the section in the page.
+    /// Title of the section of docs/performance.md or docs/tuning.md that shows the run's figures.
     pub section: &'static str,
     /// Command of the run, as the page shows it.
     pub command: Command,
@@ -16,7 +16,7 @@ pub(super) struct Figures {
     pub quick: &'static str,
 }
 
-/// Command of a run.
+/// Command that performs a benchmark run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Arguments of `thalweg bench`, separated by blanks.
@@ -39,9 +39,9 @@ const SHORT: &str = "--duration 300ms --warmup 100ms --rounds 1";
 /// a server.
 const SHORT_NATIVE: &str = "--duration 300ms --warmup 100ms --rounds 1 --bare 50ms";
 
-/// Options for a short comparison.
+/// Options that make a comparison of two configurations short.
 const SHORT_COMPARISON: &str = "--pairs 6 --duration 300ms --warmup 100ms";
-/// Title of a section of docs/tuning.md.
+/// Title of the section of docs/tuning.md about options whose effect was measured.
 const OPTIONS: &str = "Options that a comparison measures";
 
 /// All runs, in the order of docs/performance.md, and after them those of docs/tuning.md.
@@ -222,9 +222,8 @@ const fn option(name: &'static str, arguments: &'static str) -> Figures {
 }
 
 impl Figures {
-    /// Returns the arguments of `thalweg bench`, or those of the shorter run if `is_quick` is true. `None` if the run
-    /// is not one of `thalweg bench`. Also `None` if there is no shorter run, because the run has no duration or
-    /// measures one.
+    /// Returns the arguments of `thalweg bench` for this run, or for its shorter form if `is_quick` is true. Returns
+    /// `None` if the run is no command of `thalweg bench`, or if a shorter form is requested and the run has none.
     pub(super) fn arguments(&self, is_quick: bool) -> Option<Vec<&'static str>> {
         let Command::Bench(arguments) = self.command else { return None };
         let more = if is_quick { self.quick } else { "" };

@@ -73,7 +73,7 @@ impl RegenerateOptions {
         Ok(Some(lines.join("\n")))
     }
 
-    /// Returns the runs whose name or section the options name.
+    /// Returns the runs that the option `--only` selects by their name or section; all runs without this option.
     fn wanted(&self) -> impl Iterator<Item = &'static Figures> {
         let is_wanted = move |figures: &&Figures| {
             let has = |text: &String| figures.name.contains(&**text) || figures.section.contains(&**text);
@@ -82,8 +82,8 @@ impl RegenerateOptions {
         ALL.iter().filter(is_wanted)
     }
 
-    /// Returns the runs that the options select and that can be made. Runs that need the source tree can be made only
-    /// with `--source`, and runs without a shorter form are left out with `--quick`.
+    /// Returns the selected runs that can be performed. Leaves out runs of the source tree without `--source`, and runs
+    /// without a shorter form with `--quick`. Returns an error if none is left.
     fn runs(&self) -> Result<Vec<Figures>, BenchError> {
         let is_run = |figures: &&Figures| match figures.command {
             Command::Bench(_) => figures.arguments(self.quick).is_some(),
@@ -95,14 +95,14 @@ impl RegenerateOptions {
         Ok(runs)
     }
 
-    /// Returns the names of the selected runs that are left out, because they need the source tree.
+    /// Returns the names of the selected runs that are left out because they need the option `--source`.
     fn left_out(&self) -> Vec<&'static str> {
         let needs_source = |figures: &&Figures| matches!(figures.command, Command::Source(_)) && self.source.is_none();
         self.wanted().filter(needs_source).map(|figures| figures.name).collect()
     }
 }
 
-/// Returns an error if no run is left.
+/// Returns an error about the option `--only`, with the text `message`, if the list of runs is empty.
 fn check_any<T>(runs: &[T], message: &str) -> Result<(), BenchError> {
     if runs.is_empty() {
         return Err(BenchError::Option { option: "--only", message: message.to_owned() });
@@ -168,8 +168,8 @@ fn describe(report: &mut Report, all: &[Done], is_quick: bool) {
     }
 }
 
-/// Writes the page with links to the reports. This happens after each run, so that the page exists even if a later run
-/// is interrupted.
+/// Writes the page with links to the reports. The caller does this after each run, so that the page exists even if a
+/// later run is interrupted.
 fn write_index(dir: &Path, all: &[Done], is_quick: bool) -> Result<(), BenchError> {
     let entry = |done: &Done| {
         let links: Vec<String> = ["html", "json", "txt", "log"]

@@ -22,15 +22,15 @@ const FAILED: i32 = 1;
 /// Word in the arguments of a comparison that stands for the running program.
 const OWN_NAME: &str = "thalweg";
 
-/// Result of one run.
+/// Result of one benchmark run, as the page with links shows it.
 #[derive(Debug)]
 pub(super) struct Done {
     pub figures: Figures,
     pub command: String,
     pub seconds: f64,
     pub outcome: Outcome,
-    /// First sentence of the report's summary. For a program without a report, the last line of its output. For a
-    /// failure, its reason.
+    /// Result in one sentence. For a run with a report, it is the first sentence of the report's summary. For a program
+    /// without a report, it is the last line of the program's output. For a failure, it is the reason.
     pub said: String,
 }
 
@@ -67,7 +67,7 @@ struct Stored {
 /// Paths that all runs share: the program, the source tree and the directory of the reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Places<'a> {
-    /// Command that is run as `COMMAND bench`.
+    /// Command that performs runs when it is called as `COMMAND bench`.
     pub program: &'a Path,
     /// Root of the source tree; `None` if it is not given.
     pub source: Option<&'a Path>,

@@ -6,17 +6,17 @@ use super::{
     plots::{self, Axis, Bar},
 };
 
-/// Maximum number of derived sentences.
+/// Maximum number of sentences that are derived from a report's tables.
 const MAX_SENTENCES: usize = 4;
-/// Maximum number of rows of a table that is drawn. Longer tables get no plot.
+/// Maximum number of rows of a table that gets a plot. Longer tables get none.
 const MAX_ROWS: usize = 40;
 
-/// Returns plots of the first rate and of the 99th percentile of each table that has several rows.
+/// Returns plots of each table with several rows: one of its first column with a rate, and one of its 99th percentiles.
 pub(super) fn plots_of(tables: &[Table]) -> Vec<Plot> {
     columns(tables).filter_map(|(table, column)| of_column(table, column)).collect()
 }
 
-/// Returns sentences with the lowest and the highest value of the first rate and of the 99th percentile of each table.
+/// Returns one sentence for each plotted column (a rate or a 99th percentile), with its lowest and its highest value.
 pub(super) fn sentences(tables: &[Table]) -> Vec<String> {
     let sentence = |(table, column): (&Table, usize)| {
         let rows: Vec<Bar> = table.rows.iter().filter_map(|row| bar(row, column)).collect();
@@ -31,7 +31,8 @@ fn by_value(left: &&Bar, right: &&Bar) -> std::cmp::Ordering {
     left.value.total_cmp(&right.value)
 }
 
-/// Returns the columns that can be drawn, each with its table: the first rate and the 99th percentile.
+/// Returns the columns that get a plot, each with its table. They are the first column with a rate and the column of
+/// 99th percentiles, in tables of 2 to 40 rows.
 fn columns(tables: &[Table]) -> impl Iterator<Item = (&Table, usize)> {
     let is_drawn = |table: &&Table| (2..=MAX_ROWS).contains(&table.rows.len());
     tables.iter().filter(is_drawn).flat_map(|table| columns_of(table).into_iter().map(move |column| (table, column)))
@@ -54,7 +55,8 @@ fn of_column(table: &Table, column: usize) -> Option<Plot> {
     (rows.len() > 1).then(draw)
 }
 
-/// Returns the value of a row in this column. Its label consists of the texts at the start of the row.
+/// Returns the mark for one row of a table, with the value in this column. Its label consists of the texts at the start
+/// of the row. Returns `None` if the value cannot be drawn.
 fn bar(row: &[Cell], column: usize) -> Option<Bar> {
     let value = match row[column] {
         Cell::Count(count) => count as f64,

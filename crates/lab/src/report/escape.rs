@@ -1,4 +1,4 @@
-//! Text in HTML and SVG.
+//! Escaping of text for HTML and SVG.
 
 /// Returns the text with HTML's special characters escaped.
 pub(super) fn escaped(text: &str) -> String {

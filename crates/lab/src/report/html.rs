@@ -17,11 +17,12 @@ use super::{
 };
 use crate::embedded;
 
-/// Maximum number of columns that fit side by side at a width of 1,120 px.
+/// Maximum number of columns of a table that fit side by side on a page 1,120 px wide.
 const MAX_COLUMNS: usize = 10;
-/// Number of columns with figures in each part of a table that is cut.
+/// Number of columns with figures in each of the narrower tables into which a wide table is cut.
 const COLUMNS_OF_PART: usize = 7;
-/// Maximum number of rows of a wide table that is turned. Tables with more rows are cut.
+/// Maximum number of rows of a table with too many columns that is written with rows and columns exchanged. A wide
+/// table with more rows is cut into several tables.
 const MAX_TURNED: usize = 4;
 
 impl Report {
@@ -81,7 +82,8 @@ impl Report {
         out
     }
 
-    /// Returns a title with the durability of the report. A title that already names a durability stays as it is.
+    /// Returns a title, with the durability of the report's writes added. A title that already names a durability stays
+    /// as it is.
     fn titled<'a>(&self, title: &'a str) -> Cow<'a, str> {
         match self.durability() {
             Some(level) if !title.to_lowercase().contains("durabilit") => Cow::Owned(format!("{title}, {level}")),
@@ -197,7 +199,8 @@ fn write_columns(out: &mut String, table: &Table, columns: &[usize]) {
     out.push_str("</table></div>\n");
 }
 
-/// Writes a turned table: each column becomes a line, and the first column becomes the heading.
+/// Writes a table with rows and columns exchanged: each column of the table becomes a line, and the first column
+/// becomes the heading.
 fn write_turned(out: &mut String, table: &Table) {
     let _ = write!(out, "<div class=\"wide\"><table><thead><tr><th>{}", escaped(table.columns[0]));
     for row in &table.rows {

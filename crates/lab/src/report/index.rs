@@ -4,20 +4,20 @@ use std::fmt::Write as _;
 
 use super::escape::escaped;
 
-/// A run in the list of reports.
+/// One benchmark run, as the page with links to reports lists it.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Heading under which the page lists the run. Entries of one section must be adjacent.
     pub section: String,
-    /// Name of the run.
+    /// Name of the run in the list.
     pub name: String,
     /// Command that repeats the run.
     pub command: String,
-    /// Outcome in words.
+    /// Outcome of the run in a few words, such as "all checks met".
     pub outcome: String,
     /// True if the outcome is good. It determines the colour of the outcome.
     pub is_good: bool,
-    /// Result in a sentence.
+    /// Main result of the run in one sentence.
     pub said: String,
     /// Names of the run's files. They are in the directory of the page.
     pub links: Vec<String>,

@@ -1,4 +1,5 @@
-//! Plots of figures over the time of their runs. Their points are the windows of the samples.
+//! Plots that show how a figure, such as the rate, changes during a run. Each point is the figure in a short window of
+//! the run.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +9,15 @@ use super::{
 };
 use crate::samples::{Role, Samples};
 
-/// Maximum number of runs in a plot. If there are more, the plot shows the first ones.
+/// Maximum number of runs that one plot shows. If there are more, it shows the first ones.
 const MAX_RUNS: usize = 8;
-/// Maximum number of scenarios that get plots of all figures. With more scenarios, each gets only the plot of its
-/// deciding figure.
+/// Maximum number of scenarios in a report with plots of several figures for each scenario. With more scenarios, each
+/// gets only one plot: of the figure that decides comparisons of the scenario.
 const FEW_SCENARIOS: usize = 4;
 
-/// Returns plots over time of each scenario's rate and 99th percentile, and of the server's fsyncs and memory. If there
-/// are many scenarios, returns only the plots of the deciding figures.
+/// Returns plots of figures over the time of their runs. For each scenario these are its rate, its 99th percentile, and
+/// the server's fsyncs and memory. If there are more than [`FEW_SCENARIOS`] scenarios, each has only the plot of the
+/// figure that decides comparisons of the scenario.
 pub(super) fn over_time(samples: &[Samples]) -> Vec<Plot> {
     let scenarios: BTreeSet<_> = samples.iter().map(|samples| (&samples.scenario, &samples.durability)).collect();
     let is_few = scenarios.len() <= FEW_SCENARIOS;

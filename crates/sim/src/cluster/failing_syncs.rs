@@ -54,8 +54,8 @@ impl Cluster {
         });
     }
 
-    /// Records that a run of a node cannot continue, unless the node has crashed since. `crashes` is the number of
-    /// crashes before the run, which identifies the run.
+    /// Records that a process of a node cannot continue. Does nothing if this process has crashed in the meantime.
+    /// `crashes` is the number of crashes of the node before this process started, which identifies the process.
     pub(super) fn run_failed(&self, id: ProcessId, crashes: u64, reason: &str) {
         if self.parts(id).crashes.get() == crashes {
             self.node_failed(id, reason);

@@ -123,8 +123,9 @@ impl Cluster {
         self.crash(old, FaultKind::Kill);
     }
 
-    /// Asks the leader for a change, in the leader's process, until one attempt succeeds. Returns false if no attempt
-    /// succeeds in time. An attempt without an answer may have succeeded; repeating a change does no harm.
+    /// Asks the leader for a change of the membership again and again, in the leader's process, until one attempt
+    /// succeeds. Returns false if none succeeds within [`PATIENCE`]. An attempt without an answer may have succeeded;
+    /// repeating a change does no harm.
     async fn until_done<F, T, E>(&self, change: impl Fn(SimConsensus) -> F) -> bool
     where
         F: Future<Output = Result<T, E>> + 'static,

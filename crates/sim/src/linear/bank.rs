@@ -17,86 +17,87 @@ use std::collections::HashMap;
 pub struct Timed {
     /// Moment of the request.
     pub begin: u64,
-    /// Moment of the answer; for a change without an answer, the moment at which its server was dead.
+    /// Moment of the answer. For a change without an answer, the moment from which its server was certainly dead, so
+    /// that the change cannot happen later.
     pub end: u64,
-    /// The transaction.
+    /// The transaction with its answer.
     pub transaction: Transaction,
 }
 
-/// Number of an account, with its balance or the change of its balance.
+/// Number of an account, together with its balance, or with an amount by which its balance changes.
 pub type Balance = (usize, i64);
 
 /// A transaction and its answer.
 #[derive(Clone, Debug)]
 pub enum Transaction {
-    /// A transaction with changes of balances, or a transaction whose answer was lost.
+    /// A transaction that changed balances. Also a transaction without an answer, which may have changed them.
     Change {
         /// Number of the transaction, which it appends to the stream.
         id: u64,
-        /// Amounts by which balances change.
+        /// Amounts by which the transaction changes the balances of accounts.
         changes: Vec<Balance>,
         /// Balances that the accounts must have for the change to happen.
         expected: Vec<Balance>,
         /// Answer to the change; `None` if it was lost.
         outcome: Option<Change>,
     },
-    /// A transaction without changes.
+    /// A transaction that only read balances, or that was rejected and so changed nothing.
     Read {
         /// Balances that the read saw.
         saw: Vec<Balance>,
         /// Revision of the last change before the read.
         revision: u64,
-        /// Conditions that were not met, if the transaction was rejected.
+        /// Expected balances that the rejected transaction reports as not met; empty for a plain read.
         refused: Vec<Balance>,
     },
 }
 
-/// Answer to a change.
+/// Answer of the server to a transaction that changes balances.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// Revision of the change.
+    /// Revision of the commit that changed the balances.
     pub revision: u64,
     /// Offset of the change's number in the stream.
     pub offset: u64,
-    /// Balances after the change.
+    /// Balances of the accounts after the change, according to the answer.
     pub after: Vec<Balance>,
 }
 
-/// Violation that [`check`] has found.
+/// Reason why [`check`] finds that no serial order explains the clients' answers.
 #[derive(Debug, PartialEq, Eq)]
 pub enum BankViolation {
     /// The stream contains a number that belongs to no change, or contains a number twice.
     Stray {
-        /// Number of the change.
+        /// Number that belongs to no change, or that the stream contains twice.
         id: u64,
     },
     /// An acknowledged change is missing from the stream, or its number is at another offset than the answer says.
     Misplaced {
-        /// Number of the change.
+        /// Number of the change that is missing or misplaced.
         id: u64,
     },
     /// The revision of a change is not above that of the previous change.
     Revision {
-        /// Number of the change.
+        /// Number of the change whose revision is too low.
         id: u64,
     },
     /// The change happened although the balances were not those that it expected.
     Expectation {
-        /// Number of the change.
+        /// Number of the change that should not have happened.
         id: u64,
     },
     /// The answer to the change contains balances that differ from those after the change.
     Outcome {
-        /// Number of the change.
+        /// Number of the change with the wrong answer.
         id: u64,
     },
     /// The change precedes another change that had ended before this one began.
     RealTime {
-        /// Number of the change.
+        /// Number of the change that comes too early in the order.
         id: u64,
     },
-    /// The read saw balances that the accounts had at no possible moment, or it reports a condition as unmet that was
-    /// met.
+    /// The read saw balances that no state in its time span had. Or a rejected transaction reports an expected balance
+    /// as not met although the account had it.
     Read {
         /// Index of the read in the history.
         transaction: usize,
@@ -131,8 +132,8 @@ struct OrderedChange<'a> {
     revision: Option<u64>,
 }
 
-/// Checks the clients' answers against `order`, the numbers of the changes in the stream. `opening` has the balances at
-/// the beginning.
+/// Checks the clients' answers against `order`: the numbers of the changes in the order of the stream. `opening`
+/// contains the balances before the first change.
 pub fn check(opening: &[i64], order: &[u64], history: &[Timed]) -> Result<(), BankViolation> {
     let placed = place(order, history)?;
     let states = replay(opening, &placed)?;

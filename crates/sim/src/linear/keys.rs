@@ -12,9 +12,9 @@ pub enum Request {
     Read(Vec<usize>),
     /// Write that happens only if keys have expected values.
     Write {
-        /// Values that keys must have.
+        /// Keys with the values that they must have; `None` if a key must not exist.
         expect: Vec<Pair>,
-        /// New values of keys.
+        /// Keys with their new values; `None` deletes a key.
         put: Vec<Pair>,
     },
 }

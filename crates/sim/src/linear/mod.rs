@@ -31,7 +31,7 @@ use std::{
     fmt::Debug,
 };
 
-/// Sequential specification of an object.
+/// Sequential specification of an object: the effect of each operation if operations run one after the other.
 pub trait Model {
     /// State of the modelled object.
     type State: Clone + Ord + Debug;
@@ -66,13 +66,14 @@ pub struct Timed<O> {
     pub begin: u64,
     /// Moment of the answer, or the last moment at which an operation without an answer can have taken effect.
     pub end: u64,
-    /// Knowledge of the client.
+    /// Knowledge of the client about the outcome of the operation.
     pub client_answer: ClientAnswer,
-    /// The operation.
+    /// The operation, with its answer if there was one.
     pub operation: O,
 }
 
-/// Error for a history that no order explains: after this operation, no configuration is left.
+/// Error for a history that no order of operations explains. The check found no possible state of the object after the
+/// end of `operation`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unexplained<S> {
     /// Index of the operation in the history.
@@ -84,8 +85,9 @@ pub struct Unexplained<S> {
 /// Operations, by their indexes in the history, in ascending order.
 type Operations = Vec<usize>;
 
-/// Possible configurations. For each state and set of answered operations that have taken effect, they hold the sets of
-/// operations without an answer that may have taken effect. None of these sets contains another one.
+/// Set of the configurations that are possible at one moment. A configuration is a state of the object and the pending
+/// operations that have taken effect. `sets` maps each state, with the answered operations in effect, to the sets of
+/// operations without an answer in effect. Of two such sets, neither contains the other.
 struct Configurations<S> {
     sets: BTreeMap<(S, Operations), Vec<Operations>>,
     count: usize,
@@ -96,8 +98,8 @@ impl<S: Clone + Ord> Configurations<S> {
         Self { sets: BTreeMap::new(), count: 0 }
     }
 
-    /// Adds a configuration, unless an existing one permits all outcomes that the new one permits. Returns true if the
-    /// configuration was added.
+    /// Adds a configuration: `state`, and the answered and lost operations in effect. Does nothing if an existing
+    /// configuration permits all outcomes that the new one permits. Returns true if it was added.
     fn add(&mut self, state: S, answered: Operations, lost: Operations) -> bool {
         let sets = self.sets.entry((state, answered)).or_default();
         if sets.iter().any(|other| is_subset(other, &lost)) {
@@ -130,13 +132,14 @@ fn without(set: &[usize], item: usize) -> Operations {
     set.iter().copied().filter(|other| *other != item).collect()
 }
 
-/// Checks the history of one object.
+/// Checks that one order of the operations on an object explains all answers in its history. `initial` is the object's
+/// state before the first operation.
 pub fn check<M: Model>(initial: M::State, history: &[Timed<M::Operation>]) -> Result<(), Unexplained<M::State>> {
     check_within::<M>(initial, history, usize::MAX).unwrap_or(Ok(()))
 }
 
-/// Checks the history of one object like [`check`]. Returns `None`, so that the history is not decided, if more than
-/// `max_configurations` configurations are possible at one moment.
+/// Checks the history of one object like [`check`], with bounded memory. Returns `None` without a verdict if the search
+/// needs more than `max_configurations` configurations (possible states with the operations that have taken effect).
 pub fn check_within<M: Model>(
     initial: M::State,
     history: &[Timed<M::Operation>],
@@ -171,7 +174,7 @@ pub fn check_within<M: Model>(
     Some(Ok(()))
 }
 
-/// Returns the pending operations that may have to be applied before operation `at`, and `at` itself.
+/// Returns operation `at`, and the pending operations that the search may have to apply before it.
 fn relevant<M: Model>(history: &[Timed<M::Operation>], pending: &[usize], at: usize) -> Operations {
     let mut found = vec![at];
     let mut left: Vec<usize> = pending.iter().copied().filter(|other| *other != at).collect();
@@ -186,7 +189,8 @@ fn relevant<M: Model>(history: &[Timed<M::Operation>], pending: &[usize], at: us
     found
 }
 
-/// Returns the configurations after the end of operation `at`.
+/// Returns the configurations (possible states with the operations in effect) after operation `at` has ended. Returns
+/// `None` if there are more than `max_configurations`.
 fn ended<M: Model>(
     possible: &Configurations<M::State>,
     history: &[Timed<M::Operation>],

@@ -7,17 +7,17 @@ use super::Model;
 /// Request of a client for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Read of the value.
+    /// Reads the value of the key.
     Get,
-    /// Put of a value.
+    /// Sets the key to this value.
     Put(u64),
-    /// Delete.
+    /// Deletes the key.
     Delete,
     /// Put that happens only if the key has the expected value; `None` expects that the key does not exist.
     Swap {
-        /// Expected value.
+        /// Value that the key must have; `None` if the key must not exist.
         expect: Option<u64>,
-        /// New value.
+        /// New value of the key.
         put: u64,
     },
     /// Delete that happens only if the key has this value.
@@ -33,7 +33,7 @@ pub enum Answer {
     Refused,
     /// The condition was not met, because the key had this value.
     RefusedAt(Option<u64>),
-    /// The key had this value.
+    /// The read found this value; `None` if the key did not exist.
     Value(Option<u64>),
     /// The answer was lost, so the outcome is unknown.
     Lost,

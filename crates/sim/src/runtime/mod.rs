@@ -96,7 +96,7 @@ struct Scheduler {
     last_id: Cell<u64>,
     tasks: RefCell<BTreeMap<TaskId, Task>>,
     ready: ReadyQueue,
-    /// Tasks of stopped processes that became ready in the meantime.
+    /// Tasks that became ready while their process was stopped. They run when the process continues.
     held: RefCell<Vec<TaskId>>,
     stopped: RefCell<BTreeSet<ProcessId>>,
     /// Wakers of the timers, by the time and the number of the timer.
@@ -125,13 +125,13 @@ pub struct Finished<T> {
     /// Output of the main task; the error is the message of a panic in a task, or says that all tasks waited for each
     /// other.
     pub output: Result<T, String>,
-    /// Virtual time that passed.
+    /// Virtual time that passed during the simulation.
     pub elapsed: Duration,
-    /// Number of times that a task ran.
+    /// Number of times that the runtime has run a task.
     pub polls: u64,
     /// Hash of the order in which tasks ran, and of the events. Two runs with the same hash took the same course.
     pub fingerprint: u64,
-    /// Event log.
+    /// Lines of the event log, in order.
     pub events: Vec<Event>,
 }
 
@@ -167,7 +167,8 @@ fn message_of(panicked: &(dyn Any + Send)) -> String {
     text.or_else(|| panicked.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-/// Runs a future to its end in a new simulation, which replaces the thread's present simulation for this time.
+/// Runs a future to its end in a new simulation. Until then, the new simulation replaces the one that runs on this
+/// thread.
 fn block_on<T>(seed: u64, main: impl Future<Output = T>) -> T {
     let scheduler = Rc::new(Scheduler::new(seed));
     let _current = Current::enter(&scheduler);

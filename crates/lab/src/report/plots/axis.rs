@@ -2,24 +2,24 @@
 
 use crate::report::number;
 
-/// Mapping from values to lengths.
+/// Mapping from values to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// Equal differences have equal lengths. The axis begins at zero.
     Linear,
     /// Equal ratios have equal lengths.
     Log,
-    /// A logarithmic axis of percentiles. A value N means that one request in N is above; its label shows the
-    /// percentile.
+    /// A logarithmic axis of percentiles. A value N stands for the percentile that one request in N exceeds; its label
+    /// shows this percentile.
     Percentile,
 }
 
 /// An axis of a plot: its name with the unit, and its scale.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// Name and unit of the values.
+    /// Name of the values on the axis, with their unit.
     pub label: String,
-    /// Scale of the axis.
+    /// Mapping from values to positions on the axis.
     pub scale: Scale,
 }
 
@@ -40,15 +40,15 @@ impl Axis {
     }
 }
 
-/// Range of an axis, and its two end positions in the drawing.
+/// An axis as it is drawn: the range of its values, and the positions of its two ends in the drawing.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     scale: Scale,
     low: f64,
     high: f64,
-    /// Position of the lower end. It may be larger than that of the upper end.
+    /// Position of the end with the lowest value, in units of the drawing. It may be larger than `to`.
     from: f64,
-    /// Position of the upper end.
+    /// Position of the end with the highest value, in units of the drawing.
     to: f64,
 }
 
@@ -74,7 +74,7 @@ impl Span {
         self.scale == Scale::Linear
     }
 
-    /// Returns the position of a value; `None` if the axis cannot show it.
+    /// Returns the position of a value in units of the drawing; `None` if the axis cannot show the value.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         let share = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),

@@ -8,15 +8,16 @@ use super::{
 };
 use crate::profile::{Call, Stacks};
 
-/// Width of a wide flame graph. It exceeds that of other plots, because names of functions are long.
+/// Width of a wide flame graph in units of the drawing. It exceeds that of other plots, because names of functions are
+/// long.
 const WIDTH: f64 = 1080.0;
-/// Height of a box.
+/// Height of a function's box in units of the drawing.
 const ROW: f64 = 16.0;
-/// Minimum width of a box. Narrower boxes and all boxes above them are left out.
+/// Minimum width of a function's box in units of the drawing. Narrower boxes and all boxes above them are left out.
 const MIN_WIDTH: f64 = 1.0;
-/// Maximum number of rows. Functions in higher rows are left out.
+/// Maximum number of rows of boxes. Functions in higher rows are left out.
 const MAX_ROWS: usize = 90;
-/// Width of a character in the font of the boxes.
+/// Width of a character in the font of the boxes, in units of the drawing.
 const SMALL: f64 = CHARACTER * 11.0 / 13.0;
 
 /// Draws a flame graph of a profile.
@@ -48,7 +49,7 @@ fn draw(form: Form, title: &str, stacks: &Stacks) -> String {
     svg
 }
 
-/// Returns the number of rows that the boxes above a call need.
+/// Returns the number of rows of boxes that a call needs for the functions that it calls, directly or indirectly.
 fn rows_of(call: &Call, scale: f64) -> usize {
     let wide = call.callees.values().filter(|callee| callee.weight * scale >= MIN_WIDTH);
     wide.map(|callee| 1 + rows_of(callee, scale)).max().unwrap_or(0).min(MAX_ROWS)
@@ -60,7 +61,7 @@ struct Graph<'a> {
     /// Width in the drawing for each unit of weight.
     scale: f64,
     height: f64,
-    /// Total weight of all stacks.
+    /// Sum of the weights of all stacks in the profile.
     all: f64,
     unit: &'static str,
 }

@@ -28,22 +28,22 @@ pub use self::{
 /// A line of a plot: its name, and its points as pairs of parameter and figure.
 pub type Line = (String, Vec<(f64, f64)>);
 
-/// A row of a plot: a value with its interval.
+/// A row of a plot: a value with the interval of its uncertainty.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Text above the mark.
+    /// Text above the bar or dot of this row.
     pub label: String,
     /// Name of the measured store. It determines the colour.
     pub store: String,
     /// True to draw the row in a lighter colour.
     pub is_pale: bool,
-    /// Value, for example a mean.
+    /// Value that the row shows, for example a mean.
     pub value: f64,
     /// Lower and upper end of the value's interval.
     pub interval: (f64, f64),
 }
 
-/// Form of a drawing.
+/// Form in which a plot is drawn: wide or narrow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Wide form, for screens, prints and files.
@@ -61,7 +61,8 @@ impl Form {
         }
     }
 
-    /// Returns the right end of the plotting area of lines. The last label of the axis may reach beyond it.
+    /// Returns the right end of the area in which lines are drawn, in units of the drawing. The last label of the axis
+    /// may reach beyond it.
     const fn right(self) -> f64 {
         match self {
             Self::Wide => WIDTH - 28.0,
@@ -69,7 +70,7 @@ impl Form {
         }
     }
 
-    /// Returns the left end of the legend.
+    /// Returns the left end of the legend in units of the drawing.
     const fn legend(self) -> f64 {
         match self {
             Self::Wide => LEFT,
@@ -85,23 +86,23 @@ impl Form {
     }
 }
 
-/// Width of a wide plot.
+/// Width of a wide plot in units of the drawing.
 const WIDTH: f64 = 640.0;
 const FONT: f64 = 13.0;
-/// Distance of two lines of a text.
+/// Distance between two lines of a text in units of the drawing.
 const LINE: f64 = 16.0;
-/// Height of the plotting area of lines.
+/// Height of the area in which lines are drawn, in units of the drawing.
 const HEIGHT: f64 = 280.0;
 const LEFT: f64 = 66.0;
 const BOTTOM: f64 = 42.0;
-/// Height of a row whose label has one line.
+/// Height of a row whose label has one line of text, in units of the drawing.
 const ROW: f64 = 38.0;
-/// Estimated width of a character. The lengths of labels are computed from it.
+/// Estimated width of a character in units of the drawing. The lengths of labels are computed from it.
 const CHARACTER: f64 = 6.9;
-/// Maximum number of characters in a line of a caption in a file.
+/// Maximum number of characters in a line of the caption of a plot in a file of its own.
 const CAPTION_CHARACTERS: usize = 100;
 
-/// Draws lines over a parameter. `caption` explains how to read the plot.
+/// Draws figures as lines over the values of a parameter. `caption` explains how to read the plot.
 pub fn lines(name: &str, title: &str, caption: &str, axes: &[Axis; 2], lines: &[Line]) -> Plot {
     plot(name, title, caption, |form| draw_lines(form, title, axes, lines))
 }
@@ -199,7 +200,8 @@ impl Plot {
     }
 }
 
-/// Cuts a text between words into lines of at most this number of characters. Only a single longer word exceeds it.
+/// Breaks a text between words into lines of at most `characters` characters. A single word that is longer gets a line
+/// of its own.
 fn wrapped(text: &str, characters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -214,7 +216,7 @@ fn wrapped(text: &str, characters: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the number of characters that fit into a width.
+/// Returns the number of characters that fit into a width in units of the drawing.
 fn characters(width: f64) -> usize {
     (width / CHARACTER) as usize
 }
@@ -337,13 +339,15 @@ fn draw_row(svg: &mut String, top: f64, colour: usize, row: &Bar, across: &Span)
     text(svg, (behind + 8.0, middle + 4.5), "start", &number(row.value));
 }
 
-/// Returns the CSS classes of a line's marks. If there are more lines than colours, colours are repeated with dashes.
+/// Returns the CSS classes for the marks of line `number` with this name. If a plot has more lines than there are
+/// colours, the colours are used again with dashed lines.
 fn colours(name: &str, number: usize) -> String {
     let dashed = if number >= style::COLOURS { " dashed" } else { "" };
     format!("s{}{dashed}", colour_of(name, number))
 }
 
-/// Returns the number of a colour. A store has the same colour in all plots.
+/// Returns the number of the colour for line or row `number` with this name. If the name begins with that of a known
+/// store, the colour depends only on the store, so it is the same in all plots.
 fn colour_of(name: &str, number: usize) -> usize {
     let known = ["memory", "lsm", "redb", "sqlite", "fjall"];
     known.iter().position(|known| name.starts_with(known)).unwrap_or(number % style::COLOURS)

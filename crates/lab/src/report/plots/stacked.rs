@@ -8,15 +8,16 @@ use super::{
     plot, style, text, wrapped,
 };
 
-/// Height of a bar.
+/// Height of a bar in units of the drawing.
 const BAR: f64 = 24.0;
 
-/// Part of a stacked bar.
+/// One part of a stacked bar, such as one stage of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
     /// Name of the part. It determines the part's colour, and the legend shows it.
     pub name: String,
-    /// Length of the part. Parts that are not above zero are not drawn.
+    /// Value of the part, in the unit of the axis; drawn as a length. A part whose value is not above zero is not
+    /// drawn.
     pub value: f64,
 }
 
@@ -77,12 +78,13 @@ fn draw_bar(svg: &mut String, form: Form, top: f64, parts: &[Part], names: &[&st
     }
 }
 
-/// Returns the CSS classes of a part. If there are more parts than colours, colours are repeated in a lighter shade.
+/// Returns the CSS classes of the part at position `place` in the legend. If there are more parts than colours, the
+/// colours are used again in a lighter shade.
 fn colour(place: usize) -> String {
     format!("s{}{}", place % style::COLOURS, if place >= style::COLOURS { " pale" } else { "" })
 }
 
-/// Returns the legend in as many lines as it needs, and the height of these lines.
+/// Returns the legend with the names of the parts as SVG, in as many lines as it needs, and the height of these lines.
 fn legend(form: Form, names: &[&str]) -> (String, f64) {
     let (mut svg, mut x, mut y) = (String::new(), 8.0, 13.0);
     for (place, name) in names.iter().enumerate() {

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-/// Number of colours of lines and bars, `--c0` to `--c5`.
+/// Number of different colours for lines and bars. Their CSS variables are `--c0` to `--c5`.
 pub const COLOURS: usize = 6;
 
-/// Names and values of the colours on a light ground.
+/// Names and values of all colours of pages and plots on a light background.
 pub const LIGHT: [(&str, &str); 15] = [
     ("fg", "#1d2025"),
     ("bg", "#ffffff"),
@@ -24,7 +24,7 @@ pub const LIGHT: [(&str, &str); 15] = [
     ("c5", "#5a5a5a"),
 ];
 
-/// Values of the same colours on a dark ground.
+/// Names and values of all colours of pages and plots on a dark background.
 pub const DARK: [(&str, &str); 15] = [
     ("fg", "#e4e7eb"),
     ("bg", "#15181c"),
@@ -51,7 +51,7 @@ pub fn variables(colours: &[(&str, &str)]) -> String {
     })
 }
 
-/// Returns the CSS rules of plots. They use the variables.
+/// Returns the CSS rules of plots. They refer to colours by the CSS variables that [`variables`] defines.
 pub fn rules() -> String {
     let mut out = "svg.plot text{fill:var(--fg);font:13px system-ui,sans-serif}\
         .grid{stroke:var(--rule);fill:none}.line{fill:none;stroke-width:2;stroke-linejoin:round}\
@@ -67,7 +67,8 @@ pub fn rules() -> String {
     out
 }
 
-/// Returns the CSS rules for a plot in a file of its own, with the light colours instead of variables.
+/// Returns the CSS rules for a plot in a file of its own. They contain the light colours themselves instead of
+/// variables.
 pub fn of_file() -> String {
     let mut rules = rules();
     rules.push_str(
