@@ -9,12 +9,16 @@
 //! first 50,000 puts. Later memtables reuse the memory of earlier ones. Linking 8,192 random keys takes a writer 2 ms.
 //!
 //! Without the thread, the writer does this work itself. Bound: the thread has at most one pending request; later
-//! requests are merged into it. The thread provides at most [`MAX_AHEAD`] bytes that are not in use.
+//! requests are merged into it. The thread provides at most [`MAX_AHEAD_IF_SLOW`] bytes that are not in use.
 
 use std::{
     ops::Range,
-    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use super::shared::lock;
@@ -23,12 +27,19 @@ use crate::memtable::Memtable;
 /// Number of used bytes at which a memtable's writer sends its first request. A small database stays below this number
 /// and takes no extra memory.
 const FIRST_AT: usize = 256 << 10;
-/// Number of bytes that the writer uses between two requests.
+/// Minimum number of bytes that the writer uses between two requests. A request that wakes the thread costs the writer
+/// 20 µs.
 const STEP: usize = 512 << 10;
-/// Minimum number of bytes that the thread provides beyond the bytes in use. Above this minimum it provides twice as
-/// many bytes as the memtable uses, up to `MAX_AHEAD`.
+/// Minimum number of bytes that the thread provides beyond the used ones. Up to a maximum, it provides twice as many
+/// bytes as the memtable uses.
 const MIN_AHEAD: usize = 2 << 20;
-const MAX_AHEAD: usize = 16 << 20;
+/// Maximum number of bytes that the thread provides beyond the used ones, if the kernel provides memory fast.
+const MAX_AHEAD: usize = 4 << 20;
+/// Maximum number of bytes that the thread provides beyond the used ones, if the kernel provides memory slowly.
+const MAX_AHEAD_IF_SLOW: usize = 16 << 20;
+/// Time to provide [`MIN_AHEAD`] bytes above which the kernel is slow. Clearing so much memory takes 0.2 to 0.5 ms. A
+/// virtual machine that gets the memory from its host takes 3 ms or more.
+const SLOW: Duration = Duration::from_millis(1);
 
 /// The rule by which the writer of a memtable asks the thread to prepare more memory: the time of a request, and the
 /// range of bytes. Each new memtable starts with a new rule.
@@ -47,18 +58,27 @@ impl Default for AheadRule {
 }
 
 impl AheadRule {
-    /// Returns the bytes of memory that the thread must provide now that `used` of `capacity` bytes are in use. Returns
-    /// `None` if no request is due.
+    /// Returns true if the writer may send a request now that `used` bytes are in use. If so, the next call that
+    /// returns true is at least [`STEP`] bytes later.
     #[inline]
-    pub(super) fn due(&mut self, used: usize, capacity: usize) -> Option<Range<usize>> {
-        if used < self.at {
-            return None;
+    fn is_at_step(&mut self, used: usize) -> bool {
+        let is_due = used >= self.at;
+        if is_due {
+            self.at = used + STEP;
         }
-        self.at = used + STEP;
-        let ahead = (2 * used).clamp(MIN_AHEAD, MAX_AHEAD);
+        is_due
+    }
+
+    /// Returns the bytes of memory that the thread must provide now that `used` of `capacity` bytes are in use. The
+    /// range is empty while at least half of the bytes that should be ahead are still there.
+    fn due(&mut self, used: usize, capacity: usize, max_ahead: usize) -> Range<usize> {
+        let ahead = (2 * used).clamp(MIN_AHEAD, max_ahead);
+        if self.end >= (used + ahead / 2).min(capacity) {
+            return self.end..self.end;
+        }
         let wanted = self.end.max(used)..(used + ahead).min(capacity);
         self.end = wanted.end;
-        Some(wanted)
+        wanted
     }
 }
 
@@ -74,6 +94,8 @@ pub(super) struct AheadThread {
 struct Requests {
     next: Mutex<Next>,
     changed: Condvar,
+    /// True if the kernel provided memory slowly the last time.
+    is_slow: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -95,8 +117,20 @@ impl AheadThread {
         Some(Self { requests, thread: Some(thread) })
     }
 
-    /// Asks the thread to prepare this memtable and to provide these bytes of its memory. Does not wait.
-    pub(super) fn request(&self, memtable: &Arc<Memtable>, bytes: Range<usize>) {
+    /// Asks the thread to prepare a memtable of which `used` bytes are in use, if there is something to prepare. The
+    /// memtable's writer calls this after each batch. Does not wait.
+    #[inline]
+    pub(super) fn prepare(&self, rule: &mut AheadRule, memtable: &Arc<Memtable>, used: usize, capacity: usize) {
+        if rule.is_at_step(used) {
+            let is_slow = self.requests.is_slow.load(Ordering::Relaxed);
+            let bytes = rule.due(used, capacity, if is_slow { MAX_AHEAD_IF_SLOW } else { MAX_AHEAD });
+            if !bytes.is_empty() || memtable.has_queued_keys() {
+                self.request(memtable, bytes);
+            }
+        }
+    }
+
+    fn request(&self, memtable: &Arc<Memtable>, bytes: Range<usize>) {
         let mut next = lock(&self.requests.next);
         let begin = match &next.request {
             Some((former, waiting)) if former.as_ptr() == Arc::as_ptr(memtable) => waiting.start,
@@ -124,8 +158,15 @@ impl Requests {
     fn work(&self) {
         while let Some((memtable, bytes)) = self.take() {
             let Some(memtable) = memtable.upgrade() else { continue };
-            memtable.prepare_index();
-            memtable.provide(bytes);
+            // Otherwise the writer allocates the next hash table faster than it gets one from another core's cache.
+            if self.is_slow.load(Ordering::Relaxed) {
+                memtable.prepare_index();
+            }
+            if !bytes.is_empty() {
+                let (begin, parts) = (Instant::now(), bytes.len().div_ceil(MIN_AHEAD) as u32);
+                memtable.provide(bytes);
+                self.is_slow.store(begin.elapsed() > SLOW * parts, Ordering::Relaxed);
+            }
             memtable.settle();
         }
     }
@@ -146,16 +187,26 @@ mod tests {
 
     #[test]
     fn the_thread_stays_ahead_of_the_writer_within_its_bounds() {
-        let (capacity, mut rule) = (64 << 20, AheadRule::default());
-        assert_eq!(rule.due(FIRST_AT - 1, capacity), None, "little data keeps its memory");
-        let mut provided = 0;
-        for used in (FIRST_AT..capacity).step_by(200) {
-            let Some(bytes) = rule.due(used, capacity) else { continue };
-            assert!(bytes.start == provided.max(used) && bytes.end - used <= MAX_AHEAD && bytes.end <= capacity);
-            assert!(bytes.end == capacity || bytes.end - used >= MIN_AHEAD, "{used}: {bytes:?}");
-            provided = bytes.end;
+        for max_ahead in [MAX_AHEAD, MAX_AHEAD_IF_SLOW] {
+            let (capacity, mut rule) = (64 << 20, AheadRule::default());
+            assert!(!rule.is_at_step(FIRST_AT - 1), "little data keeps its memory");
+            let (mut provided, mut requests) = (0, 0);
+            for used in (FIRST_AT..capacity).step_by(200) {
+                if !rule.is_at_step(used) {
+                    continue;
+                }
+                let bytes = rule.due(used, capacity, max_ahead);
+                if bytes.is_empty() {
+                    assert!(provided >= (used + MIN_AHEAD / 2).min(capacity), "{used}: {provided}");
+                    continue;
+                }
+                assert!(bytes.start == provided.max(used) && bytes.end - used <= max_ahead && bytes.end <= capacity);
+                assert!(bytes.end == capacity || bytes.end - used >= MIN_AHEAD, "{used}: {bytes:?}");
+                (provided, requests) = (bytes.end, requests + 1);
+            }
+            assert_eq!(provided, capacity);
+            assert!(requests <= 2 * capacity / max_ahead + 4, "{requests} requests");
         }
-        assert_eq!(provided, capacity);
     }
 
     /// Returns the number of page faults of the calling thread that were served without a read from the disk.

@@ -125,14 +125,12 @@ impl<S: Store> Running<S> {
         Ok(())
     }
 
-    /// Sends a request to the thread that prepares memory for the writer, if a request is due.
+    /// Lets the thread prepare memory for the writer.
     #[inline]
     fn work_ahead(&self, writer: &mut Writer) {
-        let (used, capacity) = (writer.memtable.used_bytes(), writer.memtable.capacity_bytes());
-        if let Some(ahead) = &self.ahead
-            && let Some(bytes) = writer.ahead.due(used, capacity)
-        {
-            ahead.request(writer.memtable.memtable(), bytes);
+        if let Some(ahead) = &self.ahead {
+            let (used, capacity) = (writer.memtable.used_bytes(), writer.memtable.capacity_bytes());
+            ahead.prepare(&mut writer.ahead, writer.memtable.memtable(), used, capacity);
         }
     }
 

@@ -192,6 +192,13 @@ impl Memtable {
         self.list.arena().provide(bytes);
     }
 
+    /// Returns true if keys are queued that are not linked into the key order yet.
+    #[inline]
+    #[must_use]
+    pub fn has_queued_keys(&self) -> bool {
+        self.order.has_queued()
+    }
+
     /// Links queued keys into the key order, so that the writer and scans need not do it. Any thread may call this.
     pub fn settle(&self) {
         self.order.settle(&self.list);

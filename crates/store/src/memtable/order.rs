@@ -84,6 +84,12 @@ impl Order {
         WriterFinger { finger: list.finger(), is_current: true, credit: MAX_CREDIT }
     }
 
+    /// Returns true if nodes are queued or being linked.
+    #[inline]
+    pub(super) fn has_queued(&self) -> bool {
+        self.is_waiting.load(Ordering::Acquire)
+    }
+
     /// Links all nodes that are queued now into the list. The writer can queue more nodes meanwhile.
     #[inline]
     pub(super) fn settle(&self, list: &SkipList) {
