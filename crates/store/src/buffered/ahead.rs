@@ -158,10 +158,7 @@ impl Requests {
     fn work(&self) {
         while let Some((memtable, bytes)) = self.take() {
             let Some(memtable) = memtable.upgrade() else { continue };
-            // Otherwise the writer allocates the next hash table faster than it gets one from another core's cache.
-            if self.is_slow.load(Ordering::Relaxed) {
-                memtable.prepare_index();
-            }
+            memtable.prepare_index();
             if !bytes.is_empty() {
                 let (begin, parts) = (Instant::now(), bytes.len().div_ceil(MIN_AHEAD) as u32);
                 memtable.provide(bytes);

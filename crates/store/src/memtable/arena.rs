@@ -24,13 +24,12 @@
 
 use rustix::mm::{Advice, madvise};
 use std::{
-    alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
     cmp::Ordering as Order,
-    ops::Deref,
     ptr::NonNull,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
 };
 
@@ -93,18 +92,7 @@ impl Memory {
     fn new(layout: Layout) -> Self {
         assert!(layout.size() > 0);
         // SAFETY: the layout is not empty.
-        Self::advised(NonNull::new(unsafe { alloc(layout) }), layout)
-    }
-
-    fn zeroed(layout: Layout) -> Self {
-        assert!(layout.size() > 0);
-        // SAFETY: the layout is not empty.
-        Self::advised(NonNull::new(unsafe { alloc_zeroed(layout) }), layout)
-    }
-
-    /// Requests huge pages for a new allocation, if its layout is for huge pages.
-    fn advised(base: Option<NonNull<u8>>, layout: Layout) -> Self {
-        let Some(base) = base else { handle_alloc_error(layout) };
+        let Some(base) = NonNull::new(unsafe { alloc(layout) }) else { handle_alloc_error(layout) };
         if layout.align() == HUGE_PAGE_BYTES {
             // A kernel without huge pages returns an error; small pages work too.
             // SAFETY: advice about the allocation's pages; it changes no byte of them.
@@ -118,36 +106,6 @@ impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: `base` was allocated with this layout, and nothing refers to it any more.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
-    }
-}
-
-/// Words that are zero at first, for a hash table. If they fill huge pages, they are in huge pages, because each lookup
-/// reads another place of them.
-pub(super) struct Words {
-    memory: Memory,
-    len: usize,
-}
-
-// SAFETY: the words are atomics, and `Words` owns their memory.
-unsafe impl Sync for Words {}
-
-impl Words {
-    /// Allocates `len` words of 8 bytes, at least one.
-    pub(super) fn zeroed(len: usize) -> Self {
-        let bytes = len * size_of::<AtomicU64>();
-        let align = if bytes.is_multiple_of(HUGE_PAGE_BYTES) { HUGE_PAGE_BYTES } else { align_of::<AtomicU64>() };
-        let layout = Layout::from_size_align(bytes, align).expect("less than half of the address space");
-        Self { memory: Memory::zeroed(layout), len }
-    }
-}
-
-impl Deref for Words {
-    type Target = [AtomicU64];
-
-    #[inline]
-    fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the allocation has room for `len` words and their alignment, was zeroed, and lives as long as `self`.
-        unsafe { std::slice::from_raw_parts(self.memory.base.as_ptr().cast::<AtomicU64>(), self.len) }
     }
 }
 

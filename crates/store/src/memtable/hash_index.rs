@@ -15,8 +15,6 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use super::arena::Words;
-
 const MIN_FIRST_SLOTS: usize = 1 << 10;
 /// Maximum initial number of slots of a hash table, which take 128 KiB. A memtable with few keys should fit into the
 /// processor's cache.
@@ -43,7 +41,7 @@ pub(super) enum Lookup {
 
 /// A lock-free hash table of a memtable's nodes; see the [module](self). Only the memtable's writer may add nodes.
 pub(super) struct HashIndex {
-    tables: [OnceLock<Words>; GENERATIONS],
+    tables: [OnceLock<Box<[AtomicU64]>>; GENERATIONS],
     current: AtomicUsize,
     len: AtomicUsize,
     incomplete: AtomicBool,
@@ -63,7 +61,7 @@ impl HashIndex {
             len: AtomicUsize::new(0),
             incomplete: AtomicBool::new(false),
         };
-        let _ = index.tables[0].set(Words::zeroed(slots));
+        let _ = index.tables[0].set(free_slots(slots));
         index
     }
 
@@ -147,7 +145,7 @@ impl HashIndex {
     /// one drops the table that it has allocated.
     fn add_table(&self, number: usize, slots: usize) {
         if self.tables[number].get().is_none() {
-            let _ = self.tables[number].set(Words::zeroed(slots));
+            let _ = self.tables[number].set(free_slots(slots));
         }
     }
 
@@ -163,6 +161,10 @@ impl HashIndex {
         }
         self.incomplete.store(true, Ordering::Release);
     }
+}
+
+fn free_slots(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
 #[cfg(test)]
