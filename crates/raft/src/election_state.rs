@@ -18,9 +18,10 @@ pub(crate) struct Elections<Rt: AsyncRuntime> {
     /// True while a task tries to replace a deaf leader (one that does not hear this node): it waits until the lease
     /// that this node has given ends, or asks for votes.
     pub is_replacing: Cell<bool>,
-    /// Time at which this node last granted a pre-vote to another node; `None` if it never did.
+    /// Time at which this node last answered another node's pre-vote request with yes; `None` if it never did.
     pub granted_at: Cell<Option<InstantOf<Types<Rt>>>>,
-    /// Time of the last split vote after which this node has asked again; `None` if there was none.
+    /// Time at which this node, as a candidate, last noticed that the votes were split and decided to ask again; `None`
+    /// if this never happened.
     pub split_at: Cell<Option<InstantOf<Types<Rt>>>>,
     /// Number of pauses between requests for votes that this node has made so far.
     pauses: Cell<u64>,

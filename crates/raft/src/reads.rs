@@ -196,7 +196,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 }
 
-/// Returns the error for a read on a node that cannot ask the leader.
+/// Returns the error for a read on a node that is not the leader and cannot ask the leader.
 fn refusal(leadership: &Leadership) -> BarrierError {
     match leadership.refusal() {
         ProposeError::NotLeader { leader } => BarrierError::NotLeader { leader },

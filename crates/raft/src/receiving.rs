@@ -24,7 +24,7 @@ pub struct Reception {
     pub writer: Box<dyn SnapshotWriter>,
     from: NodeId,
     vote: RaftVote,
-    /// Number of calls of [`Receiving::tick`] since the last chunk arrived.
+    /// Number of calls of [`Receiving::tick`] since the last chunk of the snapshot arrived.
     idle_ticks: u32,
 }
 
