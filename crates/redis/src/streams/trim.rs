@@ -73,7 +73,7 @@ pub(super) struct Options {
     pub no_stream: bool,
     /// Id that the client requests for the new entry. Used only for `XADD`.
     pub id: NewId,
-    /// Position of the first argument after the options.
+    /// Position, among the command's arguments, of the first argument after the options.
     pub end: usize,
 }
 
