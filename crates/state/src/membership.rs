@@ -55,7 +55,7 @@ impl LogId {
     }
 }
 
-/// The last applied membership of the space, and the id of the entry that contained it.
+/// The last applied membership (list of members), and the id of the entry that contained it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedMembership {
     /// Term and index of the entry that contained the membership.

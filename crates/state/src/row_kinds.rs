@@ -13,7 +13,7 @@ use crate::{error::MachineError, keys};
 /// Kind of a row, determined by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RowKind {
-    /// The meta row: format version, next ids and counters of the space.
+    /// The meta row: format version, next ids and replicated counters.
     Meta,
     /// A keyspace's catalog row: name, settings and creation.
     Keyspace,
@@ -23,9 +23,9 @@ pub(crate) enum RowKind {
     Liveness,
     /// The inline floor: values up to this length in bytes are never stored only in this node's log.
     InlineFloor,
-    /// The last applied membership: the list of the space's members.
+    /// The last applied membership: the list of the Raft group's members.
     Membership,
-    /// This node's vote in the election of a leader of the space.
+    /// This node's vote in the election of a leader of the Raft group.
     Vote,
     /// The last entry that this node's log no longer has to retain (the purged entry).
     Purged,
@@ -199,7 +199,7 @@ pub(crate) enum Form {
     Value,
     /// The digest hashes a version's row with the length and checksum of its value instead of the value's bytes.
     Version,
-    /// The digest hashes only those fields of a stream's head that the space's entries determine.
+    /// The digest hashes only those fields of a stream's head that the replicated entries determine.
     StreamHead,
 }
 

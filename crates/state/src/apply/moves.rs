@@ -19,8 +19,8 @@ use crate::{
     streams::{admin, heads::StreamState, index, index_entry::IndexEntry, replacing as compaction},
 };
 
-/// Applies a move record whose payload begins at `at`. If the copied bytes differ from the original, the move is void:
-/// the pointer does not change, and the original bytes stay live.
+/// Applies a move record, which copies live bytes within the log. Its payload begins at `at`. If the copied bytes
+/// differ from the original, the move is void: the pointer does not change, and the original bytes stay live.
 pub(crate) fn apply(
     applying: &mut Applying<'_>,
     payload: &[u8],

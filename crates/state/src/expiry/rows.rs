@@ -89,7 +89,7 @@ impl Expiry {
 pub(crate) struct Lease {
     /// Time from a grant or keep-alive of the lease to its deadline.
     pub(crate) ttl: Duration,
-    /// Space time at which the lease ends unless a client keeps it alive before.
+    /// Time at which the lease ends unless a client keeps it alive before.
     pub(crate) deadline: SpaceTime,
     /// Number of index rows of keys attached to the lease. A stale row counts until it is removed.
     pub(crate) keys: u32,

@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Maximum number of rows that a scan reads ahead from each of its sources: current values and former values.
+/// Maximum number of rows that a scan of the past reads ahead from each of its sources: current and former values.
 const PAGE_ROWS: usize = 256;
 /// Bytes of rows after which a scan of the past stops reading ahead in one of its sources.
 const PAGE_BYTES: usize = 1024 * 1024;

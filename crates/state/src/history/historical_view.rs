@@ -92,9 +92,9 @@ pub struct HistoricalView<'s> {
     pub(crate) keyspace: KeyspaceId,
     pub(crate) revision: Revision,
     /// Lowest revision from which a key without rows is known not to have existed. Below it, such a key may have had a
-    /// value that was forgotten.
+    /// value whose row was removed.
     pub(crate) gone: Revision,
-    /// Time of the reader. Values that had ended (expired) at this time are hidden.
+    /// Time of the reader. Values that had ended (expired) by then are hidden.
     pub(crate) time: SpaceTime,
 }
 
@@ -109,8 +109,8 @@ pub enum VersionLifetime {
     Until {
         /// First revision at which the value was not current.
         revision: Revision,
-        /// Space time of the entry that removed the value; for a delete of many keys, a somewhat later time. `None`
-        /// if the time is not known yet.
+        /// Time of the entry that removed the value; for a delete of many keys, a somewhat later time. `None` if the
+        /// time is not known yet.
         time: Option<SpaceTime>,
         /// Kind of operation that removed the value.
         ending: VersionEnd,

@@ -68,14 +68,14 @@ impl StoredVersion {
     }
 }
 
-/// Returns the price in steps of keeping a value of this length as a version. A delete pays nothing else for history.
+/// Returns the steps of work that keeping a value of this length as a version costs. A delete pays nothing more.
 pub(crate) fn added_price(value_bytes: usize) -> u64 {
     READ + 2 * WRITE + written_bytes(value_bytes)
 }
 
-/// Returns the maximum number of steps that a put pays for removing versions beyond the number that the keyspace keeps.
+/// Returns the maximum steps of work that a put pays for removing versions beyond the number that its keyspace keeps.
 pub(crate) fn removed_price(history: KeyspaceHistory) -> u64 {
-    /// Steps of the rows that the removal of a version reads and writes. Most puts remove at most one version.
+    /// Steps of work for the rows that the removal of one version reads and writes. Most puts remove at most one.
     const REMOVED: u64 = READ + 5 * WRITE;
     history.revisions.map_or(0, |revisions| SCAN + u64::from(revisions) * ROW + 2 * REMOVED)
 }
@@ -84,7 +84,7 @@ fn is_gone(ending: VersionEnd) -> bool {
     ending != VersionEnd::Overwritten
 }
 
-/// Loads the history rows of all keyspaces from a view.
+/// Loads the history rows of all keyspaces (how far back former values reach) from a view.
 pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, MachineError> {
     let mut histories = BTreeMap::new();
     crate::rows::load_rows(view, &history_rows(), |key, row| {
@@ -157,8 +157,7 @@ impl Applying<'_> {
         Ok(kept_bytes)
     }
 
-    /// Stores the current value of a key as a version. Returns its length; `None` if there is none, or if it need not
-    /// be kept.
+    /// Stores the current value of a key as a version. Returns its length; `None` if none is stored.
     fn keep_current(
         &mut self,
         keyspace: KeyspaceId,

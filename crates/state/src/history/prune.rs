@@ -91,9 +91,9 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
     Ok(Outcome::Reclaimed { entries: max - round.left, more: more || round.is_done() })
 }
 
-/// Remaining budget of one pruning command.
+/// Remaining budget of one pruning command, which removes versions.
 struct Round {
-    /// Number of rows that the command may still examine.
+    /// Number of rows of versions that the command may still examine.
     left: u32,
     /// Bytes of the rows examined so far. Every value counts with its full length, so the sum is the same whether a
     /// node stores the value inline or in the log.
@@ -364,8 +364,8 @@ fn has_row(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<
     Ok(applying.get(&[&keys::data_prefix(keyspace), key].concat())?.is_some())
 }
 
-/// Returns the time up to which superseded versions with a time row are forgotten: `now` minus the maximum age. `None`
-/// if the settings limit neither the age nor the number of versions.
+/// Returns the time up to which versions that have an index row by time are forgotten: `now` minus the maximum age.
+/// Returns `None` if the settings limit neither the age nor the number of versions.
 fn forgotten_by(bounds: KeyspaceHistory, now: SpaceTime) -> Option<SpaceTime> {
     let age = bounds.age.or(bounds.revisions.map(|_| DELETED_HISTORY_AGE))?;
     Some(SpaceTime(now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))))

@@ -1,5 +1,4 @@
-//! The list of changes that a rollback of a command undoes. [`savepoint`](crate::machine::savepoint) fills and uses
-//! the list.
+//! The list of changes that a rollback of a command undoes. [`savepoint`](crate::machine::savepoint) fills and uses it.
 
 use std::sync::Arc;
 

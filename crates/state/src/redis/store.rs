@@ -89,7 +89,7 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     pub(crate) keeps: bool,
     /// Revision that the batch uses if one of its commands writes.
     pub(crate) revision: Revision,
-    /// True if a command of the batch has written.
+    /// True if any command of the batch has written so far.
     wrote: bool,
     /// True if the current command has written a row.
     pub(crate) writes: bool,
@@ -107,7 +107,7 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     reads: ReadsApart,
 }
 
-/// Steps and bytes that the reads outside of transactions have used so far. They have budgets apart from the writes.
+/// Steps of work and bytes that the reads outside of transactions have used so far. Their budgets are separate.
 #[derive(Debug, Default)]
 struct ReadsApart {
     steps: u64,
@@ -279,24 +279,24 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         if bytes > MAX_REDIS_READ_BYTES { Reply::error(TOO_MUCH_READ) } else { reply }
     }
 
-    /// Returns an error if the commands of the batch have used up their steps.
+    /// Returns an error if the commands of the batch have used up their steps of work.
     pub(crate) fn check_steps(&self) -> Result<(), StoreError> {
         if self.applying.applier.staged.meter().is_spent() { Err(refused(TOO_EXPENSIVE)) } else { Ok(()) }
     }
 
-    /// Charges work, and returns an error if the commands of the batch have used up their steps.
+    /// Charges `steps` of work, and returns an error if the commands of the batch have used up their steps.
     pub(crate) fn work(&self, steps: u64) -> Result<(), StoreError> {
         self.applying.charge(steps);
         self.check_steps()
     }
 
-    /// Charges work that reads no data, such as matching a pattern. Such work also has a limit of its own.
+    /// Charges `steps` of work that reads no data, such as matching a pattern. Such work also has a limit of its own.
     pub(crate) fn search(&self, steps: u64) -> Result<(), StoreError> {
         self.applying.applier.staged.meter().note_searched(steps);
         self.work(steps)
     }
 
-    /// Charges bytes that a command reads, before it reads them.
+    /// Charges bytes that a command is about to read to the bytes that the batch may read.
     pub(crate) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
         self.work(read_bytes(bytes))?;
         let bytes = self.read_bytes.get() + bytes;

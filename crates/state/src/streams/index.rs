@@ -44,7 +44,7 @@ pub(crate) fn batch_with(
 }
 
 /// Visits the index entries from the batch that begins at offset `from` up to offset `end`, in order. Checks that the
-/// entries cover the range without gaps or overlaps. Returns the offset at which the walk stopped: `end`, or the end
+/// entries cover the range without gaps or overlaps. Returns the offset at which the visit stopped: `end`, or the end
 /// of the batch at which `visit` broke, or the end of the last entry.
 pub(crate) fn visit(
     view: &dyn View,

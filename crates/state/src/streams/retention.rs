@@ -28,7 +28,7 @@ pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
 pub struct DueTrim {
     /// Stream to be trimmed.
     pub stream: StreamId,
-    /// New start offset of the stream.
+    /// Offset that becomes the new start of the stream.
     pub before: Offset,
     /// Configuration of the stream from which the offset was computed.
     pub config: StreamConfig,
