@@ -40,7 +40,7 @@ struct State<Rt: AsyncRuntime> {
     /// Outcomes of the newest applied entries with a payload for which a proposer of this node waits, each with its
     /// size in bytes.
     kept: BTreeMap<Index, (Response, usize)>,
-    /// Total size of all kept outcomes in bytes.
+    /// Total size in bytes of the outcomes in `kept`.
     kept_bytes: usize,
     /// Maximum of `kept_bytes`; one entry's outcomes may exceed it. A proposer takes its outcomes as soon as the leader
     /// has answered, so the bound is only reached if the leader answers late.
@@ -114,7 +114,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         self.0.borrow().applied
     }
 
-    /// Notes that entries up to `index` are applied.
+    /// Notes that this node has applied all entries up to `index`, and wakes the tasks that wait for them.
     pub(crate) fn raise(&self, index: Index) {
         let mut state = self.0.borrow_mut();
         if state.applied >= Some(index) {

@@ -37,7 +37,7 @@ pub struct NoticeTimes {
 }
 
 impl NoticeTimes {
-    /// Settings that the server uses.
+    /// Settings for commit notices that the server uses.
     pub const DEFAULTS: Self = Self { delay: Duration::from_millis(1), at_once_for: Duration::from_secs(1) };
 }
 

@@ -69,7 +69,7 @@ pub struct ConsensusParts<Rt: AsyncRuntime, N> {
     pub queue: Arc<SyncQueue<Rt>>,
     /// Thread or scheduler that performs the queue's fsyncs.
     pub driver: Arc<dyn SyncDriver>,
-    /// Connections to the other members.
+    /// Connections to the other members of the Raft group.
     pub network: N,
     /// Builder and installer of snapshots of the state. With `None`, a follower that lacks purged entries stays behind.
     pub snapshots: Option<Rc<dyn Snapshots>>,
@@ -125,7 +125,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub transferred: Cell<Option<Term>>,
     /// Suspensions of this computer. A lease from before a suspension is void.
     pub suspensions: Suspensions<Rt>,
-    /// True while a change of the membership runs.
+    /// True while this node, as the leader, changes the membership.
     pub is_changing: Cell<bool>,
     /// Term in which this node leads or has led, and the instant at which this leadership began.
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
@@ -318,7 +318,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         AppendTimes::new(self.0.member.clone(), self.0.reader.clone())
     }
 
-    /// Returns openraft's handle, for tests and tools.
+    /// Returns the handle through which this node uses openraft, for tests and tools.
     #[must_use]
     pub fn raft(&self) -> &Raft<Rt> {
         &self.0.raft

@@ -13,7 +13,7 @@ use crate::types::Types;
 /// Lengths of the pause between two requests for votes, in microseconds.
 pub(crate) const PAUSE_MICROS: Range<u64> = 10_000..40_000;
 
-/// State of one node's requests for votes.
+/// State of the elections that one node starts without waiting for an election timeout.
 pub(crate) struct Elections<Rt: AsyncRuntime> {
     /// True while a task tries to replace a deaf leader (one that does not hear this node): it waits until the lease
     /// that this node has given ends, or asks for votes.

@@ -17,7 +17,7 @@ pub enum StoreError {
     /// The node's log rejected a write, or an fsync failed.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The log could not be read.
+    /// The node's log could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
     /// The index of an entry to be appended is not the one after the last entry.
@@ -31,7 +31,7 @@ pub enum StoreError {
     /// The log has no entry with this index, although it should contain it.
     #[error("entry {0} is missing in the log")]
     Missing(Index),
-    /// The payload of a record has an unknown layout.
+    /// The payload of a record of the node's log has an unknown layout.
     #[error("the {what} at LSN {lsn} is malformed: another version of the program wrote it")]
     Malformed {
         /// LSN of the malformed record.
@@ -145,7 +145,7 @@ pub enum ChangeError {
     /// The learner to be promoted lacks too many entries to become a voter.
     #[error("node {node} lacks {entries} entries, more than {max}: wait until it has caught up")]
     Lags {
-        /// Id of the learner.
+        /// Id of the learner to be promoted.
         node: NodeId,
         /// Number of entries that the learner lacks.
         entries: u64,
@@ -158,9 +158,9 @@ pub enum ChangeError {
     /// The voters that answer would not be a majority after the change.
     #[error("after the change only {alive} of {voters} voters would answer, which is no majority: repair them first")]
     NoMajority {
-        /// Number of voters after the change that have recently answered.
+        /// Number of voters after the change that have answered the leader recently.
         alive: usize,
-        /// Number of voters after the change.
+        /// Number of voters that there would be after the change.
         voters: usize,
     },
     /// The node to be removed is the only voter.

@@ -100,7 +100,7 @@ pub(crate) fn reached_by_majority(sets: &VoterSets, wall: impl Fn(NodeId) -> Opt
     sets.iter().map(of_set).collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
-/// Formats the names of nodes for a message.
+/// Formats a list of nodes, by name, for an error message.
 pub(crate) fn listed(nodes: &BTreeSet<NodeId>, infos: &BTreeMap<NodeId, NodeInfo>) -> String {
     let name = |node: &NodeId| match infos.get(node) {
         Some(info) if !info.name.is_empty() => info.name.clone(),

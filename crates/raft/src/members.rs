@@ -43,7 +43,7 @@ const ALIVE_LEASES: u32 = 3;
 /// Interval at which a change of the membership checks which voters have answered.
 const ANSWER_POLL: Duration = Duration::from_millis(20);
 
-/// State of a member, as this node sees it.
+/// State of a member of the Raft group, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
     /// Name and address of the member.

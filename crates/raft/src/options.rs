@@ -11,7 +11,7 @@ use crate::{error::StartError, store::StoreOptions};
 /// failover with the default times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsensusOptions {
-    /// Time between two heartbeats of a leader.
+    /// Interval at which a leader sends heartbeats.
     pub heartbeat: Duration,
     /// Shortest time without a leader after which a follower stands for election.
     pub min_election: Duration,

@@ -23,7 +23,7 @@ pub(crate) struct ReadAhead {
     truncations: u64,
 }
 
-/// Cloning a reader does not clone its entries.
+/// Clones as empty: the clone of a reader does not get the entries that the reader has read ahead.
 impl Clone for ReadAhead {
     fn clone(&self) -> Self {
         Self::default()

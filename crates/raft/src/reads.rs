@@ -40,7 +40,7 @@ use crate::{
     types::{Types, detach},
 };
 
-/// Maximum time of one round of heartbeats.
+/// Maximum time that reads wait for one round of heartbeats.
 const MAX_ROUND: Duration = Duration::from_secs(1);
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {

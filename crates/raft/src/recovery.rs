@@ -21,7 +21,7 @@ pub struct Base {
     pub purged: Option<LogId>,
     /// Last applied entry; `None` if the state has applied none.
     pub applied: Option<LogId>,
-    /// Space time of the last applied entry.
+    /// Time of the last applied entry.
     pub time: SpaceTime,
     /// LSN below which the state has processed all records.
     pub lsn: Lsn,

@@ -79,7 +79,7 @@ pub trait SnapshotWriter: fmt::Debug {
 pub enum Switch {
     /// The live state is now that of the snapshot.
     Done,
-    /// The attempt has failed and has changed nothing.
+    /// The attempt has failed, and the live state is unchanged.
     Failed(io::Error),
 }
 

@@ -19,7 +19,7 @@ const KEPT_MEMBERSHIPS: usize = 2;
 /// Size of the replicated log on this node, and of the memory that it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Number of entries after the purged entry.
+    /// Number of entries after the last purged entry.
     pub entries: u64,
     /// Memory in bytes of the index that maps entries to log positions.
     pub index_bytes: usize,

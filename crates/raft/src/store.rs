@@ -43,7 +43,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Maximum size in bytes of a batch with several entries. The limit is lower if a log segment is smaller. A larger
 /// entry becomes a batch of its own.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
-/// Size in bytes of a batch's header and padding.
+/// Maximum size in bytes of a log batch's header and padding.
 const BATCH_OVERHEAD_BYTES: u64 = 56;
 
 /// Returns the maximum payload size in bytes of an entry, which is reached if the entry is a batch of its own.
@@ -89,7 +89,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
     }
 }
 
-/// A record that is about to be appended.
+/// A record that is about to be appended to the node's log.
 struct Planned {
     kind: RecordKind,
     id: LogId,
@@ -249,7 +249,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(batch)
     }
 
-    /// Makes a written batch visible to readers.
+    /// Makes the entries of a written batch visible to readers of the log.
     fn learn(&self, batch: Vec<Planned>, appended: &Appended) -> Result<(), StoreError> {
         let mut payload_at = appended.payload_at;
         let mut space_log = self.reader.space_log();

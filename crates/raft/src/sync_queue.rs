@@ -83,7 +83,7 @@ struct State<Rt: AsyncRuntime> {
     running_since: Option<InstantOf<Types<Rt>>>,
 }
 
-/// Writes that are not durable yet.
+/// Amount and age of the writes to a node's log that are not durable yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsynced {
     /// Size in bytes of the entries that are not durable yet.
@@ -99,7 +99,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for SyncQueue<Rt> {
 }
 
 impl<Rt: AsyncRuntime> SyncQueue<Rt> {
-    /// Creates the queue of a node's log.
+    /// Creates the queue of callbacks that wait for fsyncs of `log`.
     #[must_use]
     pub fn new(log: Log) -> Self {
         let state = State {
