@@ -20,7 +20,7 @@ pub enum CommandEnd {
 }
 
 impl CommandEnd {
-    /// Creates a `Refused` with an error reply.
+    /// Ends a command with an error reply: creates a [`Self::Refused`] with the text.
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Refused(Reply::error(text))
     }

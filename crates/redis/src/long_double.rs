@@ -113,7 +113,7 @@ impl LongDouble {
         Some(Self(if negative { -magnitude } else { magnitude }))
     }
 
-    /// Returns the sum of both numbers.
+    /// Returns the sum of this number and `other`.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.add_r(other.0, Round::NearestTiesToEven).value)

@@ -72,7 +72,7 @@ impl Kind {
 /// Properties of a key, without the bytes of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
-    /// Kind of the value.
+    /// Kind of the key's value.
     pub kind: Kind,
     /// Deadline in milliseconds since the Unix epoch; `None` if the key has no deadline.
     pub deadline: Option<u64>,
@@ -116,7 +116,7 @@ pub struct KeyValue {
     pub version: u64,
 }
 
-/// A value to write.
+/// A value that a command writes under a key.
 #[derive(Clone, Debug)]
 pub enum NewValue<'a> {
     /// A string. Borrowed bytes are an argument of the command. A store may keep a reference to them instead of a copy.

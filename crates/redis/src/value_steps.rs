@@ -52,9 +52,11 @@ enum Parts {
     /// The parts (fields or entries) that the key had before the batch.
     #[default]
     Stored,
-    /// The stored parts, and those that commands of the batch have written.
+    /// The parts (fields or entries) that the key had before the batch, and those that commands of the batch have
+    /// written.
     Written,
-    /// All these parts, and those of another key whose value was moved or copied to this key.
+    /// The parts stored before the batch, those written by it, and those of another key whose value it moved or copied
+    /// here.
     Moved,
 }
 

@@ -28,9 +28,9 @@ const DEFAULT_LIMIT: u64 = 100 * 100;
 /// Entries that a trim keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Keeps this number of the newest entries.
+    /// The trim keeps this number of the newest entries.
     Newest(u64),
-    /// Keeps the entry with this id, and all later ones.
+    /// The trim keeps the entry with this id, and all later ones.
     From(EntryId),
 }
 

@@ -11,7 +11,7 @@ use crate::{
 /// Option of SET or GETEX that concerns the deadline of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expiry<'a> {
-    /// The command has no such option.
+    /// The command has no option that concerns the deadline.
     Unspecified,
     /// The option KEEPTTL: the key keeps its deadline.
     Keep,

@@ -129,7 +129,7 @@ classified!(ProtocolError {
 
 /// Result of parsing a line that announces the number of arguments, or the length of one.
 enum Line {
-    /// The line is not complete yet.
+    /// The line has not arrived completely.
     Partial,
     /// The line contains no number in a form that Redis accepts.
     NoNumber,

@@ -40,7 +40,7 @@ impl<'b> Request<'b> {
         Self { bytes, parts, bytes_behind }
     }
 
-    /// Number of arguments, including the name.
+    /// Number of arguments of the request, including the name of the command.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {

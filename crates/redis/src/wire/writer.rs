@@ -21,7 +21,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Number of the version: 2 or 3.
+    /// Number of the protocol version: 2 or 3.
     #[must_use]
     pub const fn number(self) -> i64 {
         match self {
@@ -33,7 +33,7 @@ impl Protocol {
 
 /// Destination to which a [`Writer`] appends encoded replies.
 pub trait Out {
-    /// Buffer to which bytes are appended.
+    /// Buffer to which the writer appends encoded bytes.
     fn buffer(&mut self) -> &mut Vec<u8>;
     /// Appends reference-counted bytes. An implementation can keep a reference to long bytes instead of copying them.
     fn share(&mut self, bytes: &Bytes) {
@@ -66,7 +66,7 @@ pub struct Writer<O> {
 }
 
 impl<O: Out> Writer<O> {
-    /// Creates a writer to `out`.
+    /// Creates a writer that appends encoded replies to `out`.
     pub fn new(out: O, protocol: Protocol) -> Self {
         Self { out, protocol }
     }
