@@ -34,7 +34,7 @@ pub enum LocalOutcome {
     SegmentForgotten {
         /// Number of rows that this record deleted.
         rows: u32,
-        /// True if the node may have more such rows to delete.
+        /// True if the node may have more rows about freed log segments to delete.
         more: bool,
     },
 }

@@ -67,7 +67,7 @@ pub struct AppliedMembership {
 }
 
 impl AppliedMembership {
-    /// Reads the membership from a view of the state.
+    /// Reads the last applied membership from a view of the state.
     pub fn in_view(view: &dyn View) -> Result<Option<Self>, MachineError> {
         view.get(&MEMBERSHIP)?.map(|row| Self::decode(&row, view.get(&REMOVED)?)).transpose()
     }
@@ -88,7 +88,7 @@ fn decode_removed(row: &[u8]) -> Result<BTreeSet<NodeId>, MachineError> {
     Ok(ids.iter().map(|id| NodeId(u64::from_le_bytes(*id))).collect())
 }
 
-/// Encodes the row of the removed nodes.
+/// Encodes the row with the ids of nodes that were removed from the membership.
 pub(crate) fn encode_removed(removed: &BTreeSet<NodeId>) -> Vec<u8> {
     removed.iter().flat_map(|node| node.0.to_le_bytes()).collect()
 }

@@ -28,7 +28,7 @@ const STEP_ROWS: u64 = 4096;
 pub struct Payload {
     /// Number of keys that users have stored.
     pub keys: u64,
-    /// Total bytes of all keys.
+    /// Total bytes of all keys that users have stored.
     pub key_bytes: u64,
     /// Total bytes of the values of all keys, wherever they are stored.
     pub value_bytes: u64,

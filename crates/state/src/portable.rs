@@ -56,7 +56,7 @@ pub struct PointerRow<'a> {
     pub owner: BytesOwner<'a>,
 }
 
-/// Owner of the bytes that a row points to.
+/// Key or stream batch that owns the log bytes to which a row points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BytesOwner<'a> {
     /// The bytes are the current value of a key, or a former value.

@@ -38,7 +38,7 @@ pub(crate) enum RowKind {
     Deadline,
     /// A lease with its TTL and deadline.
     Lease,
-    /// An index row by lease: a key attached to it.
+    /// An index row of a lease: a key that is attached to the lease.
     Attached,
     /// The history floor: the revision and entry index from which watches and other readers can read changes from this
     /// node's log.
@@ -61,7 +61,7 @@ pub(crate) enum RowKind {
     History,
     /// A version (former value) of a key, or a row which records that older versions of the key were removed.
     Version,
-    /// An index row by time: the time at which a version of a key was superseded.
+    /// An index row by time: the time at which a version (former value) of a key was superseded.
     VersionTime,
     /// A part of a Redis collection: a field of a hash, or an entry of a stream.
     Part,
@@ -197,7 +197,8 @@ pub(crate) enum Form {
     Row,
     /// The digest hashes the length and checksum of the value instead of its bytes.
     Value,
-    /// The digest hashes a version's row with the length and checksum of its value instead of the value's bytes.
+    /// The digest hashes the row of a version (former value) with the length and checksum of its value instead of the
+    /// value's bytes.
     Version,
     /// The digest hashes only those fields of a stream's head that the replicated entries determine.
     StreamHead,

@@ -104,7 +104,7 @@ fn move_batch(
 }
 
 impl Machine {
-    /// Returns true if the value of the key, or a version of it, is stored at the log position in `blob`, so that its
+    /// Returns true if the current or a former value of the key is stored at the log position in `blob`, so that its
     /// segment cannot be freed.
     pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
         let snapshot = self.read_view();

@@ -19,7 +19,7 @@ const MAX_GAPS: usize = 16 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: Vec<u8>,
-    /// Exclusive end; `None` for the end of the map.
+    /// Exclusive end of the range; `None` for the end of the map.
     pub(crate) end: Option<Vec<u8>>,
 }
 
@@ -145,7 +145,7 @@ mod tests {
         assert!(Span::of(Included(b"a"), Excluded(b"a")).is_empty());
     }
 
-    /// Compares the table with a set of single keys.
+    /// Compares the table of ranges without rows with a set of single keys.
     #[test]
     fn a_scan_without_the_gaps_covers_all_other_keys() {
         for seed in 0..500_u64 {

@@ -80,7 +80,7 @@ struct Index {
 /// Value of an entry of `before` for a change whose key has no earlier change.
 const NONE: u32 = u32::MAX;
 
-/// Maximum number of changes for which the index keeps its allocations between log records.
+/// Maximum number of changes for which the hash index of a batch keeps its memory between log records.
 const IDLE_CHANGES: usize = 64 * 1024;
 
 /// Number of deleted rows of the backend from which a scan remembers the range without rows.
@@ -275,7 +275,8 @@ impl Staged {
         })
     }
 
-    /// Returns the index over the batch, and builds it first if necessary; `None` while the batch is empty.
+    /// Returns the index of the changes in the batch, and builds it first if necessary; `None` while the batch is
+    /// empty.
     #[inline]
     fn index(&self) -> Option<&Index> {
         if self.batch.is_empty() {

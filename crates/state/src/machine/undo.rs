@@ -29,7 +29,7 @@ pub(crate) enum Undo {
 /// Changes to undo when a command is rolled back, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct UndoList {
-    /// True while a savepoint is active.
+    /// True while a savepoint is active, so that changes are recorded in this list.
     pub(crate) is_kept: bool,
     /// Number of changes in the batch when the savepoint began.
     pub(crate) staged: usize,

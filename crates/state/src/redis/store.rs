@@ -42,11 +42,11 @@ use crate::{
 /// Change that watches see when a Redis command writes the row of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEffect {
-    /// Watches see a put of the new value.
+    /// Watches see a put of the key's new value.
     Value,
     /// Watches see a delete, because a Redis collection replaces bytes.
     Deletion,
-    /// Watches see no change.
+    /// Watches see no change of the key.
     Nothing,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     pub(crate) revision: Revision,
     /// True if any command of the batch has written so far.
     wrote: bool,
-    /// True if the current command has written a row.
+    /// True if the current Redis command has written a row.
     pub(crate) writes: bool,
     pub(crate) now: u64,
     /// First argument of the current command, after its name.
@@ -101,7 +101,7 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     /// State at the beginning of the current transaction, to which a rollback of the transaction returns; `None`
     /// outside of one.
     group: Option<GroupStart>,
-    /// Bytes that the batch has read so far.
+    /// Bytes that the batch of Redis commands has read so far.
     pub(crate) read_bytes: Cell<usize>,
     pub(crate) seeds: Cell<u64>,
     reads: ReadsApart,
@@ -387,7 +387,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Replaced { held: before.held, expiry: before.expiry, is_counted }
     }
 
-    /// Keeps the value that a command replaces as a version, in a keyspace with history.
+    /// Keeps the value that a command replaces as a former value, in a keyspace with history.
     fn supersede(&mut self, key: &[u8], ending: VersionEnd, before: Option<&Replaced>) -> Result<(), StoreError> {
         if self.keeps {
             self.note_written(before.map_or(0, |before| before.held.value_bytes))?;

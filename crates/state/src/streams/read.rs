@@ -74,7 +74,7 @@ pub enum BatchForm {
     Sparse {
         /// Number of records that remain, of the `count` offsets that the batch covers.
         kept: u32,
-        /// Time at which the last of the replaced batches was appended; `time` is that of the first.
+        /// Time at which the last of the replaced batches was appended; [`BatchRef::time`] is that of the first.
         last_time: SpaceTime,
     },
 }
