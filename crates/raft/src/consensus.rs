@@ -312,7 +312,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         &self.0.reader
     }
 
-    /// Returns the recorder with which the network reports the times of appends to followers.
+    /// Returns the recorder by which the network measures the times of appends to followers.
     #[must_use]
     pub fn append_times(&self) -> AppendTimes {
         AppendTimes::new(self.0.member.clone(), self.0.reader.clone())

@@ -67,8 +67,9 @@ impl ConsensusOptions {
         self.min_election
     }
 
-    /// Age of a member's last report at which the member counts as silent. Members report once in each heartbeat
-    /// interval. The age covers several intervals, so a single lost report does not count.
+    /// Age of a member's last report (its disk space and wall clock) at which the member counts as silent. Members send
+    /// a report once in each heartbeat interval. The age covers several intervals, so a single lost report does not
+    /// count.
     #[must_use]
     pub fn silent_after(&self) -> Duration {
         Duration::from_secs(5).max(4 * self.heartbeat)

@@ -17,7 +17,7 @@ use crate::{error::StoreError, space_log::SpaceLog};
 pub struct Base {
     /// Last vote of this node; `None` if it has not voted.
     pub vote: Option<Vote>,
-    /// Last purged entry; `None` if no entry was purged.
+    /// Last entry that the log may have freed (the purged entry); `None` if no entry was purged.
     pub purged: Option<LogId>,
     /// Last applied entry; `None` if the state has applied none.
     pub applied: Option<LogId>,
@@ -46,7 +46,7 @@ impl Base {
 }
 
 /// Reads the node's log, and returns the state of the replicated log in memory. Takes the memory of one read buffer.
-/// Reading begins at the segment that contains the first entry after the purged one.
+/// Reading begins at the segment that contains the first entry after the last purged one.
 pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: usize) -> Result<SpaceLog, StoreError> {
     let mut space_log = SpaceLog::new(max_tail_bytes);
     space_log.vote = base.vote;
@@ -117,8 +117,8 @@ fn check_start(space_log: &mut SpaceLog, base: &Base) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Returns the LSN at which the pass over the log begins. All entries after the purged one, and all records that the
-/// state has not passed, are at or after this LSN.
+/// Returns the LSN at which the pass over the log begins. All entries after the last purged one, and all records that
+/// the state has not processed, are at or after this LSN.
 ///
 /// If the index of a segment's first entry is at most that of the first needed entry, no needed entry lies before the
 /// segment. This also holds for a void first entry, because the entries that reuse void indexes come later. So the

@@ -80,8 +80,8 @@ impl SpaceLog {
         self.index.last().or(self.purged)
     }
 
-    /// Checks that the next entry of the log may have this index. The first entry of a log without a purged entry may
-    /// have any index.
+    /// Checks that the next entry of the log may have this index. The first entry of a log from which no entry was
+    /// purged may have any index.
     pub(crate) fn check_next(&self, index: Index) -> Result<(), StoreError> {
         let expected = self.index.next();
         let is_first = self.index.is_empty() && self.purged.is_none();
