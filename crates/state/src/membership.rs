@@ -131,8 +131,8 @@ impl Machine {
         })
     }
 
-    /// Stores that entries up to `id`, inclusive, may be missing from the log. The state's applied term, index and
-    /// time do not change. An entry before the stored one changes nothing: after an install of a snapshot, the log can
+    /// Stores that entries up to `id`, inclusive, may be missing from the log. The state's applied term, index and time
+    /// do not change. If `id` is before the stored entry, nothing changes: after an install of a snapshot, the log can
     /// still free segments with older entries.
     pub fn apply_purged(&self, id: LogId, next_lsn: Lsn) -> Result<(), MachineError> {
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| {

@@ -200,7 +200,7 @@ pub(crate) enum Form {
     /// The digest hashes the row of a version (former value) with the length and checksum of its value instead of the
     /// value's bytes.
     Version,
-    /// The digest hashes only those fields of a stream's head that the replicated entries determine.
+    /// The digest hashes only those fields of a stream's head row that the replicated entries determine.
     StreamHead,
 }
 

@@ -89,7 +89,7 @@ impl VerdictBuilder {
         self.count += 1;
     }
 
-    /// Returns a savepoint: the length of the current command's recorded changes.
+    /// Returns a savepoint of the recorded changes of the current command, to which a rollback can return.
     pub(crate) fn savepoint(&self) -> Savepoint {
         Savepoint { bytes: self.recorded.len(), count: self.count }
     }
@@ -149,7 +149,8 @@ pub(crate) enum Exception<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions<'a> {
     reader: Reader<'a>,
-    /// Number of the command with the next exception, read ahead; `None` if no exception is left.
+    /// Number of the next command with an exception (another effect than its bytes predict), read ahead; `None` if no
+    /// exception is left.
     next: Option<u32>,
     begun: bool,
 }

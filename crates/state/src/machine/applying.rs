@@ -84,7 +84,8 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns a stream's head as earlier commands have left it, and marks it as changed. The stream can be deleted.
+    /// Returns a stream's head (settings, offsets) as earlier commands have left it, and marks it as changed. The
+    /// stream can be deleted.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;

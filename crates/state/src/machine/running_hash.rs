@@ -129,7 +129,8 @@ impl RunningHash {
         }
     }
 
-    /// Adds the stream heads and the backend batch of the log record. Returns the running hash after the record.
+    /// Adds the changed stream heads and the backend batch of the log record to the hash. Returns the running hash
+    /// after the record.
     #[inline]
     pub(crate) fn finish(
         &mut self,

@@ -289,7 +289,7 @@ impl Staged {
         }))
     }
 
-    /// Returns the number of changes in the batch. A savepoint consists of this number.
+    /// Returns the number of changes in the batch. A savepoint stores this number.
     pub(crate) fn len(&self) -> usize {
         self.batch.len()
     }

@@ -31,7 +31,7 @@ pub(crate) enum Undo {
 pub(crate) struct UndoList {
     /// True while a savepoint is active, so that changes are recorded in this list.
     pub(crate) is_kept: bool,
-    /// Number of changes in the batch when the savepoint began.
+    /// Number of row changes in the batch when the innermost savepoint began.
     pub(crate) staged: usize,
     pub(crate) changes: Vec<Undo>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Outer {
 }
 
 impl UndoList {
-    /// Begins a savepoint at this number of changes in the batch.
+    /// Begins a savepoint when the batch has `staged` row changes. Returns the state of the savepoint around it.
     pub(crate) fn begin(&mut self, staged: usize) -> Outer {
         let outer = Outer { is_kept: self.is_kept, staged: self.staged, changes: self.changes.len() };
         (self.is_kept, self.staged) = (true, staged);

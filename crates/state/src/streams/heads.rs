@@ -426,8 +426,8 @@ impl StreamTable {
         set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))
     }
 
-    /// Stores the stream heads that a log record has changed, after its batch is applied to the backend; `None`
-    /// removes a head.
+    /// Stores the stream heads (settings, offsets) that a log record has changed, after its batch is applied to the
+    /// backend; `None` removes a head.
     pub(crate) fn publish(&mut self, changes: &mut BTreeMap<StreamId, Option<Head>>) {
         // Ids ascend, so a name that moved from a deleted stream to a new one finally refers to the new one.
         for (id, head) in std::mem::take(changes) {

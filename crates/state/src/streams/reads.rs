@@ -20,7 +20,7 @@ use crate::{
     sync::read,
 };
 
-/// Number of stream heads that a query copies under one lock, so that long lists do not block the applying thread.
+/// Number of streams that a query examines under one lock, so that long lists do not block the applying thread.
 const PAGE: usize = 256;
 
 impl Machine {
