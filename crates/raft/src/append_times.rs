@@ -22,8 +22,8 @@ impl AppendTimes {
     }
 
     /// Notes that an append whose last entry is `last` was passed to the connection to a follower. Returns the present
-    /// monotonic time, which the caller passes to [`acknowledged`](Self::acknowledged). Returns `None` if this node has
-    /// not written the entry recently; appends with old entries, for a follower that catches up, are not timed.
+    /// monotonic time, which the caller passes to [`acknowledged`](Self::acknowledged). Returns `None` if this node
+    /// wrote the entry long ago: the follower is catching up, and the time of such an append is not measured.
     #[must_use]
     pub fn sent(&self, last: Index) -> Option<Duration> {
         let written = self.reader.written(last)?;

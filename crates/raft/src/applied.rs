@@ -1,5 +1,5 @@
-//! The index up to which a node has applied its space's entries, and the outcomes of commands that the node has
-//! forwarded to the leader.
+//! The index up to which a node has applied committed entries, and the outcomes of commands that the node has forwarded
+//! to the leader.
 //!
 //! Owns: the tasks that wait for the position, and the outcomes that are kept for proposers of forwarded commands. Does
 //! not own: the position itself, which belongs to the state.
@@ -27,18 +27,20 @@ use thalweg_types::{Index, command::Outcome};
 
 use crate::types::{Response, Types};
 
-/// Maximum number of entries whose outcomes are kept.
+/// Maximum number of entries whose outcomes this node keeps for proposers of forwarded commands.
 const MAX_KEPT: usize = 1024;
 
 struct State<Rt: AsyncRuntime> {
     /// Index of the last applied entry; `None` before the first one.
     applied: Option<Index>,
-    /// Tasks that wait, by the index of the entry that they wait for and a number that makes the key unique.
+    /// Tasks that wait until an entry is applied. The key is the index of the entry and a number that makes the key
+    /// unique.
     waiting: BTreeMap<(Index, u64), OneshotSenderOf<Types<Rt>, ()>>,
     last: u64,
-    /// Outcomes of the latest entries with an awaited payload, each with its size in bytes.
+    /// Outcomes of the newest applied entries with a payload for which a proposer of this node waits, each with its
+    /// size in bytes.
     kept: BTreeMap<Index, (Response, usize)>,
-    /// Total size of all kept outcomes in bytes.
+    /// Total size in bytes of the outcomes in `kept`.
     kept_bytes: usize,
     /// Maximum of `kept_bytes`; one entry's outcomes may exceed it. A proposer takes its outcomes as soon as the leader
     /// has answered, so the bound is only reached if the leader answers late.
@@ -56,7 +58,7 @@ impl<Rt: AsyncRuntime> Clone for AppliedWatch<Rt> {
     }
 }
 
-/// Guard that removes a waiter when its task stops waiting.
+/// Guard of a task that waits until an entry is applied. Dropping it removes the task from the list of waiting tasks.
 struct Waiting<'a, Rt: AsyncRuntime>(&'a AppliedWatch<Rt>, (Index, u64));
 
 impl<Rt: AsyncRuntime> Drop for Waiting<'_, Rt> {
@@ -65,7 +67,7 @@ impl<Rt: AsyncRuntime> Drop for Waiting<'_, Rt> {
     }
 }
 
-/// Keeps the outcomes of entries with a certain payload that are applied while this value exists.
+/// Guard: while it exists, the node keeps the outcomes of the entries that it applies and that have one given payload.
 pub(crate) struct KeptOutcomes<Rt: AsyncRuntime> {
     applied: AppliedWatch<Rt>,
     payload: Bytes,
@@ -112,7 +114,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         self.0.borrow().applied
     }
 
-    /// Notes that entries up to `index` are applied.
+    /// Notes that this node has applied all entries up to `index`, and wakes the tasks that wait for them.
     pub(crate) fn raise(&self, index: Index) {
         let mut state = self.0.borrow_mut();
         if state.applied >= Some(index) {
@@ -128,8 +130,7 @@ impl<Rt: AsyncRuntime> AppliedWatch<Rt> {
         }
     }
 
-    /// Keeps the outcomes of the entries with this payload that are applied from now on, until the returned value is
-    /// dropped.
+    /// Keeps the outcomes of entries with this payload, from now on until the caller drops the returned guard.
     pub(crate) fn keep_outcomes(&self, payload: Bytes) -> KeptOutcomes<Rt> {
         *self.0.borrow_mut().awaited.entry(payload.clone()).or_insert(0) += 1;
         KeptOutcomes { applied: self.clone(), payload }

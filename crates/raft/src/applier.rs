@@ -31,14 +31,14 @@ use crate::{
     types::{RaftLogId, RaftSnapshot, Response, SnapshotMeta, StoredMembership, Types},
 };
 
-/// Times after which a failed switch to the state of a snapshot is tried again.
+/// Pauses before the second to the fifth attempt to switch to the state of a received snapshot.
 const SWITCH_PAUSES: [Duration; 4] =
     [Duration::from_millis(10), Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
-/// Handle through which this node uses openraft for one space.
+/// Handle through which this node uses openraft for one space (the data that one Raft group replicates).
 pub type Raft<Rt> = openraft::Raft<Types<Rt>, Applier<Rt>>;
 
-/// openraft's state machine of a space: applies committed entries and installs snapshots.
+/// openraft's state machine of one Raft group: applies committed entries and installs snapshots.
 pub struct Applier<Rt: AsyncRuntime> {
     member: Member,
     reader: LogReader,
@@ -102,8 +102,8 @@ impl<Rt: AsyncRuntime> Applier<Rt> {
         Ok(response)
     }
 
-    /// Returns the times of an entry that has just been applied; `None` if this node has not written the entry
-    /// recently.
+    /// Returns the times at which an entry was written to the log and applied on this node. Returns `None` if this node
+    /// has not written the entry recently.
     fn times(&self, index: Index, apply_begun: Duration) -> Option<EntryTimes> {
         let written = self.reader.written(index)?;
         let applied = self.member.monotonic();
@@ -161,7 +161,7 @@ impl<Rt: AsyncRuntime> RaftStateMachine<Types<Rt>> for Applier<Rt> {
     }
 }
 
-/// Replaces the live state with that of a snapshot.
+/// Replaces the live state with that of a received snapshot, in several attempts if an attempt changes nothing.
 async fn switch<Rt: AsyncRuntime>(mut writer: Box<dyn SnapshotWriter>) -> io::Result<()> {
     for pause in SWITCH_PAUSES {
         match writer.install().await? {

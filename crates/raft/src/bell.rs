@@ -30,7 +30,7 @@ impl Bell {
         }
     }
 
-    /// Waits until a thread has rung the bell (set the flag), and clears the flag.
+    /// Waits until a thread has rung the bell (set its flag), and clears the flag.
     pub(crate) async fn heard(&self) {
         poll_fn(|context| {
             if self.is_rung.swap(false, SeqCst) {

@@ -1,4 +1,5 @@
-//! Commit notices: appends without entries, by which a follower learns that earlier entries are committed.
+//! Commit notices: messages of the leader without entries, by which a follower learns that earlier entries are
+//! committed.
 //!
 //! Owns: the time at which a notice is sent. Does not own: the network that carries it.
 //!
@@ -36,7 +37,7 @@ pub struct NoticeTimes {
 }
 
 impl NoticeTimes {
-    /// Settings that the server uses.
+    /// Settings for commit notices that the server uses.
     pub const DEFAULTS: Self = Self { delay: Duration::from_millis(1), at_once_for: Duration::from_secs(1) };
 }
 
@@ -61,7 +62,8 @@ impl NoticePolicy {
         if is_notice && self.has_sent_entries && !has_asked { self.times.delay } else { Duration::ZERO }
     }
 
-    /// Returns the rule for the next message, after a message (a notice if `is_notice`) was sent.
+    /// Returns the rule that applies to the next message to the follower, after one message was sent. `is_notice` is
+    /// true if that message was a commit notice.
     const fn left(self, is_notice: bool) -> Self {
         Self { has_sent_entries: self.has_sent_entries || !is_notice, ..self }
     }
@@ -100,7 +102,7 @@ impl<Rt: AsyncRuntime> FollowerRequests<Rt> {
     }
 }
 
-/// Passes on a stream of appends to a follower, and drops the commit notices that a later append makes unnecessary.
+/// Passes on a stream of appends to a follower, without those commit notices that a later append makes unnecessary.
 pub fn without_needless_notices<Rt, S>(
     appends: S,
     times: NoticeTimes,
@@ -155,7 +157,7 @@ mod tests {
         raft_log_id(LogId { term: Term(1), index: Index(index) })
     }
 
-    /// Returns an append after entry `index - 1`, with an entry or as a notice.
+    /// Returns an append after entry `index - 1`: with one entry, or without entries as a commit notice.
     fn append(index: u64, has_entry: bool) -> Append {
         let payload = EntryPayload::Normal(Commands { time: SpaceTime(1), bytes: vec![7].into() });
         AppendEntriesRequest {
@@ -166,8 +168,8 @@ mod tests {
         }
     }
 
-    /// Passes appends through the filter at the given times in milliseconds. Returns the index of the entry before each
-    /// append that left, with the time at which it left.
+    /// Passes appends through the filter of commit notices at the given times in milliseconds. Returns the appends that
+    /// the filter let pass: for each, the index of the entry before it and the time in milliseconds at which it left.
     async fn pass(requests: Requests, appends: Vec<(u64, Append)>) -> Vec<(u64, u128)> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let input = stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<_>| async move {

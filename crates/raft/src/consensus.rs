@@ -1,4 +1,4 @@
-//! Consensus of one space on one node.
+//! Consensus of one space (the data that one Raft group replicates) on one node.
 //!
 //! Owns: openraft's handle, the tasks around it, and the service of other nodes' requests. Does not own: the network
 //! that carries the requests, or the member's queue and state (`replica`).
@@ -61,15 +61,15 @@ use crate::{
 /// Number of leases without an answer of a majority after which a leader accepts no proposals.
 const LOST_LEASES: u32 = 2;
 
-/// The parts of a node on which [`Consensus::start`] builds.
+/// Arguments of [`Consensus::start`]: the parts of the node with which consensus works.
 pub struct ConsensusParts<Rt: AsyncRuntime, N> {
-    /// This node's replica of the space.
+    /// This node's replica of the replicated data.
     pub member: Member,
     /// Queue of writes that wait for an fsync of the node's log.
     pub queue: Arc<SyncQueue<Rt>>,
     /// Thread or scheduler that performs the queue's fsyncs.
     pub driver: Arc<dyn SyncDriver>,
-    /// Connections to the other members.
+    /// Connections to the other members of the Raft group.
     pub network: N,
     /// Builder and installer of snapshots of the state. With `None`, a follower that lacks purged entries stays behind.
     pub snapshots: Option<Rc<dyn Snapshots>>,
@@ -83,7 +83,7 @@ impl<Rt: AsyncRuntime, N> fmt::Debug for ConsensusParts<Rt, N> {
     }
 }
 
-/// Kinds of records that a node has ever written in its space.
+/// Tells which kinds of consensus records (votes, entries) a node has ever written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     /// True if the node has ever voted or acknowledged a leader.
@@ -93,7 +93,8 @@ pub struct History {
 }
 
 impl History {
-    /// Returns true if the node has written nothing. Such a node may found a space with others.
+    /// Returns true if the node has written no vote and no entry. Such a node may be one of the first members of a new
+    /// Raft group.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         !self.has_voted && !self.has_entries
@@ -110,7 +111,8 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub options: ConsensusOptions,
     pub bell: Arc<Bell>,
     pub barriers: Barriers<Rt>,
-    /// Commands that other nodes have forwarded and that are not written yet.
+    /// Queue that keeps the order of the commands that other nodes have forwarded to this node and that are not written
+    /// yet.
     pub forwarded: Turns,
     /// Size in bytes of this node's proposals whose outcome is not known yet.
     pub in_flight_bytes: Cell<u64>,
@@ -123,7 +125,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub transferred: Cell<Option<Term>>,
     /// Suspensions of this computer. A lease from before a suspension is void.
     pub suspensions: Suspensions<Rt>,
-    /// True while a change of the membership runs.
+    /// True while this node, as the leader, changes the membership.
     pub is_changing: Cell<bool>,
     /// Term in which this node leads or has led, and the instant at which this leadership began.
     pub led_since: Cell<(Term, InstantOf<Types<Rt>>)>,
@@ -142,7 +144,7 @@ pub(crate) struct Inner<Rt: AsyncRuntime> {
     pub stops_writes: Rc<Cell<bool>>,
 }
 
-/// Consensus of one space on one node. Clones refer to the same consensus.
+/// Consensus of one space (the data that one Raft group replicates) on one node. Clones refer to the same consensus.
 pub struct Consensus<Rt: AsyncRuntime>(pub(crate) Rc<Inner<Rt>>);
 
 impl<Rt: AsyncRuntime> Clone for Consensus<Rt> {
@@ -158,8 +160,8 @@ impl<Rt: AsyncRuntime> fmt::Debug for Consensus<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Starts consensus of a member. The node takes part in its space immediately, with the vote and the entries of its
-    /// log.
+    /// Starts consensus on this node. The node takes part in elections and replication immediately, with the vote and
+    /// the entries that its log contains.
     pub async fn start<N>(parts: ConsensusParts<Rt, N>, options: ConsensusOptions) -> Result<Self, StartError>
     where
         N: RaftNetworkFactory<Types<Rt>>,
@@ -168,8 +170,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Self::start_with(parts, options, |store| store).await
     }
 
-    /// Starts consensus like [`start`](Self::start), for tests. `view` can wrap the space's log before openraft gets
-    /// it.
+    /// Starts consensus like [`start`](Self::start), for tests. `view` can wrap the log store before openraft gets it.
     pub async fn start_with<N, S>(
         parts: ConsensusParts<Rt, N>,
         options: ConsensusOptions,
@@ -236,14 +237,14 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(consensus)
     }
 
-    /// Returns the kinds of records that this node has written in its space so far.
+    /// Returns which kinds of consensus records (votes, entries) this node has written so far.
     #[must_use]
     pub fn history(&self) -> History {
         let has_entries = self.0.reader.last().is_some() || self.applied().is_some();
         History { has_voted: self.0.reader.has_voted(), has_entries }
     }
 
-    /// Founds the space with its first members. Must be called on one node only, and only if the
+    /// Founds a Raft group with its first members. Must be called on one node only, and only if the
     /// [`history`](Self::history) of every member is empty.
     pub async fn found(&self, members: BTreeMap<NodeId, NodeInfo>) -> io::Result<()> {
         // The log refuses a membership that exceeds a limit, and an error of the log ends consensus.
@@ -263,8 +264,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.member.set_leadership(Leadership::Follower { leader: None, term: self.0.member.leadership().term() });
     }
 
-    /// Ends consensus on this node because its log has failed. Proposals that are in flight end with an unknown
-    /// outcome, and the member rejects all later ones with the reason. Does nothing after [`stop`](Self::stop).
+    /// Ends consensus on this node because its log has failed with `error`. Proposals that are in flight end with an
+    /// unknown outcome. This node's replica rejects all later proposals, with the error as the reason. Does nothing
+    /// after [`stop`](Self::stop).
     pub(crate) async fn end_with(&self, error: &AppendError) {
         if self.0.is_stopped.get() {
             return;
@@ -291,7 +293,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         running.err().filter(|error| !matches!(error, Fatal::Stopped)).map(|error| error.to_string())
     }
 
-    /// Returns this node's replica of the space (the member).
+    /// Returns this node's replica of the data that consensus replicates (the member).
     #[must_use]
     pub fn member(&self) -> &Member {
         &self.0.member
@@ -304,19 +306,19 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         &self.0.names
     }
 
-    /// Returns a reader of the space's log.
+    /// Returns a reader of the replicated log, as this node has it.
     #[must_use]
     pub fn reader(&self) -> &LogReader {
         &self.0.reader
     }
 
-    /// Returns the recorder with which the network reports the times of appends to followers.
+    /// Returns the recorder by which the network measures the times of appends to followers.
     #[must_use]
     pub fn append_times(&self) -> AppendTimes {
         AppendTimes::new(self.0.member.clone(), self.0.reader.clone())
     }
 
-    /// Returns openraft's handle, for tests and tools.
+    /// Returns the handle through which this node uses openraft, for tests and tools.
     #[must_use]
     pub fn raft(&self) -> &Raft<Rt> {
         &self.0.raft
@@ -328,8 +330,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.applied.get()
     }
 
-    /// Sets the space time of the first entry that this node will receive. Has no effect if the node already has
-    /// entries.
+    /// Sets the time that the first entry that this node receives gets. Has no effect if the node already has entries.
     pub fn set_first_time(&self, time: SpaceTime) {
         self.0.reader.set_first_time(time);
     }
@@ -364,7 +365,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(answer)
     }
 
-    /// Serves a candidate's question if this node would vote for it.
+    /// Answers a candidate that asks, before an election, if this node would vote for it.
     pub async fn pre_vote(
         &self,
         request: VoteRequest<Types<Rt>>,
@@ -399,8 +400,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.install_full_snapshot(leader, snapshot).await.map_err(|error| io::Error::other(error.to_string()))
     }
 
-    /// Returns true if this node must refuse its vote because it may have promised this vote to a leader before a
-    /// restart. A request of a leadership transfer is exempt: the former leader no longer relies on its lease.
+    /// Returns true if this node must refuse its vote to a candidate, because a leader from before this node's restart
+    /// may rely on a lease that this node gave it. A request for a leadership transfer is exempt: the leader that
+    /// transfers no longer relies on its lease.
     fn must_not_vote(&self, request: &VoteRequest<Types<Rt>>) -> bool {
         Types::<Rt>::now() < self.0.trusts_itself_at && !request.leadership_transfer
     }
@@ -416,8 +418,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.raft.runtime_config().elect(true);
     }
 
-    /// Reports the leader that openraft knows to the member. openraft keeps a leader that no majority answers; this
-    /// function reports such a leader as no leader. Does nothing once openraft has ended.
+    /// Tells this node's replica which leader openraft knows. openraft also keeps a leader that no majority answers;
+    /// this function reports that there is no leader in this case. Does nothing once openraft has ended.
     pub(crate) fn update_leadership(&self) {
         if self.0.has_ended.get() {
             return;
@@ -447,8 +449,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if a majority has answered this leader recently, or if its leadership began too recently for an
-    /// answer.
+    /// Returns true if a majority has answered this node as the leader recently, or if its leadership began too
+    /// recently for an answer.
     fn has_quorum(&self, term: Term, voters: usize) -> bool {
         let now = Types::<Rt>::now();
         let (led_term, led_since) = self.0.led_since.get();
@@ -479,7 +481,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns the reason for which consensus has ended.
+    /// Returns the reason for which consensus has ended on this node.
     pub(crate) fn stopped_reason(&self) -> String {
         self.failure().unwrap_or_else(|| "the node stops".to_owned())
     }

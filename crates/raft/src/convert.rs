@@ -94,7 +94,7 @@ pub fn entry_of_parts(kind: RecordKind, id: LogId, time: SpaceTime, payload: Byt
     Some(RaftEntry { log_id: raft_log_id(id), payload })
 }
 
-/// Returns openraft's description of a snapshot.
+/// Returns openraft's description of a snapshot at this position.
 pub(crate) fn snapshot_meta(position: &SnapshotPosition) -> Option<SnapshotMeta> {
     let (id, membership) = &position.membership;
     let last_membership = StoredMembership::new(Some(raft_log_id(*id)), raft_membership(membership)?);

@@ -13,14 +13,15 @@ use crate::types::Types;
 /// Lengths of the pause between two requests for votes, in microseconds.
 pub(crate) const PAUSE_MICROS: Range<u64> = 10_000..40_000;
 
-/// State of one node's requests for votes.
+/// State of the elections that one node starts without waiting for an election timeout.
 pub(crate) struct Elections<Rt: AsyncRuntime> {
     /// True while a task tries to replace a deaf leader (one that does not hear this node): it waits until the lease
     /// that this node has given ends, or asks for votes.
     pub is_replacing: Cell<bool>,
-    /// Time at which this node last granted a pre-vote to another node; `None` if it never did.
+    /// Time at which this node last answered another node's pre-vote request with yes; `None` if it never did.
     pub granted_at: Cell<Option<InstantOf<Types<Rt>>>>,
-    /// Time of the last split vote after which this node has asked again; `None` if there was none.
+    /// Time at which this node, as a candidate, last noticed that the votes were split and decided to ask again; `None`
+    /// if this never happened.
     pub split_at: Cell<Option<InstantOf<Types<Rt>>>>,
     /// Number of pauses between requests for votes that this node has made so far.
     pauses: Cell<u64>,

@@ -53,7 +53,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         });
     }
 
-    /// Asks for votes until this node has accepted a vote other than `ignored`, at most for an election timeout.
+    /// Repeatedly asks the other voters to elect this node, instead of the leader whose vote is `ignored` and which
+    /// this node ignores. Ends when this node has accepted another vote, at the latest after an election timeout.
     async fn replace_deaf(&self, ignored: &RaftVote) {
         let options = &self.0.options;
         let now = Types::<Rt>::now();
@@ -90,7 +91,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         });
     }
 
-    /// Notes this node's answer to a pre-vote request.
+    /// Notes this node's answer to a pre-vote request. After it has granted one, this node does not ask for votes
+    /// itself for a while.
     pub(crate) fn note_pre_vote(&self, answer: &VoteResponse<Types<Rt>>) {
         if answer.vote_granted {
             self.0.elections.granted_at.set(Some(Types::<Rt>::now()));
@@ -113,7 +115,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Types::<Rt>::sleep(Duration::from_micros(micros)).await;
     }
 
-    /// Returns this node's vote from openraft's memory.
+    /// Returns the vote that this node cast or accepted last, as openraft holds it in memory.
     pub(crate) fn vote_of_this_node(&self) -> RaftVote {
         self.0.raft.server_metrics().borrow_watched().vote
     }

@@ -46,7 +46,8 @@ impl KeptNames {
 }
 
 impl EntryNames {
-    /// Begins to keep names if `is_wanted` is true. Otherwise drops the kept names and keeps none.
+    /// Begins to keep the names of client requests if `is_wanted` is true. Otherwise drops the kept names and keeps
+    /// none.
     pub fn want(&self, is_wanted: bool) {
         self.is_wanted.set(is_wanted);
         if !is_wanted {
@@ -57,7 +58,8 @@ impl EntryNames {
         }
     }
 
-    /// Keeps the names of the requests in a committed entry if names are wanted. An empty text is not kept.
+    /// Keeps the names of the client requests in a committed entry, if a member has asked for names. An empty text is
+    /// not kept.
     pub fn note(&self, index: Index, names: impl FnOnce() -> String) {
         if !self.is_wanted.get() {
             return;

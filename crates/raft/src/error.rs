@@ -1,8 +1,8 @@
-//! Errors of a space: of its log, its start, reads, and changes of its membership.
+//! Errors of consensus: of the replicated log, the start, reads, and changes of the membership.
 //!
-//! Owns: the errors of a space's log (`StoreError`), of its start (`StartError`), of reads (`BarrierError`) and of
-//! changes of the membership (`ChangeError`). Each has a stable code and names the caller's next step. Does not own:
-//! errors of proposed commands (`thalweg_replica`).
+//! Owns: the errors of the replicated log (`StoreError`), of the start of consensus (`StartError`), of reads
+//! (`BarrierError`) and of changes of the membership (`ChangeError`). Each has a stable code and names the caller's
+//! next step. Does not own: errors of proposed commands (`thalweg_replica`).
 
 use std::io;
 
@@ -10,27 +10,28 @@ use thalweg_log::{AppendError, ReadError};
 use thalweg_replica::MembershipError;
 use thalweg_types::{Index, Lsn, NodeId, classified};
 
-/// Error of a space's log. openraft receives it inside an [`io::Error`], and stops the space.
+/// Error of the replicated log on this node. openraft receives it inside an [`io::Error`], and ends consensus on this
+/// node.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The log rejected a write, or a sync failed.
+    /// The node's log rejected a write, or an fsync failed.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The log could not be read.
+    /// The node's log could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// An entry does not follow its predecessor.
+    /// The index of an entry to be appended is not the one after the last entry.
     #[error("the space's log has a gap: entry {found} follows instead of entry {expected}")]
     Gap {
         /// Index that the entry should have.
         expected: Index,
-        /// Index of the entry.
+        /// Index that the entry has.
         found: Index,
     },
-    /// The space has no entry with this index, although its log should contain it.
+    /// The log has no entry with this index, although it should contain it.
     #[error("entry {0} is missing in the log")]
     Missing(Index),
-    /// The payload of a record has an unknown layout.
+    /// The payload of a record of the node's log has an unknown layout.
     #[error("the {what} at LSN {lsn} is malformed: another version of the program wrote it")]
     Malformed {
         /// LSN of the malformed record.
@@ -41,10 +42,10 @@ pub enum StoreError {
     /// A membership exceeds the limits of the log's format.
     #[error(transparent)]
     Membership(#[from] MembershipError),
-    /// The state could not be read.
+    /// The stored state of the replica could not be read.
     #[error("cannot read the state: {0}")]
     State(String),
-    /// The space's syncs have ended because the node stops.
+    /// The node stops, and performs no more fsyncs for this log.
     #[error("the log is closed")]
     Closed,
 }
@@ -72,7 +73,7 @@ pub enum StartError {
     /// The options of consensus contradict each other.
     #[error("the options of consensus are invalid: {0}")]
     Options(String),
-    /// The space's log cannot be opened.
+    /// The replicated log on this node cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// openraft did not start.
@@ -89,13 +90,13 @@ classified!(StartError {
 /// Error of a read that needs a certain freshness of the state. Nothing was read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BarrierError {
-    /// This node does not lead the space, and has no way to ask the leader.
+    /// This node does not lead the Raft group, and has no way to ask the leader.
     #[error("this node does not lead the space")]
     NotLeader {
         /// Id and address of the leader, if this node knows it.
         leader: Option<(NodeId, String)>,
     },
-    /// The space has no leader, or this node does not know it.
+    /// The Raft group has no leader, or this node does not know it.
     #[error("the space has no leader at the moment: retry later")]
     NoLeader,
     /// The leader could not confirm in time that a majority still follows it.
@@ -117,10 +118,10 @@ classified!(BarrierError {
     Self::Stopped(_) => "consensus_stopped", Stop;
 });
 
-/// Error of a change of the space's membership.
+/// Error of a change of the membership (voters and learners) of a Raft group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// This node does not lead the space.
+    /// This node does not lead the Raft group, so it cannot change the membership.
     #[error("this node does not lead the space")]
     NotLeader {
         /// Id and address of the leader, if this node knows it.
@@ -129,49 +130,49 @@ pub enum ChangeError {
     /// Another change of the membership is not complete.
     #[error("another change of the membership is in progress: wait for it")]
     InProgress,
-    /// The node is not a member.
+    /// The node that the request concerns is not a member.
     #[error("node {0} is not a member")]
     NotAMember(NodeId),
-    /// The node is a member already, with another address.
+    /// The node to be added is a member already, with another address.
     #[error("node {0} is a member already, at another address")]
     AlreadyMember(NodeId),
-    /// The node is a voter already, so it cannot be promoted.
+    /// The member to be promoted is a voter already.
     #[error("node {0} votes already")]
     AlreadyVotes(NodeId),
     /// A node with this id was a member, and was removed. Ids are never used again.
     #[error("node {0} was removed from this cluster: it can only join with a new directory")]
     Removed(NodeId),
-    /// The learner lacks too many entries to become a voter.
+    /// The learner to be promoted lacks too many entries to become a voter.
     #[error("node {node} lacks {entries} entries, more than {max}: wait until it has caught up")]
     Lags {
-        /// Id of the learner.
+        /// Id of the learner to be promoted.
         node: NodeId,
         /// Number of entries that the learner lacks.
         entries: u64,
         /// Maximum number of entries that a learner may lack to become a voter.
         max: u64,
     },
-    /// The member that would become a voter or the leader has not answered recently.
+    /// The member that was to become a voter or the leader has not answered recently.
     #[error("node {0} has not answered for a while: start it, or check the network between it and the leader")]
     Silent(NodeId),
     /// The voters that answer would not be a majority after the change.
     #[error("after the change only {alive} of {voters} voters would answer, which is no majority: repair them first")]
     NoMajority {
-        /// Number of voters after the change that have recently answered.
+        /// Number of voters after the change that have answered the leader recently.
         alive: usize,
-        /// Number of voters after the change.
+        /// Number of voters that there would be after the change.
         voters: usize,
     },
-    /// The node is the space's only voter.
+    /// The node to be removed is the only voter.
     #[error("node {0} is the only voter: add another one first")]
     LastVoter(NodeId),
-    /// The node leads. Its leadership must be transferred first.
+    /// The node to be removed is the leader. Its leadership must be transferred first.
     #[error("node {0} leads: transfer its leadership first")]
     Leads(NodeId),
-    /// The node is a learner, which cannot lead.
+    /// The node that was to become the leader is a learner, which cannot lead.
     #[error("node {0} is a learner: promote it first")]
     NotVoter(NodeId),
-    /// No other voter can take over the leadership.
+    /// No other voter can take over the leadership from this leader.
     #[error("no other voter has all entries: retry later")]
     NoSuccessor,
     /// This node has forwarded the change to the leader, and the leader has refused it.
@@ -180,10 +181,10 @@ pub enum ChangeError {
     /// The membership exceeds the limits of its format.
     #[error(transparent)]
     Membership(#[from] MembershipError),
-    /// The change may or may not take effect.
+    /// The change of the membership may or may not take effect.
     #[error("the outcome of the change is unknown: {reason}; look at the members before you repeat it")]
     OutcomeUnknown {
-        /// Reason why the outcome is unknown.
+        /// Reason why the outcome of the change is unknown.
         reason: String,
     },
     /// Consensus has ended on this node.

@@ -1,4 +1,4 @@
-//! Facts that the members of a space report about their disks and wall clocks.
+//! Facts that the members of a Raft group report about their disks and wall clocks.
 //!
 //! Owns: the newest report of each member, the rule that decides when too few voters have disk space for new data, and
 //! the computation of the time that a majority of the wall clocks has reached. Does not own: the leader's reaction
@@ -25,16 +25,16 @@ pub struct MemberFacts {
     pub wall: SpaceTime,
 }
 
-/// Newest report of each member, and the time at which it arrived.
+/// Newest report that each member has sent about its disk and wall clock, and the time at which the report arrived.
 type Reports<Rt> = BTreeMap<NodeId, (MemberFacts, InstantOf<Types<Rt>>)>;
 
-/// The newest reports of the members, and the leader's conclusions from them.
+/// The members' newest reports about their disks and wall clocks, and the leader's conclusions from them.
 pub(crate) struct Facts<Rt: AsyncRuntime> {
     pub reports: RefCell<Reports<Rt>>,
-    /// Last term in which space time was raised to catch up with the wall clocks.
+    /// Last term in which the leader set the members' common clock forward to the wall clocks of a majority.
     pub caught_up_in: Cell<Term>,
-    /// Time by which the space's clock lags behind the wall clocks of a majority; `None` unless this node leads and
-    /// knows it.
+    /// Time by which the members' common clock lags behind the wall clocks of a majority; `None` unless this node leads
+    /// and knows it.
     pub behind: Cell<Option<Duration>>,
     pub passed_on_at: Cell<Option<InstantOf<Types<Rt>>>>,
 }
@@ -62,8 +62,8 @@ pub(crate) enum DiskRoom {
 }
 
 impl DiskRoom {
-    /// Returns the disk space of a voter. `newest` is the voter's last report and the report's age; `None` if it has
-    /// never reported. A report older than `silent_after` makes the voter silent.
+    /// Returns what the leader knows about a voter's disk space. `newest` is the voter's last report and the report's
+    /// age; `None` if it has never reported. A report older than `silent_after` makes the voter silent.
     pub(crate) fn of(newest: Option<(MemberFacts, Duration)>, silent_after: Duration) -> Self {
         match newest {
             Some((_, age)) if age > silent_after => Self::Silent,
@@ -76,7 +76,7 @@ impl DiskRoom {
 /// Sets of voters. A decision needs a majority of each set. There are two sets while the membership changes.
 pub(crate) type VoterSets = Vec<BTreeSet<NodeId>>;
 
-/// Returns the voters that lack disk space if the other voters are not a majority; `None` if a majority has space.
+/// Returns the voters without disk space for new data, if the voters with space are no majority; `None` if they are.
 pub(crate) fn without_room(sets: &VoterSets, room: impl Fn(NodeId) -> DiskRoom) -> Option<BTreeSet<NodeId>> {
     let full: BTreeSet<NodeId> =
         sets.iter().flatten().copied().filter(|voter| room(*voter) == DiskRoom::Lacks).collect();
@@ -100,7 +100,7 @@ pub(crate) fn reached_by_majority(sets: &VoterSets, wall: impl Fn(NodeId) -> Opt
     sets.iter().map(of_set).collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
-/// Formats the names of nodes for a message.
+/// Formats a list of nodes, by name, for an error message.
 pub(crate) fn listed(nodes: &BTreeSet<NodeId>, infos: &BTreeMap<NodeId, NodeInfo>) -> String {
     let name = |node: &NodeId| match infos.get(node) {
         Some(info) if !info.name.is_empty() => info.name.clone(),

@@ -1,6 +1,6 @@
 //! Requests that a follower passes to its leader.
 //!
-//! Owns: the trait. Does not own: the transport of requests (the network), or their service on the leader
+//! Owns: the trait [`Forwarder`]. Does not own: the transport of requests (the network), or their service on the leader
 //! (`consensus`).
 
 use std::{fmt, time::Duration};

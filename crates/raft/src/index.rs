@@ -1,7 +1,7 @@
-//! Positions of a space's entries in the log.
+//! Positions of a Raft group's entries in the node's log.
 //!
-//! Owns: the range of indexes that the space's log contains, the LSN of some of its entries (*anchors*), the first
-//! index of each term, and the number of bytes of entries before each anchor. Does not own: the entries.
+//! Owns: the range of indexes that the log contains, the LSN of some of its entries (*anchors*), the first index of
+//! each term, and the number of bytes of entries before each anchor. Does not own: the entries.
 //!
 //! Memory: 24 bytes for each anchor, and 16 bytes for each term. A new anchor is set after [`ANCHOR_RECORDS`] records
 //! of the node's log, after [`ANCHOR_BYTES`], and in each new segment. So a small entry takes 3/32 byte of memory, and
@@ -24,20 +24,20 @@ const ANCHOR_BYTES: u32 = 64 * 1024;
 struct Anchor {
     index: Index,
     lsn: Lsn,
-    /// Payload bytes of the entries before this anchor, counted since the table was created.
+    /// Payload bytes of the entries before this anchor, counted since the log was opened.
     bytes_before: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct SparseIndex {
-    /// Index of the first entry that the space's log contains.
+    /// Index of the first entry that the replicated log contains.
     first: Index,
-    /// Index after the last entry.
+    /// Index that the next appended entry gets: one above the last entry.
     next: Index,
     anchors: VecDeque<Anchor>,
-    /// Payload bytes of all entries up to the last one, counted since the table was created.
+    /// Payload bytes of all entries up to the last one, counted since the log was opened.
     bytes: u64,
-    /// First known index of each term, in ascending order.
+    /// First known entry index of each term, in ascending order.
     terms: VecDeque<(Index, Term)>,
     /// Position of the newest anchor's entry; `None` if the next entry must become an anchor.
     newest_at: Option<LogPosition>,
@@ -56,13 +56,13 @@ impl SparseIndex {
         self.first == self.next
     }
 
-    /// Sets the index at which the entries begin. The table must have no entries.
+    /// Sets the index that the first entry of an empty log gets. Must be called before any entry is added.
     pub(crate) fn begin_at(&mut self, first: Index) {
         debug_assert!(self.is_empty());
         (self.first, self.next) = (first, first);
     }
 
-    /// Adds the entry with index [`next`](Self::next), whose payload has `len` bytes.
+    /// Adds the position of the entry with index [`next`](Self::next). Its payload has `len` bytes.
     pub(crate) fn push(&mut self, term: Term, lsn: Lsn, at: LogPosition, len: usize) {
         let index = self.next;
         let is_near = self.anchors.back().zip(self.newest_at).is_some_and(|(anchor, anchor_at)| {
@@ -81,7 +81,7 @@ impl SparseIndex {
         self.next = index.next();
     }
 
-    /// Removes the entries from index `from` on, which the log has truncated.
+    /// Removes the positions of the entries from index `from` on, which the log has truncated.
     pub(crate) fn truncate(&mut self, from: Index) {
         if from >= self.next {
             return;
@@ -95,7 +95,7 @@ impl SparseIndex {
         self.newest_at = None;
     }
 
-    /// Removes the entries up to `index`, inclusive, which the log has purged.
+    /// Removes the positions of the entries up to `index`, inclusive, which the log has purged.
     pub(crate) fn purge(&mut self, index: Index) {
         if index < self.first {
             return;
@@ -140,7 +140,7 @@ impl SparseIndex {
         self.bytes - bytes + between as u64
     }
 
-    /// Returns the term of an entry.
+    /// Returns the term of the entry at `index`; `None` if the log does not contain the entry.
     pub(crate) fn term(&self, index: Index) -> Option<Term> {
         if index < self.first || index >= self.next {
             return None;
@@ -149,14 +149,14 @@ impl SparseIndex {
         Some(self.terms.get(after.checked_sub(1)?)?.1)
     }
 
-    /// Returns the id of the last entry.
+    /// Returns the term and index of the last entry.
     pub(crate) fn last(&self) -> Option<LogId> {
         let index = Index(self.next.0.checked_sub(1)?);
         self.term(index).map(|term| LogId { term, index })
     }
 
-    /// Returns the last entry of each term, if its index is at least `from` and below `to`. The newest term is left out
-    /// because it has not ended.
+    /// Returns the term and index of the last entry of each term, if this index is at least `from` and below `to`.
+    /// Leaves out the newest term, which has not ended.
     pub(crate) fn term_ends(&self, from: Index, to: Index) -> impl Iterator<Item = LogId> {
         let neighbours = self.terms.iter().zip(self.terms.iter().skip(1));
         let ends = neighbours.map(|((_, term), (next, _))| LogId { term: *term, index: Index(next.0 - 1) });

@@ -1,4 +1,4 @@
-//! Consensus of the replicas of a space: openraft over the node's log.
+//! Consensus by Raft: openraft replicates the entries of a *space* (one Raft group's data) over the logs of its nodes.
 //!
 //! Owns: openraft's types for a space ([`Types`]), their conversion to and from log records, the log of one space
 //! ([`LogStore`]), and the fsyncs that all spaces of a node share ([`SyncQueue`]). Does not own: the bytes of the log

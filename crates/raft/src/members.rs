@@ -1,4 +1,4 @@
-//! Members of a space: their identity, their replication progress, and changes of the membership.
+//! Members of a Raft group: their identity, their replication progress, and changes of the membership.
 //!
 //! Owns: the conditions under which the membership may change. Does not own: the protocol of the change (openraft, by
 //! joint consensus).
@@ -43,15 +43,15 @@ const ALIVE_LEASES: u32 = 3;
 /// Interval at which a change of the membership checks which voters have answered.
 const ANSWER_POLL: Duration = Duration::from_millis(20);
 
-/// State of a member, as this node sees it.
+/// State of a member of the Raft group, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
     /// Name and address of the member.
     pub info: NodeInfo,
     /// True if the member is a voter.
     pub votes: bool,
-    /// Last entry of this leader's log that the member has stored; `None` if this node does not lead or does not know
-    /// the entry.
+    /// Index of the last entry that the member has stored and that equals this leader's; `None` if this node does not
+    /// lead, or if it does not know the index yet.
     pub matched: Option<Index>,
     /// Time since the member's last answer; `None` if this node does not lead, or if the member has not answered it
     /// yet.
@@ -59,17 +59,17 @@ pub struct MemberStatus {
 }
 
 impl MemberStatus {
-    /// Returns the description that the member gets when it joins again with `info`. A member that once joined to stay
-    /// a learner keeps this property.
+    /// Returns the description (name, address, options) that a member gets when it joins again with `info`. A member
+    /// that once joined as a permanent learner remains one.
     fn rejoins_as(&self, info: &NodeInfo) -> NodeInfo {
         NodeInfo { stays_learner: self.info.stays_learner || info.stays_learner, ..info.clone() }
     }
 }
 
-/// State of a space, as this node sees it.
+/// State of a Raft group, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsensusStatus {
-    /// Leadership of the space.
+    /// Leader of the Raft group, and its term.
     pub leadership: Leadership,
     /// Last entry of this node's log.
     pub last: Option<LogId>,
@@ -79,19 +79,19 @@ pub struct ConsensusStatus {
     pub applied: Option<LogId>,
     /// Last entry that this node has purged.
     pub purged: Option<LogId>,
-    /// Log entry that contains the present membership.
+    /// Term and index of the entry that contains the present membership.
     pub membership: Option<LogId>,
     /// True while the membership changes from one set of voters to another.
     pub is_changing: bool,
-    /// All members of the space, by their ids.
+    /// All members (voters and learners), by their ids.
     pub members: BTreeMap<NodeId, MemberStatus>,
     /// Time since a majority last answered this leader; `None` if this node does not lead or no majority has answered
     /// it yet.
     pub last_quorum: Option<Duration>,
     /// Size in bytes of this node's proposals whose outcome is not known.
     pub in_flight_bytes: u64,
-    /// Lag of space time behind the wall clocks of a majority of the voters; `None` if this node does not lead or does
-    /// not know it.
+    /// Time by which the members' common clock lags behind the wall clocks of a majority of the voters; `None` if this
+    /// node does not lead or does not know it.
     pub time_behind: Option<Duration>,
 }
 
@@ -105,7 +105,7 @@ impl Drop for Changing<'_> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Returns the state of the space, as this node sees it.
+    /// Returns the state of the Raft group (leader, positions, members), as this node sees it.
     #[must_use]
     pub fn status(&self) -> ConsensusStatus {
         let metrics = self.0.raft.metrics().borrow_watched().clone();
@@ -153,7 +153,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.0.reader.bytes_after(index)
     }
 
-    /// Returns the membership of the space, as this node knows it.
+    /// Returns the membership (voters and learners), as this node knows it.
     pub fn membership(&self) -> Result<Membership, ChangeError> {
         let stored = self.0.raft.server_metrics().borrow_watched().membership_config.clone();
         membership(stored.membership()).map_err(|error| match error {
@@ -162,8 +162,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         })
     }
 
-    /// Adds a node as a learner, or succeeds if the node is a learner already. A node that first joined to stay a
-    /// learner keeps this property when it joins again.
+    /// Adds a node as a learner, or succeeds if the node is a learner already. A node that first joined as a permanent
+    /// learner remains one when it joins again.
     pub async fn add_learner(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         self.apply_earlier_changes().await?;
         let status = self.led()?;
@@ -181,7 +181,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.change(&status, ChangeMembers::AddNodes(BTreeMap::from([(node.0, info)]))).await
     }
 
-    /// Changes the name and address of a member. A member that joined to stay a learner keeps this property.
+    /// Changes the name and address of a member. A member that joined as a permanent learner remains one.
     pub async fn set_info(&self, node: NodeId, info: NodeInfo) -> Result<(), ChangeError> {
         let status = self.led()?;
         let known = status.members.get(&node).ok_or(ChangeError::NotAMember(node))?;
@@ -354,8 +354,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if a voter that may take over has not yet told this leader which entries it has: voter `to`, or any
-    /// other voter if `to` is `None`. A voter that has answered before and then fell silent does not count.
+    /// Returns true if a voter that may take over the leadership has not yet told this leader which entries it has.
+    /// This is voter `to`, or any other voter if `to` is `None`. A voter that has answered before and then fell silent
+    /// does not count.
     fn awaits_answer(&self, to: Option<NodeId>) -> bool {
         let here = self.0.member.node();
         let is_candidate = |node: NodeId| node != here && to.is_none_or(|to| to == node);
@@ -391,9 +392,9 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         self.transfer_to(to, status.leadership.term()).await
     }
 
-    /// Begins to transfer the leadership of a node that sends no heartbeats, and therefore does not count as the
-    /// leader. The other nodes do not answer such a node, so it takes a voter as alive if the voter has recently
-    /// reported its facts.
+    /// Begins to transfer the leadership of a node that sends no heartbeats because its fsyncs hang. The other nodes do
+    /// not answer such a node. So it counts a voter as alive if the voter has recently reported its disk space and wall
+    /// clock.
     pub(crate) async fn begin_silent_transfer(&self) -> Result<NodeId, ChangeError> {
         let status = self.status();
         let here = self.0.member.node();
@@ -411,12 +412,13 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         Ok(to)
     }
 
-    /// Returns true if the last report of a member is recent enough for the member to count as alive.
+    /// Returns true if a member's last report about its disk space and wall clock is recent enough for the member to
+    /// count as alive.
     fn has_reported(&self, node: NodeId) -> bool {
         self.facts_of(node).is_some_and(|(_, age)| age <= ALIVE_LEASES * self.0.options.lease())
     }
 
-    /// Returns the status of the space if this node leads it, and otherwise an error.
+    /// Returns the status of the Raft group if this node leads it, and otherwise an error.
     fn led(&self) -> Result<ConsensusStatus, ChangeError> {
         match self.0.member.leadership() {
             Leadership::Leader { .. } => Ok(self.status()),

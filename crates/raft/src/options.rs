@@ -1,4 +1,4 @@
-//! Options of consensus in one space: times of elections and heartbeats, and limits of memory.
+//! Options of consensus: times of elections and heartbeats, and limits of memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,10 +7,11 @@ use thalweg_types::limits::{MAX_FORWARDED_OUTCOME_BYTES, MAX_IN_FLIGHT_BYTES};
 
 use crate::{error::StartError, store::StoreOptions};
 
-/// Timing and bounds of a space. `docs/performance.md` has measurements of failover with the default times.
+/// Options of consensus: times of elections and heartbeats, and bounds. `docs/performance.md` has measurements of
+/// failover with the default times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConsensusOptions {
-    /// Time between two heartbeats of a leader.
+    /// Interval at which a leader sends heartbeats.
     pub heartbeat: Duration,
     /// Shortest time without a leader after which a follower stands for election.
     pub min_election: Duration,
@@ -23,16 +24,17 @@ pub struct ConsensusOptions {
     /// Maximum size in bytes of the outcomes that this node keeps for forwarded commands. It keeps them until the
     /// leader's answer says which entry contains the commands. The outcomes of one entry alone may exceed the limit.
     pub max_outcome_bytes: usize,
-    /// Maximum age of the oldest write without an fsync. Beyond it, a leader gives up its leadership.
+    /// Maximum age of the oldest write to the log that is not durable yet. Beyond it, a leader gives up its leadership.
     pub max_sync_age: Duration,
-    /// Maximum size in bytes of the entries without an fsync. Beyond it, a leader gives up its leadership.
+    /// Maximum size in bytes of the written entries that are not durable yet. Beyond it, a leader gives up its
+    /// leadership.
     pub max_unsynced_bytes: u64,
     /// Maximum time, at least two heartbeats, for which a new leader waits for reports of the wall clocks of a
     /// majority. After this time it accepts commands without these reports.
     pub max_catch_up: Duration,
     /// Maximum number of entries that a learner may lack to become a voter.
     pub max_promotion_lag: u64,
-    /// Limits of the memory for the space's log.
+    /// Bounds of the memory that the replicated log takes.
     pub store: StoreOptions,
 }
 
@@ -51,28 +53,30 @@ impl ConsensusOptions {
         store: StoreOptions::DEFAULTS,
     };
 
-    /// Time after a follower's acknowledgement of a leader during which the follower elects no other leader.
+    /// Returns the length of a lease: the time after a follower has acknowledged a leader during which the follower
+    /// elects no other leader.
     #[must_use]
     pub const fn lease(&self) -> Duration {
         self.max_election
     }
 
-    /// Time after which a follower ignores a leader that has not answered one of its pings. The follower then waits for
-    /// the end of its lease. So such a leader is replaced after about the sum of both times.
+    /// Returns the age of an unanswered ping at which a follower begins to ignore its leader. The follower then waits
+    /// for the end of the lease that it has given. So such a leader is replaced after about the sum of both times.
     #[must_use]
     pub const fn deaf_after(&self) -> Duration {
         self.min_election
     }
 
-    /// Age of a member's last report at which the member counts as silent. Members report once in each heartbeat
-    /// interval. The age covers several intervals, so a single lost report does not count.
+    /// Age of a member's last report (its disk space and wall clock) at which the member counts as silent. Members send
+    /// a report once in each heartbeat interval. The age covers several intervals, so a single lost report does not
+    /// count.
     #[must_use]
     pub fn silent_after(&self) -> Duration {
         Duration::from_secs(5).max(4 * self.heartbeat)
     }
 
-    /// Time after the beginning of a leadership by which every living voter has reported its wall clock and disk space.
-    /// Members report once in each heartbeat interval.
+    /// Time after the beginning of a leadership by which every living voter has told the leader its wall clock and disk
+    /// space. Members send these reports once in each heartbeat interval.
     pub(crate) fn hear_all_for(&self) -> Duration {
         2 * self.heartbeat
     }

@@ -12,9 +12,9 @@
 //! ([`Member::pause_left`]), so that applying them does not hold up the consensus thread.
 //!
 //! Before it proposes an entry, this node checks the entry's commands and the free disk space, and stamps the entry
-//! with space time. The entry is written only in the term of these checks. If openraft has reached another term, it
-//! refuses the entry unwritten. Commands that require the former term end with `not_leader` or `no_leader`; the others
-//! may go to another leader.
+//! with space time (the members' common clock). The entry is written only in the term of these checks. If openraft has
+//! reached another term, it refuses the entry unwritten. Commands that require the former term end with `not_leader` or
+//! `no_leader`; the others may go to another leader.
 //!
 //! openraft takes a proposal only while a majority has acknowledged the leader within a lease. The votes of an election
 //! do not count as acknowledgements. So a new leader leaves batches in the queue, and lets forwarded commands wait,
@@ -80,7 +80,7 @@ const MIN_PAUSE_STEP: Duration = Duration::from_millis(1);
 
 type Decided<Rt> = OneshotReceiverOf<Types<Rt>, ClientWriteResult<Types<Rt>>>;
 
-/// Bytes of a proposal in flight. Dropping the value subtracts them from the total.
+/// Guard that counts the bytes of one proposal in the total of proposals in flight. Dropping it subtracts them.
 struct InFlight<Rt: AsyncRuntime>(Consensus<Rt>, u64);
 
 impl<Rt: AsyncRuntime> InFlight<Rt> {
@@ -100,7 +100,7 @@ impl<Rt: AsyncRuntime> Drop for InFlight<Rt> {
 }
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Takes batches from the queue and submits them until consensus ends.
+    /// Takes batches of client commands from this node's queue and submits them until consensus ends.
     pub(crate) async fn run_proposals(self) {
         let mut pause = Duration::ZERO;
         while !self.0.is_stopped.get() {
@@ -175,7 +175,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// If this node has just been elected, waits until a majority has acknowledged it and space time has caught up.
+    /// If this node has just been elected, waits until a majority has acknowledged it and the members' common clock has
+    /// caught up with the wall clocks.
     async fn begin_of_leadership(&self) {
         self.first_acknowledgement().await;
         self.caught_up().await;
@@ -194,7 +195,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Waits until this node, as the leader, may take commands again.
+    /// Waits while this node, as the leader, takes no commands because the background work of its state is behind.
     async fn end_of_pause(&self) {
         loop {
             let pause = self.0.member.pause_left();
@@ -291,8 +292,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         answer.await
     }
 
-    /// Waits for a leader's answer until `gives_up`; if another node becomes the leader, only for a short time after
-    /// that.
+    /// Waits for the answer of a leader until the deadline `gives_up`. If another node becomes the leader meanwhile,
+    /// waits only [`LAST_ANSWER`] longer.
     async fn answer_of<T>(
         &self,
         leader: NodeId,
@@ -425,9 +426,9 @@ fn pause_step(pause: Duration) -> Duration {
     pause.clamp(MIN_PAUSE_STEP, MAX_PAUSE_STEP)
 }
 
-/// Passes on openraft's decision about an entry, and counts the entry's bytes until then. The bytes also count if the
-/// caller no longer waits, for example because the connection of the sender has ended: the entry is still in the memory
-/// of this node.
+/// Passes on openraft's decision about an entry, and counts the entry's bytes as in flight until then. They also count
+/// if the caller no longer waits, for example because a client's connection has ended: the entry is still in this
+/// node's memory.
 fn counted_until_decided<Rt: AsyncRuntime>(decided: Decided<Rt>, in_flight: InFlight<Rt>) -> Decided<Rt> {
     let (sender, receiver) = Types::<Rt>::oneshot();
     detach::<Rt>(async move {

@@ -23,7 +23,7 @@ pub(crate) struct ReadAhead {
     truncations: u64,
 }
 
-/// Cloning a reader does not clone its entries.
+/// Clones as empty: the clone of a reader does not get the entries that the reader has read ahead.
 impl Clone for ReadAhead {
     fn clone(&self) -> Self {
         Self::default()
@@ -31,12 +31,13 @@ impl Clone for ReadAhead {
 }
 
 impl ReadAhead {
-    /// Holds `entries`, which were read when the log had been truncated `truncations` times.
+    /// Holds `entries`, which a reader has just read. At that time, the log had been truncated `truncations` times.
     pub(crate) fn new(entries: Vec<RaftEntry>, truncations: u64) -> Self {
         Self { entries: entries.into(), truncations }
     }
 
-    /// Returns true if `from` is the next entry, and the log has not been truncated since the entries were read.
+    /// Returns true if the entry at `from` is the next one held, and if the log, now truncated `truncations` times in
+    /// all, has not been truncated since the entries were read.
     pub(crate) fn has(&self, from: Index, truncations: u64) -> bool {
         let is_next = self.entries.front().is_some_and(|next| next.log_id.index == from.0);
         is_next && self.truncations == truncations

@@ -1,4 +1,4 @@
-//! Reads of a space's entries.
+//! Reads of entries from the replicated log.
 //!
 //! Owns: [`LogReader`], which openraft, the applier and replication all use. Does not own: the cache of the newest
 //! entries (see `tail`), the positions of the others (see `index`), and the entries that are read ahead (`read_ahead`).
@@ -40,20 +40,20 @@ use crate::{
     written::Written,
 };
 
-/// Divisor that makes a read smaller if a follower needs entries that are not cached: it returns at most
-/// `max_read_bytes` divided by this number. Copying 1 MiB would occupy the consensus thread for a millisecond.
+/// Divisor for the size of a read of entries that are not cached: the read returns at most `max_read_bytes` divided by
+/// this number. Copying 1 MiB would occupy the consensus thread for a millisecond.
 const OLD_SHARE: usize = 4;
-/// Amount that another thread reads at a time, as a multiple of the most that one append takes. The entries wait in
-/// memory until they are sent.
+/// Bytes of entries that another thread reads from the file at a time, as a multiple of the most that one append takes.
+/// The entries wait in memory until they are sent.
 const READS_AHEAD: usize = 2;
 
 /// Function that reads entries from the file. It can run on any thread.
 pub type EntryRead = Box<dyn FnOnce() -> Result<Vec<RaftEntry>, StoreError> + Send>;
 
-/// Function that runs a read on another thread.
+/// Function that runs a read of entries on another thread.
 type RunElsewhere = Box<dyn Fn(EntryRead) -> LocalBoxFuture<'static, Result<Vec<RaftEntry>, StoreError>> + Send + Sync>;
 
-/// Function that runs a read on another thread, once it was set.
+/// Function that runs a read of entries on another thread; empty until the node sets it.
 #[derive(Default)]
 struct OtherThread(OnceLock<RunElsewhere>);
 
@@ -63,10 +63,10 @@ impl fmt::Debug for OtherThread {
     }
 }
 
-/// A read of entries from the file that was prepared and has not begun.
+/// A prepared read of entries from the log's file that has not begun.
 #[derive(Debug)]
 struct FileRead {
-    /// Reader of the log's records. It begins at or before the first entry.
+    /// Reader of the node's log. It begins at or before the first entry to read.
     records: Result<Records, ReadError>,
     valid: Valid,
     wanted: Range<Index>,
@@ -102,15 +102,15 @@ impl FileRead {
     }
 }
 
-/// Source of the records of a read.
+/// Result of preparing a read of entries: the records, or a read of the file that must still be performed.
 #[derive(Debug)]
 enum EntryPlace {
-    /// The records, which were in memory; empty if there are none.
+    /// The records of the entries, which were in memory; empty if there are none.
     Memory(Vec<LogRecord>),
     File(Box<FileRead>),
 }
 
-/// Reader of the log of one space. Clones are cheap, and any thread may use one.
+/// Reader of the replicated log. Clones are cheap, and any thread may use one.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     pub(crate) log: Log,
@@ -140,7 +140,7 @@ impl LogReader {
         let _ = self.other_thread.0.set(Box::new(run));
     }
 
-    /// Returns true if an entry must be read from the file.
+    /// Returns true if the entry at `index` is not cached and must be read from the file.
     #[must_use]
     pub fn is_old(&self, index: Index) -> bool {
         self.cached(index).is_none()
@@ -157,8 +157,9 @@ impl LogReader {
         self.is_start.store(false, Relaxed);
     }
 
-    /// Returns the entries with the newest two memberships in a range. Returns `None`, and the caller reads all
-    /// entries, if openraft does not start, if the range has only one entry, or if the memberships are not known.
+    /// Returns the entries with the newest two memberships among those from `from` to below `to`. Returns `None`, and
+    /// the caller reads all entries, if openraft is not starting, if the range has only one entry, or if the newest
+    /// memberships are not known.
     fn memberships_at_start(&self, from: Index, to: Index) -> Option<Result<Vec<RaftEntry>, StoreError>> {
         if !self.is_start.load(Relaxed) || to <= from.next() {
             return None;
@@ -179,15 +180,15 @@ impl LogReader {
         self.space_log().purged
     }
 
-    /// Returns the id of the last entry, or of the purged one if there are no others.
+    /// Returns the id of the log's last entry; if the log has none, that of the last purged entry.
     #[must_use]
     pub fn last(&self) -> Option<LogId> {
         self.space_log().last()
     }
 
-    /// Returns the payload bytes of the entries after `index` that the log contains. The result is exact if an anchor
-    /// of the index is at the next entry. Between two anchors, which are at most 64 KiB apart, all entries count as
-    /// equally large.
+    /// Returns the payload bytes of the entries after `index` that the log contains. The result is an estimate: the
+    /// index of positions knows exact sums only every 64 KiB of the log, and between them all entries count as equally
+    /// large.
     #[must_use]
     pub fn bytes_after(&self, index: Index) -> u64 {
         self.space_log().index.bytes_from(index.next())
@@ -204,7 +205,7 @@ impl LogReader {
         self.space_log().vote.is_some()
     }
 
-    /// Returns the size of the space's log and of its memory.
+    /// Returns the number of entries in the replicated log, and the memory that it takes.
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         self.space_log().stats()
@@ -236,7 +237,8 @@ impl LogReader {
         }
     }
 
-    /// Returns the records of a read if they are in memory, and otherwise a prepared read of the file.
+    /// Returns the records of the entries from `from` to below `to` if they are in memory, and otherwise a prepared
+    /// read of the file.
     fn place(&self, from: Index, to: Index, max_bytes: usize) -> Result<EntryPlace, StoreError> {
         let space_log = self.space_log();
         let from = from.max(space_log.index.first());
@@ -260,8 +262,8 @@ impl LogReader {
         Ok(EntryPlace::File(Box::new(FileRead { records, valid, wanted: from..to, truncations })))
     }
 
-    /// Returns true if the log was neither truncated nor purged during a read that began at entry `from`. Otherwise the
-    /// result may be wrong.
+    /// Returns true if the log was neither truncated nor purged during a read that began at entry `from`. `truncations`
+    /// is the number of truncations before the read. With false, the result of the read may be wrong.
     fn is_current(&self, from: Index, truncations: u64) -> bool {
         let space_log = self.space_log();
         space_log.truncations == truncations && space_log.index.first() <= from
@@ -291,9 +293,9 @@ impl LogReader {
         }
     }
 
-    /// Returns the space time of the space's first entry; `None` if it was purged or there is none. The first entry is
-    /// a membership, which takes the time of the entry before it. There is no entry before it, so the leader sends its
-    /// time to a follower with the entry.
+    /// Returns the time of the very first entry; `None` if it was purged or there is none. The first entry is a
+    /// membership. Memberships take the time of the entry before them, and here there is none, so the leader sends the
+    /// time to a follower together with the entry.
     #[must_use]
     pub fn first_time(&self) -> Option<SpaceTime> {
         let is_here = {
@@ -303,7 +305,7 @@ impl LogReader {
         is_here.then(|| self.time_of(Index::ZERO).ok()).flatten()
     }
 
-    /// Sets the time of the first entry that a space without entries will get.
+    /// Sets the time that the first entry will get, if the log has no entries yet.
     pub(crate) fn set_first_time(&self, time: SpaceTime) {
         let mut space_log = self.space_log();
         if space_log.purged.is_none() && space_log.index.is_empty() {
@@ -311,7 +313,7 @@ impl LogReader {
         }
     }
 
-    /// Returns the space time of an entry, which must be in the log.
+    /// Returns the time of the entry at `index`, by the members' common clock. The entry must be in the log.
     pub(crate) fn time_of(&self, index: Index) -> Result<SpaceTime, StoreError> {
         let found = self.records(index, index.next(), usize::MAX)?;
         found.first().map(|record| record.time).ok_or(StoreError::Missing(index))
@@ -322,7 +324,7 @@ impl LogReader {
     }
 }
 
-/// Takes records up to `max_bytes` of payload, at least one.
+/// Takes records from the iterator up to `max_bytes` of payload in total, but at least one record.
 fn take_bytes(records: impl Iterator<Item = LogRecord>, max_bytes: usize) -> Vec<LogRecord> {
     let (mut taken, mut bytes) = (Vec::new(), 0);
     for record in records {
@@ -350,7 +352,7 @@ fn bounds(range: &impl RangeBounds<u64>) -> (Index, Index) {
     (Index(from), Index(to))
 }
 
-/// Iterator over the entries of a range, which reads them piece by piece.
+/// Iterator over the entries from one index to another. It reads them from the log in several reads of bounded size.
 struct Entries {
     reader: LogReader,
     from: Index,

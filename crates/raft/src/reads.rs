@@ -40,7 +40,7 @@ use crate::{
     types::{Types, detach},
 };
 
-/// Maximum time of one round of heartbeats.
+/// Maximum time that reads wait for one round of heartbeats.
 const MAX_ROUND: Duration = Duration::from_secs(1);
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
@@ -196,7 +196,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 }
 
-/// Returns the error for a read on a node that cannot ask the leader.
+/// Returns the error for a read on a node that is not the leader and cannot ask the leader.
 fn refusal(leadership: &Leadership) -> BarrierError {
     match leadership.refusal() {
         ProposeError::NotLeader { leader } => BarrierError::NotLeader { leader },

@@ -20,11 +20,11 @@ use crate::{
 /// A snapshot that one sender has begun to transfer, with the chunks that have arrived.
 #[derive(Debug)]
 pub struct Reception {
-    /// Writer to which this node passes the chunks.
+    /// Writer to which this node passes the chunks of the snapshot.
     pub writer: Box<dyn SnapshotWriter>,
     from: NodeId,
     vote: RaftVote,
-    /// Number of calls of [`Receiving::tick`] since the last chunk arrived.
+    /// Number of calls of [`Receiving::tick`] since the last chunk of the snapshot arrived.
     idle_ticks: u32,
 }
 
@@ -37,7 +37,7 @@ pub enum Begun {
     Higher(RaftVote),
 }
 
-/// State of a node's reception of a snapshot.
+/// The snapshot that a node is receiving from a leader, if there is one.
 #[derive(Debug)]
 pub struct Receiving {
     /// Snapshot that is being received; `None` if there is none, and while a chunk is being written.

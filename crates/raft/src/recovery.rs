@@ -1,4 +1,4 @@
-//! Opening of a space's log: one pass over the node's log collects all facts about the space.
+//! Opening of the log of a space (one Raft group's data): one pass over the node's log collects all facts about it.
 //!
 //! Owns: [`Base`], and the position at which the pass begins. Does not own: the recovery of the node's log, which has
 //! ended before.
@@ -17,18 +17,18 @@ use crate::{error::StoreError, space_log::SpaceLog};
 pub struct Base {
     /// Last vote of this node; `None` if it has not voted.
     pub vote: Option<Vote>,
-    /// Last purged entry; `None` if no entry was purged.
+    /// Last entry that the log may have freed (the purged entry); `None` if no entry was purged.
     pub purged: Option<LogId>,
     /// Last applied entry; `None` if the state has applied none.
     pub applied: Option<LogId>,
-    /// Space time of the last applied entry.
+    /// Time of the last applied entry.
     pub time: SpaceTime,
     /// LSN below which the state has processed all records.
     pub lsn: Lsn,
 }
 
 impl Base {
-    /// Reads the facts from the stored state (rows: `docs/formats/state.md`).
+    /// Reads these facts from the rows of the stored state (see `docs/formats/state.md`).
     pub fn of(machine: &Machine) -> Result<Self, StoreError> {
         let unreadable = |error: &dyn std::fmt::Display| StoreError::State(error.to_string());
         let applied = machine.applied();
@@ -45,8 +45,8 @@ impl Base {
     }
 }
 
-/// Reads the log and returns the facts about the space. Needs the memory of one read buffer. Reading begins at the
-/// segment that contains the first entry after the purged one.
+/// Reads the node's log, and returns the state of the replicated log in memory. Takes the memory of one read buffer.
+/// Reading begins at the segment that contains the first entry after the last purged one.
 pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: usize) -> Result<SpaceLog, StoreError> {
     let mut space_log = SpaceLog::new(max_tail_bytes);
     space_log.vote = base.vote;
@@ -65,7 +65,7 @@ pub(crate) fn recover(log: &Log, space: SpaceId, base: &Base, max_tail_bytes: us
     Ok(space_log)
 }
 
-/// Updates the facts about the space from a record of the log.
+/// Updates the state of the replicated log in memory from one record of the node's log.
 fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError> {
     let id = LogId { term: record.term, index: record.index };
     match record.kind {
@@ -99,7 +99,7 @@ fn learn(space_log: &mut SpaceLog, record: &LogRecord) -> Result<(), StoreError>
     }
 }
 
-/// Checks that the entries begin after the purged one.
+/// Checks that the log's entries begin directly after the last purged entry.
 ///
 /// A single node can free a segment before the record of the purge is durable. After a power loss, both the entries and
 /// the record can be missing. The state has applied all missing entries, so in this case its last applied entry counts
@@ -117,8 +117,8 @@ fn check_start(space_log: &mut SpaceLog, base: &Base) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// Returns the LSN at which the pass over the log begins. All entries after the purged one, and all records that the
-/// state has not passed, are at or after this LSN.
+/// Returns the LSN at which the pass over the log begins. All entries after the last purged one, and all records that
+/// the state has not processed, are at or after this LSN.
 ///
 /// If the index of a segment's first entry is at most that of the first needed entry, no needed entry lies before the
 /// segment. This also holds for a void first entry, because the entries that reuse void indexes come later. So the

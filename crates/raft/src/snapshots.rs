@@ -1,7 +1,7 @@
 //! Snapshots of the state for consensus: the leader reads them in chunks, and a follower receives them in chunks.
 //!
-//! Owns: the traits, and the handle that openraft passes on. Does not own: the content of chunks (`engine`), or their
-//! transport (the network).
+//! Owns: the traits for reading and receiving snapshots, and the handle of a snapshot that openraft passes on. Does not
+//! own: the content of chunks (`engine`), or their transport (the network).
 //!
 //! A snapshot can be read from the leader's state at any time, so none is built in advance. openraft's snapshot is only
 //! a position; a view of the state is opened when the network begins to send. The follower's network writes the chunks
@@ -16,12 +16,13 @@ use thalweg_replica::Membership;
 use thalweg_state::membership::LogId;
 use thalweg_types::Index;
 
-/// Position of a snapshot in its space's log.
+/// Position of a snapshot in the replicated log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotPosition {
     /// Last entry whose effects the snapshot contains.
     pub last: LogId,
-    /// Membership of the space at that entry, with the id of the entry that contains the membership.
+    /// Membership (voters and learners) as of the snapshot's last entry, with the id of the entry that contains the
+    /// membership.
     pub membership: (LogId, Membership),
 }
 
@@ -40,7 +41,7 @@ pub trait Snapshots: fmt::Debug + 'static {
 /// Identity of one snapshot of one node. An interrupted transfer continues if the identities are equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotId {
-    /// Position of the snapshot.
+    /// Position of the snapshot in the replicated log.
     pub position: SnapshotPosition,
     /// Random number that distinguishes snapshots with equal positions.
     pub nonce: u64,
@@ -66,23 +67,23 @@ pub trait SnapshotWriter: fmt::Debug {
     /// Checks that the snapshot is complete, and makes it durable beside the live state. Every step that needs disk
     /// space belongs here: if it fails, the sender gets the error and sends a snapshot again later.
     fn prepare(&mut self) -> LocalBoxFuture<'_, io::Result<()>>;
-    /// Replaces the live state with the prepared one. A crash at any moment leaves the old state or the new one.
+    /// Replaces the live state with the prepared snapshot. A crash at any moment leaves the old state or the new one.
     /// Afterwards the state's applied position is that of the snapshot. Consensus repeats an attempt that returns
-    /// [`Switch::Failed`]. An error ends consensus on this node, because openraft's bookkeeping is then ahead of the
-    /// state.
+    /// [`Switch::Failed`]. An error ends consensus on this node, because openraft then counts entries as applied that
+    /// the state lacks.
     fn install(&mut self) -> LocalBoxFuture<'_, io::Result<Switch>>;
 }
 
-/// Result of one attempt to replace the live state.
+/// Result of one attempt to replace the live state with that of a snapshot.
 #[derive(Debug)]
 pub enum Switch {
     /// The live state is now that of the snapshot.
     Done,
-    /// The attempt has failed and has changed nothing.
+    /// The attempt has failed, and the live state is unchanged.
     Failed(io::Error),
 }
 
-/// The handle of a snapshot that openraft passes between its callers.
+/// Handle of a snapshot that openraft passes from one of its callers to another.
 #[derive(Clone)]
 pub enum SnapshotHandle {
     /// A snapshot to send. The network opens it with [`Snapshots::open`] and sends the position of the opened snapshot.

@@ -1,6 +1,6 @@
-//! State of one space's log in memory, between openraft and the node's log.
+//! State in memory of the log of one space (one Raft group's data), between openraft and the node's log.
 //!
-//! Owns: the range of the space's entries, its vote, its purged entry, its memberships, and the space time of its last
+//! Owns: the range of the entries, this node's vote, the last purged entry, the memberships, and the time of the last
 //! entry. Does not own: writing and reading (see `store`, `reader`).
 //!
 //! Invariants: `purged.index < first` of the index. A blank or a membership gets the time of the entry before it, so it
@@ -16,16 +16,16 @@ use crate::{error::StoreError, index::SparseIndex, tail::Tail, written::WrittenT
 /// Number of memberships kept: the committed one, and a newer one that can still be truncated.
 const KEPT_MEMBERSHIPS: usize = 2;
 
-/// Size of a space's log, and of the memory for it.
+/// Size of the replicated log on this node, and of the memory that it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreStats {
-    /// Number of entries after the purged entry.
+    /// Number of entries after the last purged entry.
     pub entries: u64,
     /// Memory in bytes of the index that maps entries to log positions.
     pub index_bytes: usize,
     /// Number of entries in the cache of the newest entries.
     pub cached_entries: usize,
-    /// Bytes of the cached entries.
+    /// Size in bytes of the entries in the cache of the newest entries.
     pub cached_bytes: usize,
 }
 
@@ -35,15 +35,15 @@ pub(crate) struct SpaceLog {
     pub tail: Tail,
     pub vote: Option<Vote>,
     pub purged: Option<LogId>,
-    /// Space time of the last entry, also if that entry is purged.
+    /// Time of the log's last entry, even if that entry is purged.
     pub last_time: SpaceTime,
-    /// Space time of the purged entry.
+    /// Time of the last purged entry.
     pub purged_time: SpaceTime,
     /// Newest memberships among the entries, oldest first.
     pub memberships: Vec<(LogId, Membership)>,
     /// True if entries before those in `memberships` may contain memberships too.
     has_older_memberships: bool,
-    /// Number of truncations so far. A read that a truncation interrupts starts again.
+    /// Number of truncations of the log so far. A read that a truncation interrupts starts again.
     pub truncations: u64,
     /// Times at which this node wrote the newest appends to its log.
     pub written: WrittenTimes,
@@ -65,8 +65,8 @@ impl SpaceLog {
         }
     }
 
-    /// Returns the indexes of the newest two memberships of the log, if they lie in a range. `None` if the newest two
-    /// are not known.
+    /// Returns the indexes of the entries with the newest two memberships of the log, if these indexes are from `from`
+    /// to below `to`. Returns `None` if the newest two memberships are not known.
     pub(crate) fn newest_memberships(&self, from: Index, to: Index) -> Option<Vec<Index>> {
         if self.memberships.len() < KEPT_MEMBERSHIPS && self.has_older_memberships {
             return None;
@@ -75,20 +75,20 @@ impl SpaceLog {
         Some(indexes.filter(|index| (from..to).contains(index)).collect())
     }
 
-    /// Returns the id of the last entry, or of the purged one if there are no others.
+    /// Returns the id of the log's last entry; if the log has none, that of the last purged entry.
     pub(crate) fn last(&self) -> Option<LogId> {
         self.index.last().or(self.purged)
     }
 
-    /// Checks that an entry with this index may be added. The first entry of a space without a purged entry may have
-    /// any index.
+    /// Checks that the next entry of the log may have this index. The first entry of a log from which no entry was
+    /// purged may have any index.
     pub(crate) fn check_next(&self, index: Index) -> Result<(), StoreError> {
         let expected = self.index.next();
         let is_first = self.index.is_empty() && self.purged.is_none();
         if index == expected || is_first { Ok(()) } else { Err(StoreError::Gap { expected, found: index }) }
     }
 
-    /// Adds an entry that was written to the log.
+    /// Adds an entry that was written to the node's log.
     pub(crate) fn push(&mut self, record: &LogRecord) -> Result<(), StoreError> {
         self.check_next(record.index)?;
         if self.index.is_empty() {
@@ -108,7 +108,7 @@ impl SpaceLog {
         Ok(())
     }
 
-    /// Removes the entries from `from` on. `time` is the space time of the entry before `from`.
+    /// Removes the entries from index `from` on. `time` is the time of the entry before `from`.
     pub(crate) fn truncate(&mut self, from: Index, time: SpaceTime) {
         self.index.truncate(from);
         self.tail.truncate(from);
@@ -117,7 +117,7 @@ impl SpaceLog {
         self.truncations += 1;
     }
 
-    /// Removes the entries up to `id`, inclusive. `time` is the space time of that entry.
+    /// Removes the entries up to `id`, inclusive. `time` is the time of the entry `id`.
     pub(crate) fn purge(&mut self, id: LogId, time: SpaceTime) {
         if self.purged.is_some_and(|purged| purged.index >= id.index) {
             return;

@@ -43,17 +43,17 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Maximum size in bytes of a batch with several entries. The limit is lower if a log segment is smaller. A larger
 /// entry becomes a batch of its own.
 const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
-/// Size in bytes of a batch's header and padding.
+/// Maximum size in bytes of a log batch's header and padding.
 const BATCH_OVERHEAD_BYTES: u64 = 56;
 
 /// Returns the maximum payload size in bytes of an entry, which is reached if the entry is a batch of its own.
 pub(crate) fn max_payload_bytes(log: &Log) -> u64 {
     log.max_batch_bytes().saturating_sub(BATCH_OVERHEAD_BYTES + thalweg_log::RECORD_HEADER_BYTES as u64)
 }
-/// Maximum number of entries in a batch.
+/// Maximum number of entries that one batch of the log contains.
 const MAX_BATCH_ENTRIES: usize = 4096;
 
-/// Limits of the memory for a space's log.
+/// Bounds of the memory that the replicated log takes on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Maximum size in bytes of the newest entries that are kept in memory.
@@ -73,7 +73,8 @@ impl Default for StoreOptions {
     }
 }
 
-/// The log of one space. openraft owns it; [`reader`](Self::reader) serves the other parts of the node.
+/// The replicated log of one space (one Raft group's data) in this node's log. openraft owns the value;
+/// [`reader`](Self::reader) serves the other parts of the node.
 pub struct LogStore<Rt: AsyncRuntime> {
     reader: LogReader,
     queue: Arc<SyncQueue<Rt>>,
@@ -88,7 +89,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for LogStore<Rt> {
     }
 }
 
-/// A record that is about to be appended.
+/// A record that is about to be appended to the node's log.
 struct Planned {
     kind: RecordKind,
     id: LogId,
@@ -97,8 +98,8 @@ struct Planned {
 }
 
 impl<Rt: AsyncRuntime> LogStore<Rt> {
-    /// Opens the log of `space`. All spaces of a node share the queue of the node's log, and the driver that performs
-    /// the queue's fsyncs.
+    /// Opens the replicated log of `space` in the node's log. All spaces of a node share the queue of fsyncs of that
+    /// log, and the driver that performs them.
     pub fn open(
         log: Log,
         space: SpaceId,
@@ -118,21 +119,21 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Rc::clone(&self.is_stopping)
     }
 
-    /// Attaches the member that applies the space's entries. The log advances the member's clock to the times of the
-    /// entries that it contains and receives, and takes the time of an installed snapshot from the member's state.
+    /// Attaches this node's replica, which applies the entries of this log. The log sets the replica's clock forward to
+    /// the times of its entries. It takes the time of an installed snapshot from the replica's state.
     #[must_use]
     pub fn with_member(self, member: Member) -> Self {
         member.clock().continue_from(self.reader.space_log().last_time);
         Self { member: Some(member), ..self }
     }
 
-    /// Returns a reader of the space's log.
+    /// Returns a reader of this replicated log.
     #[must_use]
     pub fn reader(&self) -> LogReader {
         self.reader.clone()
     }
 
-    /// Writes a batch. Waits for room in the log without blocking the thread.
+    /// Writes a batch of records to the node's log. Waits for free space in the log without blocking the thread.
     async fn write(&self, batch: &[Planned]) -> Result<Appended, StoreError> {
         loop {
             let appended = {
@@ -173,7 +174,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(self.write(&[Planned { kind, id, time, payload }]).await?)
     }
 
-    /// Waits until all records below `lsn` are durable.
+    /// Waits until all records of the node's log below `lsn` are durable.
     async fn sync(&self, lsn: Lsn) -> io::Result<()> {
         let (sender, receiver) = Types::<Rt>::oneshot();
         self.flush(lsn, 0, IOFlushed::signal(sender), None);
@@ -215,7 +216,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         SyncTiming { member: member.clone(), stage, since: ended }
     }
 
-    /// Takes the next entries that fit in one batch.
+    /// Takes from the front of `entries` as many entries as fit in one batch, and returns them as records.
     fn next_batch(
         &self,
         entries: &mut std::iter::Peekable<std::vec::IntoIter<RaftEntry>>,
@@ -248,7 +249,7 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(batch)
     }
 
-    /// Makes a written batch visible to readers.
+    /// Makes the entries of a written batch visible to readers of the log.
     fn learn(&self, batch: Vec<Planned>, appended: &Appended) -> Result<(), StoreError> {
         let mut payload_at = appended.payload_at;
         let mut space_log = self.reader.space_log();
@@ -276,15 +277,15 @@ impl<Rt: AsyncRuntime> LogStore<Rt> {
         Ok(())
     }
 
-    /// Returns the space time of an entry that an installed snapshot contains and the log does not. Later blank entries
-    /// carry this time, so it must be equal on all nodes.
+    /// Returns the time of an entry that an installed snapshot contains and the log does not. Later blank entries carry
+    /// this time, so it must be equal on all nodes.
     fn snapshot_time(&self, index: Index) -> SpaceTime {
         let applied = self.member.as_ref().map(|member| member.machine().applied());
         let applied = applied.filter(|applied| applied.index == index);
         applied.map_or_else(|| self.reader.space_log().last_time, |applied| applied.time)
     }
 
-    /// Returns the space time of the last entry before `index`.
+    /// Returns the time of the last entry before `index`, by the members' common clock.
     fn time_before(&self, index: Index) -> Result<SpaceTime, StoreError> {
         let space_log = self.reader.space_log();
         if index <= space_log.index.first() {

@@ -44,7 +44,7 @@ pub trait SyncDriver {
     fn notify(&self);
 }
 
-/// The callbacks of a node's spaces that wait for an fsync.
+/// Queue of callbacks that wait until an fsync of the node's log has made their writes durable.
 pub struct SyncQueue<Rt: AsyncRuntime> {
     log: Log,
     state: Mutex<State<Rt>>,
@@ -59,9 +59,9 @@ struct Pending<Rt: AsyncRuntime> {
     timing: Option<SyncTiming>,
 }
 
-/// Data for measuring how long an append waits for its fsync.
+/// Start time of an append's wait for its fsync, and the metrics that count the wait.
 pub(crate) struct SyncTiming {
-    /// Replica that wrote the append. Its metrics count the wait.
+    /// Replica that wrote the append. Its metrics count the wait for the fsync.
     pub member: Member,
     pub stage: ReplicationStage,
     /// Monotonic time at which the append was written.
@@ -70,23 +70,25 @@ pub(crate) struct SyncTiming {
 
 struct State<Rt: AsyncRuntime> {
     pending: Vec<Pending<Rt>>,
-    /// Appends that wait until fewer callbacks are pending; at most one for each space.
+    /// Appends that wait before they write, until fewer callbacks are pending; at most one for each Raft group of the
+    /// node.
     waiting: Vec<IOFlushed<Types<Rt>>>,
     failed: Option<StoreError>,
-    /// Entry bytes of the pending callbacks, and the time at which the oldest of them was queued.
+    /// Size in bytes of the entries whose callbacks are pending. `pending_since` is the time at which the oldest was
+    /// queued.
     pending_bytes: u64,
     pending_since: Option<InstantOf<Types<Rt>>>,
-    /// Entry bytes of the callbacks whose fsync is running, and the time at which the oldest of them was queued.
+    /// Size in bytes of the entries whose fsync is running. `running_since` is the time at which the oldest was queued.
     running_bytes: u64,
     running_since: Option<InstantOf<Types<Rt>>>,
 }
 
-/// Writes that are not durable yet.
+/// Amount and age of the writes to a node's log that are not durable yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsynced {
     /// Size in bytes of the entries that are not durable yet.
     pub bytes: u64,
-    /// Time since the oldest of the writes; zero if there are none.
+    /// Time since the oldest write that is not durable; zero if there is none.
     pub age: Duration,
 }
 
@@ -97,7 +99,7 @@ impl<Rt: AsyncRuntime> fmt::Debug for SyncQueue<Rt> {
 }
 
 impl<Rt: AsyncRuntime> SyncQueue<Rt> {
-    /// Creates the queue of a node's log.
+    /// Creates the queue of callbacks that wait for fsyncs of `log`.
     #[must_use]
     pub fn new(log: Log) -> Self {
         let state = State {
@@ -131,7 +133,8 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         self.rests.store(if is_far_behind { RESTS } else { 0 }, Relaxed);
     }
 
-    /// Returns true if the driver should pause before the next step. The driver calls this after each step.
+    /// Returns true if the driver should pause before its next fsync, because this node is far behind its leader. The
+    /// driver calls this after each fsync.
     #[must_use]
     pub fn takes_rest(&self) -> bool {
         self.rests.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
@@ -151,7 +154,7 @@ impl<Rt: AsyncRuntime> SyncQueue<Rt> {
         state.pending_since.get_or_insert_with(Types::<Rt>::now);
     }
 
-    /// Waits until the number of pending callbacks is below its bound.
+    /// Waits until fewer callbacks are pending than the maximum.
     pub(crate) async fn room(&self) -> std::io::Result<()> {
         let (sender, receiver) = Types::<Rt>::oneshot();
         {

@@ -48,7 +48,7 @@ impl Bell {
     }
 }
 
-/// A thread that performs the steps of a [`SyncQueue`]. When the value is dropped, the thread performs the last step
+/// A thread that performs the fsyncs of a [`SyncQueue`]. When the value is dropped, the thread performs a last fsync
 /// and closes the queue.
 pub struct SyncThread {
     bell: Arc<Bell>,
@@ -62,7 +62,8 @@ impl fmt::Debug for SyncThread {
 }
 
 impl SyncThread {
-    /// Starts the thread of a queue. The callbacks of the runtime must be able to move to another thread.
+    /// Starts the thread that performs the fsyncs of `queue`. It completes the callbacks, so openraft's callbacks must
+    /// be able to move to another thread.
     pub fn start<Rt: AsyncRuntime>(queue: Arc<SyncQueue<Rt>>) -> io::Result<Self>
     where
         SyncQueue<Rt>: Send + Sync,

@@ -1,8 +1,9 @@
-//! Cache of a space's newest entries. Followers that keep up get their entries from it, without reads of the log.
+//! Cache of the newest entries of the replicated log. Followers that keep up get their entries from it, without reads
+//! of the log.
 //!
 //! Owns: the bound of the cache's memory. Does not own: older entries, which are read from the log.
 //!
-//! Invariant: the cached entries have consecutive indexes and end with the space's last entry, or there are none.
+//! Invariant: the cached entries have consecutive indexes and end with the log's last entry, or there are none.
 
 use std::collections::VecDeque;
 

@@ -13,10 +13,10 @@ use thalweg_types::NodeId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Run(u64);
 
-/// The node to which this node sends its batches at present.
+/// The node to which this node sends its batches of client commands at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// Node of the latest batch; `None` before the first batch.
+    /// Node to which the latest batch was sent; `None` before the first batch.
     node: Option<NodeId>,
     run: Run,
     /// Run (consecutive batches to one node) whose refused batches may still be sent to `node`; `None` once a new batch

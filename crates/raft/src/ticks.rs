@@ -36,7 +36,7 @@ enum Watch {
     Healthy,
     /// The fsyncs hang, and a transfer of leadership began this number of ticks ago.
     Transferring(u32),
-    /// Heartbeats are off, and the last transfer of leadership began this number of ticks ago.
+    /// The leader's heartbeats are off, and its last transfer of leadership began this number of ticks ago.
     Silent(u32),
 }
 

@@ -1,7 +1,7 @@
-//! A queue in which tasks wait for their turn. Each task takes a place, prepares its step, waits until it is the first,
-//! and then performs the step. So the steps happen in the order of the places.
+//! A queue in which tasks wait for their turn. Each task takes a place in the queue, prepares an action, and performs
+//! the action once it is the first. So the actions happen in the order of the places.
 //!
-//! Owns: the order. Does not own: the steps.
+//! Owns: the order. Does not own: the actions.
 //!
 //! A task that is dropped leaves the queue, and the other tasks keep their order. One thread uses the whole queue.
 
@@ -44,7 +44,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Waits until all earlier places are dropped.
+    /// Waits until this place is the first in the queue, because all earlier ones were dropped.
     pub async fn come(&self) {
         poll_fn(|context| {
             let mut line = self.line.borrow_mut();

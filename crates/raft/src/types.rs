@@ -1,4 +1,4 @@
-//! openraft's types for a space.
+//! openraft's types, as this crate configures them for a Raft group.
 //!
 //! Owns: [`Types`] and the names of its parts. Does not own: their bytes in the log (see `convert`).
 
@@ -17,10 +17,10 @@ use thalweg_types::{SpaceTime, command::Outcome};
 
 use crate::snapshots::SnapshotHandle;
 
-/// The content of a proposal: the commands of one entry, as the log stores them.
+/// The content of a proposal: the commands of one entry, encoded as in the log, and the entry's time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commands {
-    /// Space time of the entry. The leader reads it from its clock, and all nodes use it.
+    /// Time of the entry. The leader reads it from the members' common clock, and all nodes use it.
     pub time: SpaceTime,
     /// Commands of the entry, encoded as the payload of its log record.
     pub bytes: Bytes,
@@ -37,10 +37,11 @@ impl fmt::Display for Commands {
 pub struct Response {
     /// Outcomes of the entry's commands; empty for an entry without commands.
     pub outcomes: Vec<Outcome>,
-    /// Work of applying the entry on this node in steps, including the reads that the commands made for clients of this
-    /// node.
+    /// Work of applying the entry on this node, in steps (units of about 100 ns), including the reads that the commands
+    /// made for clients of this node.
     pub steps: u64,
-    /// Times of the entry; `None` unless this node wrote the entry as the leader, for a proposer on this node.
+    /// Times at which the entry was written and applied; `None` unless this node wrote it as the leader, for a proposer
+    /// on this node.
     pub times: Option<EntryTimes>,
 }
 
@@ -57,17 +58,17 @@ pub struct Types<Rt>(PhantomData<fn() -> Rt>);
 
 /// Id of an entry: its term and index.
 pub type RaftLogId = openraft::LogId<CommittedLeaderId<u64>>;
-/// A vote: its term, its node, and a flag that is true if a quorum has granted it.
+/// A vote: its term, the node that asks for votes or leads in it, and a flag that is true if a quorum has granted it.
 pub type RaftVote = openraft::impls::Vote<leader_id_std::LeaderId<u64, u64>>;
-/// Voters and learners of a space.
+/// Voters and learners of a Raft group.
 pub type RaftMembership = openraft::Membership<u64, NodeInfo>;
-/// Membership of a space, and the id of its entry.
+/// Membership of a Raft group, and the id of the entry that contains it.
 pub type StoredMembership = openraft::StoredMembership<CommittedLeaderId<u64>, u64, NodeInfo>;
-/// Position and membership of a snapshot.
+/// Position of a snapshot in the replicated log, and the membership at this position.
 pub type SnapshotMeta = openraft::storage::SnapshotMeta<CommittedLeaderId<u64>, u64, NodeInfo>;
 /// A snapshot as openraft passes it on: its position and membership, and a handle of its content.
 pub type RaftSnapshot = openraft::storage::Snapshot<CommittedLeaderId<u64>, u64, NodeInfo, SnapshotHandle>;
-/// An entry of a space.
+/// An entry of the replicated log.
 pub type RaftEntry = openraft::Entry<CommittedLeaderId<u64>, EntryPayload<Commands, u64, NodeInfo>>;
 
 impl<Rt: AsyncRuntime> RaftTypeConfig for Types<Rt> {

@@ -1,8 +1,8 @@
 //! Decisions of the leader that follow from the members' reports about their disks and wall clocks.
 //!
-//! Owns: the refusal of new data, the choice of a leader with free disk space, and the amount by which space time
-//! catches up with the wall clocks. Does not own: the reports and the rules over them (`facts`), and the clock of the
-//! space (`replica`).
+//! Owns: the refusal of new data, the choice of a leader with free disk space, and the amount by which space time (the
+//! members' common clock, from which entries get their times) catches up with the wall clocks. Does not own: the
+//! reports and the rules over them (`facts`), and the clock of the space (`replica`).
 //!
 //! **Room.** A follower cannot refuse an entry; its disk keeps a reserve for entries. So the leader refuses new data
 //! unless a majority of the voters has room, which means free disk space for new data. The leader's error names the
@@ -47,29 +47,30 @@ use crate::{
     types::Types,
 };
 
-/// Minimum lag of space time behind the wall clocks at which space time is raised. Smaller differences between wall
-/// clocks are normal.
+/// Minimum time by which the members' common clock must lag behind the wall clocks before it is set forward. Smaller
+/// differences between wall clocks are normal.
 const CATCH_UP_FROM: Duration = Duration::from_secs(1);
-/// Time between two checks of the reports by a new leader, before its first entry.
+/// Interval at which a new leader, before its first entry, checks if it has the members' reports about their wall
+/// clocks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Time between two attempts of a leader with a full disk to transfer its leadership.
 const PASS_ON_EVERY: Duration = Duration::from_secs(5);
 
 impl<Rt: AsyncRuntime> Consensus<Rt> {
-    /// Returns the facts that this node reports to the leader.
+    /// Returns the facts (disk space and wall clock) that this node reports to the leader.
     #[must_use]
     pub fn own_facts(&self) -> MemberFacts {
         let member = &self.0.member;
         MemberFacts { lacks_room: member.log().short_bytes() > 0, wall: member.clock().wall() }
     }
 
-    /// Notes the facts that another member has just reported about itself.
+    /// Notes the facts (disk space and wall clock) that another member has just reported about itself.
     pub fn report(&self, node: NodeId, facts: MemberFacts) {
         self.0.facts.reports.borrow_mut().insert(node, (facts, Types::<Rt>::now()));
     }
 
-    /// Evaluates the members' reports if this node leads: refuses or permits new data, lets space time catch up, and
-    /// transfers the leadership if this node's disk is full.
+    /// Evaluates the members' reports if this node leads: refuses or permits new data, sets the common clock forward if
+    /// it lags, and transfers the leadership if this node's disk is full.
     pub(crate) async fn weigh_facts(&self) {
         let Leadership::Leader { term } = self.0.member.leadership() else {
             self.0.member.refuse_data(None);
@@ -97,7 +98,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns the sets of voters. A decision needs a majority of each set.
+    /// Returns the present sets of voters. A decision needs a majority of each set; there are two while the membership
+    /// changes.
     fn voter_sets(&self) -> VoterSets {
         let metrics = self.0.raft.server_metrics();
         let seen = metrics.borrow_watched();
@@ -105,7 +107,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         sets.map(|set| set.iter().copied().map(NodeId).collect()).collect()
     }
 
-    /// Returns the newest facts about a member and their age; `None` if it has never reported.
+    /// Returns the newest facts (disk space and wall clock) that a member has reported, and their age; `None` if it has
+    /// never reported.
     pub(crate) fn facts_of(&self, node: NodeId) -> Option<(MemberFacts, Duration)> {
         if node == self.0.member.node() {
             return Some((self.own_facts(), Duration::ZERO));
@@ -123,8 +126,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         DiskRoom::of(self.facts_of(voter), self.0.options.silent_after())
     }
 
-    /// If this node has just been elected, waits until it may give entries their times. Returns as soon as it leads no
-    /// more.
+    /// If this node has just been elected, waits until it may give entries their times, see
+    /// [`may_stamp`](Self::may_stamp). Returns as soon as it leads no more.
     pub(crate) async fn caught_up(&self) {
         while let Some(term) = self.0.member.leadership().led_term()
             && !self.may_stamp(term)
@@ -133,8 +136,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         }
     }
 
-    /// Returns true if this leader may give entries their times: space time has caught up with the wall clocks, the
-    /// space has only one voter, or no majority has reported in time.
+    /// Returns true if this leader may give entries their times: the members' common clock has caught up with the wall
+    /// clocks, there is only one voter, or no majority has reported its wall clock in time.
     pub(crate) fn may_stamp(&self, term: Term) -> bool {
         let is_caught_up = || self.0.facts.caught_up_in.get() == term;
         if is_caught_up() {
@@ -151,7 +154,8 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
         if led_term == term { Types::<Rt>::now().saturating_duration_since(led_since) } else { Duration::ZERO }
     }
 
-    /// Raises space time to the latest time that a majority's wall clocks have reached, once in each leadership.
+    /// Sets the members' common clock forward to the latest time that a majority's wall clocks have reached, once in
+    /// each leadership.
     fn catch_up(&self, term: Term, sets: &VoterSets) {
         let options = &self.0.options;
         let wall = |voter: NodeId| {
@@ -200,7 +204,7 @@ impl<Rt: AsyncRuntime> Consensus<Rt> {
     }
 }
 
-/// Returns true if each set has a single voter. Such a voter has no other clock to ask.
+/// Returns true if each set has a single voter. Such a voter needs no other member's wall clock.
 fn has_one_voter(sets: &VoterSets) -> bool {
     sets.iter().all(|voters| voters.len() == 1)
 }

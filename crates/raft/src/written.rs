@@ -1,4 +1,4 @@
-//! Times at which the newest appends of a space were written to this node's log. Metrics of replication use them.
+//! Times at which the newest appends of entries were written to this node's log. Metrics of replication use them.
 //!
 //! Bound: the times of [`MAX_APPENDS`] appends are kept. A newer append replaces the oldest one.
 //!
@@ -12,7 +12,7 @@ use thalweg_types::Index;
 /// ample.
 const MAX_APPENDS: usize = 1024;
 
-/// First and last entry of an append, and the monotonic times of its write.
+/// Index of the first and of the last entry of one append, and the monotonic times at which its write began and ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
     /// Index of the first entry of the append.
@@ -28,7 +28,8 @@ pub(crate) struct Written {
 pub(crate) struct WrittenTimes(VecDeque<Written>);
 
 impl WrittenTimes {
-    /// Adds an append. Drops the known appends with the same or later entries, because those entries were truncated.
+    /// Adds the times of an append. Drops those of appends with the same or later entries, because these entries were
+    /// truncated.
     pub(crate) fn push(&mut self, written: Written) {
         while self.0.back().is_some_and(|newest| newest.last >= written.first) {
             self.0.pop_back();
@@ -39,7 +40,7 @@ impl WrittenTimes {
         self.0.push_back(written);
     }
 
-    /// Returns the append that wrote an entry; `None` if it is not among the newest.
+    /// Returns the append that wrote the entry at `index`; `None` if it is not among the newest appends.
     pub(crate) fn of(&self, index: Index) -> Option<Written> {
         let at = self.0.partition_point(|written| written.last < index);
         self.0.get(at).copied().filter(|written| written.first <= index)

@@ -16,9 +16,9 @@ use crate::{
 /// Implementation of a command. Its function receives all arguments, including the name, after the arity check.
 #[derive(Clone, Copy, Debug)]
 pub enum Run {
-    /// A function that only reads the store.
+    /// The command is implemented by a function that only reads the store.
     Read(fn(&dyn Read, &[&[u8]]) -> Answer),
-    /// A function that may write to the store.
+    /// The command is implemented by a function that may write to the store.
     Write(for<'a> fn(&mut dyn Store<'a>, &[&'a [u8]]) -> Answer),
     /// The client's session implements the command, because it concerns transactions, subscriptions or settings, for
     /// example.
@@ -57,7 +57,7 @@ impl Keys {
     /// The first half of the arguments after `STREAMS` are keys.
     pub const BEHIND_STREAMS: Self = Self { behind: Some("streams"), ..Self::NONE };
 
-    /// Returns the keys among the arguments.
+    /// Returns the keys among a command's arguments.
     fn keys_in<'a, 'k>(self, args: &'a [&'k [u8]]) -> impl Iterator<Item = &'k [u8]> + use<'a, 'k> {
         let first = usize::try_from(self.first).unwrap_or_default();
         let end = match usize::try_from(self.last) {

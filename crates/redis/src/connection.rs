@@ -21,7 +21,7 @@ const fn session(name: &'static str, arity: i16, flags: Flags) -> Command {
     Command::session(name, arity, flags, Keys::NONE, &[])
 }
 
-/// Table of the commands on the connection.
+/// Table of the commands that concern the client's connection.
 pub const COMMANDS: &[Command] = &[
     session("auth", -2, SETTLING),
     session("client", -2, Flags::NONE).with(&[

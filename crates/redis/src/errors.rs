@@ -20,7 +20,7 @@ pub enum CommandEnd {
 }
 
 impl CommandEnd {
-    /// Creates a `Refused` with an error reply.
+    /// Ends a command with an error reply: creates a [`Self::Refused`] with the text.
     pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
         Self::Refused(Reply::error(text))
     }
@@ -70,7 +70,7 @@ pub const REPLY_TOO_LARGE: &str =
 /// Error text: the values of this reply do not fit into the memory for replies, because other replies wait for clients.
 pub const NO_REPLY_ROOM: &str = "BUSY too many bytes of replies wait for clients: retry later";
 
-/// Returns a [`CommandEnd`] that ends the command with this error reply.
+/// Ends a command with an error reply: returns the [`CommandEnd`] with this error text.
 pub(crate) fn refused(text: &'static str) -> CommandEnd {
     CommandEnd::Refused(Reply::Error(Cow::Borrowed(text)))
 }

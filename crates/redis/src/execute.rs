@@ -1,4 +1,5 @@
-//! Execution of a command: lookup, checks that need no store, and the call of its function.
+//! Execution of a Redis command: lookup by name, checks that need no store, and the call of the function that
+//! implements the command.
 //!
 //! Owns: the order of these checks, which is Redis's: first the name, then the number of arguments of the command or of
 //! its subcommand. Thalweg's own check of the key length comes last. Does not own: transactions, databases and

@@ -61,10 +61,11 @@ impl Flags {
     pub const DANGEROUS: Self = Self(1 << 22);
     /// Category of commands for administrators that do not have the flag [`Self::ADMIN`].
     pub const FOR_ADMINS: Self = Self(1 << 23);
-    /// Category of all commands without [`Self::FAST`]. It follows from that, so command tables do not set this flag.
+    /// Category of all commands without the flag [`Self::FAST`]. Command tables do not set it, because it follows from
+    /// the absence of that flag.
     const SLOW: Self = Self(1 << 24);
 
-    /// Returns the union of both sets.
+    /// Returns the union of this set and `others`.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)

@@ -22,8 +22,8 @@ pub(crate) fn check(pattern: &[u8]) -> Result<(), CommandEnd> {
     Ok(())
 }
 
-/// Number of comparisons after which they are charged as work. So a command that has used up its budget ends in the
-/// middle of a match, however long the pattern and the text are.
+/// Number of comparisons after which a match charges them to the command as work. So a command that has used up its
+/// budget ends in the middle of a match, however long the pattern and the text are.
 const SLICE: u64 = 1024;
 
 /// Returns true if the text matches the pattern.

@@ -43,8 +43,8 @@ pub(crate) fn charge_parsing(read: &(impl Read + ?Sized), text: &[u8]) -> Result
     charge(read, parsed_float(digits(text)))
 }
 
-/// Returns the number of digits that are charged when a text is parsed: its length plus its decimal exponent. Returns 0
-/// for a text that is too long to be parsed.
+/// Returns the number of digits for which a command is charged when it parses a text: the text's length plus its
+/// decimal exponent. Returns 0 for a text that is too long to be parsed.
 fn digits(text: &[u8]) -> usize {
     if text.len() > MAX_TEXT_BYTES {
         return 0;
@@ -54,8 +54,8 @@ fn digits(text: &[u8]) -> usize {
     text.len() + exponent.min(MAX_FLOAT_DIGITS as u64) as usize
 }
 
-/// Returns an upper bound of the digits before the decimal point in the number with this text. It is at least the
-/// number of digits that are charged when the text is parsed.
+/// Returns an upper bound of the digits before the decimal point in the number with this text. The bound is at least
+/// the number of digits for which a command is charged when it parses the text.
 pub(crate) fn max_digits(text: &[u8]) -> usize {
     match text {
         // The exponent of a hexadecimal number is a power of 2, and its digits may contain an `e`. So the maximum is
@@ -65,8 +65,8 @@ pub(crate) fn max_digits(text: &[u8]) -> usize {
     }
 }
 
-/// Returns the maximum steps of adding two numbers with at most `left` and `right` [digits](max_digits), and the
-/// maximum digits of their sum.
+/// Returns the maximum steps of work of adding two numbers with at most `left` and `right` [digits](max_digits), and
+/// the maximum digits of their sum.
 pub(crate) fn addition(left: usize, right: usize) -> (u64, usize) {
     let sum = left.max(right) + 1;
     let parsed = parsed_float(max_text_bytes(left)) + parsed_float(max_text_bytes(right));
@@ -74,13 +74,13 @@ pub(crate) fn addition(left: usize, right: usize) -> (u64, usize) {
 }
 
 /// Returns the maximum length in bytes of the text of a number with at most `digits` digits before the decimal point.
-/// The text also has a sign, the decimal point, and the digits after it.
+/// The length includes the sign, the decimal point, and the decimals.
 pub(crate) const fn max_text_bytes(digits: usize) -> usize {
     let bytes = digits + 2 + DECIMALS;
     if bytes < MAX_FLOAT_DIGITS { bytes } else { MAX_FLOAT_DIGITS }
 }
 
-/// Charges the work of writing a number; `text` is its text.
+/// Charges the work of formatting a number, given the resulting `text`.
 pub(crate) fn charge_writing(read: &(impl Read + ?Sized), text: &[u8]) -> Result<(), StoreError> {
     charge(read, written_float(text.len()))
 }
@@ -113,7 +113,7 @@ impl LongDouble {
         Some(Self(if negative { -magnitude } else { magnitude }))
     }
 
-    /// Returns the sum of both numbers.
+    /// Returns the sum of this number and `other`.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.add_r(other.0, Round::NearestTiesToEven).value)

@@ -66,12 +66,12 @@ fn count(argument: &[u8]) -> Result<usize, CommandEnd> {
     }
 }
 
-/// A page of SCAN or HSCAN that is being filled with names.
+/// A page of SCAN or HSCAN to which names (keys or fields) are being added.
 pub(crate) struct PageBuilder<'a> {
     read: &'a dyn Read,
     page: Page<'a>,
     matcher: Option<Matcher<'a>>,
-    /// Error of the store that has ended the page.
+    /// Error of the store that has ended the page early.
     failure: Option<StoreError>,
     looked: usize,
     budget: ReplyBudget,
@@ -140,7 +140,8 @@ impl<'a> PageBuilder<'a> {
     }
 }
 
-/// Returns the name after which a page begins, for a client's position; `None` for the first page.
+/// Returns the key or field after which a page begins, given the position that the client sent; `None` for the first
+/// page.
 pub(crate) fn after(position: &[u8]) -> Option<&[u8]> {
     (!position.is_empty()).then_some(position)
 }

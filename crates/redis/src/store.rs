@@ -72,7 +72,7 @@ impl Kind {
 /// Properties of a key, without the bytes of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
-    /// Kind of the value.
+    /// Kind of the key's value.
     pub kind: Kind,
     /// Deadline in milliseconds since the Unix epoch; `None` if the key has no deadline.
     pub deadline: Option<u64>,
@@ -116,7 +116,7 @@ pub struct KeyValue {
     pub version: u64,
 }
 
-/// A value to write.
+/// A value that a command writes under a key.
 #[derive(Clone, Debug)]
 pub enum NewValue<'a> {
     /// A string. Borrowed bytes are an argument of the command. A store may keep a reference to them instead of a copy.
@@ -134,9 +134,8 @@ pub type VisitKeys<'v> = dyn FnMut(&[u8], &KeyInfo) -> ControlFlow<()> + 'v;
 pub trait Read {
     /// Current time for deadlines, in milliseconds since the Unix epoch.
     fn now(&self) -> u64;
-    /// Seed for random choices (`RANDOMKEY`, `HRANDFIELD`), if possible different on each call. If a command is
-    /// executed from the log, the seed comes from a counter in the replicated state, so that every node chooses the
-    /// same.
+    /// Seed for random choices (`RANDOMKEY`, `HRANDFIELD`), if possible different on each call. While a log entry is
+    /// applied, the seed comes from a counter in the replicated state, so that every node makes the same choice.
     fn seed(&self) -> u64 {
         self.now()
     }
@@ -175,8 +174,8 @@ pub trait Read {
     /// for every call.
     fn keys(&self, after: Option<&[u8]>, visit: &mut VisitKeys<'_>) -> Result<(), StoreError>;
     /// Counts work that reads no data, such as matching a pattern or parsing a long number, in
-    /// [steps](thalweg_types::steps). Returns an error if the command has used up its work. A store without a bound on
-    /// work counts nothing.
+    /// [steps](thalweg_types::steps). Returns an error if the command has used up the work that it may do. A store
+    /// without a bound on work counts nothing.
     fn work(&self, _steps: u64) -> Result<(), StoreError> {
         Ok(())
     }
@@ -192,9 +191,9 @@ pub trait Read {
     fn part_short(&self, id: CollectionId, name: &[u8], max_bytes: usize) -> Result<Option<Option<Bytes>>, StoreError> {
         Ok(self.part(id, name)?.map(|value| Some(value).filter(|value| value.len() <= max_bytes)))
     }
-    /// Maximum bytes of values that a reply may have now. A command whose reply would have more is rejected before it
-    /// copies the values. For commands that are executed from the log there is no limit, because every node must decide
-    /// equally.
+    /// Maximum bytes of values that a reply may contain at present. A command whose reply would exceed it is rejected
+    /// before it copies the values. Commands that are executed from the log have no such limit, because every node must
+    /// decide equally.
     fn reply_room(&self) -> usize {
         usize::MAX
     }

@@ -221,7 +221,7 @@ mod tests {
         store::{CollectionId, Visit, VisitKeys},
     };
 
-    /// A store that records the calls of a command.
+    /// A store for tests that records which of its functions a command calls.
     #[derive(Default)]
     struct Listing {
         model: Model,

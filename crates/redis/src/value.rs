@@ -88,7 +88,7 @@ pub(crate) fn put_computed<'a>(
     Ok(store.put(key, NewValue::String(Cow::Owned(value)), deadline)?)
 }
 
-/// Returns the steps of work for reading an entry of a stream. Its row has a length before each field and value.
+/// Returns the steps of work for reading an entry of a Redis stream. Its row has a length before each field and value.
 pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
     fn values(reply: &Reply) -> usize {
         match reply {
@@ -99,19 +99,20 @@ pub(crate) fn steps_to_read(entry: &Reply) -> u64 {
     read_bytes(entry.content_bytes() + 8 * values(entry))
 }
 
-/// Counter of the bytes in a reply and of the steps of a delivery. The bytes must not exceed [`MAX_REDIS_REPLY_BYTES`],
-/// the bytes of values must not exceed `room`, and the steps must not exceed [`MAX_REDIS_DELIVERY_STEPS`].
+/// Counter of the bytes in a reply and of the steps of work of a delivery. All bytes must not exceed
+/// [`MAX_REDIS_REPLY_BYTES`], the bytes of values must not exceed `room`, and the steps must not exceed
+/// [`MAX_REDIS_DELIVERY_STEPS`].
 #[derive(Debug)]
 pub(crate) struct ReplyBudget {
     taken_bytes: usize,
     taken_steps: u64,
-    /// Bytes of the values alone, without the rest of the reply. Their maximum is `room`.
+    /// Bytes of the values in the reply, without its other bytes. Their maximum is `room`.
     value_bytes: usize,
     room: usize,
 }
 
 impl Default for ReplyBudget {
-    /// Creates a counter without a limit on the bytes of values.
+    /// Creates a counter for a reply without a limit on the bytes of values.
     fn default() -> Self {
         Self { taken_bytes: 0, taken_steps: 0, value_bytes: 0, room: usize::MAX }
     }
@@ -155,7 +156,7 @@ impl ReplyBudget {
         Ok(value)
     }
 
-    /// Returns true if there is room for the values of a row with `bytes` bytes. Called before they are copied. If
+    /// Returns true if the reply has room for the values of a row with `bytes` bytes. Called before they are copied. If
     /// there is no room, the reply counts as exceeding its limit from now on.
     pub(crate) fn has_room_for_row(&mut self, bytes: usize) -> bool {
         let has_room = self.value_bytes.saturating_add(bytes) <= self.room;
@@ -163,7 +164,7 @@ impl ReplyBudget {
         has_room
     }
 
-    /// Returns true if the values counted so far have more bytes than the reply may have now.
+    /// Returns true if the values counted so far have more bytes than the reply may contain at present.
     pub(crate) fn lacks_room(&self) -> bool {
         self.value_bytes > self.room
     }
@@ -181,8 +182,8 @@ impl ReplyBudget {
         self.check()
     }
 
-    /// Counts an element of the reply, including nested values. Returns true if the reply is still within its
-    /// limit.
+    /// Counts one element of the reply, including the values nested in it. Returns true if the reply is still within
+    /// its limit.
     pub(crate) fn fits_part(&mut self, part: &Reply) -> bool {
         match part {
             Reply::Array(parts) => {
@@ -245,7 +246,7 @@ mod tests {
         store::{Visit, VisitKeys},
     };
 
-    /// A store with limited room for a reply. It counts the bytes of values that it has copied for commands.
+    /// A store for tests with limited room for a reply. It counts the bytes of values that it has copied for commands.
     struct Roomy<'m> {
         model: &'m Model,
         room: usize,

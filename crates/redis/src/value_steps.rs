@@ -52,9 +52,11 @@ enum Parts {
     /// The parts (fields or entries) that the key had before the batch.
     #[default]
     Stored,
-    /// The stored parts, and those that commands of the batch have written.
+    /// The parts (fields or entries) that the key had before the batch, and those that commands of the batch have
+    /// written.
     Written,
-    /// All these parts, and those of another key whose value was moved or copied to this key.
+    /// The parts stored before the batch, those written by it, and those of another key whose value it moved or copied
+    /// here.
     Moved,
 }
 
@@ -63,7 +65,7 @@ enum Parts {
 struct ValueLen {
     /// Maximum length in bytes of the string, or of the collection's meta.
     len: usize,
-    /// True if the value may be a collection with parts.
+    /// True if the value may be a hash or a stream, which has parts (fields or entries).
     may_have_parts: bool,
 }
 
@@ -149,7 +151,8 @@ impl<'a> ValueSteps<'a> {
         Ok(steps)
     }
 
-    /// Returns the steps of reading several values. `len` returns the length of each.
+    /// Returns the steps of work of reading the values of several keys. `len` returns the length of each value in
+    /// bytes.
     fn read_all(
         &self,
         names: &[&[u8]],
@@ -158,8 +161,8 @@ impl<'a> ValueSteps<'a> {
         names.iter().try_fold(0, |steps, name| Ok::<_, StoreError>(steps + read(len(self, name)?)))
     }
 
-    /// Returns the steps of moving or copying a value from one key to another, without its parts. The returned flag is
-    /// true if the value may have parts.
+    /// Returns the steps of work of moving or copying a value from one key to another, without its parts (fields or
+    /// entries). The returned flag is true if the value may have parts.
     fn move_value(&mut self, view: &dyn Read, from: &[u8], to: &'a [u8]) -> Result<(u64, bool), StoreError> {
         let ValueLen { len, may_have_parts } = self.find(view, from)?;
         let replaced = if self.keeps_history { self.find(view, to)?.len } else { 0 };
@@ -168,7 +171,7 @@ impl<'a> ValueSteps<'a> {
         Ok((read(len) + written_bytes(len) + self.kept(len) + self.kept(replaced), may_have_parts))
     }
 
-    /// Records how a command changes keys, if the effect does not depend on their stored values.
+    /// Records the changes that a command makes to keys, as far as they do not depend on the stored values of the keys.
     fn note_write(&mut self, command: &Command, args: &[&'a [u8]]) {
         if !matches!(command.run, Run::Write(_)) || matches!(command.name, "del" | "unlink" | "getdel") {
             return;
@@ -180,8 +183,8 @@ impl<'a> ValueSteps<'a> {
         command.keys_of(args).for_each(|key| self.change(key, change));
     }
 
-    /// Returns the maximum steps of adding `number` to the number in the string at `key`. Records the change of the
-    /// key.
+    /// Returns the maximum steps of work of adding `number` to the number in the string at `key`. Records this change
+    /// of the key.
     fn add_to_string(&mut self, view: &dyn Read, key: &'a [u8], number: &[u8]) -> Result<u64, StoreError> {
         // A longer string is not a number, and the command does not read it.
         let len = self.find(view, key)?.len.min(MAX_FLOAT_DIGITS);
@@ -195,7 +198,7 @@ impl<'a> ValueSteps<'a> {
         Ok(steps + read(len) + written_bytes(longest) + self.kept(len))
     }
 
-    /// Adds the changes of a command to the changes that earlier commands made to the key.
+    /// Combines the changes that a command makes to a key with those that earlier commands of the batch made to it.
     fn change(&mut self, key: &'a [u8], new: Changes) {
         let changes = self.changes.entry(key).or_default();
         changes.longest = changes.longest.max(new.longest);
@@ -231,19 +234,20 @@ impl<'a> ValueSteps<'a> {
         Ok((stored.len().max(longest).min(MAX_VALUE_BYTES), digits.max(max_digits(&stored))))
     }
 
-    /// Returns the steps of keeping a former value of this length in the history; 0 if the keyspace has no history.
+    /// Returns the steps of work of keeping a former value of `len` bytes in the keyspace's history; 0 if it has no
+    /// history.
     fn kept(&self, len: usize) -> u64 {
         if self.keeps_history { written_bytes(len) } else { 0 }
     }
 }
 
-/// Returns the steps of reading a value of this length.
+/// Returns the steps of work of reading a value of `len` bytes.
 fn read(len: usize) -> u64 {
     READ + read_bytes(len)
 }
 
 /// Returns three maxima for the sum of a number with at most `digits` digits and the number in the text `number`: the
-/// steps of the addition, the length of the sum in bytes, and the digits of the sum.
+/// steps of work of the addition, the length of the sum in bytes, and the digits of the sum.
 fn sum(digits: usize, number: &[u8]) -> (u64, usize, usize) {
     let (steps, digits) = addition(digits, max_digits(number));
     (steps, max_text_bytes(digits), digits)
@@ -259,8 +263,8 @@ mod tests {
     /// Length in bytes of the long values in these tests.
     const LONG: usize = 1 << 20;
 
-    /// Returns the steps for the values that each command of a batch uses. The key `s` holds a long string, and the key
-    /// `h` a hash with the long field `f`.
+    /// Returns the steps of work for the values that each command of a batch uses. In the state before the batch, the
+    /// key `s` holds a long string, and the key `h` a hash with the long field `f`.
     fn steps(keeps_history: bool, batch: &[&[&[u8]]]) -> Vec<u64> {
         let (mut model, value) = (Model::default(), vec![b'v'; LONG]);
         execute(&mut model, &[b"set", b"s", &value]).unwrap();

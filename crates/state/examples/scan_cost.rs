@@ -51,7 +51,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key{number:013}").into_bytes()
 }
 
-/// Prints the median of several rounds of queries of `pairs` pairs at random positions.
+/// Prints the median time of several queries at random positions, each for `pairs` pairs.
 fn measure(machine: &Machine, what: &str, pairs: u64) {
     let mut random = 7_u64;
     let mut rounds: Vec<Duration> = (0..41)

@@ -9,9 +9,9 @@ use crate::error::MachineError;
 pub struct Entry<'a> {
     /// Consensus term of the entry.
     pub term: Term,
-    /// Index of the entry in the space's sequence of entries.
+    /// Index of the entry in the replicated log.
     pub index: Index,
-    /// Time of the entry by the space's clock. If the previous entry has a later time, the machine uses that instead.
+    /// Time of the entry, by the clock of its proposer. If the previous entry has a later time, that one is used.
     pub time: SpaceTime,
     /// Encoded commands of the entry, each preceded by its length.
     pub payload: &'a [u8],
@@ -21,8 +21,8 @@ pub struct Entry<'a> {
     pub next_lsn: Lsn,
 }
 
-/// Result of applying a node-local record: one that moves bytes within this node's log, or deletes rows that only this
-/// node has.
+/// Result of applying a node-local record: one that moves bytes within this node's log, or deletes rows of this node
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LocalOutcome {
     /// The moved bytes are live: the state now points to their copy instead of the original.
@@ -30,11 +30,11 @@ pub enum LocalOutcome {
     /// The move had no effect: the state no longer pointed to the original bytes, or the record's copy differs from
     /// them. The state is unchanged.
     Void,
-    /// Rows that this node no longer needs were deleted.
+    /// The record deleted rows about a freed log segment that only this node had.
     SegmentForgotten {
         /// Number of rows that this record deleted.
         rows: u32,
-        /// True if more rows may have to be deleted.
+        /// True if the node may have more rows about freed log segments to delete.
         more: bool,
     },
 }

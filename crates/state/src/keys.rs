@@ -213,12 +213,12 @@ pub(crate) fn producer_result(stream: StreamId, id: &str, slot: u8) -> Vec<u8> {
     [&producers(stream), [1, id.len() as u8].as_slice(), id.as_bytes(), &[slot]].concat()
 }
 
-/// Returns the key of a consumer group's head.
+/// Returns the row key of a consumer group's head (its configuration, cursor and counters).
 pub(crate) fn group_head(group: GroupId) -> [u8; 5] {
     tag_and_id(TAG_CONSUMERS, group.0)
 }
 
-/// Returns the key of a member of a consumer group.
+/// Returns the row key of a member of a consumer group.
 pub(crate) fn group_member(group: GroupId, member: u32) -> [u8; 9] {
     let mut key = [TAG_MEMBER; 9];
     key[1..5].copy_from_slice(&group.0.to_be_bytes());

@@ -55,7 +55,7 @@ impl LogId {
     }
 }
 
-/// The last applied membership of the space, and the id of the entry that contained it.
+/// The last applied membership (list of members), and the id of the entry that contained it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedMembership {
     /// Term and index of the entry that contained the membership.
@@ -67,7 +67,7 @@ pub struct AppliedMembership {
 }
 
 impl AppliedMembership {
-    /// Reads the membership from a view of the state.
+    /// Reads the last applied membership from a view of the state.
     pub fn in_view(view: &dyn View) -> Result<Option<Self>, MachineError> {
         view.get(&MEMBERSHIP)?.map(|row| Self::decode(&row, view.get(&REMOVED)?)).transpose()
     }
@@ -88,7 +88,7 @@ fn decode_removed(row: &[u8]) -> Result<BTreeSet<NodeId>, MachineError> {
     Ok(ids.iter().map(|id| NodeId(u64::from_le_bytes(*id))).collect())
 }
 
-/// Encodes the row of the removed nodes.
+/// Encodes the row with the ids of nodes that were removed from the membership.
 pub(crate) fn encode_removed(removed: &BTreeSet<NodeId>) -> Vec<u8> {
     removed.iter().flat_map(|node| node.0.to_le_bytes()).collect()
 }
@@ -131,8 +131,8 @@ impl Machine {
         })
     }
 
-    /// Stores that entries up to `id`, inclusive, may be missing from the log. The state's applied term, index and
-    /// time do not change. An entry before the stored one changes nothing: after an install of a snapshot, the log can
+    /// Stores that entries up to `id`, inclusive, may be missing from the log. The state's applied term, index and time
+    /// do not change. If `id` is before the stored entry, nothing changes: after an install of a snapshot, the log can
     /// still free segments with older entries.
     pub fn apply_purged(&self, id: LogId, next_lsn: Lsn) -> Result<(), MachineError> {
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| {

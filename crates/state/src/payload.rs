@@ -23,12 +23,12 @@ use crate::{
 /// Number of rows between two calls of the `step` callback, which reports progress.
 const STEP_ROWS: u64 = 4096;
 
-/// Numbers and bytes of everything that a state contains.
+/// Number and total size of the data that users have stored in a state, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
-    /// Number of keys.
+    /// Number of keys that users have stored.
     pub keys: u64,
-    /// Total bytes of all keys.
+    /// Total bytes of all keys that users have stored.
     pub key_bytes: u64,
     /// Total bytes of the values of all keys, wherever they are stored.
     pub value_bytes: u64,
@@ -95,7 +95,7 @@ fn version_len(key: &[u8], row: &[u8]) -> Result<usize, MachineError> {
 }
 
 /// Counts the payload of a view by reading every row once, in order. Calls `step` from time to time with the number of
-/// rows read so far, and returns `None` if `step` ends the walk with `Break`.
+/// rows read so far, and returns `None` if `step` ends the count with `Break`.
 pub fn payload(view: &dyn View, step: &mut dyn FnMut(u64) -> ControlFlow<()>) -> Result<Option<Payload>, MachineError> {
     let (mut counted, mut failure, mut is_ended) = (Payload::default(), None, false);
     view.scan_once(Bound::Unbounded, &mut |key, row| {

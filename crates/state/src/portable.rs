@@ -41,8 +41,7 @@ pub enum Row<'a> {
     Local,
     /// The row is the same on all nodes, so a snapshot contains it unchanged.
     Plain,
-    /// The row contains a pointer into the log, so a snapshot contains the row and the bytes that the pointer refers
-    /// to.
+    /// The row contains a pointer into the log, so a snapshot contains the row and the bytes to which it points.
     Pointing(PointerRow<'a>),
 }
 
@@ -57,7 +56,7 @@ pub struct PointerRow<'a> {
     pub owner: BytesOwner<'a>,
 }
 
-/// Owner of the bytes that a row points to.
+/// Key or stream batch that owns the log bytes to which a row points.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BytesOwner<'a> {
     /// The bytes are the current value of a key, or a former value.
@@ -141,7 +140,7 @@ pub fn without_position(blob: &BlobRef) -> BlobRef {
     BlobRef { generation: Generation::ZERO, offset: 0, ..*blob }
 }
 
-/// Live bytes per segment of a new log, counted while the bytes of a snapshot are written to that log.
+/// Number of live bytes in each segment of a new log, counted while the bytes of a snapshot are written to that log.
 #[derive(Debug, Default)]
 pub struct RelocatedBytes {
     changes: LivenessChanges,
@@ -149,7 +148,8 @@ pub struct RelocatedBytes {
 }
 
 impl RelocatedBytes {
-    /// Counts the bytes of a row as live at position `at` of the new log, and returns the pointer to them.
+    /// Counts the log bytes of the row `pointing`, which were written at position `at` of the new log, as live. Returns
+    /// the pointer to them.
     pub fn relocate(&mut self, pointing: &PointerRow<'_>, at: LogPosition) -> BlobRef {
         let blob = BlobRef { generation: at.generation, offset: at.offset, ..pointing.blob };
         let kind = match pointing.owner {

@@ -13,7 +13,7 @@ use crate::{error::MachineError, keys};
 /// Kind of a row, determined by its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum RowKind {
-    /// The meta row: format version, next ids and counters of the space.
+    /// The meta row: format version, next ids and replicated counters.
     Meta,
     /// A keyspace's catalog row: name, settings and creation.
     Keyspace,
@@ -23,9 +23,9 @@ pub(crate) enum RowKind {
     Liveness,
     /// The inline floor: values up to this length in bytes are never stored only in this node's log.
     InlineFloor,
-    /// The last applied membership: the list of the space's members.
+    /// The last applied membership: the list of the Raft group's members.
     Membership,
-    /// This node's vote in the election of a leader of the space.
+    /// This node's vote in the election of a leader of the Raft group.
     Vote,
     /// The last entry that this node's log no longer has to retain (the purged entry).
     Purged,
@@ -38,7 +38,7 @@ pub(crate) enum RowKind {
     Deadline,
     /// A lease with its TTL and deadline.
     Lease,
-    /// An index row by lease: a key attached to it.
+    /// An index row of a lease: a key that is attached to the lease.
     Attached,
     /// The history floor: the revision and entry index from which watches and other readers can read changes from this
     /// node's log.
@@ -61,7 +61,7 @@ pub(crate) enum RowKind {
     History,
     /// A version (former value) of a key, or a row which records that older versions of the key were removed.
     Version,
-    /// An index row by time: the time at which a version of a key was superseded.
+    /// An index row by time: the time at which a version (former value) of a key was superseded.
     VersionTime,
     /// A part of a Redis collection: a field of a hash, or an entry of a stream.
     Part,
@@ -197,9 +197,10 @@ pub(crate) enum Form {
     Row,
     /// The digest hashes the length and checksum of the value instead of its bytes.
     Value,
-    /// The digest hashes a version's row with the length and checksum of its value instead of the value's bytes.
+    /// The digest hashes the row of a version (former value) with the length and checksum of its value instead of the
+    /// value's bytes.
     Version,
-    /// The digest hashes only those fields of a stream's head that the space's entries determine.
+    /// The digest hashes only those fields of a stream's head row that the replicated entries determine.
     StreamHead,
 }
 

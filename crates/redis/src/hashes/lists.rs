@@ -52,7 +52,8 @@ pub(super) fn hvals(read: &dyn Read, args: &[&[u8]]) -> Answer {
     Ok(Reply::Array(replies))
 }
 
-/// Visits the fields of a hash as long as they fit into a reply. A missing hash has no fields.
+/// Visits the fields of a hash in order, and ends when the visited fields no longer fit into a reply. A missing hash
+/// has no fields.
 fn each(
     read: &dyn Read,
     key: &[u8],
@@ -138,7 +139,8 @@ fn choose(read: &dyn Read, key: &[u8], count: i64, with_values: bool) -> Result<
     Ok(pairs)
 }
 
-/// Returns the chosen fields of a hash. A field that was chosen several times is repeated.
+/// Returns the chosen fields of a hash. `chosen` has the number of times that each field, in order, was chosen. A field
+/// that was chosen several times is repeated.
 fn gather(
     read: &dyn Read,
     hash: &Hash,

@@ -54,8 +54,8 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// Returns true if a key with deadline `old` gets the deadline `new`, both in milliseconds. A missing deadline
-    /// counts as infinite.
+    /// Returns true if the conditions permit a key with the deadline `old` to get the deadline `new`, both in
+    /// milliseconds since the Unix epoch. A missing deadline counts as infinite.
     fn are_met(self, old: Option<i64>, new: i64) -> bool {
         (!self.nx || old.is_none())
             && (!self.xx || old.is_some())

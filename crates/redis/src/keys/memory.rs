@@ -33,7 +33,7 @@ const HELP: &[&str] = &[
     "    parts are sampled (default: 5, 0 means 20000).",
 ];
 
-/// `MEMORY USAGE key [SAMPLES count]`: returns the approximate bytes of a key.
+/// `MEMORY USAGE key [SAMPLES count]`: returns the approximate number of bytes that a key and its value take.
 pub(super) fn memory(read: &dyn Read, args: &[&[u8]]) -> Answer {
     if chosen(SUBCOMMANDS, args) == "help" {
         return Ok(help(HELP));
@@ -69,8 +69,8 @@ fn samples(options: &[&[u8]]) -> Result<usize, CommandEnd> {
     Ok(samples)
 }
 
-/// Estimates the bytes of all fields of a hash, or of all entries of a stream, from the size of the first ones.
-/// Rows of consumer groups are not counted.
+/// Estimates the bytes of all fields of a hash, or of all entries of a stream, from the sizes of the first `samples`
+/// ones. Rows of consumer groups are not counted.
 fn parts_bytes(read: &dyn Read, collection: &Collection, samples: usize) -> Result<u64, CommandEnd> {
     let (count, first) = match collection.kind {
         Kind::Stream => streams::entries_of(collection)?,

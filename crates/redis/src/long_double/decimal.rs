@@ -37,7 +37,7 @@ pub(super) fn hexadecimal(digits: &[u8], scale: u32) -> String {
 }
 
 fn number(digits: &[u8]) -> Vec<u64> {
-    /// Number of decimal digits that fit into a limb.
+    /// Number of decimal digits that fit into a limb (a 64-bit word of a long number).
     const CHUNK: usize = 19;
     let mut number = Vec::new();
     for chunk in digits.chunks(CHUNK) {
@@ -48,7 +48,7 @@ fn number(digits: &[u8]) -> Vec<u64> {
 }
 
 fn power_of_five(exponent: u32) -> Vec<u64> {
-    /// Exponent of the largest power of five that fits into a limb.
+    /// Exponent of the largest power of five that fits into a limb (a 64-bit word of a long number).
     const CHUNK: u32 = 27;
     let mut power = vec![1];
     for _ in 0..exponent / CHUNK {
@@ -81,7 +81,8 @@ fn bit_len(number: &[u64]) -> usize {
     number.len() * 64 - number.last().map_or(0, |last| last.leading_zeros() as usize)
 }
 
-/// Subtracts `other` from `from`. `other` must not be larger. Both have the same number of limbs.
+/// Subtracts the number `other` from the number `from`, which must not be smaller. Both have the same number of limbs
+/// (64-bit words).
 fn subtract(from: &mut [u64], other: &[u64]) {
     let mut borrow = false;
     for (limb, other) in from.iter_mut().zip(other) {
@@ -92,7 +93,7 @@ fn subtract(from: &mut [u64], other: &[u64]) {
     }
 }
 
-/// Doubles a number. Its highest bit must be 0.
+/// Doubles a number of several limbs (64-bit words) in place. Its highest bit must be 0.
 fn double(number: &mut [u64]) {
     let mut carry = 0;
     for limb in number {

@@ -51,8 +51,8 @@ pub enum Poll {
 }
 
 impl Blocked {
-    /// Parses a command that may have to wait. Returns `None` if the command is not a valid `XREAD` or `XREADGROUP`
-    /// with the option `BLOCK`.
+    /// Parses the arguments of a command that may have to wait for an entry. Returns `None` if the command is not a
+    /// valid `XREAD` or `XREADGROUP` with the option `BLOCK`.
     pub fn begin(read: &dyn Read, arguments: &[&[u8]]) -> Result<Option<Self>, StoreError> {
         let is_one = |name| arguments.first().is_some_and(|command| super::arguments::is(command, name));
         if !is_one("xread") && !is_one("xreadgroup") {
@@ -128,7 +128,8 @@ impl Blocked {
         arguments
     }
 
-    /// Checks if the command would find an entry now. Reads each stream's meta, and at most one entry of each stream.
+    /// Checks if the waiting command would find an entry now. Reads each stream's meta, and at most one entry of each
+    /// stream.
     pub fn poll(&self, read: &dyn Read) -> Result<Poll, StoreError> {
         for (key, after) in &self.streams {
             let found = match (&self.group, after) {

@@ -68,7 +68,8 @@ impl<'n> ClaimRun<'n> {
         Ok(())
     }
 
-    /// Returns the number that identifies the claiming consumer. Creates the consumer if it does not exist.
+    /// Returns the number that identifies the consumer for which the command claims entries. Creates the consumer if it
+    /// does not exist.
     fn consumer<'a>(&mut self, store: &mut dyn Store<'a>) -> Result<u64, CommandEnd> {
         if let Some(number) = self.consumer {
             return Ok(number);
@@ -84,7 +85,8 @@ impl<'n> ClaimRun<'n> {
         Ok(number)
     }
 
-    /// Assigns an existing entry to the claiming consumer; `old` is the former pending state of the entry.
+    /// Assigns an existing stream entry to the claiming consumer; `old` is the former pending state of the entry (its
+    /// owner and deliveries).
     fn claim<'a>(
         &mut self,
         store: &mut dyn Store<'a>,

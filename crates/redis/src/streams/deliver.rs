@@ -37,8 +37,8 @@ const STREAM_STEPS: u64 = 2 * SCAN + 4 * READ + 4 * WRITE;
 /// Steps of work for delivering a new entry: for its row, for the row that it may already have as a pending entry, and
 /// for the rows of its new state.
 const NEW_STEPS: u64 = 2 * ROW + 3 * WRITE + 1;
-/// Steps of work for finding an entry that is pending with the consumer: for its rows in the consumer's and the group's
-/// list.
+/// Steps of work for finding an entry that is pending with the consumer: for its rows in the consumer's list and in the
+/// group's list of pending entries.
 const FOUND_STEPS: u64 = ROW + READ;
 /// Steps of work for delivering a pending entry again, after it was found: for its row, and for the row of its new
 /// state.
@@ -151,8 +151,8 @@ impl<'n> Delivery<'n> {
         Ok(entries)
     }
 
-    /// Records that the group has received all entries up to this id. The number of entries that the group has read
-    /// stays known, unless entries after the id were deleted.
+    /// Records that the group has received all entries up to `id`. Also updates the number of entries that the group
+    /// has read. This number can become unknown if entries after `id` were deleted.
     fn advance(&mut self, id: EntryId) {
         let group = &mut self.ledger.group;
         if group.read >= 0 && !self.stream.has_gaps_from(id) {

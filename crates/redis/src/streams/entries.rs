@@ -71,7 +71,8 @@ pub(super) fn range(read: &dyn Read, arguments: &[&[u8]], order: Order) -> Answe
     Ok(Reply::Array(entries))
 }
 
-/// Collects the entries of an id range as replies: at most `count` entries, and only as many as fit into the reply.
+/// Collects the entries of a stream within an id range as replies: at most `count` entries, and only as many as fit
+/// into the reply.
 pub(super) fn collect(
     read: &dyn Read,
     stream: &Stream,

@@ -133,7 +133,7 @@ pub(super) fn check_name(name: &[u8]) -> Result<(), CommandEnd> {
     Err(CommandEnd::error(format!("ERR the name is longer than {max} bytes: use a shorter one")))
 }
 
-/// Error for a missing group of a stream.
+/// Error reply for a consumer group that the stream does not have.
 pub(super) fn no_group(group: &[u8], key: &[u8]) -> CommandEnd {
     CommandEnd::error(format!("NOGROUP No such consumer group '{}' for key name '{}'", shown(group), shown(key)))
 }

@@ -75,14 +75,15 @@ fn adds_entries(command: &Command) -> bool {
 /// Notes of grown streams (streams with new entries) that the engine has not taken from a state machine yet.
 #[derive(Debug, Default)]
 pub struct GrowthNotes {
-    /// Number of callers on this node that wait for entries.
+    /// Number of callers on this node that wait for entries of Redis streams.
     waiters: AtomicUsize,
     has_grown: AtomicBool,
     grown: Mutex<GrownStreams>,
 }
 
 impl GrowthNotes {
-    /// Registers a caller that waits for entries.
+    /// Registers a caller that waits for entries of Redis streams. The registration ends when the caller drops the
+    /// returned value.
     #[must_use]
     pub fn register(self: &Arc<Self>) -> GrowthWaiter {
         self.waiters.fetch_add(1, Ordering::SeqCst);
@@ -124,7 +125,7 @@ impl GrowthNotes {
         }
     }
 
-    /// Records that any stream may have got entries.
+    /// Notes that any stream may have got entries, so that all waiting callers are woken.
     pub fn note_all(&self) {
         self.publish(&mut GrownStreams::Any);
     }

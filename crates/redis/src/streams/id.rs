@@ -13,7 +13,7 @@ use crate::{
     number::{MAX_DIGITS, put_digits},
 };
 
-/// Error for an invalid id.
+/// Error text for an argument that is not a valid id of a stream entry.
 const INVALID: &str = "ERR Invalid stream ID specified as stream command argument";
 /// Maximum bytes of an argument that is parsed as an id.
 const MAX_ID_BYTES: usize = 127;
@@ -65,7 +65,7 @@ impl EntryId {
         Self { ms: (both >> 64) as u64, seq: both as u64 }
     }
 
-    /// Returns the id as a bulk string.
+    /// Returns the id as a reply: a bulk string.
     pub(super) fn reply(self) -> Reply {
         // The text is the same as that of `Display`, but this code is many times faster. Every XADD replies with an id.
         let mut text = [b'-'; 2 * MAX_DIGITS + 1];

@@ -178,7 +178,7 @@ struct FullReport<'s> {
     stream: &'s Stream,
     most: u64,
     budget: ReplyBudget,
-    /// Number of pending entries that the report has visited so far.
+    /// Number of pending entries of consumer groups that the report has visited so far.
     pending: u64,
 }
 

@@ -68,14 +68,14 @@ pub struct Meta {
     pub first_id: EntryId,
     /// Last number assigned to a group or a consumer. Groups and consumers use the same counter.
     pub next_number: u64,
-    /// Number of consumer groups.
+    /// Number of consumer groups of the stream.
     pub groups: u32,
     /// Number of destroyed groups that have rows left. Each of them has a grave row (kind 7).
     pub graves: u32,
 }
 
 impl Meta {
-    /// Length of the encoded meta in bytes.
+    /// Length in bytes of the encoded meta of a stream.
     const LEN: usize = 80;
 
     /// Encodes the meta of a stream.
@@ -197,7 +197,7 @@ pub struct Pending {
     pub consumer: u64,
     /// Time of the last delivery, in milliseconds since the Unix epoch.
     pub delivered: u64,
-    /// How many times the entry has been delivered.
+    /// Number of times that the entry was delivered.
     pub deliveries: u64,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Reading<'a> {
     pub ids: Vec<&'a [u8]>,
 }
 
-/// Start of a read of one stream: after an id, or at the first entry that the group has not received.
+/// Start of a read of one stream: after a given id, or at the first entry that the consumer group has not received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadStart {
     /// Reads entries after this id. A command that reads for a group returns only those entries that are already
@@ -169,7 +169,8 @@ fn after(
     }
 }
 
-/// Creates the reply of a command that has read several streams. It is a null array if no stream had entries.
+/// Creates the reply of a command that has read several streams, from each stream's key and its entries. The reply is a
+/// null array if no stream had entries.
 pub(super) fn streams(found: Vec<(Reply, Reply)>) -> Reply {
     if found.is_empty() { Reply::NullArray } else { Reply::Pairs(found) }
 }

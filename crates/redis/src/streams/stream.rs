@@ -141,8 +141,8 @@ impl Stream {
         read.has_part(self.at, &layout::entry(id))
     }
 
-    /// Returns the lowest or the highest id of the entries within an inclusive range, depending on `order`. `None` if
-    /// the range has no entries.
+    /// Returns the id of the first entry within an inclusive id range, or of the last one if `order` is descending.
+    /// Returns `None` if the range has no entries.
     pub(super) fn first_or_last(
         &self,
         read: &dyn Read,
@@ -169,7 +169,8 @@ impl Stream {
         }
     }
 
-    /// Deletes an entry as `XDEL` does. Returns true if the entry existed. Does not update the stream's first id.
+    /// Deletes an entry as `XDEL` does. Returns true if the entry existed. Does not update the first id in the stream's
+    /// meta.
     pub(super) fn delete<'a>(&mut self, store: &mut dyn Store<'a>, id: EntryId) -> Result<bool, StoreError> {
         let was_there = self.has(&*store, id)?;
         if was_there {
@@ -212,8 +213,8 @@ impl Stream {
         len > 0 && max_deleted_id != EntryId::ZERO && first_id <= max_deleted_id && id <= max_deleted_id
     }
 
-    /// Returns the number of entries ever added with ids up to this one; `None` if finding it would require counting
-    /// entries.
+    /// Returns the number of entries ever added to the stream with ids up to this one. Returns `None` if it could be
+    /// found only by counting entries.
     pub(super) fn added_up_to(&self, id: EntryId) -> Option<u64> {
         let Meta { len, last_id, first_id, max_deleted_id, added, .. } = self.meta;
         if added == 0 {

@@ -28,9 +28,9 @@ const DEFAULT_LIMIT: u64 = 100 * 100;
 /// Entries that a trim keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
-    /// Keeps this number of the newest entries.
+    /// The trim keeps this number of the newest entries.
     Newest(u64),
-    /// Keeps the entry with this id, and all later ones.
+    /// The trim keeps the entry with this id, and all later ones.
     From(EntryId),
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Options {
     pub no_stream: bool,
     /// Id that the client requests for the new entry. Used only for `XADD`.
     pub id: NewId,
-    /// Position of the first argument after the options.
+    /// Position, among the command's arguments, of the first argument after the options.
     pub end: usize,
 }
 

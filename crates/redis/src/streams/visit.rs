@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 
 use crate::store::{CollectionId, Read, StoreError};
 
-/// Result of a visitor for each row: continue the visit, stop it, or end it with an error.
+/// Result that a visitor returns for each visited row: continue the visit, stop it, or end it with an error.
 pub(super) type Flow = Result<ControlFlow<()>, StoreError>;
 
 /// Direction of a visit: by ascending or descending names of the rows.

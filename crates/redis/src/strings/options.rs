@@ -11,7 +11,7 @@ use crate::{
 /// Option of SET or GETEX that concerns the deadline of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expiry<'a> {
-    /// The command has no such option.
+    /// The command has no option that concerns the deadline.
     Unspecified,
     /// The option KEEPTTL: the key keeps its deadline.
     Keep,
@@ -60,8 +60,8 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Accepts an option that has no argument. Returns false if the command has no such option, or if the option
-    /// contradicts an earlier one.
+    /// Accepts an option of SET or GETEX that has no argument. Returns false if the command `of` has no such option, or
+    /// if the option contradicts an earlier one.
     fn flag(&mut self, of: OptionCommand, option: &[u8]) -> bool {
         let unsaid_or = |same: Expiry<'_>, said: Expiry<'_>| said == Expiry::Unspecified || said == same;
         match of {
@@ -83,8 +83,8 @@ impl<'a> Options<'a> {
         true
     }
 
-    /// Accepts EX, PX, EXAT or PXAT with its argument. A repeated option replaces the earlier one; a different time
-    /// option is an error.
+    /// Accepts an option EX, PX, EXAT or PXAT with its argument. A repetition of the same option replaces its earlier
+    /// argument; after a different option about the deadline, the option is an error.
     fn time(&mut self, option: &[u8], argument: &'a [u8]) -> Result<(), CommandEnd> {
         let (unit, since) = match option {
             _ if is(option, "ex") => (Unit::Seconds, TimeOrigin::Now),

@@ -27,9 +27,9 @@ const MAX_LINE_BYTES: usize = 64 * 1024;
 const MAX_ARGUMENTS: i64 = 1024 * 1024;
 /// Maximum bytes of a request. The same limit applies to a command in the log.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES;
-/// Maximum number of arguments that redis-server 7.0 accepts by default. The next constant is its maximum length of an
-/// argument in bytes. A client that has not authenticated has lower limits. Beyond those, but within these limits of
-/// Redis, it gets the error that it must authenticate first.
+/// Maximum number of arguments of a request that redis-server 7.0 accepts by default. A client that has not
+/// authenticated has lower limits here. If its request exceeds them, but not this limit of Redis, it gets the error
+/// that it must authenticate first.
 const REDIS_MAX_ARGUMENTS: i64 = i32::MAX as i64;
 const REDIS_MAX_BULK_BYTES: i64 = 512 * 1024 * 1024;
 /// Number of argument positions for which the parser keeps memory between requests.
@@ -45,7 +45,7 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Checks the number of arguments of a request.
+    /// Checks that a client of this trust may send a request with this number of arguments.
     fn check_arguments(self, number: i64) -> Result<(), ProtocolError> {
         match self {
             Self::Known if number > MAX_ARGUMENTS => Err(ProtocolError::BadCount),
@@ -55,7 +55,7 @@ impl Trust {
         }
     }
 
-    /// Checks the number of bytes of an argument.
+    /// Checks that a client of this trust may send an argument of this many bytes.
     #[inline]
     fn check_bulk(self, number: i64) -> Result<(), ProtocolError> {
         match self {
@@ -82,7 +82,7 @@ pub enum ProtocolError {
     /// The number of arguments is malformed or too large.
     #[error("Protocol error: invalid multibulk length")]
     BadCount,
-    /// The number of arguments exceeds the limit before authentication.
+    /// The number of arguments exceeds the limit for a client that has not authenticated.
     #[error("Protocol error: unauthenticated multibulk length")]
     UnknownCount,
     /// The line with the length of an argument does not end within 64 KiB.
@@ -97,7 +97,7 @@ pub enum ProtocolError {
     /// The length of an argument is malformed or too large.
     #[error("Protocol error: invalid bulk length")]
     BadLength,
-    /// The length of an argument exceeds the limit before authentication.
+    /// The length of an argument exceeds the limit for a client that has not authenticated.
     #[error("Protocol error: unauthenticated bulk length")]
     UnknownLength,
     /// The arguments of a request are together longer than the maximum size of a request.
@@ -129,9 +129,9 @@ classified!(ProtocolError {
 
 /// Result of parsing a line that announces the number of arguments, or the length of one.
 enum Line {
-    /// The line is not complete yet.
+    /// The line has not arrived completely.
     Partial,
-    /// The line contains no number that Redis would accept.
+    /// The line contains no number in a form that Redis accepts.
     NoNumber,
     /// The line is complete: its number, and the position in the buffer after its end.
     Number { number: i64, end: usize },
@@ -152,7 +152,8 @@ pub struct Input {
     parts: Vec<Part>,
     /// True if [`Input::unread`] has put back the request from `start` to `at`. The next call then returns it again.
     again: bool,
-    /// True if the buffer has grown beyond twice [`READ_BYTES`]. It is then dropped instead of reused.
+    /// True if the receive buffer has grown beyond twice [`READ_BYTES`]. An idle parser then drops it instead of
+    /// reusing it.
     is_large: bool,
     failed: Option<ProtocolError>,
 }

@@ -10,7 +10,8 @@ pub(super) struct Parsed {
     pub error: Option<String>,
 }
 
-/// Parses all bytes. If `authenticated` is false, the smaller limits apply.
+/// Parses all bytes as requests. If `authenticated` is false, the smaller limits for clients that have not
+/// authenticated apply.
 pub(super) fn parse(mut bytes: &[u8], authenticated: bool) -> Parsed {
     let mut parsed = Parsed::default();
     loop {

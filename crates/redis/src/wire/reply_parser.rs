@@ -10,7 +10,7 @@
 //! error. Bytes that cannot become a reply are an error as soon as they arrive. The streamed types of RESP3 (`$?`,
 //! `*?`) are errors, because Redis never sends them.
 
-/// Maximum bytes of a line. The parser searches no further for the end of a line.
+/// Maximum length in bytes of a line. The parser reports an error if it has found no end of the line within it.
 pub const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// Maximum length in bytes that a token may announce for its payload. It is Redis's own limit.
@@ -144,7 +144,7 @@ pub fn whole(bytes: &[u8]) -> Result<Option<usize>, ReplyError> {
     Ok(Some(at))
 }
 
-/// Returns the bytes of the line, without the CR LF that ends it; `None` if the line is incomplete.
+/// Returns the first line in `bytes`, without the CR LF that ends it; `None` if the line is incomplete.
 #[inline]
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, ReplyError> {
     let looked = &bytes[..bytes.len().min(MAX_LINE_BYTES + 2)];
@@ -167,7 +167,7 @@ fn payload(bytes: &[u8], len: usize) -> Result<Option<&[u8]>, ReplyError> {
     }
 }
 
-/// Parses a length or a number of values, which has only digits.
+/// Parses the decimal number in `line`: a length, or a number of values. Returns an error if the number exceeds `max`.
 #[inline]
 fn count(line: &[u8], max: usize) -> Result<usize, ReplyError> {
     if line.is_empty() || line.len() > 10 || !line.iter().all(u8::is_ascii_digit) {

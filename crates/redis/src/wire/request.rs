@@ -32,7 +32,7 @@ pub struct Request<'b> {
     bytes_behind: usize,
 }
 
-/// Maximum number of arguments that [`Request::with`] passes without an allocation.
+/// Maximum number of arguments for which [`Request::with`] needs no allocation.
 pub(super) const FEW: usize = 16;
 
 impl<'b> Request<'b> {
@@ -40,7 +40,7 @@ impl<'b> Request<'b> {
         Self { bytes, parts, bytes_behind }
     }
 
-    /// Number of arguments, including the name.
+    /// Number of arguments of the request, including the name of the command.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub fn len(&self) -> usize {
@@ -71,7 +71,7 @@ impl<'b> Request<'b> {
         self.bytes.len()
     }
 
-    /// Number of bytes that were received behind the request before it was parsed.
+    /// Number of bytes after this request that the parser had received when it parsed the request.
     #[must_use]
     pub fn bytes_behind(&self) -> usize {
         self.bytes_behind

@@ -21,7 +21,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Number of the version: 2 or 3.
+    /// Number of the protocol version: 2 or 3.
     #[must_use]
     pub const fn number(self) -> i64 {
         match self {
@@ -33,9 +33,9 @@ impl Protocol {
 
 /// Destination to which a [`Writer`] appends encoded replies.
 pub trait Out {
-    /// Buffer to which bytes are appended.
+    /// Buffer to which the writer appends encoded bytes.
     fn buffer(&mut self) -> &mut Vec<u8>;
-    /// Appends reference-counted bytes. An implementation can keep a reference to large ones instead of a copy.
+    /// Appends reference-counted bytes. An implementation can keep a reference to long bytes instead of copying them.
     fn share(&mut self, bytes: &Bytes) {
         self.buffer().extend_from_slice(bytes);
     }
@@ -66,7 +66,7 @@ pub struct Writer<O> {
 }
 
 impl<O: Out> Writer<O> {
-    /// Creates a writer to `out`.
+    /// Creates a writer that appends encoded replies to `out`.
     pub fn new(out: O, protocol: Protocol) -> Self {
         Self { out, protocol }
     }
@@ -146,7 +146,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes an error: its code, a space, its text. Line breaks become spaces.
+    /// Writes an error reply: `text` begins with the error code. Line breaks in the text become spaces.
     pub fn error(&mut self, text: &[u8]) {
         let out = self.out.buffer();
         out.push(b'-');
@@ -181,7 +181,7 @@ impl<O: Out> Writer<O> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes a bulk string. The destination can keep a reference to the bytes instead of a copy.
+    /// Writes a bulk string. The destination can keep a reference to the bytes instead of copying them.
     #[inline]
     pub fn shared(&mut self, bytes: &Bytes) {
         self.announce(b'$', bytes.len());

@@ -24,13 +24,13 @@ pub(crate) const HISTORY: KeyspaceId = KeyspaceId(3);
 pub(crate) const DELETED: KeyspaceId = KeyspaceId(4);
 /// Keyspace with so few keys that one command can read all of them.
 pub(crate) const FEW: KeyspaceId = KeyspaceId(5);
-/// Number of keys in each keyspace, except in the one with few keys.
+/// Number of keys in each keyspace except `FEW`.
 pub(crate) const KEYS: usize = 200_000;
-/// Number of keys of `HISTORY` that have the maximum number of versions.
+/// Number of keys of `HISTORY` that have the maximum number of versions (former values).
 pub(crate) const VERSIONED: usize = 100;
 /// Stream with many records, which the consumer groups read.
 pub(crate) const STREAM: StreamId = StreamId(1);
-/// Number of small streams. Their ids begin directly after the id of `STREAM`.
+/// Number of small streams that exist beside `STREAM`. Their ids begin directly after its id.
 pub(crate) const STREAMS: usize = 20_000;
 /// Number of groups of `STREAM` that deliver in any order, with the ids from 1 on.
 pub(crate) const GROUPS: u32 = 16;

@@ -34,7 +34,8 @@ use crate::{
 const LETTERS: u64 = 1_000_000;
 /// Number of deleted rows that a measured scan must skip.
 const DELETED_ROWS: usize = 2_000_000;
-/// Number of records that one fetch parks. Each waits for an earlier record with the same key.
+/// Number of records that one fetch parks: each cannot be delivered yet, because it waits for an earlier record with
+/// its key.
 const PARKED: u64 = MAX_FETCH_KEYS as u64;
 
 pub(crate) fn search(search: &mut Search<'_>) {

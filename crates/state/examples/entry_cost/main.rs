@@ -49,7 +49,7 @@ use thalweg_types::{
     reply::Reply,
 };
 
-/// Number of measured entries of each kind.
+/// Number of entries that are measured for each kind of command.
 const ROUNDS: usize = 5;
 /// Default of the option `--goal-ms`: the highest acceptable median CPU time of an entry, in milliseconds.
 const GOAL_MS: f64 = 50.0;
@@ -122,7 +122,7 @@ impl Blobs for Segments {
 struct Node {
     machine: Machine,
     segments: Arc<Segments>,
-    /// Microseconds that are added to space time, which otherwise advances by one second with each entry.
+    /// Microseconds that are added to the times of entries, which otherwise advance by one second with each entry.
     ahead: Cell<u64>,
     /// Names of the kinds of commands that were applied.
     applied: RefCell<BTreeSet<String>>,
@@ -213,16 +213,16 @@ type Make<'a> = &'a dyn Fn(usize) -> Option<Vec<Vec<u8>>>;
 /// The search for the most expensive entry of each kind, and its result.
 struct Search<'a> {
     node: &'a Node,
-    /// Text that the names of the kinds to search must contain; `None` for all kinds.
+    /// Text that the name of a kind of command must contain to be measured; `None` measures all kinds.
     only: Option<String>,
     goal_ms: f64,
     worst_ms: f64,
-    /// Names of the kinds of entries whose median CPU time is above the goal.
+    /// Names of the kinds of commands whose median CPU time is above the goal.
     above: Vec<String>,
 }
 
 impl Search<'_> {
-    /// Finds the largest accepted entry of a kind, and prints what it costs.
+    /// Finds the largest accepted entry of one kind of command, and prints its cost.
     fn kind(&mut self, name: &str, make: Make<'_>) {
         if self.only.as_ref().is_some_and(|only| !name.contains(&**only)) {
             return;
@@ -277,7 +277,7 @@ impl Search<'_> {
     }
 }
 
-/// State of the space that decides how many commands a proposer puts into one entry.
+/// History settings of the keyspaces. They affect how many commands a proposer puts into one entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Space {
     /// No keyspace keeps former values.

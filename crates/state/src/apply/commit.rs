@@ -185,8 +185,8 @@ pub(crate) fn check_condition(
     if holds { Ok(()) } else { Err(Refused::Outcome(Outcome::ConditionFailed { condition: number, actual })) }
 }
 
-/// Returns true if the condition `expect` holds for a key with the revision `actual`; `None` means that the key does
-/// not exist. Conditions on values are not decided here.
+/// Returns true if the condition `expect` holds for a key whose revision is `actual`; `None` means that the key does
+/// not exist. Conditions on a value count as true, because the caller checks them.
 pub(crate) fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool {
     match expect {
         Expect::Absent => actual.is_none(),
@@ -198,7 +198,7 @@ pub(crate) fn is_expected(expect: Expect<'_>, actual: Option<Revision>) -> bool 
     }
 }
 
-/// Clears the tables that the checks of the previous commit have filled.
+/// Clears the tables in which the checks of the previous commit have noted its appends and settlements.
 #[inline]
 pub(crate) fn begin_checks(applying: &mut Applying<'_>) {
     applying.applier.pending.next_offsets.clear();
@@ -225,8 +225,8 @@ fn check_writes<'a>(
     Ok(())
 }
 
-/// Returns the price in steps of a put to a keyspace without settings, which needs no check and reads nothing; `None`
-/// for any other write. [`charge_write`] charges the same price. Nearly all writes of large batches are such puts.
+/// Returns the steps of work that a put to a keyspace without settings costs. It needs no check and reads nothing.
+/// Returns `None` for any other write. [`charge_write`] charges the same. Most writes of large batches are such puts.
 #[inline]
 fn blind_price(applying: &Applying<'_>, write: &Write<'_>) -> Option<u64> {
     match *write {
@@ -243,7 +243,7 @@ fn is_plain(applying: &Applying<'_>, keyspace: KeyspaceId) -> bool {
     applying.applier.kinds.of(keyspace) == KeyspaceKind::Plain
 }
 
-/// Charges the steps of a write before the write is made, because a commit is not rolled back.
+/// Charges a commit for the work of one of its writes, before any write is made, because a commit is not rolled back.
 #[inline(never)]
 fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), MachineError> {
     applying.charge(OPERATION);
@@ -277,7 +277,7 @@ fn charge_write(applying: &Applying<'_>, write: &Write<'_>) -> Result<(), Machin
     }
 }
 
-/// Charges a write of a key: `price` steps, and more if the keyspace has exact counts or keeps the replaced value.
+/// Charges a write of a key: `price` steps of work, more if the keyspace has exact counts or keeps the replaced value.
 fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: u64) -> Result<(), MachineError> {
     applying.charge(price);
     if applying.applier.kinds.of(keyspace) != KeyspaceKind::Configured {
@@ -292,8 +292,8 @@ fn charge_key(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8], price: 
     Ok(())
 }
 
-/// Returns the maximum number of steps that a put spends on removing surplus versions (former values of its key); 0 in
-/// a keyspace without history.
+/// Returns the maximum steps of work that a put spends on removing surplus versions (former values of its key); 0 in a
+/// keyspace without history.
 fn removed_versions(applying: &Applying<'_>, keyspace: KeyspaceId) -> u64 {
     if applying.keeps_history(keyspace) { removed_price(applying.history_of(keyspace)) } else { 0 }
 }

@@ -64,15 +64,15 @@ impl Machine {
         result
     }
 
-    /// Applies a move record: one that copies bytes within this node's log. Its payload begins at `at`. The state's
-    /// applied term, index and time do not change.
+    /// Applies a move record, which copies bytes of this node's log to its end. The record's payload begins at `at`.
+    /// The state's applied term, index and time do not change.
     pub fn apply_move(&self, payload: &[u8], at: LogPosition, next_lsn: Lsn) -> Result<LocalOutcome, MachineError> {
         check_addressable(payload, at)?;
         self.with_applier(&Position { next_lsn, entry: None }, None, |applying| moves::apply(applying, payload, at))
     }
 
-    /// Skips a log record without content for the state: advances the applied LSN. If the record is a blank entry of
-    /// the space, also advances the applied term, index and time.
+    /// Skips a log record that does not change the state's data: advances the applied LSN. For a blank entry (one
+    /// without commands), also advances the applied term, index and time.
     pub fn skip(&self, next_lsn: Lsn, entry: Option<(Term, Index, SpaceTime)>) -> Result<(), MachineError> {
         self.with_applier(&Position { next_lsn, entry }, None, |_| Ok(()))
     }

@@ -19,8 +19,8 @@ use crate::{
     streams::{admin, heads::StreamState, index, index_entry::IndexEntry, replacing as compaction},
 };
 
-/// Applies a move record whose payload begins at `at`. If the copied bytes differ from the original, the move is void:
-/// the pointer does not change, and the original bytes stay live.
+/// Applies a move record, which copies live bytes within the log. Its payload begins at `at`. If the copied bytes
+/// differ from the original, the move is void: the pointer does not change, and the original bytes stay live.
 pub(crate) fn apply(
     applying: &mut Applying<'_>,
     payload: &[u8],
@@ -104,7 +104,7 @@ fn move_batch(
 }
 
 impl Machine {
-    /// Returns true if the value of the key, or a version of it, is stored at the log position in `blob`, so that its
+    /// Returns true if the current or a former value of the key is stored at the log position in `blob`, so that its
     /// segment cannot be freed.
     pub fn is_value_live(&self, keyspace: KeyspaceId, key: &[u8], blob: &BlobRef) -> Result<bool, MachineError> {
         let snapshot = self.read_view();

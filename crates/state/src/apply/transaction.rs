@@ -107,7 +107,7 @@ struct OperationRun {
     results: Vec<OperationResult>,
     /// Number of deletes by prefix that the transaction has made so far.
     emptied: usize,
-    /// Position in the log at which the transaction begins.
+    /// Position in the log at which the transaction's encoding begins.
     at: LogPosition,
     /// Bytes that are left for the results of the transaction's reads.
     room: usize,
@@ -244,8 +244,7 @@ impl OperationRun {
         Ok(OperationResult::PrefixDeleted { keys: applying.empty_prefix(keyspace, prefix, self.revision)? })
     }
 
-    /// Applies an append or a settlement (ack or nack) that was only checked before. All other operations are applied
-    /// already.
+    /// Applies an append or a settlement (ack or nack) that was only checked before. All others are applied already.
     fn finish(&mut self, applying: &mut Applying<'_>, number: usize, operation: &Write<'_>) {
         match *operation {
             Write::Append { stream, count, batch, batch_at, .. } => {

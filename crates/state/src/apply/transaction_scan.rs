@@ -31,7 +31,7 @@ const ITEM_BYTES: usize = 32;
 
 /// Source of rows for a transaction: the entry that is being applied, or a view.
 pub(crate) trait RangeReader {
-    /// Charges `steps` of work to the transaction.
+    /// Charges `steps` of work to the transaction, which has a budget of them.
     fn charge(&self, steps: u64);
     /// Returns an error if the transaction may do no more work.
     fn check_budget(&self) -> Result<(), Refused>;

@@ -75,7 +75,7 @@ impl Reading<'_> {
         Ok(Outcome::Transacted(Box::new(Transacted { failed, revision, wrote: false, results })))
     }
 
-    /// Returns the first condition that does not hold. All conditions are validated.
+    /// Returns the first condition of the transaction that does not hold. Validates all conditions.
     fn check_conditions(&self, transaction: &Transaction<'_>) -> Result<Option<FailedCondition>, Refused> {
         let (mut failed, mut rows) = (None, MAX_CONDITION_ROWS);
         for (number, condition) in transaction.conditions().enumerate() {
@@ -86,8 +86,8 @@ impl Reading<'_> {
         Ok(failed)
     }
 
-    /// Checks a condition. The inner error says that the condition does not hold, and contains the key's present
-    /// revision.
+    /// Checks one condition of the transaction. The inner error says that the condition does not hold, and contains the
+    /// present revision of the key.
     fn check_condition(
         &self,
         condition: &Condition<'_>,

@@ -1,7 +1,7 @@
 //! The audit of the whole state: recomputes redundant rows from the rows that determine them, and compares both.
 //!
 //! Owns: [`audit`], which calls the checks of all areas. Does not own: repair, or the log. An audit does not read the
-//! log bytes that rows point to (`thalweg log verify` and the mover do).
+//! log bytes that rows point to (`thalweg log verify` does).
 //!
 //! ```text
 //! kept twice                                         recomputed from                       by

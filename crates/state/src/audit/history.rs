@@ -74,8 +74,8 @@ struct Versions<'a> {
     id: KeyspaceId,
     bounds: KeyspaceHistory,
     work: HistoryWork,
-    /// The newer neighbour of the next version to check: its user key, and the revision of its value. A version of the
-    /// same key must end at or before that revision.
+    /// The newer neighbour of the next version (former value) to check: its user key, and the revision of its value. A
+    /// version of the same key must end at or before that revision.
     newer: Option<(Vec<u8>, Revision)>,
 }
 
@@ -101,8 +101,8 @@ impl Versions<'_> {
         })
     }
 
-    /// Checks the row of one version. Returns the time and revision at which the version ended, and true if an index
-    /// row of that time must exist.
+    /// Checks the row of one version (former value). Returns the time and revision at which the version ended, and true
+    /// if an index row of that time must exist.
     fn version(
         &mut self,
         key: &[u8],

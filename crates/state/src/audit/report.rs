@@ -23,9 +23,9 @@ pub enum FindingKind {
     Undecodable,
     /// A row of a kind that this program version does not recognise.
     UnknownKind,
-    /// A row of a keyspace, a stream or a group that does not exist.
+    /// A row that belongs to a keyspace, a stream or a consumer group that does not exist.
     Stray,
-    /// A row with a revision above the last one that the space has used.
+    /// A row with a revision above the last one that any command has used.
     FutureRevision,
     /// A liveness row (live bytes and counts of one log segment) that disagrees with the rows that point into it.
     Liveness,
@@ -39,7 +39,7 @@ pub enum FindingKind {
     LeaseKeys,
     /// The index entries of a stream do not cover exactly the offsets between the start and the end in its head row.
     Tiling,
-    /// A wrong field in the head of a stream.
+    /// A wrong field in the head row of a stream (its name, settings and offsets).
     StreamHead,
     /// A stream with a wrong number of producers, or a wrong row of one of its producers.
     Producers,
@@ -47,7 +47,7 @@ pub enum FindingKind {
     Version,
     /// A missing or wrong index row of the time at which a version (former value) was superseded.
     VersionTime,
-    /// A missing or wrong index row of the time at which a version (former value of a key) was superseded.
+    /// A keyspace's history row that is missing, or that contradicts the keyspace's settings of former values.
     History,
     /// A Redis collection whose parts (fields or entries) belong to no key and have no trash row, or a wrong trash row.
     Collection,
@@ -78,7 +78,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The findings that the checks of an audit have added so far.
+/// The list to which the checks of an audit add their findings.
 #[derive(Debug, Default)]
 pub(crate) struct Report(pub(crate) Vec<Finding>);
 

@@ -31,7 +31,7 @@ impl Segments {
         *count = count.saturating_add(1);
     }
 
-    /// Compares the sums of all segments with the liveness rows, and reports differences.
+    /// Compares the computed live bytes of all segments with their liveness rows, and adds differences to `report`.
     pub(crate) fn check(mut self, view: &dyn View, values: Values, report: &mut Report) -> Result<(), MachineError> {
         let Some(table) = report.unless_corrupt(LivenessTable::load(view))? else { return Ok(()) };
         let stored: BTreeMap<_, _> = table.rows().into_iter().collect();

@@ -90,8 +90,7 @@ fn check_collection(names: &Names, keyspace: &KeyspaceRow, full: &[u8], collecti
     }
 }
 
-/// Checks that the index row of a value's deadline, the index row of its attachment to a lease, and the lease itself
-/// exist.
+/// Checks that the index row of a value's deadline, that of its attachment to a lease, and the lease itself exist.
 fn check_ends(
     view: &dyn View,
     id: KeyspaceId,

@@ -1,4 +1,4 @@
-//! Tables that the checks of all areas of an audit need.
+//! Tables that all checks of an audit need: keyspaces, deleted prefixes, and the next ids.
 
 use thalweg_store::View;
 use thalweg_types::Revision;
@@ -9,12 +9,12 @@ use crate::{
     keyspaces::catalog::{KeyspaceTable, Meta},
 };
 
-/// Catalog of keyspaces, deleted prefixes and last revision of the view that an audit reads.
+/// Keyspaces, deleted prefixes, next ids and last revision of the view that an audit reads.
 pub(crate) struct Names {
     pub(crate) meta: Meta,
     pub(crate) keyspaces: KeyspaceTable,
     pub(crate) clears: ClearTable,
-    /// Last revision that the commands applied in the audited view have used.
+    /// Last revision that a command had used when the audited view was taken.
     pub(crate) revision: Revision,
 }
 

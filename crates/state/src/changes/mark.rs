@@ -24,7 +24,7 @@ const STEP_BYTES: u64 = 128 * 1024;
 pub struct Mark {
     /// Last revision that a command before the marked entry used.
     pub revision: Revision,
-    /// LSN of the log record that contains the marked entry.
+    /// LSN of the log record that contains the entry to which the mark belongs.
     pub lsn: Lsn,
     /// Index of the marked entry.
     pub index: Index,

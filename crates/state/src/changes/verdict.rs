@@ -89,7 +89,7 @@ impl VerdictBuilder {
         self.count += 1;
     }
 
-    /// Returns a savepoint: the length of the current command's recorded changes.
+    /// Returns a savepoint of the recorded changes of the current command, to which a rollback can return.
     pub(crate) fn savepoint(&self) -> Savepoint {
         Savepoint { bytes: self.recorded.len(), count: self.count }
     }
@@ -116,7 +116,7 @@ impl VerdictBuilder {
         self.discard_recording();
     }
 
-    /// Ends the current command, whose effect is as its bytes predict, and drops its recorded changes.
+    /// Ends the current command, because its effect is as its bytes predict. Drops the changes recorded for it.
     pub(crate) fn discard_recording(&mut self) {
         self.recorded.clear();
         self.count = 0;
@@ -149,7 +149,8 @@ pub(crate) enum Exception<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions<'a> {
     reader: Reader<'a>,
-    /// Number of the command with the next exception, read ahead; `None` if no exception is left.
+    /// Number of the next command with an exception (another effect than its bytes predict), read ahead; `None` if no
+    /// exception is left.
     next: Option<u32>,
     begun: bool,
 }
@@ -196,7 +197,7 @@ pub(crate) struct RecordedChanges<'a> {
 }
 
 impl<'a> RecordedChanges<'a> {
-    /// Moves `reader` past the changes of a command, and checks that they decode.
+    /// Moves `reader` past the recorded changes of one command, checks that they decode, and returns them.
     fn pass(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         let count = reader.u32("change count")?;
         let recorded = Self { reader: reader.clone(), count };
@@ -215,7 +216,7 @@ impl<'a> RecordedChanges<'a> {
     }
 }
 
-/// A change as the verdict row stores it: complete, or with a reference to a value in the entry's payload.
+/// A change of a key as the verdict row stores it: complete, or with a reference to a value in the entry's payload.
 enum Raw<'a> {
     Whole(KeyChange<'a>),
     FromEntry { keyspace: KeyspaceId, key: &'a [u8], at: usize, len: usize },

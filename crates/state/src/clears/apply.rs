@@ -44,7 +44,7 @@ use crate::{
 /// Bytes of examined row keys after which one sweep (removal of rows under deleted prefixes) ends.
 const MAX_SWEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Fields of a key's row that are needed to remove the row.
+/// Fields of the row of a user's key that are needed to remove the row.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) key: Vec<u8>,
@@ -123,7 +123,8 @@ impl Applying<'_> {
         Ok(None)
     }
 
-    /// Returns the rows with a prefix, including hidden rows; `None` if there are too many to remove immediately.
+    /// Returns the rows of all keys with a prefix, including hidden rows; `None` if there are too many to remove
+    /// immediately.
     fn few_rows(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Result<Option<Vec<Row>>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let mut rows = Vec::new();
@@ -134,8 +135,7 @@ impl Applying<'_> {
         Ok((rows.len() <= MAX_EAGER_PREFIX_ROWS).then_some(rows))
     }
 
-    /// Returns the rows with this prefix that the current command has written itself. `revision` is the command's
-    /// revision.
+    /// Returns those rows of keys with this prefix that the current command has written itself, at its `revision`.
     fn own_rows(&self, keyspace: KeyspaceId, prefix: &[u8], revision: Revision) -> Result<Vec<Row>, MachineError> {
         let range = KeyRange::of_keyspace(keyspace, prefix, Bound::Unbounded, Bound::Unbounded);
         let staged = self.applier.staged.changes_within(range.lower(), range.upper());
@@ -199,8 +199,7 @@ impl Applying<'_> {
         self.set_clear(keyspace, prefix, Some(Clear { revision, earlier, kept, swept: None }));
     }
 
-    /// Sets the clear (the record of a deleted prefix with hidden rows) in the table and in its row; `None` removes
-    /// the clear.
+    /// Sets the clear (a deleted prefix with hidden rows) in the table and in its row; `None` removes the clear.
     fn set_clear(&mut self, keyspace: KeyspaceId, prefix: &[u8], clear: Option<Clear>) {
         let key = (keyspace, prefix.to_vec());
         self.note_undo(|applier| Undo::Clear(key.clone(), applier.pending.clears.get(&key).cloned()));
@@ -274,7 +273,7 @@ struct Sweep {
     left: u32,
     /// Bytes of the row keys that the sweep has examined so far.
     bytes: usize,
-    /// Step count at which the sweep ends. A sweep may take about as many steps as a client's command.
+    /// Steps of work after which the sweep ends. A sweep may take about as many as a client's command.
     last_step: u64,
     /// True once the sweep has used up its steps of work.
     spent: bool,

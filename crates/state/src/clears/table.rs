@@ -107,7 +107,7 @@ impl Prefixes {
         self.0.get(b"").map(|clear| clear.revision)
     }
 
-    /// Returns true if a delete by prefix with this revision has hidden rows that are not removed yet.
+    /// Returns true if the deletion of a prefix at this revision has hidden rows that are not removed yet.
     pub(crate) fn has_delete_at(&self, revision: Revision) -> bool {
         self.0.iter().any(|(_, clear)| clear.revision == revision || clear.kept.contains(&revision))
     }
@@ -119,8 +119,7 @@ pub(crate) struct ClearTable {
     by_keyspace: BTreeMap<KeyspaceId, Prefixes>,
 }
 
-/// Changes that an entry makes to the table of deleted prefixes, by keyspace and prefix; `None` removes a prefix from
-/// the table.
+/// Changes that an entry makes to the table of deleted prefixes, by keyspace and prefix; `None` removes a prefix.
 pub(crate) type ClearChanges = BTreeMap<(KeyspaceId, Vec<u8>), Option<Clear>>;
 
 impl ClearTable {
@@ -151,8 +150,8 @@ impl ClearTable {
         self.iter().map(|(_, prefix, clear)| clear_units(prefix.len()) + clear.kept.len()).sum()
     }
 
-    /// Returns the outcome that rejects one more clear of this prefix; `None` if the table has room for it. The clear
-    /// must not replace another one.
+    /// Returns the outcome that rejects the deletion of this prefix because the table is full; `None` if the table has
+    /// room for the new clear, which does not replace another one.
     pub(crate) fn refusal(&self, keyspace: KeyspaceId, prefix: &[u8]) -> Option<Outcome> {
         let more = self.get(keyspace, prefix).map_or(clear_units(prefix.len()), |_| 1);
         if self.units() + more > MAX_PENDING_CLEARS {

@@ -208,7 +208,7 @@ pub fn state_digest_while<B>(
     }
 }
 
-/// An incremental hasher that takes rows in the order of their keys.
+/// Hasher to which the rows of a view are added one by one, in the order of their keys.
 #[derive(Default)]
 struct Digester {
     all: Xxh3,

@@ -62,14 +62,13 @@ pub(crate) fn end_lease(applying: &mut Applying<'_>, id: LeaseId, revision: Revi
     Ok(())
 }
 
-/// Returns the step count at which a removal that begins now must end. It may take about as many steps as a client's
-/// command.
+/// Returns the number of steps at which a removal of keys that begins now must end: about as many steps of work from
+/// now as a client's command may take.
 fn last_step(applying: &Applying<'_>) -> u64 {
     applying.steps_used() + MAX_COMMAND_STEPS
 }
 
-/// Deletes those of the given index rows that are still stale: their key no longer has the deadline or lease in the
-/// row.
+/// Deletes those of the given index rows that are still stale: their key no longer has their deadline or lease.
 pub(crate) fn forget(applying: &mut Applying<'_>, rows: &List<'_, &[u8]>) -> Result<Outcome, Refused> {
     let mut forgotten = 0;
     for row in rows.iter() {
@@ -86,11 +85,11 @@ pub(crate) fn forget(applying: &mut Applying<'_>, rows: &List<'_, &[u8]>) -> Res
     Ok(Outcome::Expired { keys: 0, rows: forgotten, more: false })
 }
 
-/// State of a command that removes ended keys.
+/// State of a command that removes keys which have ended (expired).
 struct Removal {
     /// Number of rows that the command may still examine.
     left: u32,
-    /// Count of steps at which the command stops examining rows.
+    /// Number of steps of work, counted since the machine was opened, at which the command stops examining rows.
     last_step: u64,
     keys: u32,
     /// Revision of the command; `None` until the command removes its first key. A command that removes no key uses no
@@ -103,8 +102,8 @@ impl Removal {
         self.left == 0 || applying.steps_used() >= self.last_step
     }
 
-    /// Examines the key that the index row `row` names. Removes the key if its expiry satisfies `ends`; otherwise the
-    /// index row is stale, and only this row is deleted.
+    /// Examines the key that the index row `row` names. Removes the key if `ends` returns true for its deadline and
+    /// lease. Otherwise the index row is stale, and only this row is deleted.
     fn key_at(
         &mut self,
         applying: &mut Applying<'_>,
@@ -154,8 +153,7 @@ impl Removal {
         }
     }
 
-    /// Removes the keys of an ended lease, and also the lease when no key is left. Returns true if the lease is
-    /// removed.
+    /// Removes the keys of an ended lease, and the lease once no key is left. Returns true if the lease is removed.
     fn lease(&mut self, applying: &mut Applying<'_>, id: LeaseId) -> Result<bool, MachineError> {
         let (rows, more) = keys_of(&applying.view(), &attached_rows(id), self.left)?;
         self.left -= rows.len() as u32;
@@ -185,7 +183,8 @@ fn ended_rows(view: &dyn View, time: SpaceTime, max: u32) -> Result<(Vec<Vec<u8>
     keys_of(view, &range, max)
 }
 
-/// Returns true if an index row is stale: its key or lease has another deadline or lease now, or does not exist.
+/// Returns true if an index row of a deadline or an attachment is stale: its key or lease has another deadline or lease
+/// now, or does not exist.
 fn is_stale(view: &dyn View, ending: &DeadlineSubject<'_>) -> Result<bool, MachineError> {
     let stored = |keyspace: KeyspaceId, key: &[u8]| {
         let full = [&keys::data_prefix(keyspace), key].concat();

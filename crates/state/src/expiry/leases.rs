@@ -6,7 +6,7 @@
 //! Invariants:
 //! * A lease's row is removed only when no value in the map is attached to it. So a lease granted later with the
 //!   same id never has keys of the earlier one.
-//! * The id that the state machine chooses for a lease depends only on the commands before, not on their grouping into
+//! * The id that the state machine chooses for a lease depends only on earlier commands, not on their grouping into
 //!   entries.
 
 use std::{sync::atomic::Ordering, time::Duration};
@@ -33,7 +33,7 @@ impl Applying<'_> {
         Lease::from_row(id, self.get(&lease_row(id)))
     }
 
-    /// Returns an unused lease id: the next one of the space's counter, skipping ids that clients have chosen.
+    /// Returns an unused lease id: the next one of a replicated counter, skipping ids that clients have chosen.
     fn free_lease_id(&mut self) -> Result<LeaseId, MachineError> {
         loop {
             let id = self.applier.meta.next_lease;
@@ -49,8 +49,8 @@ impl Applying<'_> {
         Ok(self.lease(id)?.filter(|lease| lease.is_live(self.applied.time)))
     }
 
-    /// Replaces or removes a lease, and replaces the index row of its deadline if the deadline differs from that in
-    /// `before`.
+    /// Replaces or removes the row of a lease, and replaces the index row of its deadline if that differs from the one
+    /// in `before`.
     fn set_lease(&mut self, id: LeaseId, before: Option<&Lease>, after: Option<Lease>) {
         let batch = &mut self.applier.staged;
         let (old, new) = (before.map(|lease| lease.deadline), after.map(|lease| lease.deadline));
@@ -76,8 +76,7 @@ impl Applying<'_> {
         self.show_lease_count();
     }
 
-    /// Publishes the number of leases to readers. They use it for estimates only, so it may include unpublished
-    /// changes.
+    /// Publishes the number of leases to readers. They use it only for estimates; it may include unpublished changes.
     fn show_lease_count(&self) {
         self.machine.published.leases.store(self.applier.lease_count, Ordering::Relaxed);
     }

@@ -35,8 +35,7 @@ pub(crate) fn count_leases(view: &dyn View) -> Result<usize, MachineError> {
     Ok(count)
 }
 
-/// A key that is attached to a lease. Also a position in the list of a lease's keys: the next page begins after this
-/// key.
+/// A key that is attached to a lease. Also a position in the list of a lease's keys: the next page begins after it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttachedKey {
     /// Keyspace of the key.
@@ -52,8 +51,8 @@ impl Machine {
         let _ = self.time_of_reads.source.set(source);
     }
 
-    /// Returns true if a key or lease has a deadline, or had one since the machine was opened. Only then do reads need
-    /// the clock.
+    /// Returns true if a key or lease has a deadline, or had one since the machine was opened. Only then reads need the
+    /// clock.
     #[must_use]
     #[inline]
     pub fn has_deadlines(&self) -> bool {
@@ -122,8 +121,7 @@ impl ReadView {
         failure.map_or(Ok(leases), Err)
     }
 
-    /// Returns at most `limit` keys attached to a lease, starting after the key `after`. A lease that has ended has no
-    /// keys.
+    /// Returns at most `limit` keys attached to a lease, starting after the key `after`. An ended lease has no keys.
     pub fn lease_keys(
         &self,
         id: LeaseId,

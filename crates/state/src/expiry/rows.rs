@@ -89,7 +89,7 @@ impl Expiry {
 pub(crate) struct Lease {
     /// Time from a grant or keep-alive of the lease to its deadline.
     pub(crate) ttl: Duration,
-    /// Space time at which the lease ends unless a client keeps it alive before.
+    /// Time at which the lease ends unless a client keeps it alive before.
     pub(crate) deadline: SpaceTime,
     /// Number of index rows of keys attached to the lease. A stale row counts until it is removed.
     pub(crate) keys: u32,
@@ -146,9 +146,9 @@ impl Lease {
 /// Content of an index row for expiry: the deadline of a key or lease, or a key that is attached to a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeadlineSubject<'a> {
-    /// The row of a key's deadline.
+    /// The index row of a key's deadline.
     Key { deadline: SpaceTime, keyspace: KeyspaceId, key: &'a [u8] },
-    /// The row of a lease's deadline.
+    /// The index row of a lease's deadline.
     Lease { deadline: SpaceTime, id: LeaseId },
     /// The row of a key that is attached to a lease. The key is deleted when the lease ends.
     Attached { lease: LeaseId, keyspace: KeyspaceId, key: &'a [u8] },

@@ -17,7 +17,7 @@ use crate::{
     keys::{KeyRange, TAG_DEADLINE},
 };
 
-/// Source of space time (the time that the space's log entries carry) for reads.
+/// Clock for reads. It shows space time: the time that the replicated log entries carry.
 pub trait ReadTime: Send + Sync + fmt::Debug {
     /// Returns the current space time. A reader compares it with deadlines to find that a value has not ended yet. To
     /// hide an ended value, the reader needs [`read_time`](Self::read_time).

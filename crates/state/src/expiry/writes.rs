@@ -36,8 +36,8 @@ pub(crate) struct PutUntil<'a> {
     pub(crate) lease: Option<LeaseId>,
 }
 
-/// Puts a value whose bytes are at position `at` in the log. A value whose deadline has already passed is deleted
-/// instead.
+/// Puts a value with a deadline or lease, whose bytes are at position `at` in the log. A value whose deadline has
+/// already passed is deleted instead.
 pub(crate) fn put_until(
     applying: &mut Applying<'_>,
     put: &PutUntil<'_>,
@@ -108,8 +108,7 @@ fn store_put(
     Ok(())
 }
 
-/// Changes the deadline of a key. The key's value, revision and lease do not change. A key that does not exist is not
-/// created.
+/// Changes the deadline of a key. The key's value, revision and lease do not change. A missing key is not created.
 pub(crate) fn touch(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,
@@ -166,7 +165,7 @@ pub(crate) fn store_touched(
     rewrite_value(applying, keyspace, key, touched.revision, expiry, None)
 }
 
-/// Converts a command's deadline, which can be relative or a default, to space time; `None` if the value never ends.
+/// Converts a command's deadline, which can be relative or a default, to an absolute time; `None` for no deadline.
 fn resolve(applying: &Applying<'_>, keyspace: KeyspaceId, deadline: Deadline) -> Option<SpaceTime> {
     let time = applying.applied.time;
     match deadline {
@@ -196,7 +195,7 @@ fn remove(applying: &mut Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Resu
     Ok(())
 }
 
-/// Writes the index rows of a value's new deadline and lease, and deletes the index rows of the replaced value.
+/// Writes the index rows of a key's new deadline and lease, and deletes those of its replaced value, which it looks up.
 fn replace_rows(
     applying: &mut Applying<'_>,
     keyspace: KeyspaceId,

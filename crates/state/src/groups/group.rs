@@ -54,7 +54,7 @@ pub(crate) struct Group {
     is_head_changed: bool,
 }
 
-/// Result of a settlement (ack or nack): the number of settled records, and the records that could not be settled.
+/// Result of a settlement (ack or nack) of stream records: the number of settled records, and those that could not be.
 #[derive(Debug, Default)]
 pub(crate) struct SettledRecords {
     pub(crate) settled: u64,
@@ -94,8 +94,8 @@ impl Group {
         self.room(0) == 0
     }
 
-    /// Returns the number of new records that may be delivered. `taken` is the number of pending records that the
-    /// current fetch is about to redeliver; they still count as pending.
+    /// Returns the number of new records that may be delivered before the group is full. `taken` is the number of
+    /// pending records that the current fetch is about to redeliver; they still count as pending.
     fn room(&self, taken: u64) -> u64 {
         let counted = self.parcels.pending() + self.parcels.dead() + taken;
         u64::from(self.head.config.max_pending).saturating_sub(counted)
@@ -403,8 +403,7 @@ impl Group {
         self.is_head_changed = true;
     }
 
-    /// Moves a cursor below the offset `start` forward to `start`, because the records below it were trimmed from the
-    /// stream.
+    /// Moves a cursor below the offset `start` forward to `start`, because the records below it were trimmed.
     pub(crate) fn skip_to(&mut self, start: Offset) {
         if self.head.cursor < start {
             self.head.cursor = start;
@@ -434,7 +433,7 @@ impl Group {
         (processed, false)
     }
 
-    /// Number of rows of the group in addition to its head.
+    /// Number of rows that the group has in addition to its head row.
     pub(crate) fn rows(&self) -> usize {
         self.parcels.len() + self.members.len()
     }
@@ -537,8 +536,7 @@ impl Group {
         Ok(())
     }
 
-    /// Returns the lowest offset whose record is pending or not delivered yet. All records below this offset are
-    /// settled.
+    /// Returns the lowest offset whose record is pending or not delivered yet. All records below it are settled.
     pub(crate) fn floor(&self) -> Offset {
         self.parcels.first_pending().unwrap_or(self.head.cursor)
     }

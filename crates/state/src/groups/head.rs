@@ -25,7 +25,7 @@ pub(crate) struct Head {
     /// Lowest offset that the group has never delivered.
     pub(crate) cursor: Offset,
     pub(crate) last_attempt: Attempt,
-    /// Number of deliveries of records, including redeliveries.
+    /// Number of deliveries of records to members of the group, including redeliveries.
     pub(crate) delivered: u64,
     pub(crate) acked: u64,
     /// Number of records moved to the group's dead-letter stream.

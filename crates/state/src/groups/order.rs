@@ -17,7 +17,7 @@ pub(crate) struct KeyQueues {
     queues: HashMap<u64, VecDeque<Offset>>,
     /// Attempt number of the parcel of each parked record (one that waits behind another record of its key).
     parked: BTreeMap<Offset, Attempt>,
-    /// Parked records that can be delivered now, because they are the first pending records of their keys.
+    /// Parked records (that waited behind another record of their key) that can be delivered now.
     free: BTreeSet<Offset>,
 }
 

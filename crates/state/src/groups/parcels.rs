@@ -33,10 +33,10 @@ pub(crate) struct HeldCounts {
 #[derive(Debug, Default)]
 pub(crate) struct Parcels {
     by_attempt: BTreeMap<Attempt, Parcel>,
-    /// Redelivery time and attempt of each parcel (unsettled records of one attempt) that becomes free at a certain
-    /// time.
+    /// Redelivery time and attempt of each parcel (unsettled records of one attempt) that waits for a redelivery time.
     due: BTreeSet<(SpaceTime, Attempt)>,
-    /// Offset of the first record and attempt of each parcel. The flag is true for dead letters, which come last.
+    /// Offset of the first record, and attempt, of each parcel (unsettled records). The flag is true for dead letters,
+    /// which come last.
     firsts: BTreeSet<(bool, Offset, Attempt)>,
     dead_attempts: BTreeSet<Attempt>,
     /// Numbers of records and attempts of each member that holds records, even if their ack deadline has passed.
@@ -52,7 +52,7 @@ pub(crate) struct Parcels {
 }
 
 impl Parcels {
-    /// Number of attempts with unsettled records.
+    /// Number of delivery attempts of the group that have unsettled records.
     pub(crate) fn len(&self) -> usize {
         self.by_attempt.len()
     }
@@ -66,12 +66,12 @@ impl Parcels {
         self.pending
     }
 
-    /// Number of records that wait behind another record of their key.
+    /// Number of parked records, which wait behind another record of their key.
     pub(crate) fn parked(&self) -> u64 {
         self.parked
     }
 
-    /// Number of dead letters.
+    /// Number of dead letters that the group keeps.
     pub(crate) fn dead(&self) -> u64 {
         self.dead
     }

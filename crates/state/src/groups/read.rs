@@ -99,7 +99,7 @@ pub struct DeadParcel {
     pub attempt: Attempt,
     /// Reason why the records are dead letters.
     pub reason: String,
-    /// The records, and the number of deliveries of each.
+    /// The dead letters, and the number of deliveries of each.
     pub records: Vec<DeliveredRun>,
 }
 

@@ -33,8 +33,7 @@ impl GroupTable {
         self.remove_within(id, &mut left)
     }
 
-    /// Deletes a group. Removes its rows immediately if there are at most `left` of them, and lowers `left` by their
-    /// number.
+    /// Deletes a group. Removes its rows immediately if there are at most `left`, and lowers `left` by their number.
     fn remove_within(&mut self, id: GroupId, left: &mut u32) -> bool {
         let Some(mut group) = self.take(id) else { return false };
         match left.checked_sub(u32::try_from(group.rows()).unwrap_or(u32::MAX)) {

@@ -52,7 +52,7 @@ use crate::{
     keys::{self, KeyRange},
 };
 
-/// The table of all consumer groups of the space, in memory.
+/// The table of all consumer groups, in memory.
 #[derive(Debug)]
 pub(crate) struct GroupTable {
     pub(super) groups: BTreeMap<GroupId, Group>,
@@ -160,8 +160,7 @@ impl GroupTable {
         self.groups.len()
     }
 
-    /// Number of groups that count towards the maximum number of groups. Deleted groups that still have rows also
-    /// count.
+    /// Number of groups that count towards the maximum number of groups. Deleted groups with rows left also count.
     pub(crate) fn counted(&self) -> usize {
         self.groups.len() + self.former.len()
     }

@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Maximum number of rows that a scan reads ahead from each of its sources: current values and former values.
+/// Maximum number of rows that a scan of the past reads ahead from each of its sources: current and former values.
 const PAGE_ROWS: usize = 256;
 /// Bytes of rows after which a scan of the past stops reading ahead in one of its sources.
 const PAGE_BYTES: usize = 1024 * 1024;
@@ -183,14 +183,14 @@ struct VersionItem {
 
 /// State of a key at the revision of a scan of the past.
 enum RowAtRevision {
-    /// The key had the value that this row contains.
+    /// The key had the value that this row of the store contains.
     Row(Vec<u8>),
-    /// The key's state is unknown below the revision `oldest`, because versions were forgotten.
+    /// The key's state below the revision `oldest` is unknown, because its former values were removed.
     Unknown { oldest: Revision },
 }
 
-/// Iterates in order over the keys that have a version at the past revision, or whose state at that revision is
-/// unknown.
+/// Iterates in order over the keys that have a version (former value) at the past revision, or whose state at that
+/// revision is unknown.
 struct VersionSource<'p> {
     past: &'p HistoricalView<'p>,
     range: KeyRange,
@@ -199,7 +199,7 @@ struct VersionSource<'p> {
     all: bool,
 }
 
-/// State of a key, as far as the version rows examined so far determine it.
+/// State of a key, as far as the rows of its former values that were examined so far determine it.
 struct KeyVersions {
     key: Vec<u8>,
     row: Option<Vec<u8>>,
@@ -207,7 +207,8 @@ struct KeyVersions {
 }
 
 impl<'p> VersionSource<'p> {
-    /// Creates a source of the versions of keys in a range. `own` is the range of the row keys of their newest values.
+    /// Creates a source of the former values (versions) of keys in a range. `own` is the range of the row keys of their
+    /// newest values.
     fn new(past: &'p HistoricalView<'p>, own: &KeyRange, direction: Direction) -> Self {
         let base = versions_prefix(past.keyspace);
         let mut range = KeyRange::with_prefix(&base);
@@ -249,7 +250,8 @@ impl<'p> VersionSource<'p> {
         Ok(())
     }
 
-    /// Reads the version rows of whole keys until the page is full, or until one key has too many rows to examine all.
+    /// Reads rows of former values, key by key, until the page is full, or until one key has too many rows to examine
+    /// all.
     fn read(&mut self) -> Result<(), MachineError> {
         /// Number of rows of one key that a forward scan examines one by one before it skips rows. It skips to the
         /// key's version at the requested revision. If it has found that version already, it skips to the next key.

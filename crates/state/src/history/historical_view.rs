@@ -85,16 +85,16 @@ impl Classified for HistoryError {
     }
 }
 
-/// View of a keyspace as of a past revision.
+/// View of a keyspace that shows the values that its keys had at a past revision.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoricalView<'s> {
     pub(crate) snapshot: &'s ReadView,
     pub(crate) keyspace: KeyspaceId,
     pub(crate) revision: Revision,
     /// Lowest revision from which a key without rows is known not to have existed. Below it, such a key may have had a
-    /// value that was forgotten.
+    /// value whose row was removed.
     pub(crate) gone: Revision,
-    /// Time of the reader. Values that had ended (expired) at this time are hidden.
+    /// Time of the reader. Values that had ended (expired) by then are hidden.
     pub(crate) time: SpaceTime,
 }
 
@@ -109,8 +109,8 @@ pub enum VersionLifetime {
     Until {
         /// First revision at which the value was not current.
         revision: Revision,
-        /// Space time of the entry that removed the value; for a delete of many keys, a somewhat later time. `None`
-        /// if the time is not known yet.
+        /// Time of the entry that removed the value; for a delete of many keys, a somewhat later time. `None` if the
+        /// time is not known yet.
         time: Option<SpaceTime>,
         /// Kind of operation that removed the value.
         ending: VersionEnd,
@@ -126,25 +126,25 @@ pub struct Version {
     pub lifetime: VersionLifetime,
 }
 
-/// A page of the versions of one key, newest first.
+/// A page of the versions (current and former values) of one key, newest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The versions of the key in this page, newest first.
+    /// The values (current and former) of the key in this page, newest first.
     pub versions: Vec<Version>,
-    /// True if the key has older versions than those in the page.
+    /// True if the key has older values than those in the page.
     pub more: bool,
-    /// Lowest revision from which all versions of the key are kept.
+    /// Lowest revision from which all values (versions) of the key are kept.
     pub oldest: Revision,
 }
 
 impl ReadView {
-    /// Returns true if keys of a keyspace may have versions.
+    /// Returns true if keys of a keyspace may have versions (former values).
     pub fn has_versions(&self, keyspace: KeyspaceId) -> Result<bool, MachineError> {
         Ok(HistoryRow::in_view(self.view(), keyspace)?.is_some())
     }
 
     /// Returns the log position of a key's newest value, if the value is in the log and a reader may still need it. A
-    /// value that has ended counts; one that a deleted prefix hides counts only in a keyspace with versions.
+    /// value that has ended counts; one that a deleted prefix hides counts only in a keyspace that keeps former values.
     pub fn value_blob(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Option<BlobRef>, MachineError> {
         let own = with_data_key(keyspace, key, |full| decode_owned(full, self.view().get(full)?))?;
         let Some(Stored { revision, value: StoredValue::Blob(blob), .. }) = own else { return Ok(None) };
@@ -209,7 +209,7 @@ impl ReadView {
         found.filter(|found| found.work != HistoryWork::Remove).ok_or(HistoryError::NoHistory)
     }
 
-    /// Returns at most `limit` versions of a key, newest first, that began before the revision `before`.
+    /// Returns at most `limit` versions (values) of a key, newest first, that began before the revision `before`.
     pub fn versions(
         &self,
         keyspace: KeyspaceId,
@@ -257,7 +257,7 @@ impl ReadView {
         Ok(found)
     }
 
-    /// Returns the revision of a key's oldest row. All versions of the key from that revision on are kept.
+    /// Returns the revision of a key's oldest row. All its former values from then on are kept.
     fn oldest_known_revision(&self, keyspace: KeyspaceId, key: &[u8]) -> Result<Revision, MachineError> {
         let (prefix, end) = (key_prefix(keyspace, key), forgotten_row(keyspace, key));
         let mut found = Ok(None);
@@ -331,7 +331,7 @@ impl<'s> HistoricalView<'s> {
         }
     }
 
-    /// Returns the revision up to which versions of a key were forgotten; zero if none were. `row` is the key of the
+    /// Returns the revision up to which former values of a key were removed; zero if none were. `row` is the key of the
     /// row that records this.
     fn forgotten(&self, row: &[u8]) -> Result<Revision, MachineError> {
         let found =

@@ -48,13 +48,14 @@ const MAX_FORGOTTEN_PER_WRITE: usize = 16;
 pub(crate) struct StoredVersion {
     pub(crate) revision: Revision,
     pub(crate) until: VersionUpperBound,
-    /// True if the key was deleted or had ended after this version, so that no newer version follows immediately.
+    /// True if this former value was followed by a time in which the key had no value, because it was deleted or had
+    /// ended.
     pub(crate) key_was_removed: bool,
     pub(crate) blob: Option<BlobRef>,
 }
 
-/// A version with a changed ending: its row key, the new first bytes of its row (the ending), and the key of its index
-/// row by time.
+/// A version (former value) with a changed ending: its row key, the new first bytes of its row (the ending), and the
+/// key of its index row by time.
 struct EndedVersion {
     row: Vec<u8>,
     head: Vec<u8>,
@@ -68,14 +69,14 @@ impl StoredVersion {
     }
 }
 
-/// Returns the price in steps of keeping a value of this length as a version. A delete pays nothing else for history.
+/// Returns the steps of work of keeping a value of this length as a version (former value). A delete pays nothing more.
 pub(crate) fn added_price(value_bytes: usize) -> u64 {
     READ + 2 * WRITE + written_bytes(value_bytes)
 }
 
-/// Returns the maximum number of steps that a put pays for removing versions beyond the number that the keyspace keeps.
+/// Returns the maximum steps of work that a put pays for removing versions beyond the number that its keyspace keeps.
 pub(crate) fn removed_price(history: KeyspaceHistory) -> u64 {
-    /// Steps of the rows that the removal of a version reads and writes. Most puts remove at most one version.
+    /// Steps of work for the rows that the removal of one version reads and writes. Most puts remove at most one.
     const REMOVED: u64 = READ + 5 * WRITE;
     history.revisions.map_or(0, |revisions| SCAN + u64::from(revisions) * ROW + 2 * REMOVED)
 }
@@ -84,7 +85,7 @@ fn is_gone(ending: VersionEnd) -> bool {
     ending != VersionEnd::Overwritten
 }
 
-/// Loads the history rows of all keyspaces from a view.
+/// Loads the history rows of all keyspaces (how far back former values reach) from a view.
 pub(crate) fn load(view: &dyn View) -> Result<BTreeMap<KeyspaceId, HistoryRow>, MachineError> {
     let mut histories = BTreeMap::new();
     crate::rows::load_rows(view, &history_rows(), |key, row| {
@@ -157,8 +158,7 @@ impl Applying<'_> {
         Ok(kept_bytes)
     }
 
-    /// Stores the current value of a key as a version. Returns its length; `None` if there is none, or if it need not
-    /// be kept.
+    /// Stores the current value of a key as a version (former value). Returns its length; `None` if none is stored.
     fn keep_current(
         &mut self,
         keyspace: KeyspaceId,
@@ -186,8 +186,8 @@ impl Applying<'_> {
         Ok(Some(found.value.value_len()))
     }
 
-    /// Changes the ending of a version that the current command has added by a put at the revision `at`. The command
-    /// has removed the new value since, so the key has no value after that version.
+    /// Changes the ending of the version (former value) that the current command has added by a put at the revision
+    /// `at`. The command has removed the new value since, so the key has no value after that version.
     fn end_newest(
         &mut self,
         keyspace: KeyspaceId,
@@ -203,7 +203,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns the version that the current entry has overwritten at the revision `at`, encoded with the new `ending`.
+    /// Returns the former value that the current entry has overwritten at the revision `at`, encoded with the new
+    /// `ending`.
     fn overwritten_at(
         &self,
         keyspace: KeyspaceId,
@@ -244,7 +245,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Forgets the oldest versions of a key until `max` are left.
+    /// Removes the oldest versions (former values) of a key until `max` are left.
     fn forget_above(&mut self, keyspace: KeyspaceId, key: &[u8], max: usize) -> Result<(), MachineError> {
         let (mut excess, mut room) = (Vec::new(), max);
         let range = KeyRange::with_prefix(&key_prefix(keyspace, key));
@@ -269,8 +270,8 @@ impl Applying<'_> {
         excess.iter().try_for_each(|kept| self.forget_version(keyspace, key, kept))
     }
 
-    /// Forgets a version of a key, and notes in the key's row of forgotten versions that the values of the key are
-    /// unknown up to the end of this version.
+    /// Forgets (removes) a version (former value) of a key, and notes in the key's row of forgotten versions that the
+    /// values of the key are unknown up to the end of this version.
     pub(crate) fn forget_version(
         &mut self,
         keyspace: KeyspaceId,
@@ -293,7 +294,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Removes the rows of a version. If the value is in the log, also lowers the live bytes of the value's segment.
+    /// Removes the rows of a version (former value). If the value is in the log, also lowers the live bytes of the
+    /// value's segment.
     pub(crate) fn remove_version(&mut self, keyspace: KeyspaceId, key: &[u8], kept: &StoredVersion) {
         let row = version_row(keyspace, key, kept.revision);
         self.applier.staged.delete(&[&row]);
@@ -307,7 +309,8 @@ impl Applying<'_> {
 /// Key and content of one row of the store.
 pub(crate) type FullRow = (Vec<u8>, Vec<u8>);
 
-/// Returns the row of the version of a key that has `blob` as the pointer to its value; `None` if no version has it.
+/// Returns the row of the former value of a key that has `blob` as the pointer to its value; `None` if no version has
+/// it.
 pub(crate) fn version_at(
     view: &dyn View,
     keyspace: KeyspaceId,

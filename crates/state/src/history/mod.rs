@@ -1,4 +1,4 @@
-//! Versions (former values of keys) in keyspaces with history: their rows, keeping and pruning them, and reads of the
+//! Versions (former values of keys) in keyspaces with history: their rows, keeping and removing them, reads of the
 //! past.
 //!
 //! Owns: former values of keys, and reads at a revision. Does not own: current values (`keyspaces`), or the changes

@@ -65,7 +65,7 @@ impl Applying<'_> {
         self.set_history(id, Some(HistoryRow { floor, gone, work }));
     }
 
-    /// Schedules all versions of a dropped keyspace for removal.
+    /// Schedules all versions (former values) of a dropped keyspace for removal.
     pub(crate) fn drop_history(&mut self, id: KeyspaceId) {
         if let Some(history) = self.applier.histories.get(&id) {
             let history = HistoryRow { work: HistoryWork::Remove, ..history.clone() };
@@ -91,16 +91,16 @@ pub(crate) fn prune(applying: &mut Applying<'_>, from: KeyspaceId, max: u32) -> 
     Ok(Outcome::Reclaimed { entries: max - round.left, more: more || round.is_done() })
 }
 
-/// Remaining budget of one pruning command.
+/// Remaining budget of one pruning command, which removes versions (former values).
 struct Round {
-    /// Number of rows that the command may still examine.
+    /// Number of rows of former values that the pruning command may still examine.
     left: u32,
     /// Bytes of the rows examined so far. Every value counts with its full length, so the sum is the same whether a
     /// node stores the value inline or in the log.
     bytes: usize,
 }
 
-/// Returns the length in bytes of a version's row plus its value, whether the value is in the row or in the log.
+/// Returns the length in bytes of a former value's row plus the value, whether the value is in the row or in the log.
 fn full_len(key: &[u8], row: &[u8]) -> usize {
     let blob = VersionRow::decode(key, row).ok().and_then(|version| version.blob(key).ok()?);
     let row_len = blob.map_or(row.len(), |blob| row.len() - BlobRef::ENCODED_LEN + blob.len as usize);
@@ -156,7 +156,7 @@ impl Round {
         Ok((rows, all))
     }
 
-    /// Removes the version rows of a keyspace without history, and finally the row of its history.
+    /// Removes the rows of former values of a keyspace without history, and finally its history row.
     fn remove(&mut self, applying: &mut Applying<'_>, id: KeyspaceId) -> Result<(), MachineError> {
         let (versions, mut all) = self.rows(applying, &KeyRange::with_prefix(&versions_prefix(id)))?;
         for (key, row) in &versions {
@@ -177,7 +177,7 @@ impl Round {
         Ok(())
     }
 
-    /// Continues to adapt the version rows of a keyspace to its changed history settings, after the row `last`.
+    /// Continues to adapt the rows of former values of a keyspace to its changed settings, after the row `last`.
     fn apply_new_bounds(
         &mut self,
         applying: &mut Applying<'_>,
@@ -364,14 +364,14 @@ fn has_row(applying: &Applying<'_>, keyspace: KeyspaceId, key: &[u8]) -> Result<
     Ok(applying.get(&[&keys::data_prefix(keyspace), key].concat())?.is_some())
 }
 
-/// Returns the time up to which superseded versions with a time row are forgotten: `now` minus the maximum age. `None`
-/// if the settings limit neither the age nor the number of versions.
+/// Returns the time up to which versions that have an index row by time are forgotten: `now` minus the maximum age.
+/// Returns `None` if the settings limit neither the age nor the number of versions.
 fn forgotten_by(bounds: KeyspaceHistory, now: SpaceTime) -> Option<SpaceTime> {
     let age = bounds.age.or(bounds.revisions.map(|_| DELETED_HISTORY_AGE))?;
     Some(SpaceTime(now.0.saturating_sub(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))))
 }
 
-/// Returns the range of the index rows by time of versions that were superseded at `time` or before.
+/// Returns the range of the index rows by time of former values that were superseded at `time` or before.
 fn superseded_by(id: KeyspaceId, time: SpaceTime) -> KeyRange {
     let mut range = KeyRange::with_prefix(&times_prefix(id));
     let after = time.0.saturating_add(1).to_be_bytes();

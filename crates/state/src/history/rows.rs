@@ -48,7 +48,7 @@ const OF_HISTORIES: u8 = 0;
 const OF_VERSIONS: u8 = 1;
 const OF_TIMES: u8 = 2;
 
-/// Number of bytes (tag, kind and keyspace) before the key in a version's row key.
+/// Number of bytes (tag, kind and keyspace) before the key in the row key of a version (former value).
 pub(crate) const PREFIX_LEN: usize = 6;
 const GROUP: usize = 8;
 const FULL_GROUP: u8 = 0xff;
@@ -77,7 +77,8 @@ pub(crate) fn keyspace_of_history(key: &[u8]) -> Option<KeyspaceId> {
     Some(KeyspaceId(u32::from_be_bytes(id.try_into().ok()?)))
 }
 
-/// Decodes the keyspace from a row key of versions or forgotten versions (`12|1`); returns `None` for other keys.
+/// Decodes the keyspace from the row key of a former value or of removed former values (`12|1`); returns `None` for
+/// other keys.
 pub(crate) fn keyspace_of_version(key: &[u8]) -> Option<KeyspaceId> {
     let id = key.strip_prefix(&[TAG_VERSIONS, OF_VERSIONS])?.first_chunk()?;
     Some(KeyspaceId(u32::from_be_bytes(*id)))
@@ -125,7 +126,7 @@ pub(crate) fn unescape(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     }
 }
 
-/// Returns the prefix of the row keys of all versions of one key.
+/// Returns the prefix of the row keys of all versions (former values) of one key.
 pub(crate) fn key_prefix(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(PREFIX_LEN + key.len() + key.len() / GROUP + GROUP + 2);
     out.extend_from_slice(&versions_prefix(keyspace));
@@ -133,7 +134,7 @@ pub(crate) fn key_prefix(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the row key of the version of a key that began at the given revision.
+/// Returns the row key of the version (former value) of a key that began at the given revision.
 pub(crate) fn version_row(keyspace: KeyspaceId, key: &[u8], revision: Revision) -> Vec<u8> {
     let mut row = key_prefix(keyspace, key);
     row.extend_from_slice(&(!revision.0).to_be_bytes());
@@ -158,12 +159,12 @@ pub(crate) fn time_row(keyspace: KeyspaceId, time: SpaceTime, row: &[u8]) -> Vec
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryKey {
     pub(crate) key: Vec<u8>,
-    /// Revision at which the version began; `None` for the row which records removed versions.
+    /// Revision at which the version (former value) began; `None` for the row which records removed versions.
     pub(crate) revision: Option<Revision>,
 }
 
 impl HistoryKey {
-    /// Decodes the bytes that follow the keyspace in the key of a version's row.
+    /// Decodes the bytes that follow the keyspace in the row key of a version (former value).
     fn decode(rest: &[u8]) -> Option<Self> {
         let (key, revision) = unescape(rest)?;
         let revision: [u8; 8] = revision.try_into().ok()?;
@@ -171,12 +172,12 @@ impl HistoryKey {
         Some(Self { key, revision })
     }
 
-    /// Returns true for the row key of a version or of forgotten versions (`12|1`).
+    /// Returns true for the row key of a version (former value) or of removed versions (`12|1`).
     pub(crate) fn is_of_version(row: &[u8]) -> bool {
         row.starts_with(&[TAG_VERSIONS, OF_VERSIONS])
     }
 
-    /// Decodes the row key of a version or of forgotten versions (`12|1`).
+    /// Decodes the row key of a version (former value) or of removed versions (`12|1`).
     pub(crate) fn of_version(row: &[u8]) -> Result<Self, MachineError> {
         let rest = row.get(PREFIX_LEN..).and_then(Self::decode);
         rest.ok_or_else(|| MachineError::corrupt("version", row, "key does not decode"))
@@ -253,14 +254,14 @@ pub(crate) struct VersionRow<'a> {
     pub(crate) value: &'a [u8],
 }
 
-/// Number of bytes before the value in the row of a version.
+/// Number of bytes before the value in the row of a version (former value).
 pub(crate) const VERSION_HEAD_LEN: usize = VersionUpperBound::ENCODED_LEN + 9;
 
 /// End time in the row of a version whose value had no end, or had not ended when it was superseded.
 pub(crate) const NO_END: SpaceTime = SpaceTime(u64::MAX);
 
 impl<'a> VersionRow<'a> {
-    /// Encodes the fields of a version's row that precede the value.
+    /// Encodes the fields that precede the value in the row of a version (former value).
     pub(crate) fn head(&self) -> [u8; VERSION_HEAD_LEN] {
         let mut out = [0; VERSION_HEAD_LEN];
         out[..16].copy_from_slice(&self.until.encode());
@@ -273,7 +274,7 @@ impl<'a> VersionRow<'a> {
         out
     }
 
-    /// Decodes the row of a version; `key` is used in errors.
+    /// Decodes the row of a version (former value); `key` is the row's key, for error messages.
     pub(crate) fn decode(key: &[u8], row: &'a [u8]) -> Result<Self, MachineError> {
         Self::read(row).map_err(|_| MachineError::corrupt("version", key, "row does not decode"))
     }
@@ -305,19 +306,19 @@ impl<'a> VersionRow<'a> {
 /// Pending work on the rows of a keyspace's history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HistoryWork {
-    /// All version rows conform to the keyspace's settings; no work is pending.
+    /// All rows of former values conform to the keyspace's settings; no work is pending.
     Settled,
-    /// The settings have changed, and the version rows are adapted to them in order. All rows up to `last` (without the
-    /// keyspace prefix) are done. So far, `kept` versions of the key in that row are kept.
+    /// The settings have changed, and the rows of former values are adapted to them in order. All rows up to `last`
+    /// (without the keyspace prefix) are done. So far, `kept` versions of the key in that row are kept.
     ApplyBounds { kept: u32, last: Vec<u8> },
-    /// All version rows must be removed, because the keyspace was dropped or no longer keeps history.
+    /// All rows of former values must be removed, because the keyspace was dropped or no longer keeps history.
     Remove,
 }
 
 /// The row of a keyspace's history: how far back it reaches, and pending work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryRow {
-    /// Oldest readable revision of the keyspace.
+    /// Oldest revision at which the keyspace can be read.
     pub(crate) floor: Revision,
     /// Lowest revision from which a key without rows is known not to have existed. Below it, versions of keys that
     /// were deleted long ago may have been forgotten, which leaves no row.

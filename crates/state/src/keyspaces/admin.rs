@@ -64,7 +64,7 @@ impl Applying<'_> {
         }
     }
 
-    /// Returns true if the keyspace keeps exact counts of its keys. Then a write must read the row that it replaces.
+    /// Returns true if the keyspace is configured to keep exact counts. Then a write reads the row that it replaces.
     #[inline]
     pub(crate) fn counts_exactly(&self, id: KeyspaceId) -> bool {
         self.applier.kinds.of(id) == KeyspaceKind::Configured

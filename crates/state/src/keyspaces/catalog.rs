@@ -125,7 +125,7 @@ pub struct KeyspaceRow {
     pub life: KeyspaceLife,
     /// Revision of the last commit before the keyspace was created.
     pub revision: Revision,
-    /// Space time at which the keyspace was created.
+    /// Time of the log entry that created the keyspace.
     pub created: SpaceTime,
 }
 
@@ -238,7 +238,7 @@ impl KeyspaceTable {
     }
 }
 
-/// Kind of a keyspace, which every write checks first.
+/// Kind of a keyspace (missing, plain or configured), which every write to it checks first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyspaceKind {
     /// The keyspace does not exist or was dropped, so writes to it are rejected.

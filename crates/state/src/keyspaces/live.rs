@@ -80,8 +80,7 @@ impl Applying<'_> {
         })
     }
 
-    /// Returns true if a key's row is known to exist with a value of another length than `bytes`. Does not read the
-    /// row.
+    /// Returns true if it is already known, from an earlier read, that a key's value has another length than `bytes`.
     pub(crate) fn has_other_length(&self, keyspace: KeyspaceId, key: &[u8], bytes: usize) -> bool {
         let known = keys::with_data_key(keyspace, key, |full| self.known_row_head(full));
         known.is_some_and(|head| head.held.value_bytes != bytes)

@@ -101,7 +101,7 @@ impl RangeCursor {
         self.rows.pair().map(|(key, row)| decode_item(key, row, self.fetch)).transpose()
     }
 
-    /// Returns true if the view shows the row on which the cursor is positioned.
+    /// Returns true if the view shows the row at which the cursor is: no deleted prefix or deadline hides the row.
     #[inline]
     fn is_shown(&mut self) -> Result<bool, MachineError> {
         let Some((key, row)) = self.rows.pair() else { return Ok(false) };

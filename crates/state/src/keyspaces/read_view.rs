@@ -122,8 +122,8 @@ impl Visibility<'_> {
 
 /// A consistent, immutable view of all keyspaces. A view keeps old data alive while it exists.
 ///
-/// The view also has one fixed space time: a value whose deadline is at or before that time is hidden, and a later
-/// deadline has no effect on this view.
+/// The view also has one fixed time: a value whose deadline is at or before that time is hidden, and a later deadline
+/// has no effect on this view.
 #[derive(Clone)]
 pub struct ReadView {
     view: Arc<dyn View>,
@@ -153,7 +153,7 @@ impl ReadView {
         Self { view, clears, time }
     }
 
-    /// Returns the space time by which the view hides ended values.
+    /// Returns the time at which this view shows the state: values that had ended by then are hidden.
     #[must_use]
     pub fn time(&self) -> SpaceTime {
         self.time

@@ -1,7 +1,7 @@
 //! The row of a key without the bytes of its value.
 //!
-//! Owns: [`RowHead`] (such a row), and [`LargeRows`], a cache of the heads of large rows that the log record being
-//! applied has read. Does not own: reading rows (`Applying::row_head`).
+//! Owns: [`RowHead`] (such a row), and [`LargeRows`], a cache of the heads of those rows of 16 KiB or more that the log
+//! record being applied has read. Does not own: reading rows (`Applying::row_head`).
 //!
 //! redb and SQLite read a whole row from their pages and compute its checksum, although the caller needs its first
 //! bytes only; for a row of 8 MiB that takes a few milliseconds. A lookup costs few steps, so a transaction may look up
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Size in bytes from which a row is large: looking up its head in [`LargeRows`] is faster than reading it again.
+/// Size in bytes from which a row is large: its head is kept in [`LargeRows`], so that it is read only once.
 pub(crate) const LARGE_ROW_BYTES: usize = 16 * 1024;
 
 /// The row of a key without the bytes of its value.
@@ -53,27 +53,27 @@ impl RowHead {
     }
 }
 
-/// Large rows of the backend that the log record being applied has read. The backend does not change before the
-/// record's changes are applied, so this table stays correct.
+/// Large rows (16 KiB or more) of the backend that the log record being applied has read. The backend does not change
+/// before the record's changes are applied, so this table stays correct.
 #[derive(Debug, Default)]
 pub(crate) struct LargeRows(OnceLock<Mutex<NotedRows>>);
 
 #[derive(Debug, Default)]
 struct NotedRows {
-    /// Heads of the large rows of users' keys, by row key.
+    /// Heads (rows without the values) of the large rows of users' keys, by row key.
     heads: HashMap<Box<[u8]>, RowHead>,
-    /// Row keys of all other large rows, such as the fields of a hash.
+    /// Keys of all other rows of 16 KiB or more, such as fields of a hash.
     others: HashSet<Box<[u8]>>,
 }
 
 impl LargeRows {
-    /// Returns the head of the row of a user's key, if the row is large and was read before.
+    /// Returns the head of the row of a user's key, if the row has 16 KiB or more and was read before.
     #[inline]
     pub(crate) fn head(&self, key: &[u8]) -> Option<RowHead> {
         self.found()?.heads.get(key).copied()
     }
 
-    /// Stores the head of the row of a user's key that was read, if the row is large.
+    /// Stores the head of the row of a user's key that was just read, if the row has 16 KiB or more.
     #[inline]
     pub(crate) fn note_head(&self, key: &[u8], row: &[u8], head: RowHead) {
         if row.len() >= LARGE_ROW_BYTES {
@@ -81,13 +81,13 @@ impl LargeRows {
         }
     }
 
-    /// Returns true if this row was read before and is large. It must not be the row of a user's key.
+    /// Returns true if this row was read before and has 16 KiB or more. It must not be the row of a user's key.
     #[inline]
     pub(crate) fn has_other(&self, key: &[u8]) -> bool {
         self.found().is_some_and(|found| found.others.contains(key))
     }
 
-    /// Stores the key of a row that was read, if the row is large. It must not be the row of a user's key.
+    /// Stores the key of a row that was just read, if it has 16 KiB or more. It must not be the row of a user's key.
     #[inline]
     pub(crate) fn note_other(&self, key: &[u8], row: &[u8]) {
         if row.len() >= LARGE_ROW_BYTES {

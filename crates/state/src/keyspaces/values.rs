@@ -222,7 +222,7 @@ pub(crate) fn encode_value(revision: Revision, expiry: &Expiry, value: StoredRef
 /// Returns a smaller number for a row that does not decode.
 #[inline]
 pub(crate) fn value_len_of_row(row: &[u8]) -> usize {
-    /// Position, in an encoded pointer, of the length of the value.
+    /// Position, within an encoded pointer into the log, of the length of the value.
     const LEN_AT: usize = 12;
     let blob_len = |head: usize| {
         let len = row.get(head + LEN_AT..).and_then(|rest| rest.first_chunk());

@@ -67,11 +67,11 @@ pub(crate) struct Applier {
     /// Offset, within its log segment, at which the payload of the current entry begins.
     pub(crate) payload_at: u32,
     pub(crate) running_hash: RunningHash,
-    /// Positions of reads among the replies of the current command. These reads are performed only if a client waits.
+    /// Positions of reads among the replies of a Redis batch. They are performed only if a client of this node waits.
     pub(crate) reads: Vec<usize>,
-    /// Steps that the commands of all entries have taken since the machine was opened.
+    /// Steps of work that the commands of all entries have taken since the machine was opened.
     pub(crate) steps: u64,
-    /// Steps of the reads that this node has performed for its clients, in addition to `steps`.
+    /// Steps of work of the reads that this node has performed for its clients. They are not part of `steps`.
     pub(crate) read_steps: u64,
     /// Redis streams that may have got entries by the commands of the current log record.
     pub(crate) grown: GrownStreams,

@@ -84,7 +84,8 @@ impl<'m> Applying<'m> {
         }
     }
 
-    /// Returns a stream's head as earlier commands have left it, and marks it as changed. The stream can be deleted.
+    /// Returns a stream's head (settings, offsets) as earlier commands have left it, and marks it as changed. The
+    /// stream can be deleted.
     pub(crate) fn head(&mut self, stream: StreamId) -> Option<&mut Head> {
         if !self.applier.pending.heads.contains_key(&stream) {
             let head = read(&self.machine.published.streams).get(stream).cloned()?;
@@ -258,7 +259,7 @@ impl Applying<'_> {
     }
 
     /// Returns the row of a key without its value, as the commands so far have left it; `None` if there is no such row.
-    /// A large row of the backend is read once for all commands of the log record.
+    /// A row of 16 KiB or more is read from the backend once for all commands of the log record.
     #[inline]
     pub(crate) fn row_head(&self, key: &[u8]) -> Result<Option<RowHead>, MachineError> {
         self.charge(READ);
@@ -279,15 +280,16 @@ impl Applying<'_> {
         found
     }
 
-    /// Returns the row of a key without its value, if the row is in the backend, is large and was read before, and this
-    /// log record has not changed it.
+    /// Returns the row of a key without its value, if the row is in the backend, has 16 KiB or more and was read
+    /// before, and this log record has not changed it.
     #[inline]
     pub(crate) fn known_row_head(&self, key: &[u8]) -> Option<RowHead> {
         let head = self.applier.staged.large_rows().head(key)?;
         self.applier.staged.get(key).is_none().then_some(head)
     }
 
-    /// Remembers the head of a row that was read, if the row is large and this log record has not changed it.
+    /// Remembers the head (row without the value) of a row of 16 KiB or more that was read and that this log record has
+    /// not changed.
     pub(crate) fn note_large_row(&self, key: &[u8], row: &[u8]) -> Result<(), MachineError> {
         if self.applier.staged.get(key).is_none() {
             self.applier.staged.large_rows().note_head(key, row, RowHead::decode(key, row)?);
@@ -295,8 +297,8 @@ impl Applying<'_> {
         Ok(())
     }
 
-    /// Returns true if a row with this key exists after the commands so far. Not for rows of users' keys. A large row
-    /// of the backend is read once for all commands of the log record.
+    /// Returns true if a row with this key exists after the commands so far. Not for rows of users' keys. A row of 16
+    /// KiB or more is read from the backend once for all commands of the log record.
     pub(crate) fn has_row(&self, key: &[u8]) -> Result<bool, MachineError> {
         self.charge(READ);
         let staged = &self.applier.staged;
@@ -325,17 +327,18 @@ impl Applying<'_> {
         self.applier.staged.meter().charge(steps);
     }
 
-    /// Counts the steps charged since the step count was `before` as searching, which has a limit of its own.
+    /// Counts the steps of work charged since their number was `before` as search work (matching, skipping), which has
+    /// its own limit.
     pub(crate) fn note_searched_since(&self, before: u64) {
         self.applier.staged.meter().note_searched(self.steps_used() - before);
     }
 
-    /// Returns the number of steps that all commands have taken so far.
+    /// Returns the number of steps of work that all commands have taken since the machine was opened.
     pub(crate) fn steps_used(&self) -> u64 {
         self.applier.staged.meter().used()
     }
 
-    /// Rejects the current command if it has used more steps than its budget.
+    /// Rejects the current command if it has used up the steps of work that a command may take.
     #[inline]
     pub(crate) fn check_budget(&self) -> Result<(), Refused> {
         let meter = self.applier.staged.meter();

@@ -1,8 +1,8 @@
 //! Ranges of keys without rows in the backend, as scans of the current log record have found them.
 //!
-//! Owns: the ranges, and the division of a scan into parts that leave them out. A backend that only marks deleted rows
-//! walks over these marks in every scan. The backend does not change while a log record is applied, so a command that
-//! scans a range of deleted rows repeatedly walks over it only once.
+//! Owns: the ranges, and the split of a scan into smaller ranges without them. A backend that only marks deleted rows
+//! must skip these marks in every scan. The backend does not change while a log record is applied, so a command that
+//! scans a range of deleted rows repeatedly must skip it only once.
 //!
 //! The ranges affect only the time that a scan takes, never its result. How many marks there are depends on flushes and
 //! compactions of the node, so no price may depend on them.
@@ -12,14 +12,14 @@ use std::{
     ops::Bound::{self, Excluded, Included, Unbounded},
 };
 
-/// Maximum number of ranges that are remembered, each with two keys. A scan of any further range is as slow as before.
+/// Maximum number of ranges without rows that are remembered. A scan of any further range is as slow as before.
 const MAX_GAPS: usize = 16 * 1024;
 
 /// A half-open range of keys: the start is included, the end is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: Vec<u8>,
-    /// Exclusive end; `None` for the end of the map.
+    /// Exclusive end of the range; `None` for the end of the map.
     pub(crate) end: Option<Vec<u8>>,
 }
 
@@ -52,7 +52,7 @@ impl Span {
     }
 }
 
-/// Known ranges without rows, by their start. The ranges are disjoint, and no two of them touch.
+/// Known ranges of row keys without rows, by their start. The ranges are disjoint, and no two of them touch.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps(BTreeMap<Vec<u8>, Option<Vec<u8>>>);
 
@@ -92,7 +92,7 @@ impl Gaps {
         self.0.insert(start, end);
     }
 
-    /// Returns the parts of a range of keys that may have rows, in ascending order.
+    /// Returns the parts of `range` that may have rows, because no known range without rows contains them; ascending.
     pub(crate) fn without(&self, range: Span) -> Vec<Span> {
         if range.is_empty() {
             return Vec::new();
@@ -145,7 +145,7 @@ mod tests {
         assert!(Span::of(Included(b"a"), Excluded(b"a")).is_empty());
     }
 
-    /// Compares the table with a set of single keys.
+    /// Compares the table of ranges without rows with a set of single keys.
     #[test]
     fn a_scan_without_the_gaps_covers_all_other_keys() {
         for seed in 0..500_u64 {

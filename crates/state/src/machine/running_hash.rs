@@ -61,7 +61,7 @@ const PRIME: u64 = 0x9e37_79b1_85eb_ca87;
 const INDEX: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const TERM: u64 = 0x1656_67b1_9e37_79f9;
 
-/// The running hash over all entries, while a log record is applied.
+/// The running hash over all entries since the first one, with the data to update it by the log record being applied.
 #[derive(Debug, Default)]
 pub(crate) struct RunningHash {
     hash: u64,
@@ -129,7 +129,8 @@ impl RunningHash {
         }
     }
 
-    /// Adds the stream heads and the backend batch of the log record. Returns the running hash after the record.
+    /// Adds the changed stream heads and the backend batch of the log record to the hash. Returns the running hash
+    /// after the record.
     #[inline]
     pub(crate) fn finish(
         &mut self,

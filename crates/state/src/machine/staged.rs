@@ -73,28 +73,27 @@ struct Index {
     last: HashTable<u32>,
     /// For each change of the batch, the number of the previous change of the same key; [`NONE`] if there is none.
     before: Vec<u32>,
-    /// First bytes of the changed row keys, as a bit set. A scan of a kind of rows that did not change can skip the
-    /// batch.
+    /// First bytes of the changed row keys, as a bit set. A scan of rows with another first byte skips the batch.
     tags: u32,
 }
 
 /// Value of an entry of `before` for a change whose key has no earlier change.
 const NONE: u32 = u32::MAX;
 
-/// Maximum number of changes for which the index keeps its allocations between log records.
+/// Maximum number of changes for which the hash index of a batch keeps its memory between log records.
 const IDLE_CHANGES: usize = 64 * 1024;
 
 /// Number of deleted rows of the backend from which a scan remembers the range without rows.
 const MIN_GAP_ROWS: u64 = 64;
 
-/// Returns true if rows whose keys begin with this byte differ between nodes. Reading them is not charged, because all
-/// nodes must charge equally.
+/// Returns true if rows whose keys begin with this byte differ between nodes. Reading such rows is not charged as work,
+/// because all nodes must charge equally.
 #[inline]
 fn is_local(tag: Option<u8>) -> bool {
     matches!(tag, Some(TAG_INDEX | TAG_LIVENESS | TAG_MEMBERSHIP | TAG_VERDICT | TAG_MARK))
 }
 
-/// Returns the bytes of a row for which a scan is charged. They are the same on every node.
+/// Returns the bytes with which a scan is charged for a row. They are the same on every node.
 #[inline]
 fn passed_bytes(key: &[u8], row: &[u8]) -> usize {
     key.len()
@@ -276,7 +275,8 @@ impl Staged {
         })
     }
 
-    /// Returns the index over the batch, and builds it first if necessary; `None` while the batch is empty.
+    /// Returns the index of the changes in the batch, and builds it first if necessary; `None` while the batch is
+    /// empty.
     #[inline]
     fn index(&self) -> Option<&Index> {
         if self.batch.is_empty() {
@@ -289,7 +289,7 @@ impl Staged {
         }))
     }
 
-    /// Returns the number of changes in the batch. A savepoint consists of this number.
+    /// Returns the number of changes in the batch. A savepoint stores this number.
     pub(crate) fn len(&self) -> usize {
         self.batch.len()
     }
@@ -321,7 +321,7 @@ impl Staged {
         self.command_from = self.batch.len() as u32;
     }
 
-    /// Returns the large rows of the backend that this log record has read.
+    /// Returns the rows of 16 KiB or more that this log record has read from the backend.
     #[inline]
     pub(crate) fn large_rows(&self) -> &LargeRows {
         &self.large_rows

@@ -52,7 +52,7 @@ pub struct Machine {
     pub(crate) applier: Mutex<Applier>,
     pub(crate) published: Published,
     pub(crate) time_of_reads: TimeOfReads,
-    /// Freed segments whose liveness rows are deleted with the next batch.
+    /// Freed segments whose rows of live bytes are deleted with the next batch.
     pub(crate) forgotten: Mutex<Vec<Generation>>,
     /// True if `forgotten` may have entries. Most log records find that it has none, without the lock.
     pub(crate) has_forgotten: AtomicBool,

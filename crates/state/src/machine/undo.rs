@@ -1,5 +1,4 @@
-//! The list of changes that a rollback of a command undoes. [`savepoint`](crate::machine::savepoint) fills and uses
-//! the list.
+//! The list of changes that a rollback of a command undoes. [`savepoint`](crate::machine::savepoint) fills and uses it.
 
 use std::sync::Arc;
 
@@ -30,9 +29,9 @@ pub(crate) enum Undo {
 /// Changes to undo when a command is rolled back, in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct UndoList {
-    /// True while a savepoint is active.
+    /// True while a savepoint is active, so that changes are recorded in this list.
     pub(crate) is_kept: bool,
-    /// Number of changes in the batch when the savepoint began.
+    /// Number of row changes in the batch when the innermost savepoint began.
     pub(crate) staged: usize,
     pub(crate) changes: Vec<Undo>,
 }
@@ -47,7 +46,7 @@ pub(crate) struct Outer {
 }
 
 impl UndoList {
-    /// Begins a savepoint at this number of changes in the batch.
+    /// Begins a savepoint when the batch has `staged` row changes. Returns the state of the savepoint around it.
     pub(crate) fn begin(&mut self, staged: usize) -> Outer {
         let outer = Outer { is_kept: self.is_kept, staged: self.staged, changes: self.changes.len() };
         (self.is_kept, self.staged) = (true, staged);

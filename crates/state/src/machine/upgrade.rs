@@ -60,8 +60,7 @@ pub(crate) fn check_state(in_force: u32, known: u16, applied: Index) -> Result<(
     Ok(())
 }
 
-/// Converts a version to 16 bits. The version in force never exceeds the highest supported one, so the value always
-/// fits.
+/// Converts a stored version of the state machine to 16 bits. It never exceeds the highest supported one, so it fits.
 fn saturated(version: u32) -> u16 {
     u16::try_from(version).unwrap_or(u16::MAX)
 }

@@ -27,8 +27,7 @@ impl Applying<'_> {
         self.applier.staged.delete(&[&part_prefix(keyspace, id), name]);
     }
 
-    /// Adds a trash row for a Redis collection, because no key refers to the collection any more. Sweeps then remove
-    /// its parts.
+    /// Adds a trash row for a Redis collection, because no key refers to it any more. Sweeps then remove its parts.
     pub(crate) fn discard(&mut self, keyspace: KeyspaceId, collection: CollectionId) {
         self.applier.staged.put(&[&trash_row(keyspace, collection)], &[]);
         self.machine.published.has_trash.store(true, Ordering::Release);

@@ -27,7 +27,7 @@ use crate::{
     segments::liveness::BlobKind,
 };
 
-/// Maximum steps of a `SET` without options in addition to the bytes of its value.
+/// Maximum steps of work of a `SET` without options, in addition to those for the bytes of its value.
 const SET_STEPS: u64 = OPERATION + 8 * READ + 8 * WRITE;
 
 impl<'a> RedisStore<'_, '_, 'a> {

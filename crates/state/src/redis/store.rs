@@ -42,11 +42,11 @@ use crate::{
 /// Change that watches see when a Redis command writes the row of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchEffect {
-    /// Watches see a put of the new value.
+    /// Watches see a put of the key's new value.
     Value,
     /// Watches see a delete, because a Redis collection replaces bytes.
     Deletion,
-    /// Watches see no change.
+    /// Watches see no change of the key.
     Nothing,
 }
 
@@ -89,9 +89,9 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     pub(crate) keeps: bool,
     /// Revision that the batch uses if one of its commands writes.
     pub(crate) revision: Revision,
-    /// True if a command of the batch has written.
+    /// True if any command of the batch has written so far.
     wrote: bool,
-    /// True if the current command has written a row.
+    /// True if the current Redis command has written a row.
     pub(crate) writes: bool,
     pub(crate) now: u64,
     /// First argument of the current command, after its name.
@@ -101,13 +101,13 @@ pub(crate) struct RedisStore<'s, 'm, 'a> {
     /// State at the beginning of the current transaction, to which a rollback of the transaction returns; `None`
     /// outside of one.
     group: Option<GroupStart>,
-    /// Bytes that the batch has read so far.
+    /// Bytes that the batch of Redis commands has read so far.
     pub(crate) read_bytes: Cell<usize>,
     pub(crate) seeds: Cell<u64>,
     reads: ReadsApart,
 }
 
-/// Steps and bytes that the reads outside of transactions have used so far. They have budgets apart from the writes.
+/// Steps of work and bytes that the reads outside of transactions have used so far. Their budgets are separate.
 #[derive(Debug, Default)]
 struct ReadsApart {
     steps: u64,
@@ -279,24 +279,24 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         if bytes > MAX_REDIS_READ_BYTES { Reply::error(TOO_MUCH_READ) } else { reply }
     }
 
-    /// Returns an error if the commands of the batch have used up their steps.
+    /// Returns an error if the commands of the batch have used up their steps of work.
     pub(crate) fn check_steps(&self) -> Result<(), StoreError> {
         if self.applying.applier.staged.meter().is_spent() { Err(refused(TOO_EXPENSIVE)) } else { Ok(()) }
     }
 
-    /// Charges work, and returns an error if the commands of the batch have used up their steps.
+    /// Charges `steps` of work, and returns an error if the commands of the batch have used up their steps.
     pub(crate) fn work(&self, steps: u64) -> Result<(), StoreError> {
         self.applying.charge(steps);
         self.check_steps()
     }
 
-    /// Charges work that reads no data, such as matching a pattern. Such work also has a limit of its own.
+    /// Charges `steps` of work that reads no data, such as matching a pattern. Such work also has a limit of its own.
     pub(crate) fn search(&self, steps: u64) -> Result<(), StoreError> {
         self.applying.applier.staged.meter().note_searched(steps);
         self.work(steps)
     }
 
-    /// Charges bytes that a command reads, before it reads them.
+    /// Charges bytes that a command is about to read to the bytes that the batch may read.
     pub(crate) fn note_read(&self, bytes: usize) -> Result<(), StoreError> {
         self.work(read_bytes(bytes))?;
         let bytes = self.read_bytes.get() + bytes;
@@ -387,7 +387,7 @@ impl<'s, 'm, 'a> RedisStore<'s, 'm, 'a> {
         Replaced { held: before.held, expiry: before.expiry, is_counted }
     }
 
-    /// Keeps the value that a command replaces as a version, in a keyspace with history.
+    /// Keeps the value that a command replaces as a former value, in a keyspace with history.
     fn supersede(&mut self, key: &[u8], ending: VersionEnd, before: Option<&Replaced>) -> Result<(), StoreError> {
         if self.keeps {
             self.note_written(before.map_or(0, |before| before.held.value_bytes))?;

@@ -38,7 +38,7 @@ use crate::{
     },
 };
 
-/// Converts a deadline from space time (microseconds) to Redis's milliseconds, rounded up.
+/// Converts a deadline in microseconds since 1970 to Redis's milliseconds, rounded up.
 pub(crate) fn deadline_of(deadline: SpaceTime) -> u64 {
     deadline.0.div_ceil(1000)
 }
@@ -74,10 +74,10 @@ pub struct RedisView<'v> {
     keeps: bool,
     resolve: &'v Resolve<'v>,
     read_ahead: Option<&'v ReadAhead<'v>>,
-    /// Clock of the space. Used only if no key has a deadline; otherwise the view has its own time.
+    /// Clock with the time that log entries get. Used only if no key has a deadline; else the view has its own time.
     clock: &'v dyn Fn() -> SpaceTime,
     read_bytes: Cell<usize>,
-    /// Steps of work that read no data.
+    /// Steps of work so far that read no data.
     steps: Cell<u64>,
     seed: Cell<u64>,
 }
@@ -90,7 +90,7 @@ impl fmt::Debug for RedisView<'_> {
 
 impl<'v> RedisView<'v> {
     /// Creates a view of a keyspace for Redis commands. The two flags are true if the keyspace keeps exact counts, and
-    /// if it keeps a history. `clock` returns the space's time.
+    /// if it keeps a history. `clock` returns the time that a new log entry would get.
     #[must_use]
     pub fn new(
         snapshot: &'v ReadView,

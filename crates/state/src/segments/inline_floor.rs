@@ -1,7 +1,8 @@
 //! The inline floor: the maximum length of values that this node has always stored in the state and never in its log.
 //!
-//! Owns: the row with the inline floor. When the mover walks a segment, it skips values of at most this length without
-//! a lookup in the state; most values are shorter. The floor is node-local, because it follows from the node's options.
+//! Owns: the row with the inline floor. Maintenance that searches a segment for live values skips those of at most this
+//! length without a lookup in the state; most are shorter. The floor is node-local, because it follows from the node's
+//! options.
 //!
 //! ```text
 //! 04 := bytes u32      little-endian; if missing (older directories): `MIN_INLINE_VALUE_BYTES`

@@ -106,7 +106,7 @@ pub(crate) struct LivenessChanges {
     forgotten: Vec<Generation>,
 }
 
-/// Kind of the log bytes that a pointer refers to: a stream batch or a key's value.
+/// Kind of the log bytes that a row of the state points to: a stream batch or a key's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlobKind {
     Batch,

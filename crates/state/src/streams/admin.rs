@@ -77,8 +77,8 @@ pub(crate) fn delete_stream(applying: &mut Applying<'_>, stream: StreamId) -> Re
     Ok(Outcome::Done)
 }
 
-/// Number of index entries that deleting a stream removes immediately. Without this, the heads of small deleted
-/// streams would accumulate faster than maintenance removes their index entries.
+/// Number of index entries (log positions of batches) that deleting a stream removes immediately. Without this, the
+/// heads of small deleted streams would accumulate faster than maintenance removes their index entries.
 const EAGER_RECLAIM_ENTRIES: u32 = 64;
 
 /// Removes the head of a deleted stream, if no other rows of the stream are left.

@@ -68,8 +68,7 @@ fn check_count(batch: &[u8], count: u32) -> Result<usize, Malformed> {
     }
 }
 
-/// Appends a checked batch to a stream. A batch without records changes nothing. Returns the offset of the first
-/// record.
+/// Appends a checked batch to a stream. A batch without records changes nothing. Returns the first record's offset.
 pub(crate) fn append(
     applying: &mut Applying<'_>,
     stream: StreamId,

@@ -1,8 +1,8 @@
 //! Data for the compaction of streams: the streams to compact, and ranges of batches, each with a checksum that later
 //! shows if the range is unchanged.
 //!
-//! Owns: both queries. Does not own: the choice of records to drop (maintenance reads them), or the replacement of
-//! batches (`replacing`).
+//! Owns: the queries for both. Does not own: the choice of records to drop (maintenance reads them), or the replacement
+//! of batches (`replacing`).
 
 use std::ops::ControlFlow;
 

@@ -88,7 +88,7 @@ pub(crate) struct Head {
     pub(crate) start: Offset,
     /// Next offset that the stream will assign.
     pub(crate) next: Offset,
-    /// Lowest offset that an index entry covers.
+    /// Lowest offset that an index entry (the log position of a batch) covers.
     pub(crate) first_indexed: Offset,
     /// First offset of the batch that contains the record at `start`.
     pub(crate) start_batch: Offset,
@@ -169,7 +169,7 @@ impl Head {
         !self.is_live() && self.producers == 0
     }
 
-    /// Returns true if this node can remove index entries of the stream, or the head of the deleted stream itself.
+    /// Returns true if this node can remove index entries (positions of trimmed batches), or the deleted stream's head.
     pub(crate) fn is_reclaimable(&self) -> bool {
         self.first_indexed < self.start_batch || self.is_empty_marker()
     }
@@ -283,7 +283,8 @@ impl Head {
 pub(crate) struct StreamTable {
     heads: BTreeMap<StreamId, Head>,
     by_name: HashMap<Arc<str>, StreamId>,
-    /// Streams that need maintenance, by kind. Maintenance examines only these, so other streams cost nothing.
+    /// Streams that need maintenance, by the kind of maintenance. Maintenance examines only these, so other streams
+    /// cost nothing.
     maintenance: MaintenanceSets,
     configs: RecentConfigs,
 }
@@ -292,7 +293,7 @@ pub(crate) struct StreamTable {
 #[derive(Debug, Default)]
 struct RecentConfigs {
     kept: Vec<Arc<StreamConfig>>,
-    /// Index, in the list, of the configuration that a new one replaces next.
+    /// Index in the list of configurations of the one that the next new configuration replaces.
     oldest: usize,
 }
 
@@ -300,7 +301,7 @@ impl RecentConfigs {
     /// Maximum number of configurations in the list. Small, because a configured stream is compared with all of them.
     const MAX: usize = 8;
 
-    /// Makes a stream share its configuration with others that have an equal one.
+    /// Makes a stream, whose configuration is `kept`, share it with other streams that have an equal one.
     fn share_config(&mut self, kept: &mut SharedConfig) {
         let Some(own) = &mut kept.0 else { return };
         if let Some(same) = self.kept.iter().find(|other| **other == *own) {
@@ -388,8 +389,7 @@ impl StreamTable {
         self.by_name.get(name).copied()
     }
 
-    /// Returns the number of stream heads: those of live streams, and those of deleted streams that are not removed
-    /// yet.
+    /// Returns the number of stream heads: of live streams, and of deleted streams that are not removed yet.
     pub(crate) fn len(&self) -> usize {
         self.heads.len()
     }
@@ -426,8 +426,8 @@ impl StreamTable {
         set.range((lower, Bound::Unbounded)).filter_map(|id| Some((*id, self.heads.get(id)?)))
     }
 
-    /// Stores the stream heads that a log record has changed, after its batch is applied to the backend; `None`
-    /// removes a head.
+    /// Stores the stream heads (settings, offsets) that a log record has changed, after its batch is applied to the
+    /// backend; `None` removes a head.
     pub(crate) fn publish(&mut self, changes: &mut BTreeMap<StreamId, Option<Head>>) {
         // Ids ascend, so a name that moved from a deleted stream to a new one finally refers to the new one.
         for (id, head) in std::mem::take(changes) {

@@ -12,7 +12,7 @@ use crate::{
     streams::{heads::Head, index_entry::IndexEntry},
 };
 
-/// Loads a stream's head from a view.
+/// Loads a stream's head (its name, settings and offsets) from a view.
 pub(crate) fn head(view: &dyn View, stream: StreamId) -> Result<Option<Head>, MachineError> {
     let key = keys::stream_head(stream);
     view.get(&key)?.map(|row| Head::decode(&key, &row)).transpose()
@@ -24,8 +24,8 @@ pub(crate) fn entry_at(view: &dyn View, stream: StreamId, first: Offset) -> Resu
     Ok(view.get(&key)?.map(|row| IndexEntry::decode(&key, &row)).transpose()?.map(|(_, entry)| entry))
 }
 
-/// Returns the batch that contains an offset, with the batch's first offset. The offset must be within the range of
-/// the stream's head. Costs one point lookup.
+/// Returns the batch that contains an offset, with the batch's first offset. The offset must be one that the stream's
+/// index covers. Costs one point lookup.
 pub(crate) fn batch_with(
     view: &dyn View,
     stream: StreamId,
@@ -44,7 +44,7 @@ pub(crate) fn batch_with(
 }
 
 /// Visits the index entries from the batch that begins at offset `from` up to offset `end`, in order. Checks that the
-/// entries cover the range without gaps or overlaps. Returns the offset at which the walk stopped: `end`, or the end
+/// entries cover the range without gaps or overlaps. Returns the offset at which the visit stopped: `end`, or the end
 /// of the batch at which `visit` broke, or the end of the last entry.
 pub(crate) fn visit(
     view: &dyn View,

@@ -22,7 +22,7 @@ pub(crate) const SPARSE_LEN: usize = ENTRY_LEN + 20;
 
 const _: () = assert!(ENTRY_LEN == 40 && SPARSE_LEN == 60);
 
-/// The index entry of one batch of a stream. The batch's first offset is in the row key.
+/// The index entry of one batch of a stream, with the batch's log position. The batch's first offset is in the row key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) blob: BlobRef,

@@ -53,7 +53,7 @@ pub(crate) struct ProducerResult {
 /// Classification of an append by its producer id, epoch and sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AppendOrder {
-    /// The append has the sequence that the producer's next append must have.
+    /// The append has the sequence number that the producer's next append must have.
     Next,
     /// The append is a repetition whose result is still kept.
     Duplicate,

@@ -25,7 +25,7 @@ pub struct LiveStream {
     pub next: Offset,
     /// Encoded bytes of the batches with readable records. The first of these batches may begin below `start`.
     pub bytes: u64,
-    /// Time of the last batch ever appended, by the clock of the space; 0 if there was none.
+    /// Time of the last batch ever appended, as its log entry states; 0 if there was none.
     pub last_time: SpaceTime,
 }
 
@@ -56,7 +56,7 @@ pub struct BatchRef {
     pub first: Offset,
     /// Number of offsets that the batch covers.
     pub count: u32,
-    /// Space time at which the batch was appended.
+    /// Time of the log entry that appended the batch.
     pub time: SpaceTime,
     /// Pointer to the batch's encoded bytes in the log; its length is 0 for a sparse batch without remaining records.
     pub blob: BlobRef,
@@ -72,9 +72,9 @@ pub enum BatchForm {
     /// Compaction has replaced several batches by their remaining records, in the encoding of
     /// [`thalweg_types::sparse`].
     Sparse {
-        /// Number of records that are left of the `count` offsets.
+        /// Number of records that remain, of the `count` offsets that the batch covers.
         kept: u32,
-        /// Time at which the last of the replaced batches was appended; `time` is that of the first.
+        /// Time at which the last of the replaced batches was appended; [`BatchRef::time`] is that of the first.
         last_time: SpaceTime,
     },
 }

@@ -20,7 +20,7 @@ use crate::{
     sync::read,
 };
 
-/// Number of stream heads copied under one lock, so that a long list never blocks the applying thread for long.
+/// Number of streams that a query examines under one lock, so that long lists do not block the applying thread.
 const PAGE: usize = 256;
 
 impl Machine {
@@ -145,7 +145,7 @@ impl Machine {
         self.collect_watched(MaintenanceKind::Reclaim, after, limit, |id, _| Some(id)).0
     }
 
-    /// Returns all streams with index entries that this node can remove because their batches are trimmed.
+    /// Returns all streams with index entries (log positions) of trimmed batches, which this node can remove.
     #[must_use]
     pub fn reclaim_due(&self) -> Vec<StreamId> {
         self.reclaim_due_after(None, usize::MAX)

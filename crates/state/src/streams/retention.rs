@@ -13,7 +13,8 @@ use crate::{
     streams::{heads::Head, index},
 };
 
-/// Returns false if the stream's head alone shows that no trim is due, so that no index lookup is needed.
+/// Returns false if the stream's head (settings, offsets) alone shows that no trim is due, so that no index lookup is
+/// needed.
 pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
     let config = &head.config.get();
     head.is_live()
@@ -28,7 +29,7 @@ pub(crate) fn may_be_due(head: &Head, now: SpaceTime) -> bool {
 pub struct DueTrim {
     /// Stream to be trimmed.
     pub stream: StreamId,
-    /// New start offset of the stream.
+    /// Offset that becomes the new start of the stream.
     pub before: Offset,
     /// Configuration of the stream from which the offset was computed.
     pub config: StreamConfig,
