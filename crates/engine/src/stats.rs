@@ -19,9 +19,9 @@ pub struct Stats {
     pub state: BackendStats,
     /// Approximate number of bytes of log that would be replayed after a crash now.
     pub replay_bytes: u64,
-    /// Index of the last applied entry.
+    /// Index of the last log entry that is applied to the state.
     pub applied_index: Index,
-    /// Revision of the last applied command.
+    /// Revision of the last command that is applied to the state.
     pub applied_revision: Revision,
     /// Running hash (over all entries so far) after the last applied entry. It is equal on all replicas that have
     /// applied that entry.

@@ -1,7 +1,7 @@
 //! Notifies the server that Redis streams may have got new entries, so that it wakes waiting clients.
 //!
-//! Owns: the listener, and the times at which it is called. Does not own: the list of streams with new entries
-//! (`state`), or the waiting clients.
+//! Owns: the listener (the server's callback), and the decision when to call it. Does not own: the list of streams with
+//! new entries (`state`), or the waiting clients.
 
 use std::{
     fmt,

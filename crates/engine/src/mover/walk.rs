@@ -49,7 +49,7 @@ impl Walked {
     }
 }
 
-/// Live bytes of one value or batch, encoded as the move record that copies them forward.
+/// Live bytes of one value or batch, encoded as the move record with which they are copied to the end of the log.
 pub(super) struct LiveBytes {
     pub(super) bytes: u64,
     pub(super) payload: Vec<u8>,
