@@ -24,7 +24,7 @@ use std::{
 
 use thalweg_disk::{DIRECT_BLOCK_BYTES, set_direct, write_out};
 
-/// Size in bytes of a piece: the snapshot's file is written in pieces, with a pause after each.
+/// Number of bytes that one write (a piece) adds to a snapshot's file. The writer pauses after each.
 const PIECE_BYTES: usize = 128 * 1024;
 /// Longest pause after a piece of the file was written. The writer normally pauses for as long as the write took. A
 /// write can take long because the disk must seek; an equally long pause would then only halve the speed.
