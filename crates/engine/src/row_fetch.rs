@@ -49,7 +49,7 @@ pub enum RowsOf<'a> {
     /// A put or a delete of a key without conditions or deadline. Its effect depends on the key's row only in keyspaces
     /// with certain settings.
     Write(KeyspaceId, &'a [u8]),
-    /// Any other write of one key. Its effect depends on the key's row.
+    /// A write of one key whose effect always depends on the key's row, for example a put with a condition.
     Key(KeyspaceId, &'a [u8]),
 }
 

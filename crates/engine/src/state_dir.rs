@@ -59,7 +59,7 @@ impl StateDir {
         }
     }
 
-    /// Returns the state directory with this name within [`PARENT`]; `None` if the name is of another form.
+    /// Returns the state directory with this name within [`PARENT`]; `None` if no state directory can have this name.
     pub(crate) fn of_name(kind: BackendKind, name: &str) -> Option<Self> {
         let number: u64 = name.strip_prefix(kind.name())?.strip_prefix('.')?.parse().ok()?;
         Some(Self(number)).filter(|dir| number > 0 && dir.path(kind) == format!("{PARENT}/{name}"))

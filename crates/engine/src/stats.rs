@@ -77,7 +77,7 @@ pub struct LogHolders {
     /// Bytes of segments with stream records and large values that are still in use, and of segments that are freed
     /// next.
     pub data_bytes: u64,
-    /// True if a follower that is behind needs some of the history.
+    /// True if a follower that is behind needs some of the log that is kept for history.
     pub is_kept_for_follower: bool,
     /// Number of snapshots in progress. While there are any, no segment is freed, unless the disk is full.
     pub open_snapshots: u64,

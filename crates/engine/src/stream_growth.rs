@@ -36,7 +36,7 @@ impl StreamGrowth {
         *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
-    /// Passes the streams that got entries since the last call to the listener.
+    /// Reports to the listener the streams that got entries since the previous report.
     pub(crate) fn notify(&self) {
         self.pass(&self.machine.take_grown_streams());
     }

@@ -239,7 +239,7 @@ pub enum WriteError {
         /// Description of the log's failure.
         reason: String,
     },
-    /// The state has failed. The write may be in the log.
+    /// The state could not be read or written. The write may be in the log.
     #[error("the state has failed and takes no more writes until the node is started again: {reason}")]
     StateFailed {
         /// Description of the state's failure.

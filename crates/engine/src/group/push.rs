@@ -91,7 +91,7 @@ pub enum PushWait {
 enum PushStep {
     /// The group has records to deliver. The receiver's credit permits this number of records and of bytes.
     Deliver(u32, u64),
-    /// No delivery is possible before this time, unless records are settled, appended or returned.
+    /// No delivery is possible before this time (`None`: ever), unless records are settled, appended or returned.
     Wait(PushWait, Option<SpaceTime>),
     Closed,
 }

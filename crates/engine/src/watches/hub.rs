@@ -234,7 +234,7 @@ impl Hub {
         }
     }
 
-    /// Lets a watch get changes from the dispatcher's position on.
+    /// Registers a watch, so that it gets the changes after the revision that the dispatcher has reached.
     fn join(&self, registry: &mut Registry, id: u64, watch: Registered) -> Result<(), WatchError> {
         let joined = match &registry.reader {
             Some(reader) => reader.done(),
