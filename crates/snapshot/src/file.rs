@@ -52,7 +52,7 @@ enum Mode {
 }
 
 impl SnapshotFile {
-    /// Creates a writer that begins at the start of `file`.
+    /// Creates a writer of a snapshot, which begins at the start of `file`.
     #[must_use]
     pub fn new(file: File) -> Self {
         Self { file, piece: Piece::new(), at: 0, mode: Mode::Cached, rests_until: None }
