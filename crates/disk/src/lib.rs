@@ -113,10 +113,10 @@ pub trait File: Send + Sync + std::fmt::Debug {
     fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
     /// Writes the buffers in `parts` one after the other at `offset`, as one vectored write where possible.
     fn write_all_vectored_at(&self, parts: &[io::IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// Makes the data durable, with the metadata needed to read it (`fdatasync`). Never retried, not even
-    /// after an interruption.
+    /// Makes the file's data durable, with the metadata needed to read it (`fdatasync`). Never retried, not even after
+    /// an interruption.
     fn sync_data(&self) -> io::Result<()>;
-    /// Makes the data and all metadata durable (`fsync`).
+    /// Makes the file's data and all of its metadata durable (`fsync`).
     fn sync_all(&self) -> io::Result<()>;
     /// Writes a range out to the disk and waits until the disk has received it. This is not a sync: nothing
     /// is durable afterwards. But a later sync has less to do, and delays other syncs for a shorter time.

@@ -96,7 +96,7 @@ impl PartialEq for Pacer {
 
 impl Eq for Pacer {}
 
-/// A pacer with the clock of the system.
+/// Creates a pacer that measures time with the system's clock.
 impl Default for Pacer {
     fn default() -> Self {
         Self::new(Arc::new(SystemClock::default()))

@@ -137,7 +137,8 @@ pub(crate) fn pause_after(job: &PacedJob, took: Duration, usual: Duration, disk:
 #[derive(Debug, Default)]
 pub(crate) struct DiskRate {
     bytes_per_second: Option<u64>,
-    /// Number of written bytes that are not included in the rate yet, and the time in which they were written.
+    /// Number of written bytes that the average does not include yet. The field `took` is the time in which they were
+    /// written.
     bytes: u64,
     took: Duration,
 }

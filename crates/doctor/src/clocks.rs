@@ -1,5 +1,5 @@
-//! Checks of the machine's clocks: their source, the cost of reading them, steps of the wall clock, and the state of
-//! its synchronisation.
+//! Checks of the machine's clocks: their source, the cost of reading them, steps of the wall clock, and its
+//! synchronisation with a time server.
 //!
 //! Owns: the facts, how they are read, and the rules that judge them. Does not own: the observation of the wall clock
 //! over a time (`probe`), or clocks of other nodes, which `thalweg cluster doctor` compares.
@@ -33,7 +33,7 @@ const READINGS: u32 = 10_000;
 /// Synchronisation of the wall clock, as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ntp {
-    /// True if a program keeps the clock synchronised.
+    /// True if a program, such as an NTP client, keeps the wall clock synchronised.
     pub synchronised: bool,
     /// Largest error of the wall clock that the kernel assumes.
     #[serde(rename = "max_error_micros", serialize_with = "in_micros")]

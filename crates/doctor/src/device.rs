@@ -20,14 +20,14 @@ pub enum DeviceClass {
     Virtual,
     /// Memory that loses its contents without power (`ram`, `zram`).
     Memory,
-    /// A file of another file system (`loop`).
+    /// A file of another file system that serves as a block device (`loop`).
     Loop,
     /// A device that the system does not describe.
     Unknown,
 }
 
 impl DeviceClass {
-    /// Description for people.
+    /// Returns a description of this kind of device for people.
     #[must_use]
     pub fn shown(self) -> &'static str {
         match self {

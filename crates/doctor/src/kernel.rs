@@ -40,7 +40,7 @@ pub struct Kernel {
     pub huge_pages_defrag: Option<String>,
     /// Preference for swapping memory over dropping cached files (`vm.swappiness`).
     pub swappiness: Option<u64>,
-    /// Swap space in bytes.
+    /// Size of the machine's swap space in bytes.
     pub swap_bytes: Option<u64>,
     /// Longest queue of connections that a program may request (`net.core.somaxconn`).
     pub somaxconn: Option<u64>,

@@ -65,19 +65,19 @@ pub struct Examination {
 /// Facts about a machine and a directory.
 #[derive(Clone, Debug, Serialize)]
 pub struct Facts {
-    /// File system and device of the directory.
+    /// File system and device on which the directory is stored.
     pub storage: Storage,
     /// Times of syncs in the directory; `None` if they were not measured.
     pub syncs: Option<SyncTimes>,
-    /// Free space of the file system.
+    /// Size and free space of the file system that contains the directory.
     pub space: Space,
     /// Owners of the files in the directory.
     pub owners: Owners,
     /// Limits of this process and of its control groups.
     pub limits: Limits,
-    /// Clocks of the machine.
+    /// Facts about the machine's clocks.
     pub clocks: Clocks,
-    /// Settings of the kernel.
+    /// Settings of the kernel that affect a node.
     pub kernel: Kernel,
 }
 

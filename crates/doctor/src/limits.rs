@@ -31,7 +31,7 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
     /// Lowest memory limit of the control groups, in bytes.
     pub group_memory_bytes: Option<u64>,
-    /// Swap space of the machine, in bytes.
+    /// Size of the machine's swap space in bytes.
     pub swap_bytes: Option<u64>,
     /// Lowest processor quota of the control groups, as a number of processors.
     pub group_processors: Option<f64>,

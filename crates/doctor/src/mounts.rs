@@ -18,7 +18,7 @@ pub struct Mount {
     pub point: PathBuf,
     /// Type of the file system, such as `ext4`.
     pub kind: String,
-    /// Device, or another source such as `overlay` or `server:/export`.
+    /// Source of the file system: a device, or for example `overlay` or `server:/export`.
     pub source: String,
     /// Options of the mount and of the file system, each once.
     pub options: Vec<String>,

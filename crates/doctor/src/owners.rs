@@ -24,7 +24,7 @@ pub struct Owners {
     pub own: u32,
     /// True if this process may create files in the directory.
     pub writable: bool,
-    /// Number of files that were examined.
+    /// Number of files in the directory that were examined.
     pub files: usize,
     /// Number of files whose owner is not the owner of the directory.
     pub foreign_files: usize,

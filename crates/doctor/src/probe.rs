@@ -156,7 +156,7 @@ pub struct Walls {
 const MAX_READING: Duration = Duration::from_micros(200);
 
 impl Walls {
-    /// Reads both clocks and adds an observation.
+    /// Reads the wall clock and the monotonic clock, and adds their times as an observation.
     pub fn observe(&mut self) {
         let before = Instant::now();
         let began = *self.began.get_or_insert(before);

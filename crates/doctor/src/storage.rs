@@ -40,7 +40,7 @@ pub struct Storage {
     pub mount: Option<Mount>,
     /// Device of the file system; `None` if the file system has none, or if the system does not describe it.
     pub device: Option<Device>,
-    /// True if the processor reports a hypervisor.
+    /// True if the machine is virtual: the processor reports a hypervisor.
     pub is_virtual_machine: bool,
 }
 

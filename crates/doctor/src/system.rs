@@ -1,4 +1,4 @@
-//! Reads files of the kernel below `/proc` and `/sys`, or the like below a directory that a test has made.
+//! Reads files of the kernel below `/proc` and `/sys`, or copies of such files below a directory that a test has made.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ impl System {
         Self::below(Path::new("/"))
     }
 
-    /// Returns a system whose files are below `root`.
+    /// Returns a system for tests, whose `/proc` and `/sys` are directories below `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         Self { root: root.to_owned() }

@@ -40,7 +40,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct AsyncDatabase {
     db: Database,
-    /// Client, request and requirements that each proposed command carries.
+    /// Client, request name, cost of the values read, and longest wait that each proposed command carries.
     origin: Origin,
 }
 
@@ -65,8 +65,8 @@ impl AsyncDatabase {
         Self { db: self.db.clone(), origin: Origin { client: Some(Arc::clone(client)), ..Origin::default() } }
     }
 
-    /// Returns this database like [`for_client`](Self::for_client), for commands with this origin. If a member of a
-    /// cluster forwards such a command, the name of the request in `origin` appears in the leader's log lines.
+    /// Returns this database like [`for_client`](Self::for_client), for commands of `origin` (client, request name,
+    /// limits). If a member of a cluster forwards such a command, the leader's log lines show the request name.
     #[must_use]
     pub fn for_origin(&self, origin: &Origin) -> Self {
         Self { db: self.db.clone(), origin: origin.clone() }

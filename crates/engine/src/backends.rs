@@ -31,9 +31,9 @@ use crate::{
     state_dir::{PARENT, StateDir},
 };
 
-/// Minimum and maximum size of tables. Between these limits, tables are as large as memtables. Levels 0 and 1 are full
-/// at four tables, so a compaction of level 0 rewrites about as much of level 1 as it adds. Smaller tables would mean
-/// many files.
+/// Minimum size of a table of the LSM backend in bytes; `MAX_TABLE_BYTES` is the maximum. Between these limits, tables
+/// are as large as memtables. Levels 0 and 1 are full at four tables, so a compaction of level 0 rewrites about as much
+/// of level 1 as it adds. Smaller tables would mean many files.
 const MIN_TABLE_BYTES: u64 = 16 << 20;
 const MAX_TABLE_BYTES: u64 = 64 << 20;
 
@@ -45,9 +45,9 @@ pub(crate) fn shown_path(disk: &Arc<dyn Disk>) -> PathBuf {
 /// Removes all state directories except the current directory of the identity's backend. The others are left from a
 /// migration, or from the install of a snapshot, that was interrupted.
 ///
-/// The files that name the current state are written again first. After a kill or a failed sync, the switch to this
-/// state may exist only in the page cache. A power loss must not undo the switch once the former state is gone. Syncing
-/// the directory is not enough: after a failed sync, the next sync succeeds without writing the name.
+/// First writes `IDENTITY` and `INSTALLED`, which name the current state, again. After a kill or a failed sync, the
+/// switch to this state may exist only in the page cache. A power loss must not undo the switch once the former state
+/// is gone. Syncing the directory is not enough: after a failed sync, the next one succeeds without writing names.
 pub(crate) fn remove_all_but(place: BackendLocation<'_>, identity: &Identity, current: StateDir) -> io::Result<()> {
     let all = BackendKind::ALL.into_iter().flat_map(|kind| current.possible().map(move |dir| (kind, dir)));
     let others = all.filter(|other| *other != (identity.backend, current));
@@ -290,7 +290,7 @@ mod tests {
         remove_all_but(BackendLocation::on(&disk), &identity, current)
     }
 
-    /// Checks that the state directory that the files of the disk name exists. Returns its backend and number.
+    /// Checks that the state directory named by `IDENTITY` and `INSTALLED` exists. Returns its backend and number.
     fn check(disk: &SimDisk, context: &str) -> (BackendKind, StateDir) {
         let disk = as_disk(disk);
         let (kind, current) = (Identity::read(&disk).unwrap().unwrap().backend, StateDir::read(&disk).unwrap());
@@ -298,7 +298,7 @@ mod tests {
         (kind, current)
     }
 
-    /// After a kill between the rename of `INSTALLED` and its sync, a power loss can still undo the switch of states.
+    /// Power loss after a kill between the rename of `INSTALLED` and its sync: it can undo the switch to the new state.
     #[test]
     fn the_removal_of_the_former_state_does_not_outlive_the_switch_to_the_new_one() {
         let new = StateDir::FIRST.next();
@@ -319,7 +319,7 @@ mod tests {
         assert!(undone > 0 && swept, "no power loss has undone the switch");
     }
 
-    /// After a failed sync of a directory, the next sync succeeds without writing the names. The file is written again.
+    /// After a failed sync, the next one succeeds without writing names. So the open writes `INSTALLED` again.
     #[test]
     fn a_switch_whose_sync_failed_is_on_disk_before_the_former_state_is_removed() {
         let new = StateDir::FIRST.next();

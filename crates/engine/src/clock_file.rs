@@ -28,12 +28,12 @@ const ENCODED_BYTES: usize = 20;
 #[derive(Debug)]
 pub(crate) struct ClockFile {
     file: Arc<dyn File>,
-    /// Time that the file contained when it was opened; `None` if there was no file, or a damaged one.
+    /// Time that the file `CLOCK` contained when it was opened; `None` if there was no file, or a damaged one.
     found: Option<SpaceTime>,
 }
 
 impl ClockFile {
-    /// Opens the file, or creates it.
+    /// Opens the file `CLOCK`, or creates it.
     pub(crate) fn open(disk: &Arc<dyn Disk>) -> io::Result<Self> {
         match disk.open(PATH) {
             Ok(file) => {
@@ -50,12 +50,12 @@ impl ClockFile {
         }
     }
 
-    /// Returns the time that the file contained when it was opened.
+    /// Returns the time that the file `CLOCK` contained when it was opened; `None` if it contained none.
     pub(crate) fn found(&self) -> Option<SpaceTime> {
         self.found
     }
 
-    /// Writes a time to the file, and makes it durable.
+    /// Writes a time to the file `CLOCK`, and makes it durable.
     pub(crate) fn save(&self, disk: &Arc<dyn Disk>, time: SpaceTime) -> io::Result<()> {
         self.file.write_all_at(&encode(time), 0)?;
         self.file.sync_all()?;

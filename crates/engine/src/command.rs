@@ -1,12 +1,12 @@
-//! Encoded commands of clients: the receiver has checked their bytes, and the engine proposes the bytes unchanged.
+//! Commands that the caller passes in encoded form, as clients send them. The engine proposes the bytes unchanged.
 //!
 //! Owns: proposing such bytes, and handles by id, because such commands refer to objects by id. Does not own: the check
 //! that a command decodes. The state machine rejects a malformed command when it is applied; that does no damage, but
 //! uses a log entry. This module only checks the version of the state machine that a command needs. Once in the log, a
 //! command of an unknown version would stop the node.
 //!
-//! A command is copied once, into its frame, because it outlives the caller's buffer. The log takes its bytes from this
-//! frame or, if other commands join the same entry, from the assembled entry.
+//! A command is copied once, into a buffer (frame) of its own, because it outlives the caller's buffer. The log takes
+//! its bytes from this frame or, if several commands share a log entry, from the assembled entry.
 
 use std::{
     future::Future,
@@ -64,8 +64,8 @@ fn command_result(committed: Committed) -> Result<CommandResult, WriteError> {
     Ok((committed.durability, committed.outcome.map(refusal).transpose()?))
 }
 
-/// Appends a command's bytes to `out`. Fails if the command is too large or needs a version of the state machine that
-/// is not in force.
+/// Appends a command's bytes to `out`, the command's buffer (frame). Fails if the command is too large, or if it needs
+/// a version of the state machine that is not in force.
 fn frame(inner: &Inner, out: &mut Vec<u8>, command: &[u8]) -> Result<(), WriteError> {
     if command.len() > MAX_COMMAND_BYTES {
         return Err(CommandError::CommitTooLarge.into());

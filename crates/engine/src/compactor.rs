@@ -60,8 +60,8 @@ const MAX_LOOKED_AT: usize = 10_000;
 #[derive(Debug, Default)]
 pub(crate) struct Compactor {
     pass: Option<Pass>,
-    /// Streams that were not worth compacting, each with the active segment of the log at that time. This does not
-    /// change until the log begins its next segment.
+    /// Streams that were not worth compacting, each with the active segment of the log at that time. A stream is
+    /// checked again only once the log has another active segment.
     looked_at: HashMap<StreamId, Generation>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Compactor {
 struct Pass {
     stream: StreamId,
     compaction: Compaction,
-    /// Newest offset of each key among the records to compact, which are those between `cleaned` and `end`.
+    /// Newest offset of each key among the records appended since the last compaction, up to `end`.
     newest: HashMap<Box<[u8]>, Offset>,
     key_bytes: usize,
     end: Offset,
@@ -146,7 +146,7 @@ impl Compactor {
 }
 
 /// Returns the offset up to which a stream should be compacted: the beginning of the active segment, or the end of the
-/// stream. `None` if that pass would rewrite more old bytes than new ones.
+/// stream. `None` if fewer bytes were appended since the last compaction than that compaction has kept.
 fn due_end(inner: &Inner, candidate: &CompactionCandidate, active: Generation) -> Result<Option<Offset>, WriteError> {
     let CompactionCandidate { stream, cleaned, next, .. } = *candidate;
     let (mut at, mut end, mut dirty, mut tail) = (cleaned, None, 0, 0);

@@ -94,7 +94,7 @@ impl Coordination {
         &self.keyspace
     }
 
-    /// Adds a condition to a commit: the commit succeeds only while the lock, semaphore permit or leadership `hold` is
+    /// Adds a condition to a commit: the commit succeeds only while the lock, semaphore slot or leadership `hold` is
     /// held, and otherwise fails with [`WriteError::ConditionFailed`].
     pub fn fence<'c>(
         &self,

@@ -29,7 +29,7 @@ const VERSION: u8 = 1;
 const DESCENDING: u8 = 1;
 const AT_REVISION: u8 = 2;
 
-/// Moment that all pages of a scan show. `time` is the time by which they hide expired keys; time 0 hides none.
+/// Revision that all pages of a scan show, and the `time` by which they hide expired keys; time 0 hides none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScanPoint {
     pub(crate) revision: Revision,

@@ -62,7 +62,7 @@ pub enum Health {
     },
     /// The database accepts no writes until it is restarted or repaired. Reads continue.
     Failed {
-        /// Description of the failure.
+        /// Description of the failure that made the database stop accepting writes.
         reason: String,
     },
     /// The database has been closed.

@@ -1,4 +1,4 @@
-//! Keeps the results by which replicas are compared: digests of the whole state, and running hashes after some entries.
+//! Keeps results by which replicas are compared: digests of the state, and running hashes over the effects of entries.
 //!
 //! Owns: the last results, and the ids of digest commands (log commands that request a digest). Does not own: the
 //! computation of digests or hashes.
@@ -31,8 +31,8 @@ pub(crate) const HASH_INTERVAL: u64 = 1024;
 /// The last state digests of a database, and the id for the next digest command.
 #[derive(Debug)]
 pub(crate) struct Digests {
-    /// Id of the next digest command. It distinguishes concurrent commands on this node. Ids of earlier runs of the
-    /// node need no care, because opening the database drops the views that these commands kept.
+    /// Id of the next digest command. It distinguishes concurrent commands on this node. An id may be used again after
+    /// a restart, because opening the database drops the views of the state that earlier digest commands kept.
     pub(crate) next_id: AtomicU64,
     /// Computed digests in the order of their log entries; the last one is the newest.
     reports: Mutex<VecDeque<Arc<DigestReport>>>,
@@ -45,8 +45,8 @@ impl Digests {
         Self { next_id: AtomicU64::new(applied.0), reports: Mutex::default(), is_computing: AtomicBool::new(false) }
     }
 
-    /// Keeps a digest if `is_current` returns true: the digested state was not replaced by another node's snapshot. The
-    /// check runs under the lock that [`forget`](Self::forget) takes after a replacement.
+    /// Keeps a digest if `is_current` returns true, which means that no snapshot of another node has replaced the
+    /// digested state. The check runs under the lock that [`forget`](Self::forget) takes after a replacement.
     pub(crate) fn keep(&self, report: DigestReport, is_current: impl FnOnce() -> bool) -> Arc<DigestReport> {
         let report = Arc::new(report);
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,13 +90,13 @@ pub struct DigestReport {
     pub state: StateDigest,
 }
 
-/// Running hash of the state after an entry. Replicas that have applied the same entries with the same effects have the
-/// same hash.
+/// Running hash: a hash over the effects of all log entries up to one entry. Replicas that have applied the same
+/// entries with the same effects have the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashMark {
-    /// Index of the entry.
+    /// Index of the last entry that the hash covers.
     pub index: Index,
-    /// Running hash after the entry.
+    /// Hash over the effects of all entries up to `index`.
     pub running_hash: u64,
 }
 

@@ -22,9 +22,9 @@ use crate::{
 /// Deadline, lease and condition of a put. The default is a plain put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions<'a> {
-    /// Deadline of the value; the default is the keyspace's default TTL.
+    /// Deadline of the value. By default it follows from the keyspace's default TTL (time to live).
     pub deadline: Deadline,
-    /// Lease that the key is attached to: the value lives at most as long as the lease.
+    /// Lease that the key is attached to, so that the value lives at most as long as the lease; `None` for no lease.
     pub lease: Option<LeaseId>,
     /// Condition that the key must meet before the put; `None` for an unconditional put.
     pub expect: Option<Expect<'a>>,

@@ -84,14 +84,14 @@ pub struct Group {
 }
 
 impl Stream {
-    /// Returns the consumer group of the stream with this name; `None` if there is none.
+    /// Returns the stream's consumer group with this name; `None` if the stream has no such group.
     pub fn find_group(&self, name: &str) -> Result<Option<Group>, ReadError> {
         let id = self.database().inner.open.machine.group_id(self.id(), name)?;
         Ok(id.map(|id| Group { db: self.database().clone(), stream: self.id(), id }))
     }
 
-    /// Returns the consumer group of the stream with this name, and creates it if it is missing. The flag is true if
-    /// this call created the group. An existing group keeps its cursor and its configuration.
+    /// Returns the stream's consumer group with this name, and creates it if it is missing. The flag is true if this
+    /// call created the group. An existing group keeps its cursor and its configuration.
     pub fn create_group(
         &self,
         name: &str,
@@ -266,7 +266,7 @@ impl Group {
         }
     }
 
-    /// Returns the time at which a fetch would deliver records if no records are appended or returned before.
+    /// Returns the time at which a fetch would deliver records, assuming that none are appended or returned before.
     fn due(&self) -> Result<DeliveryDue, GroupError> {
         let open = &self.db.inner.open;
         match open.machine.group_ready(self.id, open.replica.now()).map_err(ReadError::from)? {

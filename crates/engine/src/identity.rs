@@ -40,7 +40,7 @@ pub enum MemberIdentity {
     Found,
     /// The directory is new, and joins a cluster. A directory that has joined this cluster before opens as it is.
     Join {
-        /// Id of the cluster.
+        /// Id of the cluster that the directory joins.
         cluster: ClusterId,
     },
     /// The directory is already a member of a cluster.
@@ -124,8 +124,8 @@ impl Identity {
         }
     }
 
-    /// Checks that the identity permits the log to be as it is (empty or not). Returns the new identity if it has
-    /// changed; the caller must write it before it uses the log.
+    /// Checks that a directory with this identity may have an empty log (`is_empty`), or otherwise a log with records.
+    /// Returns the identity that the caller must write before it uses the log; `None` if the identity does not change.
     pub(crate) fn check_log(&self, path: &Path, role: OpenRole, is_empty: bool) -> Result<Option<Self>, OpenError> {
         let Some(cluster) = self.cluster else { return Ok(None) };
         match (cluster.origin, is_empty) {

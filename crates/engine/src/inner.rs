@@ -126,7 +126,7 @@ impl Inner {
         })
     }
 
-    /// Proposes a framed command. If the command has to wait in the queue, its values' lengths are looked up first.
+    /// Proposes an encoded command. If it must wait in the queue, first looks up the lengths of values that it reads.
     #[inline]
     fn propose_then<T>(
         &self,

@@ -21,13 +21,13 @@ pub enum InstallError {
     /// finished again.
     #[error("the file INSTALLED could not be replaced: {reason}; make sure that the node can write its directory")]
     NotSwitched {
-        /// Message of the operating system.
+        /// Message of the operating system about the file that could not be replaced.
         reason: String,
     },
     /// An earlier install failed while it made its state the current one. The next open shows which state is current.
     #[error("an earlier install failed while it switched the state: {reason}; restart the node")]
     SwitchFailed {
-        /// Message of the operating system.
+        /// Message of the operating system about the failed change of the current state.
         reason: String,
     },
     /// The given bytes are not the chunk that the install needs next. The install can continue with the right chunk.
@@ -83,10 +83,10 @@ pub enum InstallError {
     /// The new state could not be written or read.
     #[error(transparent)]
     State(#[from] MachineError),
-    /// The log could not be written.
+    /// The node's log could not be written during the install.
     #[error(transparent)]
     Log(#[from] AppendError),
-    /// The log could not be read.
+    /// The node's log could not be read during the install.
     #[error("the log could not be read: {0}")]
     LogRead(#[from] ReadError),
 }

@@ -77,13 +77,12 @@ impl InstallGuard {
         self.0.lock().current
     }
 
-    /// Records that another state directory is the current one.
     pub(crate) fn switched(&self, to: StateDir) {
         self.0.lock().current = to;
     }
 
-    /// Ends an install with an unknown outcome. Keeps its segments until the close, because the next open may need
-    /// them.
+    /// Ends an install with an unknown outcome. Keeps the log segments with its records until the database is closed,
+    /// because the next open may need them.
     pub(crate) fn keep(self, reason: &io::Error) -> InstallError {
         let reason = reason.to_string();
         self.0.lock().failed = Some(reason.clone());

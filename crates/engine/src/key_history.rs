@@ -43,8 +43,8 @@ pub struct KeyVersions {
     pub oldest: Revision,
 }
 
-/// Time passed by reads at an explicit revision. It hides no value: an expired key is present up to the revision of the
-/// entry that removed it.
+/// Time by which reads at an explicit revision hide expired values. It hides none: an expired key is present up to the
+/// revision of the entry that removed it.
 const AS_OF_THE_REVISION: SpaceTime = SpaceTime(0);
 
 impl Keyspace {

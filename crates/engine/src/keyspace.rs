@@ -290,7 +290,7 @@ impl Keyspace {
 pub struct KeyspaceIter {
     keyspace: Keyspace,
     snapshot: ReadView,
-    /// Range that the caller requested.
+    /// Range that the caller has requested from the iterator.
     range: ScanRange,
     /// Last key that was read into a page; the next page or cursor begins after it. `None` at the beginning of the
     /// range.
@@ -345,7 +345,7 @@ impl KeyspaceIter {
         }
     }
 
-    /// Revision of the keyspace that the iterator shows.
+    /// Revision at which the iterator shows the keyspace.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.at.map_or(self.snapshot.applied().revision, |at| at.revision)

@@ -48,8 +48,8 @@ impl Database {
 /// Information about large deletes (by prefix, of all keys, or of a keyspace). Such a delete hides its rows at once,
 /// and they are removed later in the background. Each method takes a few microseconds at most.
 impl Database {
-    /// Returns how much of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) is used by large deletes
-    /// whose rows are not all removed yet.
+    /// Returns the part of [`MAX_PENDING_CLEARS`](thalweg_types::limits::MAX_PENDING_CLEARS) that is in use by large
+    /// deletes whose rows are not all removed yet, in the unit of that limit.
     #[must_use]
     pub fn waiting_delete_units(&self) -> usize {
         self.inner.open.machine.clear_units()

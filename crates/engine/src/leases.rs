@@ -24,13 +24,13 @@ use crate::{
 /// A lease that was granted or kept alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseGrant {
-    /// Id of the lease.
+    /// Id of the lease that was granted or kept alive.
     pub id: LeaseId,
     /// Time from each keep-alive of the lease to its deadline.
     pub ttl: Duration,
     /// Time, by the database's clock, at which the lease ends unless it is kept alive before.
     pub deadline: SpaceTime,
-    /// Durability level that the command reached.
+    /// Durability level that the command to grant or keep the lease reached.
     pub durability: Durability,
 }
 
@@ -39,7 +39,7 @@ pub struct LeaseGrant {
 pub struct LeaseKey {
     /// Name of the keyspace to which the key belongs.
     pub keyspace: String,
-    /// Key as the user gave it.
+    /// Key, without its keyspace, as the user gave it.
     pub key: Vec<u8>,
 }
 

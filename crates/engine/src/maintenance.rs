@@ -13,8 +13,8 @@
 //! In a cluster, reads hide expired keys by the time of the last applied entry. The leader therefore looks at the next
 //! deadline more often than once in a round, and proposes an entry once the deadline has passed.
 //!
-//! A log segment is freed when nothing needs it: the state has persisted past it, it is below the history floor, and a
-//! walk found no pointer into it in the state (see [`crate::mover`]).
+//! A log segment is freed when nothing needs it: the state has persisted past it, no watch, backup or follower needs it
+//! as history, and a walk (reading its records) found no pointer into it in the state (see [`crate::mover`]).
 
 use std::{
     sync::{Arc, Condvar, Mutex, PoisonError, Weak, atomic::Ordering},
@@ -87,15 +87,15 @@ const MEMBER_DIGEST_ROUNDS: u32 = 1;
 struct Rounds {
     mover: Mover,
     compactor: Compactor,
-    /// Last stream whose retention was checked.
+    /// Last stream whose retention was checked. The next round continues after it; `None` begins with the first stream.
     swept: Option<StreamId>,
-    /// Last stream whose index entries were removed.
+    /// Last stream whose index entries were removed. The next round continues after it; `None` begins with the first.
     reclaimed: Option<StreamId>,
-    /// Last keyspace whose versions (former values) were pruned.
+    /// Last keyspace whose versions (former values) were pruned, after which the next round continues; `None` for none.
     pruned: Option<KeyspaceId>,
     /// Position of the search for stale index rows of deadlines and leases.
     stale: StaleCursor,
-    /// Time since which nothing was written.
+    /// End of the log, and the time since which it has not changed.
     quiet: Quiet,
     /// Id of the digest command whose view of the state is kept, and the number of rounds that have found this view.
     digest: Option<(u64, u32)>,
@@ -192,7 +192,7 @@ impl Inner {
     /// If a deadline has passed, appends an entry whose time is after all passed deadlines. After a restart, the
     /// database's clock continues from the time of the last entry, so it cannot go back before these deadlines.
     ///
-    /// A follower proposes nothing, and a member that leads needs no such entry before it is closed.
+    /// A node alone calls this before it is closed. The leader of a cluster calls it regularly; a follower never does.
     pub(crate) async fn note_passed_deadlines(&self, term: Term) -> Result<(), WriteError> {
         if self.is_expiry_due()? {
             self.propose_expiry(term).await?;
@@ -441,7 +441,7 @@ impl Inner {
     }
 }
 
-/// Returns the number of rows from the beginning of `rows` that have at most `max_bytes` bytes together; at least 1.
+/// Returns the number of first rows that have at most `max_bytes` bytes together; 1 if the first row is larger.
 fn fitting(rows: &[Vec<u8>], max_bytes: usize) -> usize {
     let sums = rows.iter().scan(0, |sum, row| {
         *sum += row.len() + size_of::<u32>();

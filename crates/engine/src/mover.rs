@@ -4,12 +4,12 @@
 //! freeable and their files (`thalweg-log`), the counts of live bytes (`segments` of the state), the position up to
 //! which the state is persisted (the backend), or the time of a round (`maintenance`).
 //!
-//! The log reports freeable segments: those that the state has released and that lie below the history floor. On a full
-//! disk it also reports the oldest segments above the floor, as many as are needed until the log takes new data again.
-//! Stream batches and large values may still point into these segments. The state counts both, but a count only decides
-//! which segments are walked first: a segment is freed after a walk over its records has found nothing live in it
-//! (`walk.rs`). If only little of a segment is live, its live bytes are copied forward (to the end of the log), and the
-//! segment is freed once the state has persisted past the copies. After a crash the same segments are walked again.
+//! The log reports freeable segments: those that the state has released and that no watch, backup or follower needs as
+//! history. On a full disk it also reports the oldest segments kept for history, as many as the log needs to take new
+//! data again. Rows of stream batches and large values may still point into these segments. The state counts the live
+//! bytes, but a count only decides which segments are walked first: a segment is freed after a walk over its records
+//! (`walk.rs`) found nothing live. If only little of a segment is live, its live bytes are copied to the end of the
+//! log, and the segment is freed once the state has persisted past the copies. After a crash, it is walked again.
 //!
 //! A walk reads the segment once. A segment of 64 MiB in the page cache takes 20 ms with large records, and 0.2 s with
 //! small ones. Freeing needs such a read anyway, to find the last entry of the segments at the start of the log. If a
@@ -83,8 +83,8 @@ pub(crate) struct Mover {
     last_of_history: LastWalked,
 }
 
-/// Last segment that was read (walked) among those in which the state counts live bytes. The next reads continue after
-/// it; `None` starts with the oldest one.
+/// Position in a list of segments that rounds read in turns: the segment that was read (walked) last. The next round
+/// continues after it; `None` starts with the oldest segment.
 type LastWalked = Option<Generation>;
 
 /// Log segments that may be freed once no row of the state points into them, oldest first.
@@ -118,7 +118,7 @@ impl Candidates {
 struct Round<'a> {
     inner: &'a Inner,
     log: LogNow,
-    /// Live bytes of each segment as the state counts them, for all segments that the state has ever pointed into.
+    /// Live bytes of each segment as the state counts them. Has all segments into which the state has ever pointed.
     rows: BTreeMap<Generation, Liveness>,
     /// Bytes of disk space that must still be freed until the log takes new data again; 0 unless the disk is full.
     short_bytes: u64,
@@ -275,8 +275,8 @@ impl Mover {
     }
 
     /// Writes a log record with the term and index of the last log entry that is purged when the segments `going` are
-    /// freed. It is the last entry below the position from which the log can then be read in order. Segments that stay
-    /// below this position because of their live bytes do not change it.
+    /// freed. This entry is the last one below the LSN from which the log can then be read in order. Segments that stay
+    /// below this LSN because of their live bytes do not change it.
     fn note_purged(&self, inner: &Inner, going: &[SegmentInfo]) -> Result<(), WriteError> {
         let (before, segments) = (inner.open.log.start(), inner.open.log.segments());
         let going: HashSet<_> = going.iter().map(|segment| segment.generation).collect();
@@ -307,7 +307,7 @@ impl Mover {
     }
 
     /// Returns true if walking (reading) the segment could allow it to be freed. The segment must have few live stream
-    /// bytes, and must not have been walked before or be due for another walk.
+    /// bytes, and must be due for a walk: it was never walked, or enough has changed since its last walk.
     fn is_walk_worthwhile(&self, log: LogNow, segment: &SegmentInfo, live: Liveness) -> bool {
         let copied = live.stream_bytes + live.batches * BATCH_COPY_BYTES;
         if copied * 100 > u64::from(segment.bytes) * MAX_LIVE_PERCENT {
@@ -430,8 +430,8 @@ fn log_start_after_freeing(segments: &[SegmentInfo], going: &HashSet<Generation>
     start.unwrap_or_default()
 }
 
-/// Returns the live bytes of each segment as the state counts them. Removes the rows of segments that no longer exist,
-/// for example those freed just before a crash.
+/// Returns the live bytes of each segment as the state counts them. Removes the state's counters (rows) of segments
+/// that no longer exist, for example of those freed just before a crash.
 fn current_liveness(inner: &Inner) -> BTreeMap<Generation, Liveness> {
     // The rows are read first: a segment that the log begins in between then has no row. In the other order, its row
     // would be taken for that of a freed segment and removed.

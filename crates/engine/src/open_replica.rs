@@ -34,9 +34,10 @@ use crate::{
     plant::min_inline_value_bytes,
 };
 
-/// Number of rows about lost history that a repair deletes immediately. Maintenance deletes the others.
+/// Maximum number of rows about freed or lost parts of the log that a repair deletes; maintenance deletes the others.
 const HISTORY_ROWS: u32 = 1000;
-/// Number of expired keys that are removed when a member opens a directory that may have been in use alone before.
+/// Number of expired keys that are removed when a member opens a directory that was possibly in use alone before. One
+/// is enough: the time of the removal's log entry hides the others.
 const EXPIRED_KEYS: u32 = 1;
 
 /// Parts of a data directory from which its state and replica are opened.
@@ -167,9 +168,9 @@ impl SpaceParts<'_> {
         Ok(OpenedSpace { machine, replica, clock_file, identity, replayed: Replayed::default(), bridged: 0 })
     }
 
-    /// Checks that this node is the only voter, so that it may apply its log without consensus. A log without a list of
-    /// members passes only if this directory has founded its cluster. Later, replay ends at a list of members with
-    /// other nodes.
+    /// Checks that this node is the only voter, so that it may apply its log without consensus. If the state has no
+    /// list of members, this directory must have founded its cluster. A later list of members with other nodes ends the
+    /// replay.
     fn check_sole_voter(&self, machine: &Machine) -> Result<(), OpenError> {
         let Some(cluster) = self.identity.cluster else { return Ok(()) };
         let is_sole_voter = match machine.membership()? {

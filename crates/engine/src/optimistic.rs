@@ -39,7 +39,7 @@ pub enum TransactionError {
     /// Another client changed a key after this transaction read it. Nothing happened.
     #[error("key {} of keyspace {keyspace} was changed by another client since it was read: retry", key.escape_ascii())]
     Conflict {
-        /// Id of the keyspace.
+        /// Id of the keyspace of the changed key.
         keyspace: KeyspaceId,
         /// Key that another client changed.
         key: Vec<u8>,
@@ -52,9 +52,9 @@ pub enum TransactionError {
     /// no changed key can be named. Nothing happened.
     #[error("scanned keys of keyspace {keyspace} from {} on were changed by another client: retry", start.escape_ascii())]
     RangeConflict {
-        /// Id of the keyspace.
+        /// Id of the keyspace of the changed range.
         keyspace: KeyspaceId,
-        /// First key of the scanned range.
+        /// First key of the range that the transaction had scanned.
         start: Vec<u8>,
     },
     /// The commit failed for a reason other than a conflict.

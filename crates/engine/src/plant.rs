@@ -1,6 +1,6 @@
 //! Deliberate bugs, for simulations that must find them. The switches exist only with the feature `plant`.
 //!
-//! Owns: the switches, one set for each thread. All are off at first.
+//! Owns: the switches, which each thread has separately. All are off at first.
 
 use thalweg_types::limits::MIN_INLINE_VALUE_BYTES;
 
@@ -9,8 +9,8 @@ thread_local! {
     static TAKES_ANY_INLINE_BYTES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Makes databases that are opened on this thread accept a value of an option below its minimum. The changes that an
-/// entry makes then depend on the option.
+/// Makes databases that are opened on this thread accept any value of the option `inline_value_bytes`, even below its
+/// minimum. The rows that an entry writes then depend on the option, so replicas can differ.
 #[cfg(feature = "plant")]
 pub fn take_any_inline_bytes(takes: bool) {
     TAKES_ANY_INLINE_BYTES.set(takes);

@@ -12,14 +12,14 @@ use crate::{error::WriteError, inner::Inner};
 
 /// Time without a log record after which the state persists its newest changes.
 const QUIET_BEFORE_FLUSH: Duration = Duration::from_secs(10);
-/// Divisor of the bytes of the log and the state. Prepared segments are given back if they exceed this fraction.
+/// The log gives its prepared segments back if they take more than one part in this number of the log and the state.
 const REST_SHARE: u64 = 16;
 /// Time without a log record after which the log gives its prepared segments back.
 const QUIET_BEFORE_REST: Duration = Duration::from_secs(30);
-/// Changes in memory are persisted if they exceed one part in this number of a full memtable. Persisting fewer changes
+/// Changes in memory are persisted if they exceed a full memtable divided by this number. Persisting fewer changes
 /// would cause more compaction on a node that is written to now and then.
 const FLUSH_SHARE: usize = 8;
-/// Like [`FLUSH_SHARE`], but used if the last persisting on a quiet node is at least [`RARE_FLUSH_INTERVAL`] ago.
+/// Like [`FLUSH_SHARE`], but used if a quiet node last persisted its state at least [`RARE_FLUSH_INTERVAL`] ago.
 const RARE_FLUSH_SHARE: usize = 64;
 const RARE_FLUSH_INTERVAL: Duration = Duration::from_secs(600);
 

@@ -42,7 +42,7 @@ impl Inner {
         }
     }
 
-    /// Requests the rows and values of the first gets of a transaction whose conditions hold.
+    /// Requests the rows and values that the gets of a transaction read if the transaction's conditions hold.
     pub(crate) fn read_transaction_ahead(&self, transaction: &Transaction<'_>) {
         // An error appears again when the transaction is performed.
         let Ok([then, _]) = transaction.branches() else { return };

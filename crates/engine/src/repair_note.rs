@@ -89,7 +89,7 @@ impl RepairNote {
         if *self == Self::default() { FILE.remove(&**disk) } else { FILE.replace(&**disk, &self.encode()) }
     }
 
-    /// Adds the missing checksum line to a file that an early development build has written.
+    /// Adds the missing checksum line to a file `REPAIR` that an early development build has written.
     pub(crate) fn add_checksum(disk: &Arc<dyn Disk>) -> io::Result<()> {
         FILE.add_checksum(&**disk, |text| Self::decode(text).map(|note| note.encode()))
     }

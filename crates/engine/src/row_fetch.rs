@@ -29,7 +29,7 @@ use crate::{database::Database, inner::Inner};
 
 /// Maximum number of rows that are read for a command.
 const MAX_ROWS: usize = 512;
-/// Number of a command's rows for each thread that reads them.
+/// Number of a command's rows for which one more thread reads, up to [`MAX_PARTS`] threads.
 const ROWS_PER_PART: usize = 16;
 /// Maximum number of threads that read the rows of a command. A disk serves this many concurrent reads nearly as fast
 /// as one.
@@ -37,19 +37,19 @@ const MAX_PARTS: usize = 8;
 const _: () = assert!(MAX_ROWS as u64 * READ < SHORT_READ, "rows in memory are looked up within a short read");
 const _: () = assert!((MAX_ROWS / MAX_PARTS) as u64 * READ < COLD_READ, "a part is a short cold read");
 
-/// Write, as given by the caller, whose rows a [`RowFetch`] reads before the write is proposed.
+/// A write that the caller will propose. A [`RowFetch`] reads its rows before that.
 #[derive(Clone, Copy, Debug)]
 pub enum RowsOf<'a> {
-    /// An encoded command.
+    /// An encoded command that the caller will propose.
     Command(&'a [u8]),
-    /// A commit.
+    /// A commit that the caller will propose.
     Commit(&'a CommitBuilder),
-    /// A transaction.
+    /// A transaction that the caller will propose.
     Transaction(&'a TransactionBuilder),
     /// A put or a delete of a key without conditions or deadline. Its effect depends on the key's row only in keyspaces
     /// with certain settings.
     Write(KeyspaceId, &'a [u8]),
-    /// Any other write of one key. Its effect depends on the key's row.
+    /// A write of one key whose effect always depends on the key's row, for example a put with a condition.
     Key(KeyspaceId, &'a [u8]),
 }
 
@@ -204,7 +204,7 @@ fn visit<'a>(machine: &Machine, of: RowsOf<'a>, visit: &mut Visit<'_, 'a>) {
 
 struct Rows<'r, 'v, 'a> {
     machine: &'r Machine,
-    /// Keyspace that was looked up last; true if an unconditional write to it reads the row that it replaces.
+    /// Keyspace of the last unconditional write; true if such a write reads the row that it replaces. `None` before it.
     replaced: Option<(KeyspaceId, bool)>,
     visit: &'r mut Visit<'v, 'a>,
 }

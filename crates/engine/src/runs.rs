@@ -1,7 +1,7 @@
 //! Runs: consecutive records of a stream in encoded form, as the log stores them. Their bytes are shared, not copied.
 //!
 //! Owns: cutting a page of records to the limits of a client. A batch that the client wants completely is returned as
-//! it was read. The records of a batch are walked one by one, by their length fields, only if the batch must be cut.
+//! it was read. Only if the batch must be cut does the code step through its records, by their length fields.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::{
 pub struct StreamRun {
     /// Offset of the first record in the run.
     pub first: Offset,
-    /// Time at which the records were appended.
+    /// Time at which the records of the run were appended.
     pub time: SpaceTime,
     /// Number of records in the run.
     pub count: u32,

@@ -1,4 +1,4 @@
-//! A page of pairs that an iterator has read ahead.
+//! A page of key-value pairs that an iterator has read ahead.
 //!
 //! Owns: [`PageBuilder`], which copies the pairs of a scan, and [`Page`], which hands them out. The keys and the short
 //! values of a page share one buffer, so a page costs two allocations instead of two for each pair. Does not own: the
@@ -25,7 +25,7 @@ struct Row {
     expiry: Expiry,
 }
 
-/// Pairs of a scan, while they are being copied.
+/// Key-value pairs of a scan, while they are being copied into a page.
 #[derive(Debug)]
 pub(crate) struct PageBuilder {
     bytes: Vec<u8>,
@@ -58,7 +58,7 @@ impl PageBuilder {
         self.rows.len()
     }
 
-    /// Number of bytes in the buffer so far.
+    /// Number of bytes in the page's shared buffer so far.
     pub(crate) fn shared_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -77,7 +77,7 @@ impl PageBuilder {
     }
 }
 
-/// Pairs of a scan; see the [module](self).
+/// Key-value pairs that a scan has read ahead; see the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     bytes: Bytes,

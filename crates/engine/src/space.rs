@@ -1,7 +1,7 @@
 //! Reports on the disk space of a data directory: how many bytes serve which purpose.
 //!
 //! Owns: the reports on an open database ([`Database::space`]) and on a closed directory ([`space_at_rest`]). Does not
-//! own: the rule by which the log keeps segments (`thalweg_log`), counting the payload (`thalweg_state`), and advice.
+//! own: the rule by which the log keeps segments (`thalweg_log`), or counting keys and values (`thalweg_state`).
 //!
 //! Each block of each file counts once, so the parts add up to what the operating system reports for the directory. The
 //! blocks of a log segment are divided:
@@ -52,13 +52,13 @@ use crate::{
     state_dir::StateDir,
 };
 
-/// Maximum size in bytes of a state, on disk and in memory, whose payload [`Count::IfQuick`] counts. Reading a state of
-/// this size takes a second or two.
+/// Maximum size in bytes of a state, on disk and in memory, of which [`Count::IfQuick`] counts the keys, values and
+/// records. Reading a state of this size takes a second or two.
 pub const QUICK_COUNT_BYTES: u64 = 1 << 30;
 /// Bytes at the beginning of a segment file before its first record.
 const SEGMENT_HEAD_BYTES: u64 = thalweg_log::SEGMENT_HEAD_BYTES as u64;
 
-/// Use of the bytes in a data directory.
+/// Purpose of bytes in a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpaceKind {
     /// Records of streams and large values in the log, to which the state points.
@@ -73,7 +73,7 @@ pub enum SpaceKind {
     LogPrepared,
     /// Files of the backend that stores the state.
     State,
-    /// Write-ahead log of SQLite, and its index.
+    /// Write-ahead log of the SQLite backend, and the index of this log.
     StateJournal,
     /// Directories of a state that is not in use, left from an interrupted migration, install or rebuild.
     Leftovers,
@@ -128,16 +128,16 @@ pub struct SpacePart {
 /// Tables of one level of the LSM backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LevelSpace {
-    /// Number of tables.
+    /// Number of tables in the level.
     pub tables: u64,
-    /// Bytes of the table files.
+    /// Bytes of the files of the level's tables.
     pub bytes: u64,
 }
 
 /// Report about the disk space of a data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceReport {
-    /// Backend that stores the state.
+    /// Backend that stores the directory's state.
     pub backend: BackendKind,
     /// Number of files and bytes for each kind of use that occurs in the directory.
     pub parts: BTreeMap<SpaceKind, SpacePart>,
@@ -156,22 +156,22 @@ pub struct SpaceReport {
     pub open_snapshots: u64,
     /// Options that determine the log's size: those of the open database, or those passed for a closed directory.
     pub options: SpaceOptions,
-    /// Payload of the state; `None` if it was not counted.
+    /// Numbers and bytes of the state's keys, values and records; `None` if they were not counted.
     pub payload: Option<Payload>,
-    /// Approximate number of bytes that counting the payload reads.
+    /// Approximate number of bytes that the report must read to count the keys, values and records of the state.
     pub count_bytes: u64,
 }
 
 /// Options that determine the size of a node's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceOptions {
-    /// Size of a segment in bytes.
+    /// Size of a log segment in bytes.
     pub segment_bytes: u64,
-    /// Number of segments prepared in advance.
+    /// Number of log segments prepared in advance.
     pub spare_segments: u32,
-    /// Maximum number of bytes of log kept only for history.
+    /// Maximum number of bytes of log kept only for history (watches of past changes, backups, followers).
     pub history_bytes: u64,
-    /// Maximum age of log kept only for history.
+    /// Maximum age of log kept only for history (watches of past changes, backups, followers).
     pub history_age: Duration,
 }
 
@@ -186,12 +186,12 @@ impl SpaceOptions {
     }
 }
 
-/// Decides if a report on disk space counts the bytes of keys and values. Counting reads the whole state.
+/// Decides if a report on disk space counts the keys, values and records of the state. Counting reads the whole state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// The report counts them only if the state has at most [`QUICK_COUNT_BYTES`] on disk.
+    /// The report counts keys, values and records only if the state has at most [`QUICK_COUNT_BYTES`] on disk.
     IfQuick,
-    /// The report always counts them.
+    /// The report always counts keys, values and records.
     Always,
 }
 
@@ -213,7 +213,7 @@ pub enum SpaceError {
     /// The operating system could not start a thread for the report.
     #[error("no thread could be started for the report: {message}; retry")]
     Thread {
-        /// Message of the operating system.
+        /// Message of the operating system about the thread that it could not start.
         message: String,
     },
 }
@@ -246,8 +246,8 @@ impl From<BackendError> for SpaceError {
 }
 
 impl Database {
-    /// Reports the disk space of the directory. Blocks while it lists the files, and while it reads the state if it
-    /// counts the payload.
+    /// Reports the disk space of the directory. Blocks while it lists the files and, depending on `count`, while it
+    /// reads the whole state to count keys, values and records.
     pub fn space(&self, count: Count) -> Result<SpaceReport, SpaceError> {
         self.inner.space(count)
     }
@@ -340,7 +340,7 @@ pub fn space_at_rest(
     counted(report, count, &*view, &mut step)
 }
 
-/// Log barrier for a state that is only read: no data is persisted, so the log need not be synced.
+/// Log barrier (called before a backend persists data) for a state that is only read: the log need not be synced.
 struct NothingNew;
 
 impl LogBarrier for NothingNew {
@@ -354,7 +354,7 @@ fn list(disk: &Arc<dyn Disk>, kind: BackendKind) -> Result<Vec<FoundFile>, OpenE
     files::list(root).map_err(|error: io::Error| io_error(root, "listing the files", &error))
 }
 
-/// Adds the payload to a report, if it is to be counted.
+/// Adds the numbers and bytes of keys, values and records to a report, if they are to be counted.
 fn counted(
     mut report: SpaceReport,
     count: Count,
@@ -371,11 +371,11 @@ fn counted(
 /// Division of a log segment's bytes by their use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
-    /// Bytes of the header and of all records.
+    /// Bytes of the segment's header and of all its records.
     used_bytes: u64,
-    /// Bytes of the records to which the state still points.
+    /// Bytes of the segment's records to which the state still points.
     live_bytes: u64,
-    /// Use of the records to which the state does not point.
+    /// Purpose of the segment's records to which the state does not point.
     rest: SpaceKind,
     is_active: bool,
 }

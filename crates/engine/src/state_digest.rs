@@ -59,7 +59,7 @@ pub enum DigestError {
     /// The operating system could not start a thread for computing the digest.
     #[error("no thread could be started for the digest: {message}; retry")]
     Thread {
-        /// Message of the operating system.
+        /// Message of the operating system about the thread that it could not start.
         message: String,
     },
     /// The state could not be read.

@@ -26,7 +26,7 @@ use crate::{options::BackendKind, text_file::TextFile};
 /// Name of the file that names the current state directory.
 pub(crate) const FILE: &str = "INSTALLED";
 const TEXT: TextFile = TextFile { path: FILE, temporary: "INSTALLED.tmp", max_bytes: 4096 };
-/// Directory of all state directories of the default space.
+/// Directory, within the data directory, that contains all state directories.
 pub(crate) const PARENT: &str = "state/default";
 
 /// Number of a state directory: 0 for a node's first one, and one more for each installed snapshot.
@@ -36,7 +36,7 @@ pub(crate) struct StateDir(u64);
 /// Error of a switch to another state directory.
 #[derive(Debug)]
 pub(crate) enum SwitchError {
-    /// The file could not be renamed, and still names the former directory. The switch can be repeated.
+    /// The file `INSTALLED` could not be replaced, and still names the former directory. The switch can be repeated.
     NotSwitched(io::Error),
     /// The switch may or may not be on disk. Both directories must be kept until the next open.
     Unknown(io::Error),
@@ -59,7 +59,7 @@ impl StateDir {
         }
     }
 
-    /// Returns the state directory with this name within [`PARENT`]; `None` if the name is of another form.
+    /// Returns the state directory with this name within [`PARENT`]; `None` if no state directory can have this name.
     pub(crate) fn of_name(kind: BackendKind, name: &str) -> Option<Self> {
         let number: u64 = name.strip_prefix(kind.name())?.strip_prefix('.')?.parse().ok()?;
         Some(Self(number)).filter(|dir| number > 0 && dir.path(kind) == format!("{PARENT}/{name}"))
@@ -86,7 +86,7 @@ impl StateDir {
         Ok(TEXT.read(&**disk, Self::decode)?.unwrap_or(Self::FIRST))
     }
 
-    /// Adds the missing checksum line to a file that an early development build has written.
+    /// Adds the missing checksum line to a file `INSTALLED` that an early development build has written.
     pub(crate) fn add_checksum(disk: &Arc<dyn Disk>) -> io::Result<()> {
         TEXT.add_checksum(&**disk, |text| Self::decode(text).map(Self::encode))
     }

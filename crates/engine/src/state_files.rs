@@ -38,7 +38,7 @@ pub struct StateVerified {
     pub backend: BackendKind,
     /// Number of rows read, including overwritten and deleted versions of rows that the backend still stores.
     pub rows: u64,
-    /// Number of bytes read.
+    /// Number of bytes of the state that were read.
     pub bytes: u64,
 }
 
@@ -68,7 +68,7 @@ pub enum StateFilesError {
          installed a snapshot: the state can't be rebuilt from it. Restore the newest backup into a new directory"
     )]
     LogIncomplete {
-        /// First LSN that the log still has.
+        /// Oldest LSN that the log still has.
         first: Lsn,
     },
     /// The new state could not be written. The old state is kept beside it.
@@ -96,7 +96,7 @@ impl Classified for StateFilesError {
     }
 }
 
-/// Log barrier for a state that is only read: no data is persisted, so the log need not be synced.
+/// Log barrier (called before a backend persists data) for a state that is only read: the log need not be synced.
 struct NothingNew;
 
 impl LogBarrier for NothingNew {
@@ -151,7 +151,7 @@ pub fn verify(
 
 /// Replaces the state of the data directory at `path` with one that is computed from its log alone. The directory must
 /// not be open, and the log must reach back to its beginning. No data is lost, because the state is a function of the
-/// log. The node must be the only voter of its space.
+/// log. The node must be the only voter of its cluster.
 pub fn rebuild(path: impl AsRef<Path>, options: &Options) -> Result<StateRebuilt, StateFilesError> {
     let path = path.as_ref();
     let disk = disk_at(path)?;

@@ -19,9 +19,9 @@ pub struct Stats {
     pub state: BackendStats,
     /// Approximate number of bytes of log that would be replayed after a crash now.
     pub replay_bytes: u64,
-    /// Index of the last applied entry.
+    /// Index of the last log entry that is applied to the state.
     pub applied_index: Index,
-    /// Revision of the last applied command.
+    /// Revision of the last command that is applied to the state.
     pub applied_revision: Revision,
     /// Running hash (over all entries so far) after the last applied entry. It is equal on all replicas that have
     /// applied that entry.
@@ -77,7 +77,7 @@ pub struct LogHolders {
     /// Bytes of segments with stream records and large values that are still in use, and of segments that are freed
     /// next.
     pub data_bytes: u64,
-    /// True if a follower that is behind needs some of the history.
+    /// True if a follower that is behind needs some of the log that is kept for history.
     pub is_kept_for_follower: bool,
     /// Number of snapshots in progress. While there are any, no segment is freed, unless the disk is full.
     pub open_snapshots: u64,

@@ -22,7 +22,7 @@ pub struct StoredObjects {
 /// Numbers of the objects of one consumer group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupObjects {
-    /// Id of the group.
+    /// Id of the consumer group.
     pub id: GroupId,
     /// Number of members that the group remembers.
     pub members: u64,

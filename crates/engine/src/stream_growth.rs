@@ -1,7 +1,7 @@
 //! Notifies the server that Redis streams may have got new entries, so that it wakes waiting clients.
 //!
-//! Owns: the listener, and the times at which it is called. Does not own: the list of streams with new entries
-//! (`state`), or the waiting clients.
+//! Owns: the listener (the server's callback), and the decision when to call it. Does not own: the list of streams with
+//! new entries (`state`), or the waiting clients.
 
 use std::{
     fmt,
@@ -36,7 +36,7 @@ impl StreamGrowth {
         *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
-    /// Passes the streams that got entries since the last call to the listener.
+    /// Reports to the listener the streams that got entries since the previous report.
     pub(crate) fn notify(&self) {
         self.pass(&self.machine.take_grown_streams());
     }

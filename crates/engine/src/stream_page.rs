@@ -50,7 +50,7 @@ pub(crate) fn cut(batch: StreamBatch, from: Offset, left: u64) -> StreamBatch {
 pub struct StreamPage {
     /// Batches of the page in order. There are gaps between them only where compaction has dropped records.
     pub batches: Vec<StreamBatch>,
-    /// Offset at which to continue reading.
+    /// Offset at which the reader continues after this page.
     pub next: Offset,
     /// Next offset of the stream at the time when the page was read.
     pub high_watermark: Offset,
@@ -68,7 +68,7 @@ pub struct StreamBatch {
     pub skip: u32,
     /// Number of all records in `bytes`.
     pub total: u32,
-    /// Time at which the records were appended.
+    /// Time at which the records of the batch were appended.
     pub time: SpaceTime,
     /// The encoded batch, see [`thalweg_types::record`].
     pub bytes: Bytes,

@@ -1,7 +1,7 @@
 //! Callers that wait for a stream to grow, or for one of its consumer groups to have records to deliver.
 //!
 //! Owns: a table of waiting callers for each stream. If no caller waits, the applying thread pays one atomic load.
-//! Bound: the table has one row for each waiting caller; the server limits their number.
+//! Bound: the tables have one entry for each waiting caller; the server limits their number.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -24,7 +24,7 @@ pub(crate) struct TextFile {
     pub(crate) path: &'static str,
     /// Path under which a new version of the file is written before it is renamed.
     pub(crate) temporary: &'static str,
-    /// Maximum number of bytes that are read.
+    /// Maximum number of bytes that are read from the file.
     pub(crate) max_bytes: u64,
 }
 

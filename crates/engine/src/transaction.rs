@@ -50,7 +50,7 @@ pub struct Added {
     pub value: i64,
     /// Revision of the command that changed the counter.
     pub revision: Revision,
-    /// Durability level that the write reached.
+    /// Durability level that the addition reached.
     pub durability: Durability,
 }
 

@@ -1,10 +1,10 @@
 //! Estimates the work of a command that reads values, from their lengths, before the command is proposed.
 //!
-//! Owns: the estimate, in steps (units of work), for values that gets return, that touches write again, and that a
-//! history keeps. The bytes of a command do not show the lengths of these values. Without the estimate, each returned
-//! value counts as one of maximum size, so only four transactions with a get share an entry. A touch or a put would
-//! count too little if its key has a long value that is stored in the state. Does not own: the bound that the proposer
-//! computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
+//! Owns: the estimate, in steps (units of work), for values that gets return, that touches (changes of deadlines) write
+//! again, and that a history keeps. The bytes of a command do not show the lengths of these values. Without the
+//! estimate, each returned value counts as one of maximum size, so only four transactions with a get share an entry. A
+//! touch or a put would count too little if its key has a long value that is stored in the state. Does not own: the
+//! bound that the proposer computes from the estimate ([`max_steps_with`](thalweg_types::command::max_steps_with)).
 //!
 //! Invariants:
 //! * An estimate never affects an outcome. If another client replaces a value by a larger one before the command is

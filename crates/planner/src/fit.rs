@@ -119,8 +119,8 @@ mod tests {
         assert_eq!(Line::through(&[(1.0, 1.0), (2.0, f64::NAN), (3.0, 3.0)]), None);
     }
 
-    /// Checks the 95 % interval of predictions: adds noise from a small generator with a fixed seed to known values.
-    /// The interval must contain the next measurement in about 95 of 100 cases.
+    /// Checks the 95 % interval of predictions. The measurements are known values with noise from a small random
+    /// generator with a fixed seed. The interval must contain the next measurement in about 95 of 100 cases.
     #[test]
     fn the_interval_holds_the_next_measurement_about_as_often_as_it_says() {
         let mut state = 7_u64;

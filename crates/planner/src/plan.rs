@@ -244,8 +244,8 @@ fn round_trip(request: &Request) -> std::time::Duration {
     if request.replicas > 1 { request.round_trip } else { std::time::Duration::ZERO }
 }
 
-/// Returns the runs from which the plan computes. For each payload size, these are the runs with one number of clients:
-/// the one that meets the objective in all of its runs and reaches the highest mean rate.
+/// Returns the measured runs from which the plan computes. For each payload size, these are all runs with one number of
+/// clients: the number whose runs all meet the objective, and whose mean rate is the highest.
 fn chosen_runs<'p>(profile: &'p Profile, request: &Request) -> Result<Vec<&'p Run>, PlanError> {
     let budget = request.objective.below.checked_sub(round_trip(request)).filter(|left| !left.is_zero());
     let budget = budget.ok_or(PlanError::RoundTrip)?.as_secs_f64() * 1e6;

@@ -59,13 +59,13 @@ pub struct Objective {
 pub struct Request {
     /// Number of writes per second that all planned clusters together must take.
     pub writes_per_second: f64,
-    /// Payload of each write, in bytes.
+    /// Size of each write's payload, in bytes.
     pub payload_bytes: u64,
-    /// Time for which the written data is kept.
+    /// Time for which the nodes keep the written data.
     pub retention: Duration,
     /// Number of members of each planned cluster; 1 is a single node.
     pub replicas: u32,
-    /// Objective for the write latency.
+    /// Objective that the latency of writes must meet.
     pub objective: Objective,
     /// Network round-trip time between the planned nodes.
     pub round_trip: Duration,

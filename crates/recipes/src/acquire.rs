@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Options of acquiring a lock, a slot or the leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acquire<'a> {
-    /// TTL of the lease behind the lock, slot or leadership. The holder loses it after this time unless it sends
-    /// keepalives. If a holder dies, other contenders have to wait this long.
+    /// TTL (time to live) of the lease behind the lock, slot or leadership. The holder loses it after this time unless
+    /// it sends keepalives. If a holder dies, other contenders have to wait this long.
     pub ttl: Duration,
     /// Maximum time to wait for the lock, slot or leadership. Zero means not to wait, `None` means to wait without
     /// limit. With a limit, a contender retries after every transient error of the database until the time has passed.

@@ -22,16 +22,16 @@ pub enum EnterResult {
     At(Revision),
     /// The contender's lease ended before the key was written.
     LeaseEnded,
-    /// A key of this name exists already.
+    /// The key exists already, so nothing was written.
     Exists,
 }
 
 /// The key or keys that a watch observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched<'a> {
-    /// A single key.
+    /// The watch observes a single key.
     Key(&'a [u8]),
-    /// All keys with this prefix.
+    /// The watch observes all keys with this prefix.
     Prefix(&'a [u8]),
 }
 
@@ -62,9 +62,9 @@ pub trait Coordinator: Clone {
     /// Type of the watches that this database creates.
     type Watch: KeyWatch;
 
-    /// Maximum time between two looks at the key of the previous contender, whose removal a waiting contender needs.
-    /// When a lease ends, its keys disappear from reads at once, but watches report them only when the database removes
-    /// them later. Each look costs one [`get`](Self::get).
+    /// Maximum time between two reads of the previous contender's key, while a contender waits for the removal of that
+    /// key. When a lease ends, its keys disappear from reads at once, but watches report them only when the database
+    /// removes them later. Each read costs one [`get`](Self::get).
     const LOOK_EVERY: Duration = Duration::from_secs(1);
 
     /// Returns true if the operation that failed with this error may succeed when it is repeated a moment

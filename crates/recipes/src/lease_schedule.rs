@@ -26,7 +26,7 @@ pub(crate) struct LeaseSchedule {
 }
 
 impl LeaseSchedule {
-    /// Creates the state of a lease that was granted by a command sent at time `sent`.
+    /// Creates the schedule of a lease that was granted by a command sent at time `sent`.
     pub(crate) fn granted(sent: Duration, ttl: Duration) -> Self {
         Self { ttl, until: sent + ttl, next: sent + ttl / KEEP_AFTER }
     }

@@ -29,7 +29,7 @@ fn cpu_nanos() -> i64 {
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// Returns bursts of one command with random keys, as a client sends them.
+/// Returns encoded requests as a client sends them, each vector with one burst of 16 commands. The keys are random.
 fn bursts(command: &str, value: &str) -> Vec<Vec<u8>> {
     let mut random = 1_u64;
     let mut one = || {

@@ -1,9 +1,8 @@
 //! The server: HTTP, the native protocol and RESP (the Redis protocol) over one database.
 //!
-//! Owns: [`Server`], which binds, serves and stops the protocols together.
-//! Does not own: the protocols ([`http`], [`native`], [`resp`]), the parts that they share ([`config`], [`error`] and
-//! other modules of `thalweg-serving`), the tokio runtime, signals, and the destination of log lines. The command sets
-//! up the last three.
+//! Owns: [`Server`], which binds, serves and stops the protocols together. Does not own: the protocols ([`http`],
+//! [`native`], [`resp`]), the parts that they share ([`config`], [`error`] and other modules of `thalweg-serving`), the
+//! tokio runtime, signals, and the destination of log lines. The `thalweg` command sets up the last three.
 
 mod server;
 

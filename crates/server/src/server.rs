@@ -161,14 +161,14 @@ struct Redis {
 }
 
 impl Server {
-    /// Binds the addresses of all protocols, over a database that runs alone. Must be called on a tokio runtime. The
-    /// server closes the database when it stops.
+    /// Binds the addresses of all protocols, to serve a database that is not a member of a cluster. Must be called on a
+    /// tokio runtime. The server closes the database when it stops.
     pub async fn bind(config: Config, db: &Database) -> Result<Self, ServerError> {
         Self::bind_member(config, db, None).await
     }
 
-    /// Binds the addresses of all protocols, over a database that may be a member of `cluster`. Must be called on a
-    /// tokio runtime. When it stops, the server stops the member and closes the database.
+    /// Binds the addresses of all protocols, to serve a database that is a member of `cluster`; `None` for a node
+    /// alone. Must be called on a tokio runtime. When the server stops, it stops the member and closes the database.
     pub async fn bind_member(config: Config, db: &Database, cluster: Option<Cluster>) -> Result<Self, ServerError> {
         config.check()?;
         let http = config.http;

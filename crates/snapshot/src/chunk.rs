@@ -43,7 +43,7 @@ const BAD_LENGTH: &str = "it does not decompress to the stated length";
 /// chunk before it, so the chunks form a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Number that the next chunk gets, from 0.
+    /// Number that the next chunk of the snapshot gets. The first one gets 0.
     pub(crate) number: u64,
     /// Checksum of the previous chunk, which the next chunk contains.
     pub(crate) chain: u32,

@@ -14,7 +14,7 @@ pub enum SnapshotError {
     Compacted {
         /// LSN at which the requested increment begins.
         since: Lsn,
-        /// Oldest LSN that the log still has.
+        /// Oldest LSN whose entries the log still has.
         oldest: Lsn,
     },
     /// The requested increment (snapshot of changes) would begin after the last entry that this node has applied.
@@ -51,23 +51,23 @@ pub enum SnapshotError {
         a new snapshot"
     )]
     ChunkGone {
-        /// Number of the requested chunk.
+        /// Number of the chunk to which the snapshot was to be rewound.
         chunk: u64,
         /// Number of the oldest chunk to which the snapshot can be rewound.
         oldest: u64,
         /// Number of the chunk that the snapshot returns next.
         next: u64,
     },
-    /// The state could not be read.
+    /// The database's state could not be read for the snapshot.
     #[error(transparent)]
     State(#[from] MachineError),
-    /// The log could not be read or synced.
+    /// The database's log could not be read or synced for the snapshot.
     #[error("the log could not be read: {0}")]
     Log(String),
     /// The log record with the bytes of a value is damaged.
     #[error("a value could not be read: {0}")]
     ValueDamaged(String),
-    /// A chunk could not be built or written.
+    /// A chunk of the snapshot could not be built or written.
     #[error("the snapshot could not be written: {0}")]
     Io(#[from] io::Error),
 }
@@ -152,7 +152,7 @@ pub enum SnapshotReadError {
         chunk: u64,
         /// Offset in bytes at which the damaged chunk begins.
         at: u64,
-        /// Description of the damage.
+        /// Description of the damage in this chunk.
         what: String,
     },
 }

@@ -24,7 +24,7 @@ use std::{
 
 use thalweg_disk::{DIRECT_BLOCK_BYTES, set_direct, write_out};
 
-/// Size in bytes of a piece: the snapshot's file is written in pieces, with a pause after each.
+/// Number of bytes that one write (a piece) adds to a snapshot's file. The writer pauses after each.
 const PIECE_BYTES: usize = 128 * 1024;
 /// Longest pause after a piece of the file was written. The writer normally pauses for as long as the write took. A
 /// write can take long because the disk must seek; an equally long pause would then only halve the speed.
@@ -52,7 +52,7 @@ enum Mode {
 }
 
 impl SnapshotFile {
-    /// Creates a writer that begins at the start of `file`.
+    /// Creates a writer of a snapshot, which begins at the start of `file`.
     #[must_use]
     pub fn new(file: File) -> Self {
         Self { file, piece: Piece::new(), at: 0, mode: Mode::Cached, rests_until: None }

@@ -51,7 +51,7 @@ const MAX_NUMBER: u64 = thalweg_log::format::MAX_NUMBER / 2;
 
 const _: () = assert!(MAX_NUMBER == 1 << 61);
 
-/// Length of an entry's header in bytes.
+/// Length in bytes of the header before each log entry in a snapshot.
 const ENTRY_HEADER_BYTES: usize = 37;
 /// Maximum length of an entry's payload in bytes. An entry gathers commands until it has [`MAX_ENTRY_BYTES`], and the
 /// last command may have the maximum length of a command.
@@ -110,9 +110,9 @@ pub enum PartKind {
 /// Term, index and time of a log entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryId {
-    /// Term of the entry.
+    /// Term of the log entry.
     pub term: Term,
-    /// Index of the entry.
+    /// Index of the log entry.
     pub index: Index,
     /// Time of the entry, from the replicated clock of the database.
     pub time: SpaceTime,

@@ -68,7 +68,7 @@ pub(crate) enum Source {
         end: Lsn,
         /// Index of the last entry before `since`; `None` if the log no longer has it.
         before: Option<Index>,
-        /// Index of the last entry before `end`.
+        /// Index of the last entry before the LSN `end`, where the increment ends.
         last: Index,
     },
 }
@@ -303,11 +303,11 @@ fn row(log: &Log, key: &[u8], value: &[u8], plain: &mut Vec<u8>, totals: &mut To
 /// Range of log entries that an increment (snapshot of changes) still has to read.
 struct EntryRange<'a> {
     valid: &'a Valid,
-    /// LSN at which the increment begins.
+    /// LSN at which the whole increment begins.
     since: Lsn,
     from: Lsn,
     end: Lsn,
-    /// Index of the last entry before `end`.
+    /// Index of the last entry before the LSN `end`, where the range ends.
     last: Index,
 }
 

@@ -28,9 +28,9 @@ pub const LEAST_MEMORY_BYTES: u64 = 4 << 20;
 /// Error returned when the rows of a snapshot cannot be loaded into a new state.
 #[derive(Debug)]
 pub enum LoadError {
-    /// The state could not be written.
+    /// The rows could not be written to the new state.
     State(MachineError),
-    /// The log could not be written.
+    /// Bytes that rows point to could not be appended to the new log.
     Log(AppendError),
 }
 

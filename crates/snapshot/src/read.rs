@@ -44,7 +44,7 @@ pub struct Contents<R> {
 pub enum VisitError<E> {
     /// The snapshot could not be read, or its bytes are not a valid snapshot.
     Read(SnapshotReadError),
-    /// The callback has returned this error.
+    /// The callback has failed with the contained error.
     Visitor(E),
 }
 
@@ -69,7 +69,7 @@ impl<R: Read> Contents<R> {
         Ok(contents)
     }
 
-    /// Description of the snapshot.
+    /// Description of the snapshot from its first chunk.
     #[must_use]
     pub fn info(&self) -> &SnapshotInfo {
         &self.info
@@ -298,7 +298,7 @@ pub struct PartialSnapshot {
     pub info: SnapshotInfo,
     /// Number of complete chunks. This is also the number of the next chunk to transfer.
     pub chunks: u64,
-    /// Total bytes of the complete chunks.
+    /// Total length in bytes of the complete chunks, as stored.
     pub bytes: u64,
     /// True if the snapshot is complete, including its last chunk.
     pub is_complete: bool,

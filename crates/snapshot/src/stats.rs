@@ -35,7 +35,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the present counts.
+    /// Returns the statistics counted since the database was opened.
     #[must_use]
     pub fn get(&self) -> SnapshotStats {
         *self.lock()

@@ -39,7 +39,7 @@ use crate::{
 pub struct SnapshotOptions {
     /// LSN at which an increment (snapshot of changes) begins; `None` for a full snapshot of the state.
     pub since: Option<Lsn>,
-    /// Compression of the chunks.
+    /// Compression of the snapshot's chunks.
     pub compression: Compression,
     /// Number of bytes of rows or entries in a chunk before compression, at most [`SNAPSHOT_CHUNK_BYTES`].
     pub chunk_bytes: usize,
@@ -94,13 +94,13 @@ impl std::fmt::Debug for Snapshot {
 /// The parts of an open database from which a snapshot is taken.
 #[derive(Clone, Copy)]
 pub struct Origin<'a> {
-    /// Id of the node.
+    /// Id of the node from which the snapshot is taken.
     pub node: NodeId,
-    /// Log of the node.
+    /// Log of the node from which the snapshot is taken.
     pub log: &'a Log,
-    /// Backend that keeps the state.
+    /// Backend that stores the state of the database.
     pub backend: &'a Arc<dyn Backend>,
-    /// State machine over the backend.
+    /// State machine of the database.
     pub machine: &'a Machine,
     /// Threads that read and compress a snapshot: its own threads, or in stepped mode (a database without background
     /// threads) the caller's thread.

@@ -21,7 +21,7 @@ type FileId = (u64, u64);
 /// Files that this process has locked. The mutex is held while a lock is taken or released, so that the set always
 /// agrees with the real locks.
 static HELD: Mutex<BTreeSet<FileId>> = Mutex::new(BTreeSet::new());
-/// Notified after a lock was released.
+/// Condition variable that is notified after a file was unlocked.
 static RELEASED: Condvar = Condvar::new();
 
 /// A locked file; closing it releases the lock.

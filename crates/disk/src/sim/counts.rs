@@ -32,11 +32,11 @@ pub enum Operation {
 /// measure one operation, subtract the numbers before it from those after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Number of reads.
+    /// Number of reads from files.
     pub reads: u64,
-    /// Number of writes, without those through mappings.
+    /// Number of writes to files, without those through mappings.
     pub writes: u64,
-    /// Number of writes through mappings.
+    /// Number of writes to files through mappings.
     pub mapped_writes: u64,
     /// Number of changes of a file's length by `set_len`.
     pub set_lens: u64,
@@ -56,9 +56,9 @@ pub struct Counts {
     pub extensions: u64,
     /// Number of writes that allocated blocks. Writes to parts of a file that were written before allocate none.
     pub allocations: u64,
-    /// Total bytes read.
+    /// Total number of bytes read from files.
     pub bytes_read: u64,
-    /// Bytes written, including those through mappings.
+    /// Total number of bytes written to files, including those through mappings.
     pub bytes_written: u64,
 }
 
@@ -122,7 +122,7 @@ impl Sub for Counts {
 pub struct Event {
     /// Number of the operation; the disk's first operation is 1.
     pub number: u64,
-    /// Kind of the operation.
+    /// Kind of the logged operation.
     pub operation: Operation,
     /// Path of the file or directory; the old path for a rename.
     pub path: String,

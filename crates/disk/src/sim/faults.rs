@@ -76,8 +76,8 @@ impl Fault {
         }
     }
 
-    /// Restricts the fault to calls on paths that contain `part`. Other calls are not counted for the fault's number.
-    /// The path of a renamed file is its latest name.
+    /// Restricts the fault to calls on paths that contain `part`. Only these calls count for the number `nth` of the
+    /// call that fails. The path of a renamed file is its latest name.
     #[must_use]
     pub fn on_path(mut self, part: &str) -> Self {
         part.clone_into(&mut self.path_part);

@@ -6,8 +6,8 @@ use std::io;
 use super::{content::BLOCK_BYTES, names::InodeId, shared::SharedState};
 use crate::{File, LockGuard, Mapping};
 
-/// Keeps a removed file alive while it is open. The state increments the file's count of handles when it creates a
-/// handle; dropping the handle decrements the count.
+/// Keeps a removed file alive while it is open. The disk's state increments the file's count of handles when it creates
+/// a handle; dropping the handle decrements the count.
 #[derive(Debug)]
 struct Handle {
     state: SharedState,

@@ -13,7 +13,7 @@ use super::{
 /// A change of a simulated file that is not durable yet.
 #[derive(Clone, Debug)]
 struct Pending {
-    /// Number of the operation that made the change.
+    /// Number of the disk's operation that made the change.
     operation: u64,
     sectors: Sectors,
     /// New length of the file in bytes; `None` if the operation did not change the length.
@@ -52,7 +52,7 @@ pub(super) struct Inode {
     flips: Vec<(u64, [u8; 2])>,
     /// True while the directory tree, as programs see it, has a name for the file.
     pub(super) linked: bool,
-    /// Number of open handles and mappings.
+    /// Number of open handles and mappings of the file.
     pub(super) handles: usize,
 }
 

@@ -121,7 +121,8 @@ impl SimDisk {
         Self::from_state(self.state.lock().after_kill())
     }
 
-    /// Evicts every clean page. Pages that a failed sync has lost then read as the old bytes.
+    /// Evicts every clean page. Pages that a failed sync has lost then read as the bytes that the last successful sync
+    /// wrote.
     pub fn drop_caches(&self) {
         self.state.lock().drop_clean();
     }
@@ -145,12 +146,12 @@ impl SimDisk {
         self.state.lock().faults.add(fault);
     }
 
-    /// Removes all planned faults.
+    /// Removes all faults that were planned for this disk.
     pub fn clear_faults(&self) {
         self.state.lock().faults.clear();
     }
 
-    /// Removes the planned faults that concern one kind of calls.
+    /// Removes the planned faults of one kind of operation.
     pub fn clear_faults_of(&self, operation: Operation) {
         self.state.lock().faults.clear_of(operation);
     }
@@ -215,7 +216,7 @@ impl SimDisk {
         self.counts().operations()
     }
 
-    /// Number of calls so far, by kind.
+    /// Number of calls to this disk so far, by kind.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
@@ -226,7 +227,7 @@ impl SimDisk {
         self.state.lock().op_log.keep_last(capacity);
     }
 
-    /// Last operations, oldest first.
+    /// Last operations of this disk, oldest first; [`keep_events`](Self::keep_events) sets their number.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         self.state.lock().op_log.to_vec()
@@ -249,7 +250,7 @@ impl SimDisk {
         Some(inode.durable.to_vec())
     }
 
-    /// Paths of all files, in order.
+    /// Paths of all files of this disk, in alphabetical order.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         self.state.lock().names.files().map(|(path, _)| path.to_owned()).collect()

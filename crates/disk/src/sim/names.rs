@@ -16,7 +16,7 @@ use std::{
 use super::power::Survival;
 use crate::path;
 
-/// Number of an inode; never reused within a disk.
+/// Number of an inode (a file without its name); never reused within a simulated disk.
 pub(super) type InodeId = u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ impl PowerLoss {
 
 /// Decides, for one power loss, which unsynced changes survive.
 pub(super) enum Survival {
-    /// Keeps changes made by operations below this number.
+    /// Keeps changes made by operations whose number is below this one, and discards the others.
     Before(u64),
     /// Keeps each change with a probability of `sixteenths` / 16. `sixteenths` is a new random number for each file.
     Random { rng: Rng, sixteenths: u64 },

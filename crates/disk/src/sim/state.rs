@@ -25,7 +25,7 @@ use super::{
 /// A file with a bit that was flipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlippedFile {
-    /// Path of the file.
+    /// Path of the file in which a bit was flipped.
     pub path: String,
     /// True if all flipped bytes have since been overwritten or cut off, on the medium too.
     pub is_overwritten: bool,
@@ -214,7 +214,7 @@ impl State {
         result
     }
 
-    /// Updates the field `linked` of a file after one of its names was removed.
+    /// Updates a file's field `linked` (true while the file has a name) after one of its names was removed.
     fn relink(&mut self, id: InodeId) {
         let linked = self.names.files().any(|(_, named)| named == id);
         if let Some(inode) = self.inodes.get_mut(&id) {

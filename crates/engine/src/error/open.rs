@@ -32,7 +32,7 @@ pub enum OpenError {
         shown(.found)
     )]
     NotEmpty {
-        /// Path of the directory.
+        /// Path of the directory that has files of other programs.
         path: PathBuf,
         /// Names of the files and directories found there, in order.
         found: Vec<String>,
@@ -49,17 +49,17 @@ pub enum OpenError {
         `thalweg migrate --data {path} --from {found} --to {wanted}`"
     )]
     OtherBackend {
-        /// Path of the data directory.
+        /// Path of the data directory whose state another backend keeps.
         path: PathBuf,
-        /// Backend that keeps the state.
+        /// Name of the backend that keeps the directory's state.
         found: &'static str,
-        /// Backend that the caller requested.
+        /// Name of the backend with which the caller wanted to open the directory.
         wanted: &'static str,
     },
     /// The backend needs files of the operating system, which this (simulated) disk does not have.
     #[error("the {backend} backend cannot run on a simulated disk: open a directory of the operating system")]
     NoOsPath {
-        /// Name of the backend.
+        /// Name of the backend that needs files of the operating system.
         backend: &'static str,
     },
     /// The wall clock is far ahead of the time at which the directory was last in use. The database's own clock never
@@ -75,13 +75,13 @@ pub enum OpenError {
         path: PathBuf,
         /// Span between the last use of the directory and the time of the wall clock.
         jump: Duration,
-        /// Maximum span that the options permit.
+        /// Maximum span that the option `max_clock_jump` permits.
         max: Duration,
     },
     /// This build of the program does not contain the backend.
     #[error("this build has no {backend} backend: build it with `--features {backend}`")]
     NotBuilt {
-        /// Name of the backend.
+        /// Name of the backend that this build does not contain.
         backend: &'static str,
     },
     /// The directory was never in a cluster, so it cannot be opened as a member.
@@ -113,7 +113,7 @@ pub enum OpenError {
         path: PathBuf,
         /// Cluster that the directory belongs to.
         found: ClusterId,
-        /// Cluster that was requested.
+        /// Cluster that the caller wanted the directory to join.
         wanted: ClusterId,
     },
     /// The directory was created to join a cluster and has no data yet, so it cannot be opened alone.
@@ -135,7 +135,7 @@ pub enum OpenError {
         /// Cluster that the directory belongs to.
         cluster: ClusterId,
     },
-    /// The log of a member is missing.
+    /// The directory belongs to a member of a cluster, and its log is missing.
     #[error(
         "the log in {path} is missing, and with it votes and entries of cluster {cluster}: remove this member from the \
         cluster and join with a new directory"
@@ -178,10 +178,10 @@ pub enum OpenError {
     /// The directory could not be prepared to found a cluster.
     #[error("the directory could not be made a member: {reason}; open it again")]
     Founding {
-        /// Description of what failed.
+        /// Description of the step of founding the cluster that failed.
         reason: String,
     },
-    /// The identity file has contents that this version of the program does not write.
+    /// The identity file is damaged, or a newer version of the program has written it.
     #[error("{path}: the identity file is damaged or of a newer version: {message}")]
     Identity {
         /// Path of the data directory.
@@ -213,17 +213,17 @@ pub enum OpenError {
         /// Path of the newest state directory, within the data directory.
         dir: String,
     },
-    /// A file could not be read or written.
+    /// A file of the data directory could not be read or written.
     #[error("{operation} in {path} failed: {message}")]
     Io {
         /// Path of the data directory.
         path: PathBuf,
         /// Description of the file operation that failed.
         operation: &'static str,
-        /// Message of the operating system.
+        /// Message of the operating system about the failed file operation.
         message: String,
     },
-    /// The log was repaired, but the log records that complete the repair could not be written.
+    /// Corrupt data was cut from the log, but the log records that complete this repair could not be written.
     #[error("the repair did not finish: {reason}; run it again")]
     Repair {
         /// Reason why the repair could not be completed.

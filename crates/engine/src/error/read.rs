@@ -64,7 +64,7 @@ pub enum ReadError {
         /// Name of the collection's kind: `hash` or `stream`.
         kind: &'static str,
     },
-    /// The view shows a value that was overwritten since, and the log no longer has the bytes of this value.
+    /// The reader's view shows a value that was overwritten since, and the log no longer has the bytes of this value.
     #[error(
         "the view is too old: a value it shows has been overwritten and its bytes freed; scan again from the last key"
     )]
@@ -78,10 +78,10 @@ pub enum ReadError {
     /// Bytes of the log on disk differ from those that were written.
     #[error("corrupt data: {0}; run `thalweg log verify`")]
     Corrupt(String),
-    /// The state is damaged. The message names the command that may mend it.
+    /// The state is damaged. The message names the command that may repair it.
     #[error("corrupt data: {0}")]
     CorruptState(String),
-    /// The disk could not be read.
+    /// A file of the log or of the state could not be read from the disk.
     #[error("read failed: {0}")]
     Io(String),
 }

@@ -26,23 +26,23 @@ pub enum WriteError {
     /// A condition of the command did not hold. Nothing happened.
     #[error("condition {condition} failed: the key {}", match actual { Some(revision) => format!("is at revision {revision}"), None => "does not exist".to_owned() })]
     ConditionFailed {
-        /// Index of the failed condition in the command, from 0.
+        /// Position of the failed condition in the command, from 0.
         condition: u32,
-        /// Present revision of the key, if it has a value.
+        /// Present revision of the key that the condition names; `None` if the key has no value.
         actual: Option<Revision>,
     },
     /// The stream's next offset is not the one that the append expected. Nothing happened.
     #[error("the stream's next offset is {next}, not the expected one")]
     OffsetConflict {
-        /// Id of the stream.
+        /// Id of the stream to which the records were to be appended.
         stream: StreamId,
-        /// Next offset that the stream will assign.
+        /// Next offset that the stream will assign, instead of the expected one.
         next: Offset,
     },
     /// The append exceeds a limit in the stream's configuration. Nothing happened.
     #[error("the append has {got} bytes where the stream's {} allows {max}: send less, or raise the limit", limit.name())]
     OverStreamLimit {
-        /// Id of the stream.
+        /// Id of the stream whose limit the append exceeds.
         stream: StreamId,
         /// Kind of the limit that the append exceeds.
         limit: StreamLimit,
@@ -54,7 +54,7 @@ pub enum WriteError {
     /// A producer's append was rejected. Nothing happened.
     #[error("stream {stream}: {}", producer_refusal(*refusal))]
     ProducerRefused {
-        /// Id of the stream.
+        /// Id of the stream to which the producer's records were to be appended.
         stream: StreamId,
         /// Reason why the producer's append was rejected.
         refusal: ProducerRefusal,
@@ -75,7 +75,7 @@ pub enum WriteError {
         because the group delivers the records again"
     )]
     AttemptLapsed {
-        /// Id of the group.
+        /// Id of the consumer group whose records the commit settles.
         group: GroupId,
         /// Delivery attempt that the commit names.
         attempt: Attempt,
@@ -97,7 +97,7 @@ pub enum WriteError {
     TooMany {
         /// Description of the counted objects, for messages (such as `leases`).
         what: &'static str,
-        /// Maximum number of objects of this kind.
+        /// Maximum number of objects of the kind that `what` names.
         limit: usize,
     },
     /// The command would do too much work at once, and so block others for too long. It changed nothing.
@@ -109,7 +109,7 @@ pub enum WriteError {
     /// An operation of a transaction could not be carried out. The transaction changed nothing.
     #[error("operation {operation}: {error}")]
     OperationFailed {
-        /// Index of the failed operation in the chosen list of operations, from 0.
+        /// Position of the failed operation, from 0, in the list of operations that the transaction's conditions chose.
         operation: u32,
         /// Reason why the operation could not be carried out.
         error: OperationError,
@@ -236,13 +236,13 @@ pub enum WriteError {
     /// The log has failed. The effect of the write is unknown.
     #[error("the log has failed and takes no more writes: {reason}; restart the node")]
     LogFailed {
-        /// Description of the failure.
+        /// Description of the log's failure.
         reason: String,
     },
-    /// The state has failed. The write may be in the log.
+    /// The state could not be read or written. The write may be in the log.
     #[error("the state has failed and takes no more writes until the node is started again: {reason}")]
     StateFailed {
-        /// Description of the failure.
+        /// Description of the state's failure.
         reason: String,
     },
     /// The database is closed.

@@ -189,8 +189,8 @@ impl Inner {
 }
 
 impl DeadLetterMove<'_> {
-    /// Copies the first of the consecutive records in `of` to `batch`, until the batch is full. Returns the offset
-    /// after the last copied record.
+    /// Copies dead letters to `batch` until it is full. `of` lists consecutive dead letters; the copies begin with the
+    /// first of them. Returns the offset after the last copied record.
     fn copy(
         &self,
         reason: &str,

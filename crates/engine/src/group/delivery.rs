@@ -26,7 +26,7 @@ pub struct Delivery {
     pub attempt: Attempt,
     /// Ack deadline of the delivery attempt, by the database's clock.
     pub deadline: SpaceTime,
-    /// Durability level that the delivery itself has reached.
+    /// Durability level that the log entry of the delivery has reached.
     pub durability: Durability,
     parts: Vec<Part>,
 }
@@ -41,7 +41,7 @@ struct Part {
 /// One record of a delivery, with its offset and its number of deliveries.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
-    /// Offset of the record.
+    /// Offset of the delivered record in its stream.
     pub offset: Offset,
     /// Number of deliveries of the record, including this one.
     pub deliveries: u32,

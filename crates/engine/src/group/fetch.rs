@@ -233,7 +233,7 @@ impl PreparedFetch {
         Ok(Self { group: group.clone(), request: request.clone(), max, window, keys, new_records })
     }
 
-    /// Id of the group.
+    /// Id of the consumer group from which the fetch gets records.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.group.id
@@ -245,10 +245,10 @@ impl PreparedFetch {
         self.new_records
     }
 
-    /// Restricts the fetch to records that already count as waiting: for redelivery, or behind others of their keys.
-    /// The fetch then adds no record to those that wait for an ack. A member that is new to the group may only join if
-    /// the group has fewer than `free_members` members. Returns false if the member may not join, or if no such record
-    /// can be delivered now.
+    /// Restricts the fetch to records that count as waiting for an ack already, so that it does not increase their
+    /// number: records for redelivery, and records behind others with the same key. A member that is new to the group
+    /// may join only if the group has fewer than `free_members` members. Returns false if it may not join, or if no
+    /// such record can be delivered now.
     pub fn exclude_new(&mut self, free_members: usize) -> Result<bool, GroupError> {
         let open = &self.group.db.inner.open;
         let again = open.machine.deliverable_again(self.group.id, open.replica.now(), self.max);

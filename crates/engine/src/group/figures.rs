@@ -11,9 +11,9 @@ pub struct GroupFigures {
     pub stream: String,
     /// Name of the consumer group.
     pub name: String,
-    /// Number of records that have never been delivered.
+    /// Number of records of the stream that the group has never delivered.
     pub lag: u64,
-    /// Counters that the group keeps in the state.
+    /// Counters of the group, which the state keeps.
     pub counts: GroupCounts,
 }
 

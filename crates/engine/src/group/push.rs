@@ -5,9 +5,9 @@
 //! therefore sent no more records, and a fast receiver never waits.
 //!
 //! Owns: the account of used credit ([`Ledger`]) and the waiting. Does not own: timers (they are an argument), or the
-//! end of a receiver. The records of a receiver that goes away are redelivered after their ack deadline, or after a
-//! call of [`Push::return_records`]. A caller that must not wait for the disk performs the fetches itself
-//! ([`Push::next_request`]).
+//! check that a receiver is still connected. The records of a receiver that has disconnected are redelivered after
+//! their ack deadline, or after a call of [`Push::return_records`]. A caller that must not wait for the disk performs
+//! the fetches itself ([`Push::next_request`]).
 //!
 //! Bounds: [`MAX_CREDIT_RECORDS`] and [`MAX_CREDIT_BYTES`]. A delivery begins while some credit is left, and carries at
 //! least one record. So the last delivery may exceed the credit's bytes by one record.
@@ -91,7 +91,7 @@ pub enum PushWait {
 enum PushStep {
     /// The group has records to deliver. The receiver's credit permits this number of records and of bytes.
     Deliver(u32, u64),
-    /// No delivery is possible before this time, unless records are settled, appended or returned.
+    /// No delivery is possible before this time (`None`: ever), unless records are settled, appended or returned.
     Wait(PushWait, Option<SpaceTime>),
     Closed,
 }
@@ -295,7 +295,7 @@ struct Ledger {
     credit: Credit,
     /// Offsets and sizes in bytes of the unsettled records of each delivery attempt; no list is empty.
     held: Vec<(Attempt, Vec<(Offset, u64)>)>,
-    /// Number of all records in `held`.
+    /// Number of records in all lists of `held`, which are those that the receiver holds unsettled.
     records: u64,
     bytes: u64,
 }

@@ -3,10 +3,10 @@
 //! Owns: the back-off. Does not own: the order in which segments take turns, and the number of walks in a round (see
 //! [`super`]).
 //!
-//! A value is dead once it is overwritten. The state does not count this; only a walk shows how many values are dead.
-//! New ones can only be dead if the log has grown since the last walk. A segment with many live bytes is walked again
-//! once the log has grown by the segment's size, then by twice that size, and so on up to the size of all segments. All
-//! walks together therefore read no more than is written, except for the first few walks of each segment.
+//! A value is dead once it is overwritten. The state does not count dead values; only a walk finds them. Further values
+//! can have died only if the log has grown since the last walk. A segment with many live bytes is walked again once the
+//! log has grown by the segment's size, then by twice that size, and so on up to the size of all segments. All walks
+//! together therefore read no more than is written, except for the first few walks of each segment.
 
 use thalweg_log::SegmentInfo;
 use thalweg_state::segments::Liveness;
@@ -67,7 +67,7 @@ impl SegmentHistory {
     }
 
     /// Records that a walk (search) has left nothing live in the segment. `applied` is the applied position of the
-    /// state; `row` has the live bytes that the state counts in the segment, `None` without a row.
+    /// state; `row` has the live bytes that the state counts in the segment, `None` if it has no counter for it.
     pub(super) fn set_free(&mut self, applied: Lsn, row: Option<Liveness>, walked: &Walked) {
         self.free_from = Some(self.free_from(applied, row, walked));
         self.last_entry = walked.last_entry;

@@ -49,7 +49,7 @@ impl Walked {
     }
 }
 
-/// Live bytes of one value or batch, encoded as the move record that copies them forward.
+/// Live bytes of one value or batch, encoded as the move record with which they are copied to the end of the log.
 pub(super) struct LiveBytes {
     pub(super) bytes: u64,
     pub(super) payload: Vec<u8>,
@@ -269,8 +269,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the known batches of a stream in this segment. The first call for a stream looks up all of them if the
-    /// stream has few batches; otherwise the result is empty.
+    /// Returns the batches of a stream in this segment that the walk already knows. In the first call for a stream,
+    /// these are all of its batches if the stream has few, and none otherwise.
     fn window_of(&mut self, stream: StreamId) -> Result<&'_ mut Window, WriteError> {
         match self.windows.entry(stream) {
             Entry::Occupied(known) => Ok(known.into_mut()),

@@ -72,7 +72,7 @@ pub enum RestoreError {
     Part {
         /// Name of the damaged snapshot.
         part: String,
-        /// Reason why the snapshot cannot be used.
+        /// Reason why the damaged snapshot cannot be used.
         error: SnapshotReadError,
     },
     /// The destination directory could not be created or opened.

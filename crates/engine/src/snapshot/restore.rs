@@ -286,7 +286,7 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    /// Appends a record about the new node itself (a vote or the purged entry) to the log, and applies it.
+    /// Appends a record about the new node itself (its vote, or the last purged entry) to the log, and applies it.
     fn node_record(&self, kind: RecordKind, term: Term, index: Index, payload: &[u8]) -> Result<(), RestoreError> {
         let time = self.machine.applied().time;
         let payload_parts = [IoSlice::new(payload)];
@@ -414,7 +414,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Checks, after a restore has applied a whole increment, that the state has reached the position that it states.
+    /// Checks, at the end of an increment, that the restored state has reached the position that the increment states.
     fn end(&mut self, part: &Part, info: &SnapshotInfo) -> Result<(), RestoreError> {
         if self.is_done {
             return Ok(());

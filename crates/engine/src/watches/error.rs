@@ -11,7 +11,7 @@ pub enum WatchError {
     /// too long. The client should read the present state, and watch from the revision of that read on.
     #[error("revision {requested} is below the history floor: the oldest that can be watched is {oldest}")]
     Compacted {
-        /// Revision from which changes were requested.
+        /// Revision from which the client wants to watch changes.
         requested: Revision,
         /// First revision that a watch can still read from the log.
         oldest: Revision,
@@ -20,7 +20,7 @@ pub enum WatchError {
     /// power loss has undone.
     #[error("revision {requested} has not been reached: the next one is {next}")]
     BeyondEnd {
-        /// Revision from which changes were requested.
+        /// Revision from which the client wants to watch changes.
         requested: Revision,
         /// Revision that the next commit will get.
         next: Revision,

@@ -8,9 +8,9 @@
 //! index. The applying thread only wakes the dispatcher, at most once per [`LINGER`], because the dispatcher checks for
 //! more work before it sleeps. Without watches no thread does any work, and the applying thread pays one atomic load.
 //!
-//! The dispatcher works in rounds, and locks the registry during each. Other threads never wait for it: they join and
-//! leave at once if it is free, and otherwise leave a note for the next round. Until the note is carried out, the watch
-//! does not know the revision from which its queue gets changes; then it is woken.
+//! The dispatcher works in rounds, and locks the registry during each. Other threads never wait for this lock: if the
+//! registry is locked, they write a note, and the next round registers or removes their watch. Until the note is
+//! carried out, the watch does not know the revision from which its queue gets changes; then it is woken.
 //!
 //! Invariant: all changes up to the revision [`Hub::dispatched`] are in the queues of the watches that have joined.
 
@@ -62,8 +62,8 @@ pub(crate) struct Hub {
     queued_bytes: Arc<AtomicUsize>,
     max_queued_bytes: usize,
     registry: Mutex<Registry>,
-    /// Registrations and ends of watches that found the registry locked, for the dispatcher's next round. This lock is
-    /// held only for moments, and never taken before that of the registry.
+    /// Registrations and ends of watches that found the registry locked; the dispatcher's next round carries them out.
+    /// This lock is held only for moments, and never taken before that of the registry.
     notes: Mutex<PendingRegistrations>,
     spawn: fn(Arc<Self>) -> io::Result<JoinHandle<()>>,
     dispatcher: Mutex<Option<(Thread, JoinHandle<()>)>>,
@@ -234,7 +234,7 @@ impl Hub {
         }
     }
 
-    /// Lets a watch get changes from the dispatcher's position on.
+    /// Registers a watch, so that it gets the changes after the revision that the dispatcher has reached.
     fn join(&self, registry: &mut Registry, id: u64, watch: Registered) -> Result<(), WatchError> {
         let joined = match &registry.reader {
             Some(reader) => reader.done(),
@@ -265,7 +265,7 @@ impl Hub {
         touched
     }
 
-    /// Subtracts an ended watch from the number of watches, if this was not done yet.
+    /// Subtracts an ended watch from the limited number of watches, unless an earlier call has done so.
     fn free_place(&self, queue: &Queue) {
         if queue.give_up_place() {
             self.watching.fetch_sub(1, Ordering::SeqCst);

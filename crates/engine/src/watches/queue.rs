@@ -68,7 +68,7 @@ struct Inner {
     /// Memory of the events in bytes, including events that other queues share.
     bytes: usize,
     ended: Option<QueueEnd>,
-    /// True from the registration of the watch in a later dispatcher round until the watch next takes events.
+    /// True if the watch had to wait for a dispatcher round to be registered, and has not taken events since.
     has_just_joined: bool,
     waiter: Option<Waiter>,
 }

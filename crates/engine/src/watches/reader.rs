@@ -80,9 +80,9 @@ pub(crate) type Visit<'a> = dyn FnMut(SpaceTime, &EntryCommit<'_>) -> Result<Vis
 pub(crate) struct ReaderPosition {
     /// LSN of the first record that has not been visited completely.
     next: Lsn,
-    /// Revision of the last commit before that record.
+    /// Revision of the last commit before the log record at `next`.
     counted: Revision,
-    /// Revision up to which all commits have been visited or were not requested. `counted <= done`, except right after
+    /// Revision up to which all commits have been visited or were not requested. At least `counted`, except right after
     /// the search for a requested revision.
     done: Revision,
     /// Number of installed snapshots that had replaced the state when the reader was opened. After another one the

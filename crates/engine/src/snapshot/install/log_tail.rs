@@ -5,8 +5,8 @@
 //! applied when they are committed.
 //!
 //! The log of a node that installs a snapshot can contain, in any mixture: entries that the snapshot covers, also
-//! entries that consensus has discarded; entries after the snapshot; votes; and moves, most of them written by the
-//! install.
+//! entries that consensus has discarded; entries after the snapshot; votes; and records that move bytes within the log,
+//! most of them written by the install.
 
 use thalweg_log::{Log, RecordKind};
 use thalweg_replica::Valid;
@@ -18,7 +18,7 @@ use thalweg_types::{Index, Lsn, SpaceId};
 
 use crate::install_error::InstallError;
 
-/// Findings about the part of a log that the state has not applied yet, read up to the log's present end.
+/// Positions found in the part of a log that the state has not applied yet, read up to the log's present end.
 #[derive(Debug)]
 pub(super) struct LogTail {
     /// LSN from which the records continue the snapshot: that of the first entry after the snapshot, or the end of the
@@ -26,7 +26,7 @@ pub(super) struct LogTail {
     pub(super) start: Lsn,
     /// Index of the first entry after the snapshot; `None` if there is none.
     pub(super) later: Option<Index>,
-    /// Payload of the last vote; `None` if there is none in this part of the log.
+    /// Payload of the last vote (consensus record) in this part of the log; `None` if there is none.
     pub(super) vote: Option<Vec<u8>>,
 }
 

@@ -401,7 +401,7 @@ impl InstallInProgress {
     }
 
     /// Appends a record without an effect if the former state ends where the log ends, so that the new state gets a
-    /// later LSN. Only this LSN distinguishes incremental backups from before and after the install.
+    /// later LSN. Incremental backups from before and after the install are told apart only by this LSN.
     fn separate(&self) -> Result<(), InstallError> {
         let open = &self.inner.open;
         let Applied { lsn, time, .. } = open.machine.applied();
