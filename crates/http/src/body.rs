@@ -127,7 +127,7 @@ fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiE
     if held.grow_to(total) { Ok(()) } else { Err(too_many_bytes()) }
 }
 
-/// A body that is arriving. Measures the rate at which its bytes arrive.
+/// A request body that is arriving. Measures the rate at which its bytes arrive.
 pub(crate) struct Arrival<'a> {
     body: &'a mut Body,
     config: &'a Config,

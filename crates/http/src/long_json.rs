@@ -40,9 +40,10 @@ const LONG_VALUE_BYTES: usize = 64;
 /// Maximum size in bytes of a document that is encoded at once on the thread of its connection. Encoding takes about
 /// half a millisecond in the worst case.
 const SHORT_BYTES: usize = 64 * 1024;
-/// Size in bytes of a slice. The last part of a value may exceed it.
+/// Size in bytes of a slice, which is the JSON that is encoded at a time. The last part of a value may exceed this
+/// size.
 const SLICE_BYTES: usize = 64 * 1024;
-/// Number of bytes of a value that are encoded as one part. It is divisible by 3, so that parts of base64 need no
+/// Number of bytes of a long value that are encoded as one part. It is divisible by 3, so that parts of base64 need no
 /// padding.
 const PART_BYTES: usize = 12 * 1024;
 
@@ -60,7 +61,7 @@ pub(crate) struct LongJson {
 
 #[derive(Debug)]
 struct LongValue {
-    /// Position in the document's encoded JSON at which the value belongs.
+    /// Position in the document's encoded JSON at which this long value belongs.
     at: usize,
     bytes: Bytes,
     form: Form,
@@ -203,9 +204,9 @@ fn step(mut state: CountedSlices) -> Running<CountedSlices> {
 #[derive(Debug)]
 pub(crate) struct Slices {
     document: LongJson,
-    /// Position in `json` up to which it was encoded.
+    /// Position in the document's encoded JSON up to which slices have taken it.
     json_at: usize,
-    /// Position in the first remaining value up to which it was encoded.
+    /// Position in the first remaining long value up to which slices have taken it.
     value_at: usize,
     /// Buffer for the JSON of one part of a value.
     text: Vec<u8>,
@@ -243,8 +244,8 @@ impl Slices {
 }
 
 impl LongValue {
-    /// Encodes the part of the first value that begins at `from`, without quotes. Returns the number of bytes of this
-    /// part.
+    /// Encodes the part of this value that begins at byte `from`, without quotes. Returns the number of bytes of the
+    /// value in this part.
     fn push_part(&self, from: usize, text: &mut Vec<u8>, out: &mut Vec<u8>) -> usize {
         let part = &self.bytes[from..self.bytes.len().min(from + PART_BYTES)];
         match self.form {

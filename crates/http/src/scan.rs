@@ -134,7 +134,8 @@ fn begin(
 /// A scan that is in progress.
 struct Scan {
     iter: Option<KeyspaceIter>,
-    /// Copy of the iterator at its beginning, as long as the first page may have to be made again.
+    /// Copy of the iterator at the start of the scan, from which another thread may make the first page again. `None`
+    /// if such a repetition cannot happen, or if the keyspace does not exist.
     first: Option<KeyspaceIter>,
     shape: Shape,
     limit: Option<u64>,
