@@ -137,7 +137,7 @@ pub enum DialError {
 }
 
 impl DialError {
-    /// Classifies the error of a failed connection attempt.
+    /// Returns the variant of this enum for the error of a failed attempt to connect to `address`.
     pub(crate) fn of(address: &str, error: io::Error) -> Self {
         let address = address.to_owned();
         if let Some(cause) = tls::cause(&error) {
