@@ -102,7 +102,7 @@ variants! {
         },
         /// Removes old versions of keys that exceed the history bounds of their keyspace.
         PruneVersions = 25 "prune versions" {
-            /// Maximum number of rows of versions to read.
+            /// Maximum number of rows to read, each of which contains an old version of a key.
             max: u32,
             /// Keyspace at which the search for old versions begins. Keyspaces with higher ids follow, then those with
             /// lower ids.

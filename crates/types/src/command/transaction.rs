@@ -182,7 +182,7 @@ pub struct Transacted {
 /// A condition of a transaction that did not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedCondition {
-    /// Index of the condition, from 0.
+    /// Index of the failed condition in the transaction, from 0.
     pub condition: u32,
     /// Present revision of the condition's key; `None` if the key has no value.
     pub actual: Option<Revision>,
