@@ -155,8 +155,8 @@ impl ActivityMonitor {
     }
 
     /// Checks a connection against its timeouts. The caller must call this once every [`ConnectionTimeouts::tick`].
-    /// `is_short` is true while the server runs short of connections and the client's address holds more than its share
-    /// of them.
+    /// `is_short` is true while the server runs short of connections and the client's address holds more connections
+    /// than one address may then hold.
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant, is_short: bool) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);

@@ -143,8 +143,8 @@ impl LongJson {
         out
     }
 
-    /// Creates the body of the reply to a request. If the document is large, it counts in the limit on reply bytes. A
-    /// long document is encoded while it is sent. Returns an error if the limit has no room for the reply.
+    /// Creates the body of the reply to a request. If the document is large, it counts in the limit on unsent bytes of
+    /// replies. A long document is encoded while it is sent. Returns an error if the limit has no room for the reply.
     pub(crate) fn into_body(self, app: &App, call: &mut Call) -> Result<Body, ApiError> {
         call.reply_memory = ReplyMemory::Counted;
         let take = |bytes| call.account.take(Resource::ReplyBytes, bytes).ok_or_else(reply::no_room);
@@ -160,8 +160,8 @@ impl LongJson {
         Ok(Body::from(counted(bytes, held)))
     }
 
-    /// Creates the body of a reply. `held` is a reservation in the limit on unsent bytes of replies, of the size that
-    /// [`most_held_bytes`] has returned.
+    /// Creates the body of a reply. `held` holds the bytes that the caller has reserved for it in the limit on unsent
+    /// bytes of replies, as many as [`most_held_bytes`] has returned.
     pub(crate) fn into_reserved_body(self, app: &App, mut held: Reservation) -> Body {
         if self.len() > SHORT_BYTES {
             held.set(self.held_bytes());
@@ -185,7 +185,7 @@ pub(crate) fn most_held_bytes(message_bytes: u64) -> u64 {
     if message_bytes > SHORT_BYTES as u64 { message_bytes + 2 * SLICE_BYTES as u64 } else { 6 * message_bytes + 1024 }
 }
 
-/// A document that is being sent, with its reservation in the limit on reply bytes.
+/// A document that is being sent, and the bytes that are reserved for it in the limit on unsent bytes of replies.
 struct CountedSlices {
     slices: Slices,
     held: Arc<Reservation>,

@@ -76,7 +76,7 @@ pub(crate) fn count(
     Ok(response)
 }
 
-/// Body of known size that counts in the limit on reply bytes, until the last of its frames is dropped.
+/// Body of known size that counts in the limit on unsent bytes of replies, until the last of its frames is dropped.
 #[derive(Debug)]
 struct CountedBody {
     inner: Body,

@@ -40,7 +40,7 @@ pub(crate) enum Shape {
     Chunks,
 }
 
-/// Handles `GET /v1/kv/{keyspace}`: lists pairs of a keyspace.
+/// Handles `GET /v1/kv/{keyspace}`: lists pairs of key and value of a keyspace.
 #[utoipa::path(
     get, path = "/v1/kv/{keyspace}", params(KeyspacePath, ScanQuery),
     responses((status = 200,
@@ -202,7 +202,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns error 503 if the limit on reply bytes has no room for the next value. Does not read the value.
+    /// Returns error 503 if the limit on unsent bytes of replies has no room for the next value. Does not read the
+    /// value.
     fn check_room(&self) -> Result<(), ApiError> {
         let account = self.held.account();
         if matches!(self.shape, Shape::Ndjson(Values::Omit)) || !account.is_short_of_reply_room() {

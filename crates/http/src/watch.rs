@@ -102,7 +102,7 @@ struct WatchStream {
 enum WatchStep {
     /// A page of changes.
     Page(Bytes),
-    /// The next page is large, and the limit on reply bytes has no room for it.
+    /// The next page is large, and the limit on unsent bytes of replies has no room for it.
     NoRoom(NoRoom),
     /// The watch has reached a later revision, without a change of its keys.
     Progress,
@@ -149,8 +149,8 @@ fn step(following: WatchStream) -> Running<WatchStream> {
     })
 }
 
-/// Searches for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the
-/// reservation in the limit on unsent bytes of replies, if the watch has waited for one.
+/// Searches for changes: in memory on the current thread, or in the log on a thread for long reads. `room` holds the
+/// bytes that are reserved in the limit on unsent bytes of replies, if the watch has waited for them.
 async fn look(
     mut following: WatchStream,
     room: Option<Reservation>,
