@@ -50,9 +50,9 @@ impl Deref for HeldBody {
     }
 }
 
-/// Reads the whole body of a request. The bytes count in the limit on body bytes as they arrive, and the buffer grows
-/// with them. So a client that only announces a long body holds no memory. A body whose announced length is above the
-/// request's limit is rejected before any of it is read.
+/// Reads the whole body of a request. The bytes count in `max_body_bytes_in_flight` as they arrive, and the buffer
+/// grows with them. So a client that only announces a long body holds no memory. A body whose announced length is above
+/// the limit of one request is rejected before any of it is read.
 pub(crate) async fn read(app: &App, account: &Arc<Account>, body: &mut Body) -> Result<HeldBody, ApiError> {
     let limit = app.config.max_body_bytes.0;
     let declared = body.size_hint().lower();
@@ -118,8 +118,8 @@ pub(crate) async fn work<T: Send + 'static>(
     if bytes <= SHORT_JSON_BYTES { Ok(work()) } else { reading::on_reader(app, account, bytes, work).await }
 }
 
-/// Checks that a body of `total` bytes is within the request's limit, and counts it in the server's limit on body
-/// bytes.
+/// Checks that a body of `total` bytes is within the limit of one request, and counts it in the server's limit
+/// `max_body_bytes_in_flight`.
 fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiError> {
     if total > limit {
         return Err(body_too_large(limit));
@@ -127,7 +127,7 @@ fn count_body(total: u64, limit: u64, held: &mut Reservation) -> Result<(), ApiE
     if held.grow_to(total) { Ok(()) } else { Err(too_many_bytes()) }
 }
 
-/// A body that is arriving. Measures the rate at which its bytes arrive.
+/// A request body that is arriving. Measures the rate at which its bytes arrive.
 pub(crate) struct Arrival<'a> {
     body: &'a mut Body,
     config: &'a Config,

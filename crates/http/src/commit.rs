@@ -51,7 +51,7 @@ impl JsonCommit {
         Ok(level)
     }
 
-    /// Converts the messages to batches of the broker.
+    /// Takes the messages to publish out of the commit, and converts them to batches of the broker.
     fn with_batches(mut self) -> Result<(Self, Vec<Batch>), ApiError> {
         let publish = std::mem::take(&mut self.publish);
         Ok((self, publish.iter().map(JsonPublish::batch).collect::<Result<_, _>>()?))

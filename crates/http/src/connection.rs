@@ -44,8 +44,8 @@ pub(crate) struct Activity {
     http2: AtomicBool,
     /// Number of the connection's requests whose handlers are running.
     busy: AtomicU32,
-    /// Bytes that had been read from the socket when the last handler ended. If `read` is larger, the head of another
-    /// request has begun to arrive.
+    /// Number of bytes that had been read from the socket when the last handler ended. If more were read since, the
+    /// head of another request has begun to arrive.
     read_at_last_end: AtomicU64,
     /// Streams of the HTTP/2 connection whose replies the client has not read completely.
     pub(crate) streams: Arc<WaitingParts>,
@@ -131,7 +131,8 @@ pub(crate) enum ConnectionStatus {
     Stuck(&'static str),
 }
 
-/// State of the check of one connection: its activity at the last check, and the times of the last changes.
+/// State of the check of one connection against its timeouts: the connection's activity at the last check, and the
+/// times at which the activity last changed.
 #[derive(Debug)]
 pub(crate) struct ActivityMonitor {
     timeouts: ConnectionTimeouts,
@@ -154,8 +155,8 @@ impl ActivityMonitor {
     }
 
     /// Checks a connection against its timeouts. The caller must call this once every [`ConnectionTimeouts::tick`].
-    /// `is_short` is true while the server runs short of connections and the client's address holds more than its share
-    /// of them.
+    /// `is_short` is true while the server runs short of connections and the client's address holds more connections
+    /// than one address may then hold.
     pub(crate) fn verdict(&mut self, activity: &Activity, now: Instant, is_short: bool) -> ConnectionStatus {
         let read = activity.read.load(Ordering::Relaxed);
         let written = activity.written.load(Ordering::Relaxed);

@@ -216,10 +216,10 @@ parameters! {
     }
 }
 
-/// A durability level.
+/// A durability level, as a schema of the OpenAPI document.
 pub(crate) enum Durable {}
 
-/// Raw bytes as a body.
+/// Raw bytes as a body, as a schema of the OpenAPI document.
 pub(crate) enum Binary {}
 
 described_as! {

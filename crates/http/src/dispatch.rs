@@ -29,8 +29,8 @@ use crate::{
     snapshot, space, state, status, streams, subjects, transaction, ttl, watch,
 };
 
-/// Calls a handler in the way that its row in the table names. `now`: it is no async function. `inline`: its future is
-/// awaited; few handlers use this, so that the future of all stays small. `boxed`: its future is awaited in a box.
+/// Calls a handler as its row in the table of routes says. `now`: the handler is not async. `inline`: its future is
+/// awaited; few handlers use this, so that the caller's future stays small. `boxed`: its future is awaited in a box.
 /// `read`: it only reads; if it takes too long, another thread repeats it. `long`: it reads on a thread for long reads.
 macro_rules! answer {
     (read $($handler:ident)::+ ($app:ident, $call:ident)) => {
@@ -487,7 +487,7 @@ operations! {
         => now status::status(app);
     /// Explains how the node's directory uses disk space.
     ///
-    /// Lists the files by their purpose. Counting the payload reads the whole state. One report is made at a time.
+    /// Lists the files by their purpose. Counting the stored data reads the whole state. One report is made at a time.
     Space = "space", GET "/v1/space"
         => boxed space::space(app, &http.spaces, call);
     /// Returns the OpenAPI document.

@@ -109,9 +109,10 @@ pub(crate) struct NoRoom {
 }
 
 impl NoRoom {
-    /// Returns the number of bytes that must be free in the limit on reply bytes before the page is encoded again: its
-    /// size, but at most two values of the maximum size. The JSON of a page can be longer than the whole limit, so a
-    /// wait for its size could never end. The bytes above this number are counted even if they exceed the limit.
+    /// Returns the number of bytes that must be free in the limit on unsent bytes of replies before the page is encoded
+    /// again: its size, but at most two values of the maximum size. The JSON of a page can be longer than the whole
+    /// limit, so a wait for its size could never end. The bytes above this number are counted even if they exceed the
+    /// limit.
     fn awaited(self) -> u64 {
         self.bytes.min(2 * MAX_VALUE_BYTES as u64)
     }
@@ -137,7 +138,7 @@ impl Follower {
         BulkSeat::new(&self.app.bulk, self.account())
     }
 
-    /// Admits one more follower. Returns an error if the limit `max_tails` is reached.
+    /// Admits one more reply without a fixed end (a follower). Returns an error if the limit `max_tails` is reached.
     pub(crate) fn admit(app: &Arc<App>, call: &Call) -> Result<Self, ApiError> {
         let held = call
             .account
@@ -158,8 +159,8 @@ impl Follower {
     }
 
     /// Converts an encoded page to bytes for sending. A large page counts in the limit on unsent bytes of replies.
-    /// `room` is the reservation from [`room`](Self::room), if the follower has waited for this page before. If the
-    /// limit has no room, drops the page and returns an error.
+    /// `room` holds the bytes that [`room`](Self::room) has reserved in this limit, if the follower has waited for this
+    /// page before. If the limit has no room, drops the page and returns an error.
     pub(crate) fn counted(&self, page: Vec<u8>, room: Option<Reservation>) -> Result<Bytes, NoRoom> {
         if page.len() <= COUNTED_TAIL_BYTES {
             return Ok(page.into());
@@ -176,9 +177,9 @@ impl Follower {
         Ok(counted(gathered(page), held))
     }
 
-    /// Waits until the limit on unsent bytes of replies has room for the page for which [`counted`](Self::counted) has
-    /// returned an error. Reserves the room and returns the reservation; `None` if the server stops. During the wait,
-    /// the caller must hold neither the page nor its data.
+    /// Waits until the limit on unsent bytes of replies has room for the page that [`counted`](Self::counted) has
+    /// dropped. Reserves the page's bytes in the limit, and returns a value that holds them reserved; `None` if the
+    /// server stops. During the wait, the caller must hold neither the page nor its data.
     pub(crate) async fn room(&mut self, page: NoRoom) -> Option<Reservation> {
         while !self.is_over() {
             if let Some(held) = self.held.account().take_quietly(Resource::ReplyBytes, page.awaited()) {

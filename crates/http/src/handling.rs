@@ -33,8 +33,9 @@ use crate::{
     shared::Http,
 };
 
-/// Number that identifies HTTP in [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode), which detects that
-/// only one connection is active. All HTTP connections share it, and no channel of the native protocol has it.
+/// Number by which all HTTP connections together are known to
+/// [`SoleClientMode`](thalweg_serving::sole_client::SoleClientMode). This mode detects that only one connection of the
+/// server is active. No channel of the native protocol has this number.
 const HTTP: u64 = 0;
 
 impl Http {

@@ -9,7 +9,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use thalweg_serving::error::ApiError;
 
-/// Maximum number of bytes of the parser's description of an error.
+/// Maximum number of bytes of the JSON parser's description of an error that the reply quotes.
 const MAX_ERROR_BYTES: usize = 512;
 
 /// Appends a JSON field with bytes: `"name":"text"` if they are UTF-8, `"name_base64":"..."` otherwise.

@@ -111,8 +111,8 @@ pub(crate) fn head(app: &Arc<App>, call: &Call) -> Answer {
     Ok(response)
 }
 
-/// Returns error 404. The error states the durability level of the state that was read, because the delete of the key
-/// may not be durable yet.
+/// Returns error 404 for a key without a value. The error states the durability level of the state that was read,
+/// because the delete of the key may not be durable yet.
 fn missing(level: Durability) -> ApiError {
     ApiError { shown: Some(level), ..no_such_key() }
 }

@@ -40,9 +40,10 @@ const LONG_VALUE_BYTES: usize = 64;
 /// Maximum size in bytes of a document that is encoded at once on the thread of its connection. Encoding takes about
 /// half a millisecond in the worst case.
 const SHORT_BYTES: usize = 64 * 1024;
-/// Size in bytes of a slice. The last part of a value may exceed it.
+/// Size in bytes of a slice, which is the JSON that is encoded at a time. The last part of a value may exceed this
+/// size.
 const SLICE_BYTES: usize = 64 * 1024;
-/// Number of bytes of a value that are encoded as one part. It is divisible by 3, so that parts of base64 need no
+/// Number of bytes of a long value that are encoded as one part. It is divisible by 3, so that parts of base64 need no
 /// padding.
 const PART_BYTES: usize = 12 * 1024;
 
@@ -60,7 +61,7 @@ pub(crate) struct LongJson {
 
 #[derive(Debug)]
 struct LongValue {
-    /// Position in the document's encoded JSON at which the value belongs.
+    /// Position in the document's encoded JSON at which this long value belongs.
     at: usize,
     bytes: Bytes,
     form: Form,
@@ -142,8 +143,8 @@ impl LongJson {
         out
     }
 
-    /// Creates the body of the reply to a request. If the document is large, it counts in the limit on reply bytes. A
-    /// long document is encoded while it is sent. Returns an error if the limit has no room for the reply.
+    /// Creates the body of the reply to a request. If the document is large, it counts in the limit on unsent bytes of
+    /// replies. A long document is encoded while it is sent. Returns an error if the limit has no room for the reply.
     pub(crate) fn into_body(self, app: &App, call: &mut Call) -> Result<Body, ApiError> {
         call.reply_memory = ReplyMemory::Counted;
         let take = |bytes| call.account.take(Resource::ReplyBytes, bytes).ok_or_else(reply::no_room);
@@ -159,8 +160,8 @@ impl LongJson {
         Ok(Body::from(counted(bytes, held)))
     }
 
-    /// Creates the body of a reply. `held` is a reservation in the limit on unsent bytes of replies, of the size that
-    /// [`most_held_bytes`] has returned.
+    /// Creates the body of a reply. `held` holds the bytes that the caller has reserved for it in the limit on unsent
+    /// bytes of replies, as many as [`most_held_bytes`] has returned.
     pub(crate) fn into_reserved_body(self, app: &App, mut held: Reservation) -> Body {
         if self.len() > SHORT_BYTES {
             held.set(self.held_bytes());
@@ -184,7 +185,7 @@ pub(crate) fn most_held_bytes(message_bytes: u64) -> u64 {
     if message_bytes > SHORT_BYTES as u64 { message_bytes + 2 * SLICE_BYTES as u64 } else { 6 * message_bytes + 1024 }
 }
 
-/// A document that is being sent, with its reservation in the limit on reply bytes.
+/// A document that is being sent, and the bytes that are reserved for it in the limit on unsent bytes of replies.
 struct CountedSlices {
     slices: Slices,
     held: Arc<Reservation>,
@@ -203,9 +204,9 @@ fn step(mut state: CountedSlices) -> Running<CountedSlices> {
 #[derive(Debug)]
 pub(crate) struct Slices {
     document: LongJson,
-    /// Position in `json` up to which it was encoded.
+    /// Position in the document's encoded JSON up to which slices have taken it.
     json_at: usize,
-    /// Position in the first remaining value up to which it was encoded.
+    /// Position in the first remaining long value up to which slices have taken it.
     value_at: usize,
     /// Buffer for the JSON of one part of a value.
     text: Vec<u8>,
@@ -243,8 +244,8 @@ impl Slices {
 }
 
 impl LongValue {
-    /// Encodes the part of the first value that begins at `from`, without quotes. Returns the number of bytes of this
-    /// part.
+    /// Encodes the part of this value that begins at byte `from`, without quotes. Returns the number of bytes of the
+    /// value in this part.
     fn push_part(&self, from: usize, text: &mut Vec<u8>, out: &mut Vec<u8>) -> usize {
         let part = &self.bytes[from..self.bytes.len().min(from + PART_BYTES)];
         match self.form {

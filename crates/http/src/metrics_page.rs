@@ -24,23 +24,26 @@ use thalweg_serving::admission::{Account, Resource, counted};
 
 use crate::reply_memory::is_counted;
 
-/// Maximum age of a shared text. A request that finds an older one makes a new text.
+/// Maximum age of a shared text (metrics as text that several requests get). A request that finds an older one makes a
+/// new text.
 const MAX_AGE: Duration = Duration::from_millis(100);
-/// Maximum number of shared texts in memory.
+/// Maximum number of shared texts (metrics as text that several requests get) in memory.
 const MAX_SHARED: usize = 8;
 
-/// Divisor of the elapsed time: a tenth of the time of one processor may be spent on texts for single requests.
+/// Divisor of the elapsed time: a tenth of the time of one processor may be spent on encoding the metrics for single
+/// requests.
 const ENCODING_SHARE: u32 = 10;
-/// Maximum processor time that the node saves up for texts for single requests, and can then spend without a pause.
+/// Maximum processor time that the node saves up for encoding the metrics for single requests, and can then spend
+/// without a pause.
 const MAX_CREDIT: Duration = Duration::from_millis(500);
 
-/// Processor time that the node may still spend on texts for single requests. A tenth (`1 / ENCODING_SHARE`) of the
-/// elapsed time is added to it, up to [`MAX_CREDIT`].
+/// Processor time that the node may still spend on encoding the metrics for single requests. A tenth (`1 /
+/// ENCODING_SHARE`) of the elapsed time is added to it, up to [`MAX_CREDIT`].
 #[derive(Debug)]
 struct Credit {
-    /// Remaining time in nanoseconds; negative after a text that took more time than was left.
+    /// Remaining processor time in nanoseconds; negative after an encoding that took more time than was left.
     left: i64,
-    /// Last time at which elapsed time was added.
+    /// Time at which a share of the elapsed time was last added to the remaining time; `None` before the first request.
     at: Option<Instant>,
 }
 
@@ -73,8 +76,8 @@ pub(crate) struct MetricsPage {
     shared: Mutex<Shared>,
 }
 
-/// Texts that several requests share. A request gets such a text if no processor time or memory is left for a text of
-/// its own.
+/// Texts of the metrics that several requests share. A request gets such a text if no processor time or memory is left
+/// for a text of its own.
 #[derive(Debug, Default)]
 struct Shared {
     newest: Option<(Instant, Bytes)>,

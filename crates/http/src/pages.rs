@@ -66,7 +66,7 @@ pub(crate) trait PageSource: Send + Unpin + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstPageThread {
     /// The calling thread, because the page should be small. If making it takes too long, a thread for long reads takes
-    /// over; if it needs the disk, a thread for cold reads does.
+    /// over; if it needs the disk, a thread for reads from the disk does.
     Inline,
     /// A thread for long reads.
     Blocking,
@@ -148,7 +148,7 @@ fn owners<S: PageSource>(source: &S) -> (Arc<App>, Arc<Account>, usize) {
     (Arc::clone(app), Arc::clone(account), bytes)
 }
 
-/// Makes the next page of a source, and counts the page in the limit on reply bytes if it is large.
+/// Makes the next page of a source. If the page is large, counts it in the limit on unsent bytes of replies.
 fn made<S: PageSource>(source: &mut S, framing: Framing) -> Result<Page, ApiError> {
     let page = source.page()?;
     let bytes: usize = page.frames.iter().map(Bytes::len).sum();

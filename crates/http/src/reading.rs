@@ -34,7 +34,7 @@ pub(crate) async fn long(app: &Arc<App>, call: &Call, read: Read) -> Answer {
 }
 
 /// Runs a handler again on another thread, after its first call has exceeded the budget of a short read. `spent` is the
-/// reason. If it was the disk, a thread for cold reads runs the handler first.
+/// reason. If the handler needed the disk, a thread for reads from the disk runs it first.
 pub(crate) async fn again(spent: BudgetSpent, app: &Arc<App>, call: &Call, read: Read) -> Answer {
     let (shared, account) = (Arc::clone(app), Arc::clone(&call.account));
     let (owner, head, id) = (Arc::clone(&account), call.head.clone(), call.id.clone());

@@ -87,7 +87,7 @@ pub(crate) fn json_of(status: StatusCode, value: &impl Serialize) -> Response<Bo
     response
 }
 
-/// Returns error 503 for a large reply that does not fit into the limit on reply bytes.
+/// Returns error 503 for a large reply that does not fit into the limit on unsent bytes of replies.
 pub(crate) fn no_room() -> ApiError {
     ApiError::overloaded("too many bytes of replies wait for clients: retry later")
 }

@@ -36,7 +36,8 @@ pub(crate) enum ReplyMemory {
     Counted,
 }
 
-/// Returns the size in bytes from which a reply is counted.
+/// Returns the size in bytes from which a reply counts in the limit on unsent bytes of replies. The size is smaller
+/// over HTTP/2, because a connection can then have many replies at a time.
 const fn counted_from(version: Version) -> u64 {
     match version {
         Version::HTTP_2 | Version::HTTP_3 => COUNTED_REPLY_BYTES as u64 / MAX_H2_STREAMS as u64,
@@ -44,7 +45,7 @@ const fn counted_from(version: Version) -> u64 {
     }
 }
 
-/// Returns true if a reply of this size is counted.
+/// Returns true if a reply of this size counts in the limit on unsent bytes of replies, over this version of HTTP.
 pub(crate) fn is_counted(bytes: u64, version: Version) -> bool {
     bytes >= counted_from(version)
 }
@@ -75,7 +76,7 @@ pub(crate) fn count(
     Ok(response)
 }
 
-/// Body of known size that counts in the limit on reply bytes, until the last of its frames is dropped.
+/// Body of known size that counts in the limit on unsent bytes of replies, until the last of its frames is dropped.
 #[derive(Debug)]
 struct CountedBody {
     inner: Body,

@@ -40,7 +40,7 @@ pub(crate) enum Shape {
     Chunks,
 }
 
-/// Handles `GET /v1/kv/{keyspace}`: lists pairs of a keyspace.
+/// Handles `GET /v1/kv/{keyspace}`: lists pairs of key and value of a keyspace.
 #[utoipa::path(
     get, path = "/v1/kv/{keyspace}", params(KeyspacePath, ScanQuery),
     responses((status = 200,
@@ -134,7 +134,8 @@ fn begin(
 /// A scan that is in progress.
 struct Scan {
     iter: Option<KeyspaceIter>,
-    /// Copy of the iterator at its beginning, as long as the first page may have to be made again.
+    /// Copy of the iterator at the start of the scan, from which another thread may make the first page again. `None`
+    /// if such a repetition cannot happen, or if the keyspace does not exist.
     first: Option<KeyspaceIter>,
     shape: Shape,
     limit: Option<u64>,
@@ -201,7 +202,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Returns error 503 if the limit on reply bytes has no room for the next value. Does not read the value.
+    /// Returns error 503 if the limit on unsent bytes of replies has no room for the next value. Does not read the
+    /// value.
     fn check_room(&self) -> Result<(), ApiError> {
         let account = self.held.account();
         if matches!(self.shape, Shape::Ndjson(Values::Omit)) || !account.is_short_of_reply_room() {

@@ -24,7 +24,7 @@ pub(crate) struct Error {
     condition: Option<u64>,
 }
 
-/// Next step for client programs.
+/// Next step for a client program after an error: retry the request, fix it, or stop.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 enum NextStep {
@@ -43,11 +43,11 @@ pub(crate) struct KeyValue {
     revision: u64,
 }
 
-/// Pairs of a range.
+/// Pairs of key and value in a range of keys.
 #[derive(ToSchema)]
 pub(crate) struct KeyValues {
     items: Vec<KeyValue>,
-    /// Number of items.
+    /// Number of pairs in `items`.
     count: u64,
     durability: Durable,
     revision: Option<u64>,
@@ -149,7 +149,7 @@ enum ChangeKind {
 /// Versions of a key.
 #[derive(ToSchema)]
 pub(crate) struct Versions {
-    /// The key, or `key_base64` if it is not UTF-8.
+    /// The key, if it is UTF-8; otherwise the field `key_base64` has it.
     key: Option<String>,
     key_base64: Option<String>,
     versions: Vec<Version>,
@@ -165,7 +165,7 @@ pub(crate) struct Versions {
 struct Version {
     /// Revision at which the key got the value.
     revision: u64,
-    /// The value, or `value_base64` if it is not UTF-8.
+    /// The value, if it is UTF-8; otherwise the field `value_base64` has it.
     value: Option<String>,
     value_base64: Option<String>,
     state: VersionState,

@@ -61,7 +61,8 @@ enum SnapshotSlot {
     Kept(KeptSnapshot),
 }
 
-/// A snapshot. Its reservation keeps it counted for the connection that took it.
+/// A snapshot that the server holds. As long as this value exists, the snapshot counts in the limit on open snapshots,
+/// for the connection that took it.
 #[derive(Debug)]
 struct HeldSnapshot {
     snapshot: Box<Snapshot>,
@@ -111,15 +112,16 @@ impl Snapshots {
         next
     }
 
-    /// Releases the kept snapshot that a client is least likely to resume. Returns false if no snapshot is kept.
+    /// Releases the kept snapshot that its client is least likely to resume: one that was sent completely if there is
+    /// one, otherwise the one that was kept longest. Returns false if no snapshot is kept.
     fn evict_one(&self) -> bool {
         let mut table = self.table();
         let first = table.kept().min_by_key(|(name, kept)| (!kept.is_sent, kept.since, *name)).map(|(name, _)| name);
         first.is_some_and(|name| table.slots.remove(&name).is_some())
     }
 
-    /// Releases the oldest kept snapshot that a client of this address has taken. Returns false if no snapshot of the
-    /// address is kept.
+    /// Releases one kept snapshot that a client of this address has taken: the one that the client is least likely to
+    /// resume. Returns false if no snapshot of the address is kept.
     fn evict_one_of(&self, address: AddressKey) -> bool {
         let mut table = self.table();
         let kept = table.kept().filter(|(_, kept)| kept.snapshot.held.account().address() == address);
@@ -150,8 +152,8 @@ impl Snapshots {
         }
     }
 
-    /// Keeps a snapshot until it expires. Without an async runtime the server is shutting down; the snapshot is then
-    /// dropped together with the table.
+    /// Keeps a snapshot until it expires, so that a client can resume it. While the server shuts down there is no async
+    /// runtime for the expiry. The snapshot is then kept until the server drops all of them.
     fn keep(self: &Arc<Self>, name: u64, kept: KeptSnapshot) {
         let mut table = self.table();
         table.slots.insert(name, SnapshotSlot::Kept(kept));
@@ -277,7 +279,7 @@ struct Sending {
     /// it.
     reader: Arc<Account>,
     name: u64,
-    /// The engine's snapshot; `None` after it has failed.
+    /// The snapshot that the engine makes; `None` after it has failed.
     snapshot: Option<HeldSnapshot>,
     is_sent: bool,
 }

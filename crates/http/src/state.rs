@@ -77,7 +77,7 @@ pub(crate) fn version(app: &Arc<App>, call: &Call) -> Answer {
 #[serde(deny_unknown_fields)]
 #[schema(as = VersionRequest)]
 struct JsonRaise {
-    /// Version to put in force.
+    /// Version of the state machine to put in force.
     to: u16,
     /// True to raise the version even if a member of the cluster does not answer. If this member does not support the
     /// version, it stops when it gets the log entry.
@@ -155,7 +155,7 @@ struct KindShown {
 struct VersionShown {
     /// Version of the state machine in force.
     in_force: u16,
-    /// Highest version that this node supports.
+    /// Highest version of the state machine that this node supports.
     known: u16,
 }
 

@@ -58,7 +58,7 @@ pub(crate) async fn tail(app: &Arc<App>, call: &Call, stream: Stream, query: Rec
 }
 
 /// Returns the offset at which a read or a tail of a stream begins. A search by time may need a batch of the log that
-/// is not in memory. A thread for cold reads then repeats the search.
+/// is not in memory. A thread for reads from the disk then repeats the search.
 pub(crate) async fn begin(
     app: &App,
     account: &Arc<Account>,
@@ -140,8 +140,8 @@ fn step(tail: Tail) -> Running<Tail> {
 }
 
 /// Reads a page of records. At the end of the stream, most records are still in memory, so the current thread reads
-/// them. If this takes too long, a thread for long reads takes over; if it needs the disk, a thread for cold reads
-/// does.
+/// them. If this takes too long, a thread for long reads takes over; if it needs the disk, a thread for reads from the
+/// disk does.
 async fn read_page(mut tail: Tail) -> io::Result<(Result<TailRead, ApiError>, Tail)> {
     let before = (tail.next, tail.left, tail.bytes_left);
     let attempt = if tail.behind { Err(BudgetSpent::Steps) } else { budget::within(SHORT_READ, || tail.read()) };

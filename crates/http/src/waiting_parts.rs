@@ -29,10 +29,12 @@ use thalweg_serving::{
     pace::{MinRate, Pace},
 };
 
-/// Maximum size in bytes of a part. Equal to the default size of an HTTP/2 frame, so the division adds few frames.
+/// Maximum size in bytes of a part of a reply's body. Equal to the default size of an HTTP/2 frame, so dividing bodies
+/// into parts adds few frames.
 const MAX_PART_BYTES: usize = 16 * 1024;
-/// Minimum size in bytes of a part that counts as read only when it was sent. A smaller part counts as read when the
-/// HTTP library requests the next one. It is also the minimum size of the parts into which a body is divided.
+/// Minimum size in bytes of a part of a reply's body that counts as read only when it was sent. A smaller part counts
+/// as read when the HTTP library requests the next one. It is also the minimum size of the parts into which a body is
+/// divided.
 const TRACKED_BYTES: usize = 4096;
 
 /// Returns the size in bytes of the parts of a reply. `rate` is the number of bytes that a client must read in each

@@ -90,9 +90,10 @@ struct WatchStream {
     /// Revision below which all changes were sent, or are in `held`.
     held_until: Revision,
     format: Format,
-    /// Last revision that the server reported to the client. The client has missed no change below this revision.
+    /// Revision below which the client knows that it has missed no change: the one after the last revision that the
+    /// server sent to it.
     reported: Revision,
-    /// Timer that determines when the next report is due.
+    /// Timer that determines when the server next tells the client up to which revision it has missed no change.
     timer: ProgressTimer,
     left: u64,
 }
@@ -101,7 +102,7 @@ struct WatchStream {
 enum WatchStep {
     /// A page of changes.
     Page(Bytes),
-    /// The next page is large, and the limit on reply bytes has no room for it.
+    /// The next page is large, and the limit on unsent bytes of replies has no room for it.
     NoRoom(NoRoom),
     /// The watch has reached a later revision, without a change of its keys.
     Progress,
@@ -148,8 +149,8 @@ fn step(following: WatchStream) -> Running<WatchStream> {
     })
 }
 
-/// Searches for changes: in memory on the current thread, or in the log on a thread for long reads. `room` is the
-/// reservation in the limit on unsent bytes of replies, if the watch has waited for one.
+/// Searches for changes: in memory on the current thread, or in the log on a thread for long reads. `room` holds the
+/// bytes that are reserved in the limit on unsent bytes of replies, if the watch has waited for them.
 async fn look(
     mut following: WatchStream,
     room: Option<Reservation>,
@@ -164,8 +165,9 @@ async fn look(
 }
 
 impl WatchStream {
-    /// Returns true if the server should report the watch's position to the client. This is so if the position is new
-    /// and a report is due, or if nothing was sent for so long that the connection needs a keepalive.
+    /// Returns true if the server should tell the client up to which revision it has missed no change. This is so if
+    /// the revision has risen and the timer is due, or if nothing was sent for so long that the connection needs a
+    /// keepalive.
     fn owes_progress(&self) -> bool {
         let app = &self.follower.app;
         self.watch.position() > self.reported && self.timer.is_due(app.db.blocking())

@@ -27,7 +27,8 @@ pub const AUTHORITY_FILE: &str = "cluster-ca.pem";
 /// File name of the private key of an authority.
 pub const AUTHORITY_KEY_FILE: &str = "cluster-ca-key.pem";
 
-/// Time before its creation from which a new certificate is valid, because the clocks of two machines can differ.
+/// A new certificate is valid from this time before its creation on, because the clock of a machine that verifies it
+/// may be behind.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
 
 impl Validity {
@@ -51,18 +52,18 @@ impl Validity {
 /// Paths of a certificate and of its private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// Certificate in PEM form.
+    /// Path of the certificate file, in PEM form.
     pub certificate: PathBuf,
-    /// Private key in PEM form.
+    /// Path of the private key file, in PEM form.
     pub key: PathBuf,
 }
 
-/// Choice between keeping and replacing existing files.
+/// Choice between keeping and replacing certificate and key files that already exist where new ones are to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Existing {
-    /// Existing files are kept; creating new files in their place fails.
+    /// Keeps the existing certificate and key files. Writing new ones in their place fails.
     Keep,
-    /// Existing files are replaced.
+    /// Replaces the existing certificate and key files.
     Replace,
 }
 
@@ -79,7 +80,8 @@ fn failed(error: impl std::fmt::Display) -> IdentityError {
     IdentityError::Generate { reason: error.to_string() }
 }
 
-/// Returns a name that ends with a part of the public key, so that two authorities rarely share a name.
+/// Returns a name for an authority. The name ends with a part of the authority's public key, so that two authorities
+/// rarely share a name.
 fn unique_name(key: &KeyPair) -> String {
     let public = key.public_key_raw();
     let end: String = public[public.len().saturating_sub(4)..].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -99,8 +101,8 @@ impl CertificateFiles {
         Self { certificate: directory.join(format!("{name}.pem")), key: directory.join(format!("{name}-key.pem")) }
     }
 
-    /// Writes both files: the key first, then the certificate. So if the new certificate is in the directory, its key
-    /// is too.
+    /// Writes the key file, then the certificate file. So if the directory has the new certificate, it also has the
+    /// certificate's key.
     fn write(&self, certificate: &Certificate, key: &KeyPair, existing: Existing) -> Result<(), IdentityError> {
         for path in [&self.certificate, &self.key] {
             let is_there = path.try_exists().map_err(|error| IdentityError::io(path, error))?;

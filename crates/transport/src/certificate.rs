@@ -101,17 +101,17 @@ pub enum IdentityError {
     /// A certificate or key file could not be read or written.
     #[error("cannot read or write {path}: {error}")]
     File {
-        /// Path of the file.
+        /// Path of the certificate or key file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error that the operating system returned for the file.
         error: io::Error,
     },
     /// A certificate or key file exceeds [`MAX_PEM_BYTES`].
     #[error("{path} has {length} bytes; a PEM file of certificates or keys has at most {MAX_PEM_BYTES}")]
     TooLarge {
-        /// Path of the file.
+        /// Path of the file that is too large.
         path: PathBuf,
-        /// Size of the file in bytes.
+        /// Size in bytes of the file that is too large.
         length: u64,
     },
     /// A file does not contain the expected PEM items, such as a certificate or a private key.
@@ -137,13 +137,13 @@ pub enum IdentityError {
     /// A file exists already, and may not be replaced.
     #[error("{path} exists already; remove it, or choose another directory")]
     Exists {
-        /// Path of the file.
+        /// Path of the file that exists already.
         path: PathBuf,
     },
     /// A certificate cannot have this name, because it is not a valid host name or IP address.
     #[error("{name:?} is neither a host name nor an IP address, so a certificate cannot have it")]
     Name {
-        /// Rejected name.
+        /// Name that was requested for the certificate and is not valid.
         name: String,
     },
     /// A certificate could not be generated.

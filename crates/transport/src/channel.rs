@@ -59,8 +59,8 @@ impl fmt::Display for Kind {
 pub struct Channel {
     carrier: ChannelStream,
     peer: SocketAddr,
-    /// Number of bytes that must still be written to the channel before the kernel may hold [`READER_UNSENT_BYTES`]
-    /// unsent bytes of it instead of [`UNSENT_BYTES`].
+    /// Number of bytes that are still to be written before the peer counts as one that reads. The kernel may then hold
+    /// [`READER_UNSENT_BYTES`] unsent bytes of the channel instead of [`UNSENT_BYTES`].
     until_reader: usize,
 }
 
@@ -152,8 +152,8 @@ impl Channel {
         written
     }
 
-    /// Counts written bytes. After [`READER_BYTES`], raises the kernel's limit of unsent bytes to
-    /// [`READER_UNSENT_BYTES`].
+    /// Counts bytes written to the channel. Once [`READER_BYTES`] are written, raises the kernel's limit of unsent
+    /// bytes to [`READER_UNSENT_BYTES`].
     fn count_written(&mut self, count: usize) {
         self.until_reader = self.until_reader.saturating_sub(count);
         if self.until_reader == 0 {
@@ -269,8 +269,8 @@ fn prepare(stream: &TcpStream) -> SocketAddr {
     stream.peer_addr().unwrap_or_else(|_| SocketAddr::from(([0, 0, 0, 0], 0)))
 }
 
-/// Turns a write of 0 bytes into an error if bytes are queued. Without this, the caller would retry such a
-/// write forever.
+/// Returns a function that turns a write of 0 bytes into an error if the outbox has queued bytes. Without this, the
+/// caller would retry such a write forever.
 fn none_is_an_error(outbox: &Outbox) -> impl FnOnce(io::Result<usize>) -> io::Result<usize> {
     let waits = !outbox.is_empty();
     move |written| match written {

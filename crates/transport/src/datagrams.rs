@@ -40,15 +40,16 @@ pub const QUIC_SEND_BYTES: u64 = 64 * 1024;
 /// returns one datagram, or several that the kernel has coalesced.
 pub const QUIC_RECEIVE_BYTES: u64 = 32 * 64 * 1024;
 
-/// Maximum number of bytes of one send call, which is also the largest datagram over IPv4.
+/// Maximum number of bytes that one send call passes to the kernel. It is also the size of the largest UDP datagram
+/// over IPv4.
 const CALL_BYTES: u16 = 65_507;
 /// Number of datagrams that quinn (the QUIC library) sends with one call.
 const OFFLOADED: u16 = 10;
 /// Maximum bytes of a datagram if one send call sends several. The kernel rejects larger calls, and quinn
 /// would count their datagrams as lost.
 const OFFLOADED_BYTES: u16 = CALL_BYTES / OFFLOADED;
-/// Minimum MTU (largest packet) in bytes that identifies a route over the loopback interface. No network has
-/// an MTU this large.
+/// MTU (largest packet of a route) in bytes from which a route counts as one over the loopback interface. No network
+/// has an MTU this large.
 const LOOPBACK_BYTES: u16 = 32 * 1024;
 /// Initial congestion window in bytes on the loopback interface. It has room for probes of 64 KiB: they count towards
 /// the window, and a smaller window would delay other packets, including the packet that closes a connection.

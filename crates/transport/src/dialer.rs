@@ -27,8 +27,8 @@ use crate::{
     trust::Trust,
 };
 
-/// Maximum number of UDP sockets of a dialer. Up to this number each QUIC connection gets its own socket;
-/// further connections share.
+/// Maximum number of UDP sockets of a dialer. Each QUIC connection gets a socket of its own until this number is
+/// reached. Further connections share these sockets.
 const MAX_SOCKETS: usize = 16;
 
 /// Address of a server, and the transport protocol to use for it.

@@ -11,12 +11,12 @@ use crate::{quic::MAX_QUIC_SOCKETS, tls};
 /// Error returned when a listener cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address could not be bound.
+    /// The listener could not bind its address.
     #[error("cannot listen on {address}: {error}")]
     Bind {
         /// Address that could not be bound.
         address: SocketAddr,
-        /// Error of the operating system.
+        /// Error that the operating system returned for the bind.
         error: io::Error,
     },
     /// The options require TLS or QUIC but contain no certificate.
@@ -89,15 +89,15 @@ pub enum DialError {
     /// The address has no port, or its host name has no address.
     #[error("cannot find {address}: {error}; an address is host:port")]
     Resolve {
-        /// Address as given by the caller.
+        /// Address of the server, as given by the caller.
         address: String,
-        /// Error of the operating system.
+        /// Error of the address lookup.
         error: io::Error,
     },
     /// No address of the server accepted the connection.
     #[error("cannot connect to {address}: {error}; is a server running there, and is this its native port?")]
     Connect {
-        /// Address as given by the caller.
+        /// Address of the server, as given by the caller.
         address: String,
         /// Error of the operating system for the last address tried.
         error: io::Error,
@@ -105,7 +105,7 @@ pub enum DialError {
     /// The connection attempt exceeded its timeout.
     #[error("no connection to {address} within {after:?}")]
     TimedOut {
-        /// Address as given by the caller.
+        /// Address of the server, as given by the caller.
         address: String,
         /// Timeout of the connection attempt.
         after: Duration,
@@ -121,23 +121,23 @@ pub enum DialError {
         "{address} is not trusted: {reason}; give the fingerprint that it prints when it starts, or its certificate file"
     )]
     Untrusted {
-        /// Address as given by the caller.
+        /// Address of the server, as given by the caller.
         address: String,
-        /// Reason why the certificate was rejected.
+        /// Reason why the client rejected the server's certificate.
         reason: String,
     },
     /// The server does not speak TLS, or speaks another protocol over TLS.
     #[error("the handshake with {address} failed: {reason}; is this its native port, and does it speak TLS there?")]
     Tls {
-        /// Address as given by the caller.
+        /// Address of the server, as given by the caller.
         address: String,
-        /// Description of the handshake failure.
+        /// Description of the failed TLS handshake.
         reason: String,
     },
 }
 
 impl DialError {
-    /// Classifies the error of a failed connection attempt.
+    /// Returns the variant of this enum for the error of a failed attempt to connect to `address`.
     pub(crate) fn of(address: &str, error: io::Error) -> Self {
         let address = address.to_owned();
         if let Some(cause) = tls::cause(&error) {

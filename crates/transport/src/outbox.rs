@@ -61,8 +61,8 @@ pub struct Outbox {
 
 #[derive(Debug)]
 struct Shared {
-    /// Position in the small buffer at which these shared bytes are sent: after all bytes before the position, and
-    /// before the others. `start <= behind <= buffer.len()`
+    /// Position in the outbox's buffer of small frames at which these shared bytes are sent: after the buffer's bytes
+    /// before this position, and before its later bytes. `start <= behind <= buffer.len()`
     behind: usize,
     bytes: Bytes,
 }
@@ -74,9 +74,8 @@ impl Outbox {
         Self::default()
     }
 
-    /// Buffer to which callers append small frames. Callers may only append bytes, or remove bytes that they
-    /// have just appended: earlier bytes can be partly sent, and positions of shared pieces can refer to
-    /// them.
+    /// Buffer to which callers append small frames. Callers may only append bytes, or remove bytes that they have just
+    /// appended. Earlier bytes may be partly sent, or mark the position of a shared buffer in the queue.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
@@ -149,9 +148,9 @@ impl Outbox {
         self.shared = pieces;
     }
 
-    /// Returns the front of the queue as references: up to `max_shared` shared pieces, and the buffer bytes
-    /// between and after them. Shared bytes are not copied. Buffer bytes are copied once, at most
-    /// `max_gathered` of them.
+    /// Appends references to the front of the queue to `into`: up to `max_shared` shared buffers, and the small frames
+    /// between and after them. Shared buffers are not copied. Small frames are copied once, at most `max_gathered`
+    /// bytes of them.
     pub(crate) fn pieces(&self, into: &mut Vec<Bytes>, max_shared: usize, max_gathered: usize) {
         let whole = self.shared.get(max_shared).map_or(self.buffer.len(), |next| next.behind);
         let end = whole.min(self.start + max_gathered);
@@ -235,8 +234,8 @@ impl Outbox {
         self.advance(count);
     }
 
-    /// Returns the position in the small buffer up to which its bytes are sent before the next shared piece; the end of
-    /// the buffer if there is no shared piece.
+    /// Returns the position in the buffer of small frames up to which its bytes are sent before the next shared buffer.
+    /// Returns the end of the buffer if no shared buffer is queued.
     fn gathered_end(&self) -> usize {
         self.shared.front().map_or(self.buffer.len(), |next| next.behind)
     }

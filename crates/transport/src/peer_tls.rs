@@ -109,7 +109,7 @@ pub enum PeerTlsError {
         certificate: PathBuf,
         /// Path of the file with the certificates of the authorities.
         authorities: PathBuf,
-        /// Reason why the other nodes would reject the certificate.
+        /// Reason why the other nodes would reject this node's certificate.
         reason: String,
     },
 }
@@ -184,8 +184,9 @@ impl PeerTls {
     }
 }
 
-/// Returns an explanation for TLS errors whose own text does not name the cause: a certificate of another authority. If
-/// that authority has the same name as this node's, the error is a bad signature, otherwise an unknown issuer.
+/// Returns an explanation for a TLS error that is caused by a certificate of another authority, because the error's own
+/// text does not say so. The error is a bad signature if both authorities have the same name, otherwise an unknown
+/// issuer. Returns `None` for other errors.
 fn meaning(error: &Error) -> Option<&'static str> {
     match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
@@ -198,7 +199,7 @@ fn meaning(error: &Error) -> Option<&'static str> {
     }
 }
 
-/// Appends an explanation to a TLS error, if there is one.
+/// Appends the explanation that [`meaning`] has for a TLS error to the error's text. Other errors stay unchanged.
 fn explained(error: io::Error) -> io::Error {
     let meaning = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()).and_then(meaning);
     match meaning {
@@ -314,7 +315,8 @@ impl ServerCertVerifier for AnyCertificate {
     tls::check_signatures!(self, tls::provider().signature_verification_algorithms);
 }
 
-/// Verifies nothing: without an authority, the dialling side sends no certificate.
+/// Verifier of an accepting node without an authority. It requests no certificate from the dialling side, so there is
+/// none to verify.
 impl ClientCertVerifier for AnyCertificate {
     fn offer_client_auth(&self) -> bool {
         false

@@ -54,7 +54,7 @@ const INCOMING_BYTES_TOTAL: u64 = 4 * 1024 * 1024;
 /// Maximum number of shared pieces (byte buffers that several channels share) in one write to QUIC. Further pieces
 /// follow in the next write.
 const WRITE_PIECES: usize = 32;
-/// Maximum bytes of small frames in one write to QUIC. These bytes are copied.
+/// Maximum number of bytes of small frames in one write to QUIC. Small frames are copied, unlike large shared buffers.
 const WRITE_GATHERED_BYTES: usize = 64 * 1024;
 
 /// Options of QUIC connections.
@@ -198,7 +198,7 @@ pub(crate) fn effective_buffer(options: &QuicOptions) -> io::Result<usize> {
     Ok(socket.recv_buffer_size()? / 2)
 }
 
-/// Shortens `pieces` to `max_bytes` bytes in total.
+/// Shortens the list `pieces` so that its byte buffers have at most `max_bytes` bytes in total.
 fn truncate(pieces: &mut Vec<Bytes>, max_bytes: usize) {
     let mut left = max_bytes;
     for at in 0..pieces.len() {
@@ -219,7 +219,8 @@ fn truncate(pieces: &mut Vec<Bytes>, max_bytes: usize) {
 pub(crate) struct Writer {
     stream: quinn::SendStream,
     ready: Vec<Bytes>,
-    /// Number of pieces in `ready` that quinn has accepted. `done <= ready.len()`
+    /// Number of pieces in `ready` (the pieces that the writer has passed to quinn) that quinn has accepted. `done <=
+    /// ready.len()`
     done: usize,
 }
 

@@ -136,10 +136,10 @@ pub enum TrustError {
     /// The certificate file cannot be read.
     #[error(transparent)]
     File(#[from] IdentityError),
-    /// The certificates of the file cannot serve as authorities.
+    /// The certificates in the PEM file cannot serve as authorities.
     #[error("the certificates in {path} cannot be used as authorities: {reason}")]
     Authorities {
-        /// Path of the certificate file.
+        /// Path of the PEM file.
         path: String,
         /// Reason why the certificates cannot serve as authorities.
         reason: String,

@@ -19,7 +19,7 @@ use std::{cell::Cell, ops::ControlFlow};
 
 use crate::steps::{COLD_READ, DISK_READ, SHORT_READ};
 
-/// Value of [`LEFT`] on a thread without a budget.
+/// Number of remaining steps on a thread without a budget. It is so large that it never runs out.
 const UNLIMITED: u64 = u64::MAX;
 
 thread_local! {
@@ -68,7 +68,8 @@ impl Budget {
     /// Budget of a short read on a thread that serves no other client at the moment: it may wait for the disk a few
     /// times.
     pub const ALONE: Self = Self::alone(SHORT_READ);
-    /// Budget of a short read on one of the many threads that wait for the disk.
+    /// Budget of a short read on one of the server's threads that perform reads from the disk. The read may wait for
+    /// the disk as often as it needs.
     pub const COLD: Self = Self::waiting(COLD_READ);
 
     /// Creates a budget of `steps` steps (units of work) for a read that must not wait for the disk.

@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// Defines an id or position without a form as text.
+/// Defines an id or position type, without the trait `Display`.
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
         $(#[$doc])*
@@ -62,11 +62,11 @@ id!(
     Lsn(u64)
 );
 id!(
-    /// Raft term. A node that runs alone (`Solo`) starts in term 1.
+    /// Term of Raft consensus, which rises with each election. A node that runs alone (`Solo`) starts in term 1.
     Term(u64)
 );
 id!(
-    /// Raft index: number of an entry within the log of a space, without gaps. Index 0 is the initial membership.
+    /// Raft index: number of an entry within the replicated log, without gaps. Index 0 is the initial membership.
     Index(u64)
 );
 id!(
@@ -74,7 +74,8 @@ id!(
     Offset(u64)
 );
 id!(
-    /// Revision of a space: a counter that rises by one with every successful commit. Revision 0 means "never written".
+    /// Revision of the state: a counter that rises by one with every successful commit. Revision 0 means "never
+    /// written".
     Revision(u64)
 );
 id!(

@@ -59,9 +59,9 @@ pub const MAX_TRANSACTION_PREFIX_DELETES: usize = 16;
 /// Maximum number of rows that a delete by prefix removes immediately. If more rows have the prefix, the delete only
 /// hides them all, and a background sweep removes them later.
 pub const MAX_EAGER_PREFIX_ROWS: usize = 64;
-/// Maximum number of units that all deleted prefixes of a space count together while some of their rows are hidden but
-/// not removed. The background sweep removes the rows, which frees the units. [`clear_units`] returns the units of one
-/// prefix. In keyspaces with history, each further delete of the same prefix counts one unit. A delete by prefix that
+/// Maximum total of the units of all deleted prefixes in a space (one log with its keyspaces and streams) that still
+/// have hidden rows. A prefix has the units that [`clear_units`] returns, until the background sweep has removed its
+/// rows. In keyspaces with history, each further delete of the same prefix counts one unit. A delete by prefix that
 /// would exceed the maximum changes nothing, and its outcome reports the reason.
 pub const MAX_PENDING_CLEARS: usize = 1024;
 /// Number of bytes of a deleted prefix that count one unit towards [`MAX_PENDING_CLEARS`]. So the prefixes whose rows
@@ -85,11 +85,12 @@ pub const MAX_HEADERS: usize = 64;
 /// Maximum length of the name of a keyspace, stream or space in bytes. A request with a longer one is rejected with an
 /// error.
 pub const MAX_NAME_BYTES: usize = 255;
-/// Maximum number of keyspaces in a space. A request that would create more is rejected with an error.
+/// Maximum number of keyspaces in a space (one log with its keyspaces and streams). A request that would create more is
+/// rejected with an error.
 pub const MAX_KEYSPACES: usize = 10_000;
-/// Maximum number of streams in a space, including deleted streams whose producers are not all removed yet. Each stream
-/// costs 200 to 300 bytes of memory for its name and its positions. A request that would create more is rejected with
-/// an error.
+/// Maximum number of streams in a space (one log with its keyspaces and streams), including deleted streams whose
+/// producers are not all removed yet. Each stream costs 200 to 300 bytes of memory for its name and its positions. A
+/// request that would create more is rejected with an error.
 pub const MAX_STREAMS: usize = 2_000_000;
 /// Maximum length of a producer's id in bytes. A request with a longer one is rejected with an error.
 pub const MAX_PRODUCER_ID_BYTES: usize = 64;
@@ -105,9 +106,10 @@ pub const MAX_STREAM_PRODUCERS: u32 = 1000;
 /// Number of producers that a stream evicts together, so that one search for the oldest producers serves many
 /// evictions.
 pub const PRODUCER_EVICTIONS: usize = 64;
-/// Time without an append or an open, in space time, after which a stream forgets a producer.
+/// Time without an append or an open after which a stream forgets a producer, by the clock of the log's entries.
 pub const PRODUCER_MEMORY: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Maximum number of consumer groups in a space. A request that would create more is rejected with an error.
+/// Maximum number of consumer groups in a space (one log with its keyspaces and streams). A request that would create
+/// more is rejected with an error.
 pub const MAX_GROUPS: usize = 10_000;
 /// Maximum number of members of a consumer group. A new member replaces members that hold no records and have not
 /// fetched for [`MEMBER_IDLE_SECONDS`]. If there are no such members, the new member's fetch is rejected with an error.
@@ -156,12 +158,13 @@ pub const DEFAULT_TOMBSTONE_GRACE: Duration = Duration::from_secs(24 * 3600);
 /// Maximum memory in bytes for the keys of a stream during compaction. If the keys need more, compaction reads the
 /// stream in several passes.
 pub const MAX_COMPACTION_KEY_BYTES: usize = 32 * 1024 * 1024;
-/// Maximum number of batches of a stream that compaction replaces at a time, by one sparse batch.
+/// Maximum number of batches of a stream that compaction replaces at a time by one sparse batch, which has gaps where
+/// records were removed.
 pub const COMPACTION_BATCHES: usize = 1000;
 /// Approximate number of bytes of a stream's batches that compaction replaces at a time. This limits the size of the
-/// sparse batch that replaces them, and the time for which other writers wait.
+/// sparse batch (a batch with gaps) that replaces them, and the time for which other writers wait.
 pub const COMPACTION_BYTES: u64 = 1024 * 1024;
-/// Number of bytes of stream data that compaction reads in one round of background maintenance.
+/// Number of bytes of stream data that compaction reads each time background maintenance runs.
 pub const COMPACTION_ROUND_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum number of commands in one log entry. If more commands are queued, they become several entries.
 pub const MAX_ENTRY_COMMANDS: usize = 4096;
@@ -181,12 +184,12 @@ pub const MAX_BATCH_STEPS: u64 = 4 * MAX_ENTRY_STEPS;
 /// segments is not opened, because a node cannot reject an entry on which the others have agreed. A node on its own may
 /// have smaller segments: it rejects larger entries before it writes them to the log.
 pub const MIN_MEMBER_SEGMENT_BYTES: u32 = (MAX_COMMAND_BYTES + (1 << 20)) as u32;
-/// Maximum number of bytes of commands in a space's queue of proposals. At this limit blocking callers wait, and async
-/// callers get the error `Overloaded`.
+/// Maximum number of bytes of commands that wait in a node's queue until they are written to the log. At this limit
+/// blocking callers wait, and async callers get the error `Overloaded`.
 pub const MAX_QUEUE_BYTES: usize = 64 * 1024 * 1024;
-/// Maximum number of watches (clients that follow changes of keys) that receive a space's changes live. A watch that
-/// still reads old changes from the log counts only once it has caught up. A watch beyond this number is rejected with
-/// an error.
+/// Maximum number of watches (clients that follow changes of keys) that receive changes live from one space (one log
+/// with its keyspaces and streams). A watch that still reads old changes from the log counts only once it has caught
+/// up. A watch beyond this number is rejected with an error.
 pub const MAX_WATCHES: usize = 10_000;
 /// Maximum number of events queued for one watch. At this limit no more events are queued for the watch, and it reads
 /// the following changes from the log.
@@ -208,8 +211,8 @@ pub const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// Minimum time to live of a lease, which leaves the lease's holder enough time to keep it alive. A request with a
 /// shorter one is rejected with an error.
 pub const MIN_LEASE_TTL: Duration = Duration::from_millis(100);
-/// Maximum number of leases in a space. Ended leases count until all their keys are removed. A request that would grant
-/// more is rejected with an error.
+/// Maximum number of leases in a space (one log with its keyspaces and streams). Ended leases count until all their
+/// keys are removed. A request that would grant more is rejected with an error.
 pub const MAX_LEASES: usize = 100_000;
 /// Maximum number of keys attached to a lease. A key that was overwritten since counts until background maintenance
 /// notices it. A write that would attach more is rejected with an error.
@@ -378,7 +381,7 @@ pub const MAX_KEYS_READ_AHEAD: usize = 64;
 /// to transfer than to find, so an early request gains nothing.
 pub const MAX_BYTES_READ_AHEAD: u64 = 4 * 1024 * 1024;
 /// Maximum number of [comparisons](crate::steps::comparisons) of a pattern with bytes of names. It applies to all Redis
-/// commands together that read from one view. A command that would make more gets an error reply.
+/// commands together that read from one view of the state. A command that would make more gets an error reply.
 pub const MAX_REDIS_VIEW_COMPARISONS: u64 = 100_000_000;
 /// Maximum number of entries of a Redis stream that one command trims, or delivers to a consumer group. A later command
 /// trims or delivers the others. It is also the maximum number of pending entries that one command reads, or removes

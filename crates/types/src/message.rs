@@ -195,8 +195,8 @@ mod tests {
         batch
     }
 
-    /// A second decoder of the format, written for comparison. Returns the records up to the first malformed one, and
-    /// true if there is a malformed one.
+    /// A second decoder of encoded records, written to check [`Messages`] against it. Returns the records up to the
+    /// first malformed one, and true if there is a malformed one.
     fn reference(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
         let (mut reader, mut records) = (Reader::at(bytes, 0), Vec::new());
         while !reader.is_empty() {
@@ -236,7 +236,8 @@ mod tests {
         if flags > 7 || is_torn { Err(bad) } else { Ok(record) }
     }
 
-    /// Checks that both decoders return the same messages and the same error for these bytes.
+    /// Checks that [`Messages`] and the second decoder, [`reference`], return the same records and the same error for
+    /// these bytes.
     fn compare(bytes: &[u8]) {
         let (wanted, is_malformed) = reference(bytes);
         let found: Vec<_> = Messages::new(bytes).collect();

@@ -45,7 +45,7 @@ impl Default for Meter {
 }
 
 impl Meter {
-    /// Adds steps to the count.
+    /// Adds steps to the number of steps used so far.
     #[inline]
     pub fn charge(&self, steps: u64) {
         // Only one thread writes, so no atomic addition is needed.
@@ -77,14 +77,14 @@ impl Meter {
         self.searched.load(Relaxed) > self.search_end.load(Relaxed)
     }
 
-    /// Returns the outcome of a command that was rejected because it has spent its budget.
+    /// Returns the outcome of a command that the state machine has rejected because the command has spent its budget.
     #[must_use]
     pub fn too_expensive(&self) -> Outcome {
         let limit = if self.has_searched_too_much() { MAX_COMMAND_SEARCH_STEPS } else { MAX_COMMAND_STEPS };
         Outcome::TooExpensive { limit }
     }
 
-    /// Returns the number of steps that are left of the budget.
+    /// Returns the number of steps that are left of the current command's budget.
     #[inline]
     #[must_use]
     pub fn left(&self) -> u64 {

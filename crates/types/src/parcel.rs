@@ -51,13 +51,13 @@ pub enum Holder {
 /// A run: consecutive records of a parcel that were delivered the same number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Offset of the first record.
+    /// Offset of the first record of the run.
     pub first: Offset,
     /// Number of records in the run; at least 1, and exactly 1 for a record with a key.
     pub count: u32,
     /// Number of times that each record of the run was delivered.
     pub deliveries: u32,
-    /// Hash of the record's key; 0 for records without a key, and in groups without order per key.
+    /// Hash of the key of the run's record; 0 for records without a key, and in groups without order per key.
     pub key: u64,
 }
 
@@ -105,12 +105,13 @@ pub struct Parcel {
     /// Time from which the records can be redelivered; [`NEVER`] for dead letters, and for records that wait behind
     /// another record of the same key.
     pub due: SpaceTime,
-    /// Runs of the records, ascending. The type is a queue, because redeliveries take runs from the front.
+    /// Runs (ranges of consecutive records) of the parcel, ascending by offset. The type is a queue, because
+    /// redeliveries take runs from the front.
     pub runs: VecDeque<Run>,
 }
 
 impl Parcel {
-    /// Returns the number of records.
+    /// Returns the number of records of the parcel.
     #[must_use]
     pub fn records(&self) -> u64 {
         count(&self.runs)
@@ -174,21 +175,21 @@ impl Parcel {
         parts.map(|runs| Self { holder: holder.clone(), due, runs }).collect()
     }
 
-    /// Returns true if the records can be redelivered once `due` has passed. This excludes dead letters, and records
-    /// that wait behind another record of the same key.
+    /// Returns true if the parcel's records can be redelivered once `due` has passed. This excludes dead letters, and
+    /// records that wait behind another record of the same key.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         matches!(self.holder, Holder::Member(_) | Holder::Waiting)
     }
 
-    /// Returns true if a member holds the records at time `now`: they are delivered, and their ack deadline has not
-    /// passed.
+    /// Returns true if a member holds the parcel's records at time `now`: they are delivered, and their ack deadline
+    /// has not passed.
     #[must_use]
     pub fn is_held(&self, now: SpaceTime) -> bool {
         matches!(self.holder, Holder::Member(_)) && now < self.due
     }
 
-    /// Returns true if the records are dead letters.
+    /// Returns true if the parcel's records are dead letters.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         matches!(self.holder, Holder::Dead(_))

@@ -75,7 +75,7 @@ impl<V> PrefixMap<V> {
         deepest + usize::from(self.find(prefix).is_err())
     }
 
-    /// Sets the value of a prefix.
+    /// Adds a prefix to the map, or replaces the value of a prefix that the map has already.
     pub fn insert(&mut self, prefix: &[u8], value: V) {
         match self.find(prefix) {
             Ok(at) => self.entries[at].value = value,

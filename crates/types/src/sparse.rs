@@ -16,21 +16,21 @@ use crate::{
     codec::{Malformed, Reader},
 };
 
-/// Size of a run's header in bytes.
+/// Size in bytes of the header of a run (consecutive records of a sparse batch).
 pub const RUN_HEAD_BYTES: usize = 20;
 
 /// A run: consecutive records of one append, within a sparse batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run<'a> {
-    /// Offset of the first record, counted from the first offset that the sparse batch covers.
+    /// Offset of the run's first record, counted from the first offset that the sparse batch covers.
     pub delta: u32,
-    /// Number of records in the run.
+    /// Number of records in this run (consecutive records of a sparse batch).
     pub count: u32,
-    /// Space time of the append that wrote the records.
+    /// Time of the append that wrote the run's records, by the clock of the log's entries.
     pub time: SpaceTime,
-    /// Encoded records of the run.
+    /// Encoded records of this run (consecutive records of a sparse batch).
     pub batch: &'a [u8],
-    /// Byte offset of `batch` in the sparse batch.
+    /// Byte offset of this run's records within the encoded sparse batch.
     pub batch_at: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct Run<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct SparseBuilder {
     bytes: Vec<u8>,
-    /// Byte offset of the last run's header.
+    /// Byte offset of the header of the last run (consecutive records of the sparse batch).
     run_at: usize,
     run: Option<(u32, u32, SpaceTime)>,
     kept: u32,
@@ -93,8 +93,8 @@ impl SparseBuilder {
     }
 }
 
-/// Iterator over the runs of a sparse batch. The iteration ends after the first malformed run, which it returns as an
-/// error.
+/// Iterator over the runs (ranges of consecutive records) of a sparse batch. The iteration ends after the first
+/// malformed run, which it returns as an error.
 #[derive(Clone, Debug)]
 pub struct Runs<'a> {
     reader: Reader<'a>,

@@ -42,8 +42,8 @@ pub const GET: u64 = 12;
 /// abandoned and performed again by another thread (see [`budget`](crate::budget)). It can change without a new version
 /// of the state machine.
 pub const SHORT_READ: u64 = 5_000;
-/// Steps that a read may take on one of the many threads for reads that wait for the disk. This number also bounds the
-/// bytes that the reads of all these threads hold in memory at one time. It can change without a new version of the
+/// Steps that a read may take on one of the server's threads that perform reads from the disk. This number also bounds
+/// the bytes that the reads of all these threads hold in memory at one time. It can change without a new version of the
 /// state machine.
 pub const COLD_READ: u64 = 1_024;
 /// Steps charged for one wait for the disk, if a thread that serves no other client at the moment performs the read.

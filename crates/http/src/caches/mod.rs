@@ -1,8 +1,8 @@
 //! Handlers of `/v1/caches`: bounded maps in memory, which are never logged.
 //!
 //! Owns: creating, dropping, listing and describing caches. [`keys`] has the operations on one key, [`many`] those on
-//! several. The first put creates a cache with the configured bound. A `PUT` of the cache creates it with a bound of
-//! its own. After a restart, all caches are gone.
+//! several. The first put into a missing cache creates it with the configured capacity in bytes. A `PUT` of the cache
+//! creates it too, and can state another capacity. After a restart, all caches are gone.
 
 pub(crate) mod keys;
 pub(crate) mod many;

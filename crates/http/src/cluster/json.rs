@@ -110,11 +110,11 @@ pub(crate) struct MemberShown {
     health: &'static str,
     /// Milliseconds since the answering node last heard from the member; missing if it never did.
     heard_millis: Option<u64>,
-    /// True if the replica lacks many entries or bytes.
+    /// True if the member's replica lacks many log entries or bytes.
     lagging: bool,
-    /// True if the replica has been behind for a long time.
+    /// True if the member's replica has been behind the leader for a long time.
     stale: bool,
-    /// True if the disk is too full for new data.
+    /// True if the member's disk is too full for new data.
     full: bool,
     /// Milliseconds by which the member's wall clock is ahead of that of the answering node; missing if the answering
     /// node never heard from the member.
@@ -163,11 +163,11 @@ pub(crate) struct NodeShown {
     zone: String,
     leads: bool,
     health: &'static str,
-    /// Address of HTTP; missing if it is unknown.
+    /// Address at which the node serves HTTP; missing if it is unknown.
     http: Option<String>,
-    /// Address of the native protocol; missing if it is unknown or not served.
+    /// Address at which the node serves the native protocol; missing if it is unknown or not served.
     native: Option<String>,
-    /// Address for Redis clients; missing if it is unknown or not served.
+    /// Address at which the node serves Redis clients; missing if it is unknown or not served.
     resp: Option<String>,
 }
 
@@ -209,9 +209,9 @@ pub(crate) struct ReplicaShown {
     offset: Option<u64>,
     /// Index of the last log entry that the replica has applied; missing if it is unknown.
     applied_index: Option<u64>,
-    /// Number of log entries that the replica has not received yet.
+    /// Number of log entries that the replica has not received yet; missing if it is unknown.
     lag_entries: Option<u64>,
-    /// Size in bytes of the log entries that the replica has not received yet.
+    /// Size in bytes of the log entries that the replica has not received yet; missing if it is unknown.
     lag_bytes: Option<u64>,
     /// Time in milliseconds since the replica was last up to date; missing if it is up to date.
     behind_millis: Option<u64>,
@@ -313,15 +313,15 @@ pub(crate) struct Joined {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterStopping)]
 pub(crate) struct Stopping {
-    /// Id of the node.
+    /// Id of the node that stops: 16 hexadecimal digits.
     pub(super) node: String,
 }
 
-/// Result of a promotion.
+/// Result of a request to make a learner a voter.
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterPromoted)]
 pub(crate) struct Promoted {
-    /// Id of the member.
+    /// Id of the promoted member: 16 hexadecimal digits.
     pub(super) node: String,
     /// True if the member was a voter before, so that nothing changed.
     pub(super) was_voter: bool,
@@ -331,7 +331,7 @@ pub(crate) struct Promoted {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterRemoved)]
 pub(crate) struct Removed {
-    /// Id of the node.
+    /// Id of the removed node: 16 hexadecimal digits.
     pub(super) node: String,
     /// Always true: an earlier request has removed the node, so this one changed nothing.
     pub(super) already_removed: bool,
@@ -351,7 +351,7 @@ pub(crate) struct JsonMember {
 #[serde(deny_unknown_fields)]
 #[schema(as = ClusterRemove)]
 pub(crate) struct JsonRemove {
-    /// Id or name of the member. A request to leave needs none.
+    /// Id or name of the member to remove. A request by which a node leaves the cluster needs none.
     pub(super) node: Option<String>,
     /// True to remove the member even if the remaining voters that are alive are no majority.
     force: Option<bool>,
@@ -385,7 +385,7 @@ pub(crate) struct JsonTransfer {
 #[derive(Serialize, ToSchema)]
 #[schema(as = ClusterLeader)]
 pub(crate) struct Leading {
-    /// Id of the new leader.
+    /// Id of the new leader: 16 hexadecimal digits.
     pub(super) leader: String,
     /// Name of the new leader; missing if the node that answers does not know it.
     pub(super) leader_name: Option<String>,
@@ -408,7 +408,7 @@ pub(crate) struct DigestShown {
     name: String,
     /// XXH3-128 hash of all replicated rows, in hexadecimal.
     digest: Option<String>,
-    /// Reason why there is no digest.
+    /// Reason why there is no digest of this member's state; missing if there is one.
     missing: Option<String>,
 }
 
@@ -417,7 +417,7 @@ pub(crate) struct DigestShown {
 #[schema(as = ClusterDigest)]
 pub(crate) struct DigestsShown {
     index: u64,
-    /// True if all digests that exist are equal.
+    /// True if all members' digests are equal. Members without a digest do not count.
     equal: bool,
     members: Vec<DigestShown>,
 }

@@ -203,8 +203,8 @@ pub(super) fn delivered(delivery: &Delivery) -> Result<LongJson, ApiError> {
     Ok(document)
 }
 
-/// Records of a delivery (attempt) to ack or nack: ranges of first and last offset, inclusive, or all records of the
-/// delivery that are still pending.
+/// Records of a delivery (attempt) to ack or nack: ranges that each have a first and an inclusive last offset, or all
+/// records of the delivery that are still pending.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = Settlement)]

@@ -37,7 +37,7 @@ pub enum ParseError {
     BadParameter {
         /// Name of the invalid parameter.
         name: &'static str,
-        /// Description of valid values.
+        /// Description of the values that the parameter may have.
         expected: &'static str,
     },
     /// A required query parameter is missing or empty.
@@ -51,7 +51,7 @@ pub enum ParseError {
     BadHeader {
         /// Name of the invalid header.
         name: &'static str,
-        /// Description of valid values.
+        /// Description of the values that the header may have.
         expected: &'static str,
     },
 }

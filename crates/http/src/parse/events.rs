@@ -1,4 +1,4 @@
-//! Query parameters of the cluster's events.
+//! Query parameters of requests for the cluster's events.
 
 use super::query::{number, query};
 

@@ -1,4 +1,4 @@
-//! Query parameters of a push.
+//! Query parameters of requests that push records of a consumer group to a member.
 
 use std::borrow::Cow;
 

@@ -274,8 +274,8 @@ macro_rules! query {
 }
 pub(super) use query;
 
-/// Describes the query parameters of a type for the OpenAPI document, if its parser first parses another type: one with
-/// the parameters as the client sent them. The description is that of the other type.
+/// Describes the query parameters of a type in the OpenAPI document. For types that are made from a second type, which
+/// has the parameters as the client sent them: the description is that of the second type.
 macro_rules! described {
     ($query:ty as $sent:ty) => {
         impl utoipa::IntoParams for $query {
@@ -324,8 +324,8 @@ query! {
     /// Query parameters of `GET /v1/space`.
     #[derive(Copy)]
     pub(crate) struct SpaceQuery {
-        /// True to count the payload, however long that takes. Otherwise the payload is counted only if the state has
-        /// at most 1 GiB.
+        /// True to count the bytes that users have stored (the payload), however long that takes. Otherwise they are
+        /// counted only if the state has at most 1 GiB.
         count: bool = flag,
     }
 
@@ -406,7 +406,7 @@ query! {
 }
 
 impl ScanQuery {
-    /// Returns the bounds of the keys.
+    /// Returns the bounds of the keys to list, made from `start` (inclusive) and `end` (exclusive).
     #[must_use]
     pub fn bounds(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let start = self.start.clone().map_or(Bound::Unbounded, Bound::Included);

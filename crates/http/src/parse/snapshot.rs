@@ -1,4 +1,4 @@
-//! Query parameters of a snapshot.
+//! Query parameters of requests for a snapshot (a backup of the state).
 
 use thalweg_engine::snapshot::Compression;
 use thalweg_types::Lsn;

@@ -33,9 +33,9 @@ query! {
         group: Option<Vec<u8>> = bytes,
         /// Policy for a full queue; `drop_new` if missing.
         policy: Policy = policy_of,
-        /// Maximum number of queued messages.
+        /// Maximum number of messages in the subscription's queue.
         max_messages: Option<u64> = positive,
-        /// Maximum size of queued messages in bytes.
+        /// Maximum number of bytes of messages in the subscription's queue.
         max_bytes: Option<u64> = positive,
         /// Number of messages after which the subscription ends.
         limit: Option<u64> = number,

@@ -1,4 +1,4 @@
-//! Query parameters of a watch.
+//! Query parameters of requests that watch keys for changes.
 
 use std::ops::Bound;
 

@@ -136,7 +136,7 @@ async fn show(app: &App, call: &mut Call, answer: Batch, held: Reservation, medi
     Ok(response)
 }
 
-/// Content of the reply to a request.
+/// Answer to a client's message, as the body of the HTTP reply: its raw payload, or the answer as JSON.
 enum Content {
     Payload(Bytes),
     Message(LongJson),

@@ -101,9 +101,11 @@ struct SubscriptionStream {
     bell: Arc<Bell>,
     /// Buffer into which the handler takes batches from the subscription's queue. It is reused.
     taken: Vec<Outbound>,
-    /// Batches and notices that were taken from the queue and are not encoded for the client yet.
+    /// Batches of messages, and notices about missed messages, that were taken from the queue and are not encoded for
+    /// the client yet.
     waiting: VecDeque<Outbound>,
-    /// Reservation for the batches in `waiting` in the limit on reply bytes, if they are large.
+    /// Bytes that are reserved in the limit on unsent bytes of replies for the batches in `waiting`, if these are
+    /// large.
     taken_bytes: Reservation,
     /// Number of bytes of the first waiting batch's messages that were already encoded for the client.
     within: usize,
@@ -188,8 +190,8 @@ impl LongMessage {
 }
 
 impl SubscriptionStream {
-    /// Takes messages from the queue. If the next batch is large, it stays in the queue until the limit on reply bytes
-    /// has room for it. Returns `None` if the server stops.
+    /// Takes messages from the queue. If the next batch is large, it stays in the queue until the limit on unsent bytes
+    /// of replies has room for it. Returns `None` if the server stops.
     async fn take_when_room(&mut self) -> Option<TakeResult> {
         self.taken_bytes.shrink_to(0);
         loop {
@@ -235,7 +237,8 @@ impl SubscriptionStream {
         Some(out.into())
     }
 
-    /// Returns the next page of the waiting batches and notices. Returns `None` if nothing waits.
+    /// Returns the next page for the client, made of the waiting batches of messages and notices about missed messages.
+    /// Returns `None` if nothing waits.
     fn page(&mut self) -> Option<Page> {
         let mut out = Vec::new();
         while let Some(item) = self.waiting.pop_front() {

@@ -47,7 +47,7 @@ pub struct CommitBuilder {
     has_append_conditions: bool,
     settles: bool,
     needs_lease: bool,
-    /// True if the effect of a write depends on the previous value of its key.
+    /// True if the commit has a write whose effect depends on the previous value of its key.
     reads: bool,
 }
 
@@ -350,9 +350,9 @@ impl<'a> BlindPut<'a> {
     }
 }
 
-/// Returns true if an encoded command is a commit. A commit normally uses a revision (a counter of the space that rises
-/// with each successful commit), and other commands normally use none. For exceptions, such as a rejected commit, the
-/// state machine stores a row (see `docs/formats/state.md`).
+/// Returns true if an encoded command is a commit. A commit normally uses a revision, which is a counter that rises
+/// with each successful commit. Other commands normally use none. For exceptions, such as a rejected commit, the state
+/// machine stores a row (see `docs/formats/state.md`).
 #[inline]
 #[must_use]
 pub fn uses_revision(bytes: &[u8]) -> bool {

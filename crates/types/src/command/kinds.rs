@@ -95,14 +95,14 @@ variants! {
         EnforceRetention = 12 "enforce retention" {
             /// Id of the stream.
             stream: StreamId,
-            /// New log start offset, as in a trim.
+            /// New log start offset of the stream: records below it are removed.
             before: Offset,
             /// Configuration of the stream from which the offset was computed.
             config: StreamConfig,
         },
         /// Removes old versions of keys that exceed the history bounds of their keyspace.
         PruneVersions = 25 "prune versions" {
-            /// Maximum number of rows of versions to read.
+            /// Maximum number of rows to read, each of which contains an old version of a key.
             max: u32,
             /// Keyspace at which the search for old versions begins. Keyspaces with higher ids follow, then those with
             /// lower ids.
@@ -114,9 +114,9 @@ variants! {
             /// Id under which a caller can request the kept view.
             id: u64,
         },
-        /// Raises the version of the state machine in force, on all nodes of the space.
+        /// Raises the version of the state machine in force, on every node that has a replica of the state.
         RaiseVersion = RAISE_VERSION "raise version" {
-            /// New version. A version below the one in force changes nothing.
+            /// New version of the state machine. A version below the one in force changes nothing.
             to: u16,
         },
         /// Opens a producer of a stream, which gives the producer a new epoch.

@@ -15,7 +15,7 @@ pub struct Move<'a> {
     /// Owner of the copied bytes, such as the key whose value they are. The move updates the owner's reference to the
     /// bytes. A move without bytes names another change here.
     pub target: MoveTarget<'a>,
-    /// Copied bytes at their new position.
+    /// Bytes that the move copies, at their new position. Empty for a move without bytes.
     pub bytes: &'a [u8],
     /// Byte offset of the copied bytes within the move's payload.
     pub bytes_at: usize,
@@ -39,8 +39,9 @@ variants! {
             /// First offset of the batch.
             first: Offset,
         },
-        /// Compaction has replaced consecutive batches of a stream by one sparse batch. The move's bytes are this
-        /// sparse batch, and its `from` states only their length and checksum.
+        /// Compaction has replaced consecutive batches of a stream by one sparse batch, which has gaps where records
+        /// were removed. The sparse batch is the move's `bytes`. The move's `from` states only the length and the
+        /// checksum of these bytes.
         Compacted[compacted: Compacted] = 2 "compacted batches",
         /// Compaction has found that no key has more than one record in a range of a stream, so this range needs no
         /// compaction. The move has no bytes.
@@ -79,7 +80,8 @@ impl MoveTarget<'_> {
 }
 
 structure! {
-    /// Consecutive batches that compaction replaces by one sparse batch.
+    /// Consecutive batches of a stream that compaction replaces by one sparse batch, which has gaps where records were
+    /// removed.
     #[derive(Copy)]
     Compacted as "compacted batches" {
         /// Id of the stream.

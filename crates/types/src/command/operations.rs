@@ -23,7 +23,7 @@ pub struct Operations {
     bytes: Vec<u8>,
     count: u32,
     brings_data: bool,
-    /// Number of operations that only read.
+    /// Number of operations in the list that only read.
     reads: u32,
     scans: u32,
     /// Keyspace and length in bytes of each deleted prefix.

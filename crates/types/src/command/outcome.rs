@@ -131,7 +131,7 @@ pub enum Outcome {
         id: LeaseId,
         /// Time to live that each keep-alive gives the lease.
         ttl: Duration,
-        /// Time at which the lease ends unless a keep-alive arrives before, in space time.
+        /// Time at which the lease ends unless a keep-alive arrives before, by the clock of the log's entries.
         deadline: SpaceTime,
     },
     /// The lease does not exist: it has expired, was revoked, or was never granted. The command changed nothing.
@@ -152,11 +152,11 @@ pub enum Outcome {
     NoSuchKeyspace(KeyspaceId),
     /// The command named a stream that does not exist.
     NoSuchStream(StreamId),
-    /// The command would exceed a limit on a number of items, such as keyspaces or leases. It changed nothing.
+    /// The command would exceed a limit on the number of some items, such as keyspaces or leases. It changed nothing.
     TooMany {
-        /// Name of the items whose number is limited.
+        /// Name of the limited items, such as keyspaces.
         what: &'static str,
-        /// Maximum number of items of this kind.
+        /// Maximum number of the items that `what` names.
         limit: usize,
     },
     /// The command would take more steps than one command may take. It changed nothing.

@@ -130,7 +130,8 @@ fn max_runs(attempts: u64) -> u64 {
     attempts.saturating_mul(u64::from(MAX_ATTEMPT_RECORDS)).min(u64::from(MAX_GROUP_PENDING))
 }
 
-/// Returns the maximum price of an ack or nack in steps. Does not include the price of the write of which it is a part.
+/// Returns the maximum price of an ack or nack in steps. Does not include the price of a commit's write that contains
+/// the ack or nack.
 fn of_settle(settle: &Settle<'_>) -> u64 {
     settle.steps() + SETTLED_RUN * max_runs(settle.settlements.iter().count() as u64)
 }
@@ -315,7 +316,8 @@ enum Bound {
     Any,
 }
 
-/// Length in bytes of the longest name of a Redis command that has a bound of its own.
+/// Length in bytes of the longest name among the Redis commands for which this module computes an upper bound on the
+/// steps.
 const MAX_NAME_BYTES: usize = 16;
 
 impl Bound {
@@ -392,7 +394,7 @@ impl Bound {
     }
 }
 
-/// Options of a Redis command that its bound depends on.
+/// Options of a Redis command that determine the upper bound on its steps.
 #[derive(Debug, Default)]
 struct Options {
     is_found: bool,
@@ -445,8 +447,8 @@ mod tests {
         builder.finish()
     }
 
-    /// Returns the number of values of maximum size that would take as many steps as the bound of a Redis command.
-    /// Returns `None` if the command's arguments do not limit its steps.
+    /// Returns the number of values of maximum size that would take as many steps as the upper bound of the Redis
+    /// command `args`. Returns `None` if the command's arguments do not limit its steps.
     fn values(args: &[&[u8]]) -> Option<u64> {
         let steps = max_steps(&command(&[args]), false);
         (steps < MAX_COMMAND_STEPS).then_some(steps / READ_VALUE)

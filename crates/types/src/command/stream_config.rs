@@ -40,8 +40,8 @@ conversion!(LimitOrNone: Option<Compaction> as u64 {
 /// Records without a key are all kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compaction {
-    /// Time, in space time, for which a tombstone (a record that marks its key as deleted) is kept for readers. The
-    /// first compaction after that time drops the tombstone.
+    /// Time for which a tombstone (a record that marks its key as deleted) is kept for readers, by the clock of the
+    /// log's entries. The first compaction after that time drops the tombstone.
     pub tombstone_grace: Duration,
 }
 

@@ -25,7 +25,8 @@ pub enum Deadline {
     Never,
     /// Deadline at this duration after the time of the log entry that carries the command.
     After(Duration),
-    /// Deadline at this space time. A key whose deadline has already passed counts as deleted.
+    /// Deadline at this time by the clock of the log's entries. A key whose deadline has already passed counts as
+    /// deleted.
     At(SpaceTime),
     /// Deadline of the key's present value, or `Default` if the key has no value. In a touch (a write that changes only
     /// the deadline) it changes nothing.
@@ -86,7 +87,8 @@ conversions! {
         take |micros| Some(Duration::from_micros(micros)).filter(|ttl| check_lease_ttl(*ttl).is_ok())
     }
 
-    /// Encoding of a list of row keys of the expiry index. The rows may be stale.
+    /// Encoding of a list of row keys of the expiry index. The rows may be stale: their key or lease may have another
+    /// deadline by now.
     StaleRows: List<'a, &'a [u8]> as List<'a, &'a [u8]>, "stale rows" {
         put |rows| *rows,
         take |rows| {

@@ -171,7 +171,7 @@ impl<'a> Transaction<'a> {
 pub struct Transacted {
     /// First condition that did not hold, with the present revision of its key; `None` if all conditions held.
     pub failed: Option<FailedCondition>,
-    /// Revision of the space after the transaction: the transaction's own revision if it changed something.
+    /// Revision of the state after the transaction: the transaction's own revision if it changed something.
     pub revision: Revision,
     /// True if the transaction changed something. A transaction that changed nothing uses no revision.
     pub wrote: bool,
@@ -182,7 +182,7 @@ pub struct Transacted {
 /// A condition of a transaction that did not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedCondition {
-    /// Index of the condition, from 0.
+    /// Index of the failed condition in the transaction, from 0.
     pub condition: u32,
     /// Present revision of the condition's key; `None` if the key has no value.
     pub actual: Option<Revision>,
@@ -195,7 +195,7 @@ pub enum OperationResult {
     Put,
     /// The delete left the key without a value.
     Deleted {
-        /// True if the key had a value.
+        /// True if the key had a value before the delete.
         existed: bool,
     },
     /// The records were appended at this position of their stream.

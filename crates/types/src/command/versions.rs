@@ -15,7 +15,7 @@ const WRAPPED: u8 = 0xfe;
 /// First byte of the command that raises the version of the state machine in force.
 pub(super) const RAISE_VERSION: u8 = 27;
 
-/// Version of the state machine in a new space. Commands without a wrapper need this version.
+/// Version of the state machine in a new data directory. Commands without a wrapper need this version.
 pub const FIRST_VERSION: u16 = 1;
 
 /// Appends a command to `out`, in a wrapper for version `version` of the state machine. `encode` writes the command. A

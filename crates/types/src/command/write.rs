@@ -39,7 +39,7 @@ const APPEND_PRODUCED: u8 = 32;
 const ACK: u8 = 48;
 const NACK: u8 = 49;
 
-/// Layouts of the writes of a commit.
+/// Layouts of the writes of a commit, in the notation of `docs/formats/command.md`.
 pub(super) const WRITES: &str = "\
     1 put (keyspace u32, key_len u32, value_len u32, key key_len × u8, value value_len × u8), \
     2 delete (keyspace u32, key bytes), \
@@ -51,7 +51,7 @@ pub(super) const WRITES: &str = "\
     48 ack (group u32, settlements [settlement]), \
     49 nack (group u32, again again, reason reason, settlements [settlement])";
 
-/// Layouts of the operations of a transaction.
+/// Layouts of the operations of a transaction, in the notation of `docs/formats/command.md`.
 pub(super) const OPERATIONS: &str = "write, 4 add (keyspace u32, delta i64, key bytes), \
     6 delete prefix (keyspace u32, prefix bytes), 7 get (keyspace u32, key bytes), 8 scan (keyspace u32, scan scan)";
 
@@ -116,9 +116,9 @@ impl<'a> ScanOperation<'a> {
     }
 }
 
-/// A write of a commit, or an operation of a transaction. Fields whose names end with `_at` are byte offsets in the
-/// decoded slice. [`Add`](Self::Add), [`DeletePrefix`](Self::DeletePrefix), [`Get`](Self::Get) and [`Scan`](Self::Scan)
-/// read the state and are malformed in a commit.
+/// A write of a commit, or an operation of a transaction. Fields whose names end with `_at` are byte offsets within the
+/// encoded command. [`Add`](Self::Add), [`DeletePrefix`](Self::DeletePrefix), [`Get`](Self::Get) and
+/// [`Scan`](Self::Scan) read the state and are malformed in a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write<'a> {
     /// Sets a key to a value.
@@ -129,7 +129,7 @@ pub enum Write<'a> {
         key: &'a [u8],
         /// Value to set.
         value: &'a [u8],
-        /// Byte offset of the value in the decoded slice.
+        /// Byte offset of the value within the encoded command.
         value_at: usize,
     },
     /// Removes a key.
@@ -147,7 +147,7 @@ pub enum Write<'a> {
         key: &'a [u8],
         /// Value to set.
         value: &'a [u8],
-        /// Byte offset of the value in the decoded slice.
+        /// Byte offset of the value within the encoded command.
         value_at: usize,
         /// Deadline of the key.
         deadline: Deadline,
@@ -176,7 +176,7 @@ pub enum Write<'a> {
         count: u32,
         /// Encoded batch of the records to append.
         batch: &'a [u8],
-        /// Byte offset of the batch in the decoded slice.
+        /// Byte offset of the batch within the encoded command.
         batch_at: usize,
     },
     /// Adds an amount to a counter.

@@ -103,7 +103,8 @@ variants! {
         },
     }
     families {
-        /// Acks or nacks records that the group delivered.
+        /// Maximum number of rows to remove. For a group that exists, the approximate number of runs (stored ranges of
+        /// consecutive records) to remove.
         Settle(Settle<'a>) = 52 | 53,
     }
 }
@@ -116,10 +117,11 @@ structure! {
         group: GroupId,
         /// Maximum number of records to deliver.
         max: u32 as FetchCount,
-        /// Offset of the record whose key hash comes first in `keys`.
+        /// Offset of the record to which the first key hash in `keys` belongs.
         window: Offset,
-        /// Hashes of the keys of the records from `window` on, 0 for records without a key. Only fetches of groups in
-        /// order per key carry them, because the state machine cannot read records.
+        /// Hashes of the keys of consecutive records, from the record at offset `window` on; 0 for a record without a
+        /// key. Only a fetch of a group with delivery in order per key carries hashes, because the state machine cannot
+        /// read records.
         keys: List<'a, u64> as AtMost<MAX_FETCH_KEYS>,
         /// Name of the member.
         member: &'a str as MemberName,

@@ -31,7 +31,7 @@ pub enum GroupOutcome {
     },
     /// Deadlines of attempts were moved.
     Extended {
-        /// New deadline of the extended attempts, in space time.
+        /// New deadline of the extended attempts, by the clock of the log's entries.
         deadline: SpaceTime,
         /// Attempts that were not extended, because they hold no records any more or because their deadline had passed.
         lapsed: Vec<Attempt>,
@@ -74,7 +74,7 @@ pub struct Fetched {
     /// Attempt number, which the member's ack or nack of these records must name. It has no meaning if nothing was
     /// delivered.
     pub attempt: Attempt,
-    /// Ack deadline of the delivered records, in space time.
+    /// Ack deadline of the delivered records, by the clock of the log's entries.
     pub deadline: SpaceTime,
     /// Delivered records in order of their offsets; empty if there were none to deliver.
     pub deliveries: Vec<DeliveredRun>,

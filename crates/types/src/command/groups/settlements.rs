@@ -245,8 +245,8 @@ pub struct Settle<'a> {
 
 impl<'a> Settle<'a> {
     /// Returns the price of checking and settling the records, in [steps](crate::steps). Does not include the price of
-    /// the write of a commit, or that of rewriting the attempts' [runs](crate::steps::SETTLED_RUN), because only the
-    /// state knows how many runs an attempt has.
+    /// a commit's write that contains this ack or nack. It also leaves out the [rewriting](crate::steps::SETTLED_RUN)
+    /// of the stored ranges of records that the attempts still hold, because only the state knows their number.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let of_attempt = |(_, runs): (Attempt, Runs<'_>)| SETTLED_ATTEMPT + SETTLED_RANGE * runs.range_count() as u64;
