@@ -12,7 +12,7 @@ use crate::data::{KEY_BYTES, Values, write_key};
 pub const LEAST_TEXT_BYTES: usize = 2 + HEAD_BYTES;
 const HEAD_BYTES: usize = 11;
 
-/// Makes texts of one length, and recognises them in replies.
+/// Makes numbered texts of one length, which serve as records and messages, and recognises them in replies.
 #[derive(Clone, Debug)]
 pub struct NumberedTexts {
     letters: Values,

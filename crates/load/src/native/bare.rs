@@ -1,8 +1,8 @@
 //! The raw speed of the machine's loopback network: a stream of bytes and a round trip between two threads of this
 //! process, without a server. The server's figures are compared with these, which are measured in the same run.
 //!
-//! Owns: the stream and the round trips over TCP and QUIC, and the sockets and the rate that `relay` uses too. Does not
-//! own: TLS. Its figures are compared with those of TCP.
+//! Owns: the stream and the round trips over TCP and QUIC. Also owns the sockets and the counting of the rate, which
+//! the module `relay` uses too. Does not own: TLS. Its figures are compared with those of TCP.
 //!
 //! One thread sends, the other receives, and neither looks at the bytes. If there are two cores, each thread of a round
 //! trip runs on a core of its own. On one core they would wake each other four times as fast, which a server with other

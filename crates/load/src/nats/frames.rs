@@ -11,7 +11,7 @@
 
 use bytes::{Buf as _, Bytes};
 
-/// Length in bytes of the field before a frame's content.
+/// Length in bytes of the length field that precedes the content of each frame.
 pub(super) const LENGTH_BYTES: usize = 4;
 /// First byte of the reply to a request that was performed.
 pub(super) const DONE: u8 = 0;
@@ -33,7 +33,7 @@ pub(super) enum Operation {
     Read,
     /// Fetches at most `limit` records of the consumer.
     Fetch,
-    /// Acknowledges the records of the fetch with this number.
+    /// Acknowledges the records of a fetch. `number` is the number of this fetch.
     Ack,
 }
 

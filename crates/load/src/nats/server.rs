@@ -11,7 +11,7 @@ use crate::{
     server::{authority, resolve},
 };
 
-/// Longest wait for the reply to a request. The load thread gives a request up after the same time.
+/// Longest wait for the reply to a request. The load thread stops waiting for a request after the same time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Address of a NATS server, and the threads on which the clients run.

@@ -57,8 +57,8 @@ pub trait Codec: Clone + Sync {
         None
     }
 
-    /// Consumes bytes at the start of `bytes` that answer no request, and appends the answer to `out`. Returns the
-    /// number of consumed bytes, or `None` if the message is incomplete.
+    /// Consumes bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to `out`.
+    /// Returns the number of consumed bytes, or `None` if the message is incomplete.
     #[inline]
     fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
         Some(0)
@@ -74,7 +74,7 @@ pub trait Codec: Clone + Sync {
 pub struct Answer<'a> {
     /// Length of the reply in bytes.
     pub bytes: usize,
-    /// True if the server closes the connection after this reply.
+    /// True if the server closes the connection after it has sent this reply.
     pub closes: bool,
     /// Content of the reply.
     pub content: Content<'a>,
@@ -104,7 +104,7 @@ pub struct HttpCodec {
     address: SocketAddr,
     /// Path of the keyspace or of the cache's keys, such as `/v1/kv/scenario`.
     path: String,
-    /// End of the request line, and the headers of each request.
+    /// Part of each request after the path: the end of the request line, and the headers.
     headers: String,
     /// Header line with the durability level of the writes; empty to use the server's default.
     level: String,

@@ -36,7 +36,7 @@ pub struct Ledger {
     ahead: Mutex<BTreeSet<u64>>,
 }
 
-/// The versions of one key: which writes were sent, and which version reads must return at least.
+/// Versions of one key: the version of the last write that was sent, and the lowest version that a read may return.
 #[derive(Debug, Default)]
 struct History {
     /// Version of the last write that was sent; 0 before the first.
