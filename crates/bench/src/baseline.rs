@@ -35,7 +35,7 @@ pub struct SaveOptions {
     /// Server under load.
     #[command(flatten)]
     pub server: ServerOptions,
-    /// Load of each run.
+    /// Load of each measured run.
     #[command(flatten)]
     pub load: HttpLoad,
 }
@@ -57,7 +57,7 @@ pub struct CheckOptions {
     pub server: ServerOptions,
 }
 
-/// The runs of a load against one server.
+/// The runs of a baseline's load against one server.
 struct BaselineRuns {
     level: String,
     outcomes: Vec<Outcome>,

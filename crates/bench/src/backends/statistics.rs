@@ -10,7 +10,7 @@ use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
-/// Statistics of the samples of one group on one store.
+/// Statistics of the samples of one group of operations on one store, in the unit of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     /// Number of samples.

@@ -26,13 +26,13 @@ const NAME: &str = "thalweg";
 /// Figures of one round of stream appends.
 #[derive(Clone, Debug)]
 pub(super) struct StreamRound {
-    /// Payload bytes per second, up to the last ack.
+    /// Payload bytes per second, up to the acknowledgement of the last append.
     pub(super) bytes_per_second: f64,
-    /// Payload bytes per second, up to the last sync.
+    /// Payload bytes per second, up to the last fsync of the log.
     pub(super) synced_bytes_per_second: f64,
     pub(super) payload_bytes: u64,
     pub(super) quantiles: Quantiles,
-    /// Resources that the process used from just before the first append until after the last sync.
+    /// Resources that the process used from just before the first append until after the log's last fsync.
     pub(super) cost: Cost,
     /// Bytes of zeroes that the log wrote to prepare new segments.
     pub(super) zeroed_bytes: u64,

@@ -33,8 +33,8 @@ pub struct StoreOptions {
     pub cache_bytes: u64,
     /// Size of the memtable in bytes; `None` for the store's default. Stores without a memtable ignore this option.
     pub memtable_bytes: Option<u64>,
-    /// Choice of the time at which the store merges tables. Some stores merge only by their own schedule, and ignore
-    /// this option.
+    /// Choice of when the store merges tables: by its own schedule, or only on request. Some stores always merge by
+    /// their own schedule, and ignore this option.
     pub compaction: Compaction,
 }
 

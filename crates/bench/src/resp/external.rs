@@ -62,7 +62,7 @@ impl Figures {
     }
 }
 
-/// Number of requests in the first short run. Its rate determines the number of requests of the next run.
+/// Number of requests in the first of two short runs. Its rate determines the number of requests of the second.
 const PILOT: u64 = 2000;
 
 impl Request {

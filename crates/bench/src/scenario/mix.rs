@@ -96,7 +96,7 @@ impl Kind {
     }
 }
 
-/// Weights of the kinds. Operations are chosen at random by these weights.
+/// Weights of the kinds of operations. Operations are chosen at random by these weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mix {
     /// Weight of each kind, in the order of [`Kind::ALL`].
@@ -123,7 +123,7 @@ impl Mix {
         Kind::ALL.into_iter().filter(|kind| self.weights[*kind as usize] > 0)
     }
 
-    /// Returns true if a kind that satisfies `is` has a weight above 0.
+    /// Returns true if the mix has a kind of operation, with a weight above 0, for which `is` returns true.
     pub(super) fn has(&self, is: impl Fn(Kind) -> bool) -> bool {
         self.kinds().any(is)
     }

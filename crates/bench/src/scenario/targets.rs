@@ -357,7 +357,7 @@ impl Suite {
     }
 }
 
-/// Removes the scheme that names the transport from an address. A server prints its address with another scheme.
+/// Removes the scheme that names the transport (such as `thalweg+tls://`) from an address, so that `host:port` remains.
 fn without_transport(text: &str, transport: TransportKind) -> &str {
     let scheme = match transport {
         TransportKind::Tcp => "thalweg://",
