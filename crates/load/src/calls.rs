@@ -28,7 +28,7 @@ pub trait Calls: fmt::Debug + Send {
     fn call(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<PendingReply>;
 }
 
-/// Future of the bytes of a reply.
+/// Future of the reply to a request that is performed in this process. It resolves to the reply's bytes.
 pub type PendingReply = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
 
 /// Wakes a load thread that waits for events of its sockets, when a request that is performed in this process has made

@@ -53,7 +53,7 @@ pub enum MoreInput {
 }
 
 impl Connection {
-    /// Connects to the server.
+    /// Opens a connection to the server at `address`.
     pub fn open(address: &Address) -> io::Result<Self> {
         Ok(Self::over(address.connect()?))
     }

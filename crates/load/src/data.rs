@@ -64,7 +64,7 @@ impl Values {
         &self.pool[at..at + self.len]
     }
 
-    /// Length of each value in bytes.
+    /// Returns the length of each value in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -85,9 +85,9 @@ impl fmt::Debug for FsyncCount {
 /// Counts of a load thread since it last passed them on to the live view.
 #[derive(Clone, Debug, Default)]
 pub struct Recent {
-    /// Response times of right replies.
+    /// Response times of the right replies that are not passed on to the live view yet.
     pub(crate) times: Latencies,
-    /// Number of wrong replies and lost connections.
+    /// Number of wrong replies and lost connections that are not passed on to the live view yet.
     pub(crate) errors: u64,
 }
 

@@ -149,7 +149,7 @@ impl<C> Outcome<C> {
 /// Results of all rounds of one scenario, in order.
 #[derive(Clone, Debug)]
 pub struct Rounds<C> {
-    /// Results of each round, in order.
+    /// Results of the scenario in each round, in order.
     pub outcomes: Vec<Outcome<C>>,
 }
 

@@ -126,7 +126,7 @@ pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial,
     Ok(if disturbed > REPEATS_OF_DISTURBED { Knee { limited_by: Limit::Machine, ..knee } } else { knee })
 }
 
-/// A rate with the results of its runs.
+/// A rate that the search has tried, with the results of the runs at it.
 #[derive(Clone, Copy, Debug)]
 struct TestedRate {
     rate: f64,

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// Source of the figures of one server that are read during a run: its memory and its fsyncs.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerSource<'a> {
-    /// Id of the server's process.
+    /// Id of the server's process, whose memory is read.
     pub process: u32,
     /// Source of the number of the server's fsyncs; `None` if it is not known.
     pub fsyncs: Option<&'a FsyncCount>,

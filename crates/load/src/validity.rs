@@ -57,7 +57,8 @@ impl Validity {
         }
     }
 
-    /// Returns true if the figures say nothing about the server.
+    /// Returns true if the figures say nothing about the server, because the load generator was the bottleneck or the
+    /// machine's clocks were unusable.
     pub fn is_void(&self) -> bool {
         matches!(self, Self::Saturated(_) | Self::Clocks(_))
     }

@@ -68,7 +68,7 @@ enum RecordPositions {
     },
 }
 
-/// An append that is in progress.
+/// An append that was sent or is about to be sent, and is not acknowledged yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Append {
     /// Number of the append, from 0.

@@ -27,7 +27,7 @@ use crate::{Clock, latency::Latencies, pairs::Answer, random::Generator};
 /// load threads share one instance.
 #[derive(Debug)]
 pub struct Feed {
-    /// Protocol of the requests.
+    /// Encodes the requests to the server, and decodes the replies.
     pub protocol: Box<dyn FeedProtocol>,
     /// Sizes of records, messages and requests.
     pub sizes: FeedSizes,

@@ -74,12 +74,12 @@ impl HttpFeed {
         Err(fail(format!("creating {path}: status {status}: {body}")))
     }
 
-    /// Returns the path of the stream.
+    /// Returns the path of the run's stream on the server.
     fn stream(&self) -> String {
         format!("/v1/streams/{}", self.name)
     }
 
-    /// Returns the path of the group.
+    /// Returns the path of the run's consumer group on the server.
     fn group(&self) -> String {
         format!("/v1/streams/{0}/groups/{0}", self.name)
     }
@@ -301,7 +301,7 @@ struct Fetched<'a> {
     /// Number of this delivery, by which an ack refers to all records in the reply; `None` if no records were
     /// delivered.
     attempt: Option<u64>,
-    /// Delivered records.
+    /// Records that the group delivered in this reply.
     #[serde(default, borrow)]
     messages: Vec<Delivered<'a>>,
 }

@@ -56,10 +56,10 @@ pub struct FeedParts {
     pub group: bool,
 }
 
-/// A record in a reply.
+/// A record in the reply to a request, such as a read or a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedRecord<'a> {
-    /// Offset or id of the record.
+    /// Position of the record in the stream: its offset or its id.
     pub position: u64,
     /// Number of times that a consumer group delivered the record, including this delivery; 1 if the record comes from
     /// a read.

@@ -68,13 +68,13 @@ fn tcp_stream(time: Duration) -> io::Result<f64> {
     })
 }
 
-/// Sends bytes until the other side closes the connection.
+/// Sends bytes over a TCP connection until the receiver closes it.
 pub(super) fn send_tcp(mut stream: TcpStream) {
     let block = vec![7; CHUNK];
     while stream.write_all(&block).is_ok() {}
 }
 
-/// Receives bytes for this time, or until the other side closes the connection. Returns the bytes per second.
+/// Receives bytes over a TCP connection for this time, or until the sender closes it. Returns the bytes per second.
 pub(super) fn receive_tcp(mut stream: TcpStream, time: Duration) -> f64 {
     let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
     while rate.is_running()
@@ -239,7 +239,8 @@ fn quic_stream(time: Duration) -> Quic<f64> {
     quic_pair(send_quic, |connection| receive_quic(connection, time))
 }
 
-/// Sends bytes on a new stream until the other side closes the connection, which ends the function with an error.
+/// Sends bytes on a new stream of a QUIC connection until the receiver closes the connection. The function then ends
+/// with an error.
 pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
     let mut stream = connection.open_uni().await?;
     let chunk = Bytes::from(vec![7; CHUNK]);
@@ -248,7 +249,7 @@ pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
     }
 }
 
-/// Receives bytes for this time, or until the other side closes the connection. Returns the bytes per second.
+/// Receives bytes over a QUIC connection for this time, or until the sender closes it. Returns the bytes per second.
 pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) -> Quic<f64> {
     let mut stream = connection.accept_uni().await?;
     let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));

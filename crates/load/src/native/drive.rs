@@ -33,13 +33,14 @@ pub enum SessionWait {
     Channel,
     /// The session waits for the channel, or until this time of the run's clock in nanoseconds, whichever comes first.
     Due(u64),
-    /// The session can continue, after the thread's other tasks have had a turn.
+    /// The session can continue at once, but first gives the other tasks of its thread time to run.
     Yield,
 }
 
 /// One side of the conversation on a channel: composes outgoing frames and handles received ones.
 pub trait Session {
-    /// Maximum number of reads, each of 64 KiB or more, before the thread's other tasks get a turn.
+    /// Maximum number of reads, each of 64 KiB or more, that the session makes before other tasks of its thread can
+    /// run.
     const READS_PER_TURN: usize = usize::MAX;
 
     /// Encodes all frames that are due now, and appends them to the channel's outgoing bytes.

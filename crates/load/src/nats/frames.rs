@@ -22,12 +22,12 @@ pub(super) const ACCEPTED: u8 = 0;
 /// First byte of the push of a message.
 pub(super) const MESSAGE: u8 = 1;
 
-/// Kind of a request.
+/// Kind of a load thread's request to its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Publishes the texts to the subject. `number` is the number of the publish.
+    /// Publishes the texts of the request to the subject. `number` is the number of the publish.
     Publish,
-    /// Appends the texts to the stream.
+    /// Appends the texts of the request to the stream.
     Append,
     /// Reads at most `limit` records of the stream after the sequence number `number`.
     Read,
@@ -59,7 +59,7 @@ pub(super) struct Reply {
     pub records: Vec<Record>,
 }
 
-/// A record of the stream.
+/// A record of the stream in a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// Sequence number of the record in the stream.

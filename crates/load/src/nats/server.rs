@@ -17,7 +17,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Address of a NATS server, and the threads on which the clients run.
 #[derive(Debug)]
 pub struct NatsServer {
-    /// Address of the server.
+    /// Address of the NATS server.
     pub address: SocketAddr,
     /// Address as the user gave it, without user and password.
     pub name: String,
@@ -65,7 +65,7 @@ pub(super) struct ConnectedClient {
 }
 
 impl ConnectedClient {
-    /// Connects to the server.
+    /// Connects a new client to the NATS server at `url`.
     pub(super) async fn open(url: &str) -> Result<Self, String> {
         let lost = Arc::new(Notify::new());
         let notified = Arc::clone(&lost);

@@ -108,7 +108,7 @@ pub(super) struct StreamSession {
     direct: Subject,
     /// Subject to which the server sends the records of direct gets.
     inbox: Subject,
-    /// Subscription to `inbox`.
+    /// Subscription to `inbox`, which receives the records of direct gets.
     page: Subscriber,
     consumer: Option<PullConsumer>,
     /// For each fetch that is not acknowledged yet, by its number: the subjects to which the acks of its records are

@@ -69,7 +69,7 @@ pub trait Codec: Clone + Sync {
     fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
 }
 
-/// A complete reply.
+/// A complete reply of the server, decoded.
 #[derive(Debug)]
 pub struct Answer<'a> {
     /// Length of the reply in bytes.
@@ -80,7 +80,7 @@ pub struct Answer<'a> {
     pub content: Content<'a>,
 }
 
-/// Content of a reply.
+/// Content of a decoded reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// The write was acknowledged. HTTP acknowledges a delete in the same way.

@@ -24,7 +24,7 @@ const CHUNK: u64 = 1 << 16;
 /// Maximum number of keys, both loaded and inserted.
 const MAX_KEYS: u64 = 1 << 30;
 
-/// Ledger of the writes of all keys.
+/// Ledger of the writes to all keys of a run.
 #[derive(Debug)]
 pub struct Ledger {
     chunks: Vec<OnceLock<Box<[Mutex<History>]>>>,
@@ -47,7 +47,7 @@ struct History {
     floor: u32,
 }
 
-/// A write that is in progress.
+/// A write of a key that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Version of the key that this write stores.

@@ -43,7 +43,7 @@ enum KeyStore {
     /// The run uses no keys, so there is no keyspace and no cache.
     None,
     Keyspace(KeyspaceId),
-    /// A cache, identified by its id.
+    /// A cache with this id.
     Cache(u32),
 }
 

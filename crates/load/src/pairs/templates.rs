@@ -95,7 +95,7 @@ impl Template {
 /// A request with placeholders for a key and a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTemplate {
-    /// Method, such as `PUT`.
+    /// HTTP method of the request, such as `PUT`.
     pub method: String,
     /// Path and query of the request.
     pub path: Template,
