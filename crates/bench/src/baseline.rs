@@ -29,7 +29,7 @@ use crate::{
 pub struct SaveOptions {
     /// File that receives the baseline, as JSON.
     pub file: PathBuf,
-    /// Number of runs, at least 6.
+    /// Number of runs of the load that the baseline consists of, at least 6.
     #[arg(long, default_value_t = 10)]
     pub runs: u32,
     /// Server under load.

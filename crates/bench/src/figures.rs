@@ -123,7 +123,7 @@ pub(crate) struct SampledLoad {
     pub scenario: String,
     /// Durability level of the writes; `-` without writes.
     pub durability: String,
-    /// Pace of the load.
+    /// Pace of the load's requests.
     pub pace: Pace,
     /// Name of what the load counts, such as `request` or `delivery`.
     pub unit: &'static str,

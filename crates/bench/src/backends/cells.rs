@@ -187,7 +187,7 @@ impl RunningSubject<'_> {
     }
 }
 
-/// Adds the store's name to an error.
+/// Adds the name of the store `subject` to an error.
 fn named(subject: &Subject<'_>, error: BenchError) -> BenchError {
     let name = format!("{}, {}", subject.name, subject.mode.name());
     match error {

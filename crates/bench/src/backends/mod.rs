@@ -47,7 +47,7 @@ const PROBE_BYTES: u64 = 16 << 20;
 /// Options of `thalweg bench backends`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct BackendsOptions {
-    /// Backends to measure.
+    /// Storage backends of the engine to measure.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
     pub backends: Vec<BackendKind>,
     /// Modes to measure: writes synced by the engine's log, or by the backend after each batch.

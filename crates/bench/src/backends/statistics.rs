@@ -13,7 +13,7 @@ const RESAMPLES: usize = 2000;
 /// Statistics of the samples of one group of operations on one store, in the unit of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// Number of samples.
+    /// Number of samples from which the statistics are computed.
     pub samples: usize,
     /// Mean of the samples.
     pub mean: f64,

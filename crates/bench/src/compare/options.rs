@@ -86,7 +86,7 @@ pub struct CompareOptions {
     pub load: GivenLoad,
 }
 
-/// One side of a comparison.
+/// One side of a comparison, A or B.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A stored report, with the path of its file.

@@ -13,9 +13,9 @@ use crate::{
 /// One figure in which two servers are compared: a row in the report's table of changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// Scenario of the figure.
+    /// Scenario in which the figure was measured.
     pub scenario: String,
-    /// Name of the figure with its unit.
+    /// Name of the compared figure with its unit.
     pub figure: String,
     /// True if the figure decides the comparison of its scenario.
     pub decides: bool,

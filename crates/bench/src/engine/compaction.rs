@@ -49,7 +49,7 @@ const FLUSHED_LARGE: usize = 200;
 const VALUE_BYTES: usize = 200;
 const VALUE_BYTES_OF_TOMBSTONES: usize = 100;
 
-/// Runs the tests of overwrites, of tombstones and of a large store.
+/// Runs the compaction tests: on a store with overwritten keys, on a store with deleted keys, and on a large store.
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     overwrites(context)?;
     tombstones(context)?;

@@ -13,7 +13,7 @@ use crate::{
 /// A test of the suite, with the texts that describe it in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// Name of the measured operation.
+    /// Name of the operation that the test measures.
     pub name: &'static str,
     /// Number and size of the test's operations at scale 1, as text for the report. Numbers in braces are multiplied by
     /// the scale of the run.
@@ -156,7 +156,7 @@ impl CompactionEffect {
     }
 }
 
-/// All measurements of the suite so far.
+/// All measurements of the engine suite so far.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
     /// Rounds of each test on each store, in the order in which the tests were first measured.

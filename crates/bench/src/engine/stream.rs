@@ -17,9 +17,9 @@ use crate::{
     usage::{Cost, MeasuredProcess, Usage},
 };
 
-/// Number of records in a batch.
+/// Number of records in each appended batch.
 pub(super) const BATCH: u64 = 100;
-/// Size of a record in bytes.
+/// Size of an appended record in bytes.
 pub(super) const RECORD_BYTES: usize = 1024;
 const NAME: &str = "thalweg";
 

@@ -25,7 +25,7 @@ use crate::{
     usage::{Cost, MeasuredProcess, Usage},
 };
 
-/// Figures of one round of appends.
+/// Figures of one round, in which writers append to the log.
 pub(super) struct Round {
     /// Number of appends per second.
     pub(super) rate: f64,

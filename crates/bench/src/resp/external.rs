@@ -43,7 +43,7 @@ pub(super) enum BenchmarkRequest {
 /// microsecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
-    /// Requests per second.
+    /// Number of requests per second that redis-benchmark measured.
     pub rate: f64,
     /// Median response time in microseconds.
     pub p50_us: f64,

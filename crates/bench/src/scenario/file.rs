@@ -71,7 +71,7 @@ pub(super) struct Scenario {
     pub http: Option<HttpTemplates>,
     /// Capacity in bytes of a cache that the run creates; `None` is the server's default.
     pub cache_bytes: Option<u64>,
-    /// Operations with their weights.
+    /// Operations of the scenario with their weights.
     pub mix: Mix,
 }
 

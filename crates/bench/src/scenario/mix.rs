@@ -4,7 +4,7 @@ use rand::RngExt as _;
 
 use crate::random::Generator;
 
-/// Kind of an operation.
+/// Kind of an operation of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Reads a key's value.
@@ -146,7 +146,7 @@ impl Mix {
         unreachable!("the number is below the sum of the weights")
     }
 
-    /// Describes the mix in one line.
+    /// Describes the mix in one line: the kinds of operations with their weights.
     pub(super) fn describe(&self) -> String {
         let part = |kind: Kind| format!("{} {:.1} %", kind.name(), 100.0 * self.share(kind)).replace(".0 %", " %");
         self.kinds().map(part).collect::<Vec<_>>().join(", ")

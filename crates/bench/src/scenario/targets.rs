@@ -195,7 +195,7 @@ impl Suite {
         Ok(NativePlace::Tunnel(Arc::new(tunnel.map_err(|error| fail(error.to_string()))?)))
     }
 
-    /// Reaches the NATS server.
+    /// Connects to the NATS server that the options name.
     #[cfg(feature = "nats")]
     pub(super) fn over_nats(&self, scratch: &Scratch) -> Result<Subject<NatsFeed>, BenchError> {
         let (options, threads) = (&self.options, self.scenario.load.threads);

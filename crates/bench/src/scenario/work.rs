@@ -38,7 +38,7 @@ pub(super) struct Workload<C> {
     pub feed: Option<Arc<Feed>>,
     /// Keys of the cache; `None` if the mix uses no cache.
     pub cache: Option<CacheKeys<C>>,
-    /// Operations with their weights.
+    /// Operations of the scenario with their weights.
     pub mix: Mix,
     /// Range of the number of rows of a scan.
     pub scan_rows: RangeInclusive<u32>,
@@ -66,7 +66,7 @@ pub(super) enum Draws {
     Age,
 }
 
-/// Phase of the benchmark.
+/// Phase of the benchmark, which determines the requests that are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScenarioPhase {
     /// Each key is written once, before the runs.
@@ -138,7 +138,7 @@ pub(super) enum Reply {
     Fetched {
         /// Number that the server gave to this delivery. The client acknowledges the records by it.
         attempt: u64,
-        /// Number of delivered records.
+        /// Number of records that the group delivered.
         records: u64,
     },
     /// Some of the records in the reply have faults.

@@ -102,7 +102,7 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
     );
 }
 
-/// Results of all rounds of the suite.
+/// Results of all rounds of the snapshot suite.
 struct SnapshotFigures {
     /// Bytes of all keys and values in the database.
     payload: f64,

@@ -33,7 +33,7 @@ use crate::{
 /// Figures of all writers in one phase of writing, such as a window of the suite or a run of the search for the rate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
-    /// Response times of the puts.
+    /// Response times of the writers' puts.
     pub(super) times: Latencies,
     /// Seconds from the first scheduled put to the last reply.
     pub(super) seconds: f64,

@@ -81,7 +81,7 @@ pub(super) struct ReadWork {
     end: u64,
     checker: Checker,
     fresh: SubscriberAccount,
-    /// True while a request is in progress.
+    /// True while a read request of this reader is in progress.
     is_waiting: bool,
     again: AtStreamEnd,
 }
