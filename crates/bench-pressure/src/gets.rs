@@ -31,7 +31,7 @@ const MAX_P99_MS: f64 = 10.0;
 /// Goal: upper bound in milliseconds of the 99th percentile of the response time, for the client whose keys stay in
 /// memory.
 const MAX_RESIDENT_P99_MS: f64 = 2.0;
-/// Number of keys that stay in memory.
+/// Number of keys that stay in the server's memory, for the client that reads only these.
 const RESIDENT_KEYS: u64 = 100;
 /// Length in bytes of the values of keys that stay in memory.
 const RESIDENT_BYTES: usize = 100;

@@ -67,7 +67,7 @@ impl WireProtocol {
 pub enum Order {
     /// Consecutive writes are far apart in the range of the keys, so that each flushed table covers the whole range.
     Scattered,
-    /// Keys are written in their order.
+    /// The keys are written in ascending order.
     Ascending,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct ReadProbe {
     runs: u64,
 }
 
-/// Result of one run of the probe.
+/// Result of one run of the read probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadRate {
     /// Reads per second; NaN without `O_DIRECT`.

@@ -46,7 +46,7 @@ pub(crate) enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Returns the limit in words.
+    /// Describes the limit of memory in words.
     pub(crate) fn name(self) -> String {
         match self {
             Self::None => "no limit".to_owned(),

@@ -29,8 +29,8 @@ const VERSION: u32 = 1;
 pub(crate) struct Keys {
     records: Arc<Records>,
     count: u64,
-    /// The key at each position in the order of loading is this many keys after the previous one, modulo `count`. The
-    /// step is coprime to `count`, so each key is loaded once.
+    /// Distance in keys from each loaded key to the next one, modulo `count`. It is coprime to `count`, so each key is
+    /// loaded once.
     step: u64,
     /// Number of keys that earlier runs have loaded. This run continues at this position in the order of loading.
     first: u64,
@@ -138,7 +138,7 @@ impl<C: Codec> KeyWork<C> {
 }
 
 impl<C: Codec> Protocol for KeyWork<C> {
-    /// Number of the requested key.
+    /// Number of the key that the request uses.
     type Request = u64;
     /// Time since the last reply on the connection, in nanoseconds; `None` for the first reply.
     type Reply = Option<u64>;
