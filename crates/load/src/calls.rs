@@ -76,7 +76,8 @@ impl Bell {
     }
 }
 
-/// Waker of a connection. It rings the bell of the connection's load thread.
+/// Waker of a request that is performed in this process. When the request makes progress, the waker rings the bell that
+/// wakes the connection's load thread.
 struct BellWaker {
     bell: Arc<Bell>,
     number: usize,
@@ -116,7 +117,7 @@ impl InProcess {
         Self { calls, pending: None, waker: None }
     }
 
-    /// Makes completed requests ring the bell with this connection's number.
+    /// Makes this connection ring `bell` with its `number` when its request in progress has a reply.
     pub(crate) fn attach(&mut self, bell: &Arc<Bell>, number: usize) {
         self.waker = Some(Arc::new(BellWaker { bell: Arc::clone(bell), number }).into());
     }

@@ -173,7 +173,8 @@ pub enum Preset {
     RowF,
     /// Row F, a published benchmark, once on a server with each tuning profile.
     Profiles,
-    /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with a writer task of its own at the server.
+    /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections; each connection has a writer task of its own at the
+    /// server.
     Lanes,
     /// Single messages, which the server gathers into batches, and short queues, once on a server with each tuning
     /// profile.
