@@ -1,5 +1,5 @@
-//! Measures the bare disk at the same time as durable puts: a thread appends bytes to a file of its own and syncs them,
-//! at a low rate.
+//! Measures the bare disk while a server makes durable puts on it: a thread of the benchmark appends bytes to a file of
+//! its own and syncs them, at a low rate.
 //!
 //! The appends are due by a schedule, like the puts. Their times count from the moment at which they are due, so a
 //! stall of the disk shows in all appends that were due during the stall.

@@ -16,23 +16,24 @@ use crate::{
     work::{Counts, Keys},
 };
 
-/// Measurements of a load of the data.
+/// Figures of loading the keys into a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Loaded {
-    /// Values per second over the whole load.
+    /// Number of loaded values per second, over all slices.
     pub rate: f64,
-    /// Values per second in each slice of the load, as median and spread.
+    /// Number of loaded values per second in each slice (a part of the keys), as median and spread.
     pub slices: Summary,
-    /// Times during which a connection got no reply.
+    /// Longest time during which a connection that loads got no reply, and number of such times that count as stalls.
     pub gaps: Counts,
-    /// Largest resident memory of the server, in bytes.
+    /// Largest resident memory of the server during the load, in bytes; `None` if it is not known.
     pub resident: Option<u64>,
     /// Largest memory of the server and of its control group during the load, and the increase of the kernel's counts.
     pub peaks: Peaks,
     pub validity: Validity,
 }
 
-/// Loads all keys in this number of slices. Stops early if a slice is not valid.
+/// Loads all keys into a server, divided into this number of slices. Each slice is one run of the load generator and
+/// prints its progress. Stops early if the run of a slice is not valid.
 pub(crate) fn load(
     scenario: &mut Scenario<'_>,
     server: &mut Server,
@@ -78,7 +79,7 @@ pub(crate) fn load(
     })
 }
 
-/// Returns the position of the first key of slice `slice`, if the load of `count` keys is divided into `slices` slices.
+/// Returns the position at which slice number `slice` begins, if `count` keys are loaded in `slices` slices.
 fn share(count: u64, slice: u64, slices: u64) -> u64 {
     (u128::from(count) * u128::from(slice) / u128::from(slices)) as u64
 }
@@ -99,11 +100,11 @@ pub(crate) fn start(
     Ok((server, loaded))
 }
 
-/// Number of slices of a load that only prepares a measurement.
+/// Number of slices into which a load is divided if it only prepares a measurement.
 const SLICES: u64 = 4;
 
-/// Waits until the server writes nothing more to the disk. If the wait takes longer than the options permit, goes on
-/// with a note in the progress.
+/// Waits until the server writes nothing more to the disk. If the wait takes longer than the options permit, ends the
+/// wait with a note in the progress output.
 pub(crate) fn settle(scenario: &mut Scenario<'_>, server: &mut Server) -> Result<(), BenchError> {
     let patience = scenario.options.settle;
     scenario.step("waiting for the end of flushes and compactions");

@@ -22,7 +22,8 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Number of reads in flight of the probe to which the gets of many clients are compared.
+/// Number of reads that the disk probe keeps in flight. The gets of many clients are compared with the rate of this
+/// probe.
 const DEPTH: u64 = 32;
 /// Goal: upper bound in milliseconds of the 99th percentile of the gets' response time, with the largest number of
 /// clients.
@@ -30,7 +31,7 @@ const MAX_P99_MS: f64 = 10.0;
 /// Goal: upper bound in milliseconds of the 99th percentile of the response time, for the client whose keys stay in
 /// memory.
 const MAX_RESIDENT_P99_MS: f64 = 2.0;
-/// Number of keys that stay in memory.
+/// Number of keys that stay in the server's memory, for the client that reads only these.
 const RESIDENT_KEYS: u64 = 100;
 /// Length in bytes of the values of keys that stay in memory.
 const RESIDENT_BYTES: usize = 100;
@@ -46,7 +47,8 @@ fn min_share(protocol: WireProtocol) -> f64 {
     }
 }
 
-/// One run of gets, with the measurements that belong to it.
+/// One run of gets. Beside it, this holds the figures of the client whose keys stay in memory, of the disk probes
+/// before the run, and of the server's counts.
 #[derive(Clone, Debug)]
 struct GetRun {
     gets: over::Figures,
@@ -58,7 +60,7 @@ struct GetRun {
     each: PerRequest,
 }
 
-/// All runs of gets over one protocol with one number of clients.
+/// All runs of gets over one protocol with one number of clients, one for each round.
 #[derive(Debug)]
 struct Rounds {
     protocol: WireProtocol,
@@ -76,7 +78,7 @@ impl Rounds {
     }
 }
 
-/// Loads the data under the limit of memory, and measures gets of it.
+/// Loads the data into a server under the limit of memory, and measures gets of the loaded keys.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let limit = scenario.limit();
@@ -114,8 +116,8 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures(&all, limit, options))
 }
 
-/// Runs the gets. At the same time, another client reads keys that stay in memory. Returns the results of both, and the
-/// server's counts for each request of both together.
+/// Runs the gets. At the same time, another client reads keys that stay in memory. Returns the results of the gets, the
+/// results of the other client, and the server's counts divided by the number of requests of both.
 fn measure(
     server: &mut Server,
     (protocol, clients): (WireProtocol, usize),

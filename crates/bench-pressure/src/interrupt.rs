@@ -24,7 +24,8 @@ const ATTEMPTS: u32 = 50;
 /// Time between two attempts to remove a directory.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Processes, control groups and the directory that an interrupt must remove. They exist while the suite runs.
+/// Server processes, their control groups and the data directory, which an interrupt must remove. They exist while the
+/// suite runs.
 #[derive(Debug, Default)]
 struct Leftovers {
     directory: Option<PathBuf>,

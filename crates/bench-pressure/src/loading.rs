@@ -19,7 +19,7 @@ const MIN_SHARE: f64 = 0.5;
 /// Goal: longest time in milliseconds during which a connection gets no reply.
 const MAX_STALL_MS: f64 = STALL_NANOS as f64 / 1e6;
 
-/// The loads of all rounds with one limit of memory, or without a limit.
+/// The loads of all rounds that were made with one limit of memory, or without a limit.
 #[derive(Debug)]
 struct Rounds {
     limit: MemoryLimit,

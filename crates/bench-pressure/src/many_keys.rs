@@ -19,7 +19,8 @@ use crate::{
     work::{Action, Keys},
 };
 
-/// Number of slices of the load. The report compares their rates: in later slices the server already holds more keys.
+/// Number of slices into which the load of the keys is divided. The report compares their rates: in later slices the
+/// server already holds more keys.
 const SLICES: u64 = 20;
 /// Goal: longest time from the start of the process until the server is ready, in seconds.
 const MAX_START_SECONDS: f64 = 5.0;
@@ -30,7 +31,7 @@ const MAX_READS: f64 = 1.05;
 #[derive(Debug)]
 struct ManyKeysFigures {
     loaded: Loaded,
-    /// Time until the process has ended after SIGTERM; `None` if it had to be killed.
+    /// Time until the server's process ended after SIGTERM; `None` if it had to be killed.
     stop: Option<Duration>,
     /// Time that the server took to start again after it was stopped with SIGTERM.
     after_stop: Duration,

@@ -1,5 +1,5 @@
-//! Gets of absent keys, alternately on a server under the limit of memory and on one without. The absent keys lie
-//! between the loaded ones.
+//! Measures gets of absent keys, alternately on a server under the limit of memory and on a server without a limit. The
+//! absent keys lie between the loaded ones.
 //!
 //! A filter of each table tells the server that the table does not have the key. So a miss should read nothing from the
 //! disk, and be as fast as with all data in memory.
@@ -21,7 +21,7 @@ const MAX_READS_PERCENT: f64 = 2.0;
 /// Goal: smallest rate under the limit of memory, as a share of the rate without a limit.
 const MIN_SHARE: f64 = 0.9;
 
-/// All runs over one protocol with one limit of memory, or without a limit.
+/// All runs of gets of absent keys over one protocol, with one limit of memory or without a limit.
 #[derive(Debug)]
 struct Rounds {
     protocol: WireProtocol,
@@ -43,7 +43,8 @@ impl Rounds {
     }
 }
 
-/// Loads the data on both servers, and measures gets of absent keys.
+/// Loads the data into two servers, one under the limit of memory and one without a limit. Measures gets of absent keys
+/// on both.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let keys = Keys::new(options.values(), options.value_size, options.order, options.seed);

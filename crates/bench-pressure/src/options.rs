@@ -1,7 +1,7 @@
 //! Options of `thalweg bench pressure`.
 //!
-//! Owns: the options, the names of the parts, and the checks of their values. Does not own: the goals, which each part
-//! has in its own module.
+//! Owns: the options, the names of the suite's parts (its measurements), and the checks of the options' values. Does
+//! not own: the goals, which each part has in its own module.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -34,7 +34,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the name of the part on the command line.
+    /// Returns the name of this part of the suite on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -67,7 +67,7 @@ impl WireProtocol {
 pub enum Order {
     /// Consecutive writes are far apart in the range of the keys, so that each flushed table covers the whole range.
     Scattered,
-    /// Keys are written in their order.
+    /// The keys are written in ascending order.
     Ascending,
 }
 
@@ -226,12 +226,12 @@ impl PressureOptions {
         self.data.unwrap_or(self.memory.saturating_mul(4))
     }
 
-    /// Returns the number of values of the parts load, gets and misses.
+    /// Returns the number of values that the parts load, gets and misses load.
     pub(crate) fn values(&self) -> u64 {
         self.data_bytes() / (self.value_size as u64).max(1)
     }
 
-    /// Returns the largest number of clients of the gets.
+    /// Returns the largest number of clients with which gets are measured.
     pub(crate) fn most_clients(&self) -> usize {
         self.clients.iter().copied().max().unwrap_or(1)
     }

@@ -22,13 +22,13 @@ use crate::{
 /// Longest wait for a reply; a longer one is an error. A server that is short of memory may stand still for a while.
 const GIVE_UP: Duration = Duration::from_secs(120);
 
-/// Results of a run of the load generator.
+/// Results of one run of the load generator, with the times during which connections got no reply.
 pub(crate) type Figures = Outcome<Counts>;
 
 /// Description of a run: which requests it sends, to which keyspace, at which pace, and how long.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
-    /// Name of the keyspace, and the number of the RESP database that shows it.
+    /// Name of the keyspace that the requests use, and the number of the RESP database that shows it.
     pub place: (&'static str, u32),
     pub keys: Keys,
     pub action: Action,
@@ -60,8 +60,8 @@ impl Job {
         }
     }
 
-    /// Returns a job in which `clients` connections read for the duration of the options. Each has one request in
-    /// flight.
+    /// Returns a job in which `clients` connections read keys, for as long as the options state. Each connection has
+    /// one request in flight.
     pub(crate) fn reading(
         place: (&'static str, u32),
         keys: &Keys,

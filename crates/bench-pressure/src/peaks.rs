@@ -1,7 +1,7 @@
-//! Memory of the server during a run: the largest of many samples.
+//! The largest memory that the server takes during a run, found by many samples.
 //!
 //! Owns: the thread that takes the samples and ends with the run. The samples miss memory that the server takes and
-//! returns between two of them. The kernel's own peak of the resident memory includes it.
+//! returns between two of them. The kernel's own peak of the resident memory includes such memory.
 
 use std::{
     sync::mpsc::{RecvTimeoutError, channel},
@@ -16,12 +16,15 @@ use crate::{
 /// Time between two samples of the server's memory.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Largest samples of a run, and the increase of the kernel's counts during the run.
+/// Largest values among the memory samples of a run, and the increase of the control group's counts (such as major
+/// faults) during the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Peaks {
-    /// Largest memory of the process that belongs to no file, in bytes; `None` if the kernel does not report it.
+    /// Largest memory of the server's process that belongs to no file, in bytes; `None` if the kernel does not report
+    /// it.
     pub anonymous: Option<u64>,
-    /// Largest memory of the group, and the increase of its counts; `None` without a group.
+    /// Largest memory of the server's control group, and the increase of the group's counts; `None` without a control
+    /// group.
     pub group: Option<GroupMemory>,
 }
 
@@ -34,7 +37,7 @@ impl Peaks {
     }
 }
 
-/// Returns a value in which each field is the larger one of the two arguments' fields.
+/// Combines two samples of a control group: each field of the result is the larger one of the two samples.
 fn highest(a: GroupMemory, b: GroupMemory) -> GroupMemory {
     GroupMemory {
         anonymous_bytes: a.anonymous_bytes.max(b.anonymous_bytes),
@@ -46,8 +49,8 @@ fn highest(a: GroupMemory, b: GroupMemory) -> GroupMemory {
     }
 }
 
-/// Calls `work` while a thread samples the memory of a process and its group. Returns the result of `work` and the
-/// peaks.
+/// Calls `work` while a thread samples the memory of a process and of its control group. Returns the result of `work`,
+/// and the largest samples.
 pub(crate) fn watched<T>(process: u32, group: Option<&ControlGroup>, work: impl FnOnce() -> T) -> (T, Peaks) {
     let (over, ended) = channel::<()>();
     let before = group.and_then(ControlGroup::memory).unwrap_or_default();

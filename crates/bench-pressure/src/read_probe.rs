@@ -21,18 +21,18 @@ const BLOCK: usize = 4096;
 /// Length in bytes of the writes that fill the file.
 const FILL_BYTES: usize = 1 << 20;
 
-/// The probe's file, which dropping the probe removes.
+/// Probe that reads random blocks of a large file. Dropping the probe removes the file.
 #[derive(Debug)]
 pub(crate) struct ReadProbe {
     path: PathBuf,
-    /// File, opened with `O_DIRECT`; `None` if the file system does not support that.
+    /// The probe's file, opened with `O_DIRECT`; `None` if the file system does not support that.
     file: Option<File>,
     blocks: u64,
-    /// Number of runs so far. It is the seed of the next run, so that each run reads other blocks.
+    /// Number of runs of the probe so far. It is the seed of the next run, so that each run reads other blocks.
     runs: u64,
 }
 
-/// Result of one run of the probe.
+/// Result of one run of the read probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadRate {
     /// Reads per second; NaN without `O_DIRECT`.

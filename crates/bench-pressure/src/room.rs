@@ -9,13 +9,13 @@ use crate::{
     report::number,
 };
 
-/// Bytes that the disk needs for each loaded byte of keys and values. They are in the log, in the tables, and in the
-/// tables that a compaction reads and writes at the same time.
+/// Number of bytes on the disk for each loaded byte of keys and values. The data lies in the log, in the tables, and in
+/// the tables that a compaction reads and writes at the same time.
 const SPACE_FACTOR: u64 = 3;
 /// Bytes that each key-value entry takes in addition to its value, for its key, its revision and its headers in the
 /// log.
 const ROW_BYTES: u64 = 64;
-/// Bytes of the segments that the log prepares, even for little data.
+/// Bytes on the disk for the log segments that the server prepares, even for little data.
 const LEAST_BYTES: u64 = 512 << 20;
 
 /// Returns the largest number of bytes that one part of the suite has on the disk at any time.
@@ -37,8 +37,8 @@ fn needed(part: Part, options: &PressureOptions) -> u64 {
     }
 }
 
-/// Returns an error if the file system of `dir` has less free space than the largest part needs. The error suggests
-/// what to change.
+/// Returns an error if the file system of `dir` has less free space than the part of the suite that needs most. The
+/// error suggests what to change.
 pub(crate) fn check(dir: &Path, options: &PressureOptions) -> Result<(), BenchError> {
     let free = rustix::fs::statvfs(dir).map_err(|error| BenchError::files(dir)(error.into()))?;
     judge(options, free.f_bavail.saturating_mul(free.f_frsize), dir)

@@ -24,18 +24,20 @@ impl Scenario<'_> {
         self.progress.step(line);
     }
 
-    /// Returns the limit of memory that the options set; no limit with `--no-limit`.
+    /// Returns the limit of memory that the options set for servers; no limit with `--no-limit`.
     pub(crate) fn limit(&self) -> MemoryLimit {
         if self.options.no_limit { MemoryLimit::None } else { MemoryLimit::Bytes(self.options.memory) }
     }
 
-    /// Returns the limits that are compared: none, and the limit of the options. With `--no-limit` only none.
+    /// Returns the limits of memory that are compared: no limit, and the limit that the options set. With `--no-limit`,
+    /// no limit is the only one.
     pub(crate) fn limits(&self) -> Vec<MemoryLimit> {
         let all = [MemoryLimit::None, self.limit()];
         all[..if self.options.no_limit { 1 } else { 2 }].to_vec()
     }
 
-    /// Starts a server on an empty directory `name` in the suite's directory.
+    /// Starts a server with an empty data directory `name` below the suite's directory, under this limit of memory.
+    /// `level` is the default durability of its writes.
     pub(crate) fn start(&mut self, name: &str, limit: MemoryLimit, level: Level) -> Result<Server, BenchError> {
         Server::start(self.options, self.dir, name, limit, level, self.progress)
     }

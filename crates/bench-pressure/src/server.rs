@@ -3,8 +3,8 @@
 //! Owns: starting, stopping, killing and restarting the server on the same data, and reading the kernel's and the
 //! server's own counts. The caller owns the directory above the server's data, and removes it. Does not own: requests.
 //!
-//! The server starts inside its group. So it sees the limit when it chooses its own bounds, and every page of its files
-//! belongs to the group. The load generator and the probes are outside.
+//! The server starts inside its control group. So it sees the limit of memory when it chooses its own memory bounds,
+//! and every page of its files counts for the group. The load generator and the disk probes are outside.
 
 use std::{
     fs::File,
@@ -31,13 +31,14 @@ pub(crate) const RESIDENT: (&str, u32) = ("resident", 1);
 /// Longest wait for a server that starts or stops. A starting server may have to read a log of gigabytes.
 const PATIENCE: Duration = Duration::from_secs(600);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two readings of the bytes that a server has written.
+/// Time between two readings of the bytes that a server has written, by which the benchmark detects the end of flushes
+/// and compactions.
 const QUIET_TIME: Duration = Duration::from_secs(3);
-/// Number of bytes between two readings below which a server counts as quiet.
+/// Number of bytes written between two readings below which a server counts as quiet.
 const QUIET_BYTES: u64 = 1 << 20;
 const MIB: f64 = 1_048_576.0;
 
-/// Limit of the memory of a server.
+/// Limit of the memory of a server, set by its control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryLimit {
     None,
@@ -45,7 +46,7 @@ pub(crate) enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Returns the limit in words.
+    /// Describes the limit of memory in words.
     pub(crate) fn name(self) -> String {
         match self {
             Self::None => "no limit".to_owned(),
@@ -73,11 +74,11 @@ impl Level {
 /// A server, running or down, with its data and its control group.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Address of the HTTP port.
+    /// Address of the server's HTTP port.
     pub http: SocketAddr,
-    /// Address of the port for the native protocol.
+    /// Address of the server's port for the native protocol.
     pub native: SocketAddr,
-    /// Address of the port for Redis clients.
+    /// Address of the server's port for Redis clients.
     pub resp: SocketAddr,
     pub limit: MemoryLimit,
     /// Memory in bytes that the server intends to use at most, as `serve --explain` prints it. The server chooses this
@@ -85,41 +86,45 @@ pub(crate) struct Server {
     pub own_bytes: Option<u64>,
     /// Process of the server; `None` while the server is down.
     process: Option<ServerProcess>,
-    /// Control group; `None` if none can be created and no limit needs one. It is removed after the process has ended.
+    /// Control group of the server; `None` if no group can be created and there is no limit that needs one. The group
+    /// is removed after the process has ended.
     group: Option<ControlGroup>,
     binary: PathBuf,
     directory: PathBuf,
     arguments: Vec<String>,
 }
 
-/// Counts of a server since its process started.
+/// Counts of a server's disk reads and processor time since its process started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Read operations that the disks did for the control group; `None` if the kernel does not count them.
+    /// Number of read operations that the disks did for the server's control group; `None` if the kernel does not count
+    /// them.
     pub disk_reads: Option<u64>,
-    /// Bytes that the disks read for the process.
+    /// Bytes that the disks read for the server's process; `None` if they are not known.
     pub read_bytes: Option<u64>,
-    /// Reads that the server passed to its threads that wait for the disk; `None` if the metrics do not have them.
+    /// Number of reads that the server passed to its threads for reads that wait for the disk; `None` if the server's
+    /// metrics do not have it.
     pub cold_reads: Option<f64>,
-    /// Processor time of the process.
+    /// Processor time that the server's process used.
     pub cpu: Duration,
 }
 
-/// Increase of the counts over a run, divided by the number of requests. A figure is NaN if it is not known.
+/// Cost of a request to the server: the increase of the server's counts over a run, divided by the number of requests.
+/// A value is NaN if it is not known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PerRequest {
-    /// Read operations of the disks; NaN if the kernel does not count them.
+    /// Read operations of the disks for each request; NaN if the kernel does not count them.
     pub disk_reads: f64,
-    /// KiB that the disks read for the process.
+    /// KiB that the disks read for each request.
     pub read_kib: f64,
-    /// Reads that the server passed to its threads that wait for the disk.
+    /// Number of reads for each request that the server passed to its threads for reads that wait for the disk.
     pub cold_reads: f64,
-    /// Processor time of the process, in microseconds.
+    /// Processor time of the server's process for each request, in microseconds.
     pub cpu_us: f64,
 }
 
 impl Counts {
-    /// Returns the increase since `before`, divided by the number of requests.
+    /// Returns the increase of the counts since the earlier counts `before`, divided by the number of requests.
     pub(crate) fn per_request(&self, before: &Self, requests: u64) -> PerRequest {
         let requests = requests as f64;
         let each = |now: Option<f64>, then: Option<f64>| match now.zip(then) {
@@ -140,15 +145,16 @@ impl Counts {
 }
 
 impl PerRequest {
-    /// Returns the disk reads of one request. They are the kernel's count for the group if it has one. Otherwise they
-    /// are the reads that the server passed to its threads for cold reads; some of these find their block in the page
-    /// cache.
+    /// Returns the disk reads for each request. This is the kernel's count for the control group, if the kernel has
+    /// one. Otherwise it is the number of reads that the server passed to its threads for reads that wait for the disk;
+    /// some of these find their block in the page cache.
     pub(crate) fn reads(&self) -> f64 {
         if self.disk_reads.is_nan() { self.cold_reads } else { self.disk_reads }
     }
 }
 
-/// Creates the group of a server. If there is no limit, the group only counts, so a failure to create it is no error.
+/// Creates the control group of a server. Without a limit of memory the group only counts, so a failure to create it is
+/// no error.
 fn create_group(limit: MemoryLimit) -> Result<Option<ControlGroup>, BenchError> {
     match limit {
         MemoryLimit::None => Ok(ControlGroup::with_memory(None).ok()),
@@ -165,7 +171,8 @@ fn create_group(limit: MemoryLimit) -> Result<Option<ControlGroup>, BenchError> 
 }
 
 impl Server {
-    /// Returns an error if no server with this limit can be started here. The error suggests what to change.
+    /// Returns an error if a server with this limit of memory cannot be started on this machine. The error suggests
+    /// what to change.
     pub(crate) fn check_limit(limit: MemoryLimit) -> Result<(), BenchError> {
         create_group(limit).map(drop)
     }
@@ -217,12 +224,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the command that runs the server's program inside the group.
+    /// Returns the command that runs the server's program inside its control group.
     fn inside(&self) -> Command {
         self.group.as_ref().map_or_else(|| Command::new(&self.binary), |group| group.command(&self.binary))
     }
 
-    /// Asks the program for the memory that the server chooses for itself, in bytes; `None` if it does not tell.
+    /// Asks the server's program how much memory the server will choose for itself, in bytes; `None` if it does not
+    /// tell.
     fn explained(&self) -> Option<u64> {
         let mut command = self.inside();
         command.args(["serve", "--explain"]).args(&self.arguments).stdin(Stdio::null());
@@ -301,7 +309,7 @@ impl Server {
         Err(BenchError::subject("the server", "running under load")(message))
     }
 
-    /// Reads the counts from the kernel and from the server's metrics.
+    /// Reads the counts of the server's disk reads and processor time from the kernel and from the server's metrics.
     pub(crate) fn counts(&self) -> Counts {
         let usage = Usage::read(MeasuredProcess::Process(self.process()));
         Counts {
@@ -349,7 +357,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns status and body of the reply to a GET.
+/// Sends a GET request to a server, and returns status and body of the reply; `None` if there is no reply.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut client = Client::connect(address, REQUEST_TIMEOUT).ok()?;
     let (status, body) = client.request("GET", path, "Connection: close\r\n", b"").ok()?;

@@ -10,10 +10,10 @@ use crate::{
     tails,
 };
 
-/// Function that measures one part.
+/// Function that measures one part of the suite.
 type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
 
-/// All parts, in the order of the report.
+/// All parts of the suite with the functions that measure them, in the order of the report.
 const PARTS: [(Part, Run); 5] = [
     (Part::Load, loading::run),
     (Part::Gets, gets::run),
@@ -53,8 +53,8 @@ pub fn run(options: &PressureOptions, progress: &mut dyn Progress) -> Result<Rep
     Ok(report.finish())
 }
 
-/// Returns the report of a part that ended early because the server failed. It contains only a missed check with the
-/// reason.
+/// Returns the report of a part of the suite that ended early because the server failed. It contains only a missed
+/// check with the reason.
 fn ended(part: Part, message: String) -> Figures {
     let (what, required) = (part.name(), "measured to its end".to_owned());
     let check = Check { what, required, measured: message, verdict: Verdict::Missed, is_goal: false };

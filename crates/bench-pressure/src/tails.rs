@@ -1,8 +1,8 @@
-//! The tail of durable puts: a minute at half of the knee's rate, with a raw probe of the disk beside them. The knee is
-//! the highest rate that meets the objective.
+//! Measures the longest response times of durable puts, their 99.9th percentile. The puts are sent for a minute at half
+//! of the knee, the highest rate that meets the objective. A raw probe of the disk runs at the same time.
 //!
-//! Owns: the goal, the search for the knee, the order of the runs, and the tables of this part. Does not own: the runs
-//! of the load generator (`over`), or the appends of the raw probe (`append_probe`).
+//! Owns: the goal, the search for the knee, the order of the runs, and the tables of this measurement. Does not own:
+//! the runs of the load generator (`over`), or the appends of the raw probe (`append_probe`).
 //!
 //! The server has no limit of memory. Gets at the same rate, before and after the puts, show stalls of the machine that
 //! do not come from the disk.
@@ -34,7 +34,7 @@ const PRECISION: f64 = 0.1;
 /// Number of runs at the knee that must meet the objective.
 const REPEATS: u32 = 2;
 
-/// One minute of puts, with the raw probe beside it, and the gets before and after it.
+/// One run of puts, which usually lasts a minute, with the raw disk probe beside it, and the gets before and after it.
 #[derive(Clone, Debug)]
 struct Minute {
     puts: over::Figures,
@@ -49,7 +49,7 @@ impl Minute {
     }
 }
 
-/// All measured minutes with values of one length. A minute is one run of puts.
+/// All measured runs of puts with values of one length. A run usually lasts a minute.
 #[derive(Debug)]
 struct Rounds {
     bytes: usize,

@@ -3,8 +3,8 @@
 //! Owns: the key of each request, the check of each reply, and the times during which a connection got no reply. Does
 //! not own: the bytes of requests ([`Codec`]) and values ([`Records`]).
 //!
-//! Loaded keys have even numbers and absent keys odd ones, so each absent key lies between two loaded keys. So no table
-//! can exclude an absent key by the range of its keys.
+//! Loaded keys have even numbers and absent keys odd ones, so each absent key lies between two loaded keys. So the
+//! server cannot exclude an absent key by the range of keys that a table has.
 
 use std::{sync::Arc, time::Instant};
 
@@ -24,15 +24,15 @@ pub(crate) const STALL_NANOS: u64 = 100_000_000;
 /// Version of all values. A key that is written again gets the same value, so there is only one version.
 const VERSION: u32 = 1;
 
-/// The keys of a run with their values, and the order in which the keys are loaded.
+/// The keys that a run uses, with their values, and the order in which they are loaded.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     records: Arc<Records>,
     count: u64,
-    /// The key at each position in the order of loading is this many keys after the previous one, modulo `count`. The
-    /// step is coprime to `count`, so each key is loaded once.
+    /// Distance in keys from each loaded key to the next one, modulo `count`. It is coprime to `count`, so each key is
+    /// loaded once.
     step: u64,
-    /// Number of keys that earlier runs have loaded.
+    /// Number of keys that earlier runs have loaded. This run continues at this position in the order of loading.
     first: u64,
 }
 
@@ -76,7 +76,8 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// Operation that all requests of a run perform.
+/// Operation that all requests of a run perform. The load generator draws a number for each request, which determines
+/// the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Writes a key. The drawn number is its position in the order of loading.
@@ -101,13 +102,13 @@ pub(crate) struct KeyWork<C> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastReply(Option<Instant>);
 
-/// Times during which single connections got no reply.
+/// Summary of the times during which single connections got no reply: the longest, and the number of stalls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Longest time in nanoseconds between two replies of a connection. For the first reply, the time since its
     /// request.
     pub longest_gap: u64,
-    /// Number of times that are longer than [`STALL_NANOS`].
+    /// Number of times without a reply on a connection that were longer than [`STALL_NANOS`].
     pub stalls: u64,
 }
 
@@ -137,9 +138,9 @@ impl<C: Codec> KeyWork<C> {
 }
 
 impl<C: Codec> Protocol for KeyWork<C> {
-    /// Number of the requested key.
+    /// Number of the key that the request uses.
     type Request = u64;
-    /// Nanoseconds since the last reply on the connection; `None` for the first one.
+    /// Time since the last reply on the connection, in nanoseconds; `None` for the first reply.
     type Reply = Option<u64>;
     type Fault = String;
     type State = LastReply;

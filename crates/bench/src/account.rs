@@ -1,5 +1,5 @@
-//! Costs of the measured runs by the server's own metrics: what each operation costs, and the stages in which a durable
-//! write spends its time.
+//! Costs of a suite's measured runs, taken from the server's own metrics: what each operation costs, and the stages in
+//! which a durable write spends its time.
 //!
 //! Owns: the increase of the server's metrics over the runs ([`Account`]), and the table of costs. Does not own: the
 //! metrics themselves, which the server always counts, or the stages as a table and a plot ([`Stages`]).
@@ -51,8 +51,8 @@ impl Account {
         Some(self.metrics.as_ref()?.sum(SYNC_METRIC, &[])? as u64)
     }
 
-    /// Returns the number of fsyncs in a run, including its warm-up, as the median over the runs; NaN if it is not
-    /// known.
+    /// Returns the number of fsyncs of the server's log in a run, including the run's warm-up, as the median over the
+    /// runs; NaN if it is not known.
     pub(crate) fn fsyncs_per_run(&self) -> f64 {
         median(&self.fsyncs_by_run)
     }

@@ -29,13 +29,13 @@ use crate::{
 pub struct SaveOptions {
     /// File that receives the baseline, as JSON.
     pub file: PathBuf,
-    /// Number of runs, at least 6.
+    /// Number of runs of the load that the baseline consists of, at least 6.
     #[arg(long, default_value_t = 10)]
     pub runs: u32,
     /// Server under load.
     #[command(flatten)]
     pub server: ServerOptions,
-    /// Load of each run.
+    /// Load of each measured run.
     #[command(flatten)]
     pub load: HttpLoad,
 }
@@ -57,7 +57,7 @@ pub struct CheckOptions {
     pub server: ServerOptions,
 }
 
-/// The runs of a load against one server.
+/// The runs of a baseline's load against one server.
 struct BaselineRuns {
     level: String,
     outcomes: Vec<Outcome>,

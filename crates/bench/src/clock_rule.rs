@@ -16,7 +16,8 @@ pub(crate) struct ClockRule {
 }
 
 impl ClockRule {
-    /// Performs a round, and judges the clocks during it.
+    /// Performs a round of the suite, and checks afterwards that the machine's clocks and processors were usable during
+    /// it.
     pub(crate) fn around<T, E>(&mut self, round: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let meter = Meter::begin(None);
         let done = round()?;
@@ -24,7 +25,7 @@ impl ClockRule {
         Ok(done)
     }
 
-    /// Judges the clocks of one round, or of the samples of one store.
+    /// Judges the machine's clocks during one round, or during the samples of one store.
     pub(crate) fn add(&mut self, clocks: &Clocks) {
         self.rounds += 1;
         let Some(why) = unusable_clocks(clocks) else { return };

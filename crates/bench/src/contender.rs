@@ -9,7 +9,7 @@ use crate::{BenchError, Progress, Report, figures::SampledLoad, load::Outcome};
 pub(crate) struct Contender {
     /// Load of each run, and the durability level of its writes.
     pub load: SampledLoad,
-    /// Protocol and address of the server.
+    /// Protocol and address of this server.
     pub place: String,
     /// Performs the runs of the load on this server.
     pub runs: Box<dyn Runs>,

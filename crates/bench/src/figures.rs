@@ -90,7 +90,8 @@ fn resident_mib(window: &Window) -> Option<f64> {
     window.resident_bytes.map(|bytes| bytes as f64 / f64::from(1 << 20))
 }
 
-/// Returns the average of a value over those windows of a run that have it; NaN if no window has it.
+/// Returns the average over a run of a value that its windows (short sections of the run) may have; NaN if no window
+/// has it.
 fn average<C>(run: &Outcome<C>, value: fn(&Window) -> Option<f64>) -> f64 {
     let windows = run.tally.timeline.as_ref().map_or(&[][..], Timeline::windows);
     let values: Vec<f64> = windows.iter().filter_map(value).collect();
@@ -102,7 +103,7 @@ fn percentile(window: &Window, percentile: f64) -> Option<f64> {
 }
 
 impl<C> Figure<C> {
-    /// Returns the figure's value over the whole run; `None` if the run has none.
+    /// Returns this figure's value over the whole run; `None` if the run has no value for it.
     pub(crate) fn whole(&self, outcome: &Outcome<C>) -> Option<f64> {
         Some((self.whole)(outcome)).filter(|value| value.is_finite())
     }
@@ -122,7 +123,7 @@ pub(crate) struct SampledLoad {
     pub scenario: String,
     /// Durability level of the writes; `-` without writes.
     pub durability: String,
-    /// Pace of the load.
+    /// Pace of the load's requests.
     pub pace: Pace,
     /// Name of what the load counts, such as `request` or `delivery`.
     pub unit: &'static str,

@@ -86,7 +86,7 @@ impl Acks {
 
 struct Round {
     deliveries: f64,
-    /// Number of fetches that returned records.
+    /// Number of fetches of all members that returned records.
     batches: u64,
     seconds: f64,
     commands: u64,

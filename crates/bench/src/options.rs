@@ -9,7 +9,8 @@ pub(crate) use thalweg_load::options::{
     check_window, max_rate_within, only, parse_duration, parsed, rate_within, require, within,
 };
 
-/// Returns an error if a search is requested together with arrivals whose rate changes during a run.
+/// Returns an error if the user requests a search for the highest rate together with arrivals whose rate changes during
+/// a run.
 pub(crate) fn steady(search: Option<&Objective>, arrivals: Arrivals) -> Result<(), BenchError> {
     let is_steady = search.is_none() || arrivals.change().is_none();
     require(is_steady, "--arrivals", "a search needs runs at one rate: constant or poisson")

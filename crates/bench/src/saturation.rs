@@ -19,8 +19,8 @@ use crate::{
     usage::RunResources,
 };
 
-/// Share of all processors above which they count as saturated. It is the sum over the server and a load generator on
-/// the same machine.
+/// Share of the machine's processor time above which the processors count as saturated. The share is the sum over the
+/// server and a load generator on the same machine.
 const CPU: f64 = 0.9;
 /// Share of the run that one thread of the server is running, above which this thread counts as saturated.
 const THREAD: f64 = 0.95;
@@ -32,7 +32,8 @@ const NETWORK: f64 = 0.8;
 /// queue.
 const QUEUE: f64 = 0.5;
 
-/// Shares of the resources that one run used. `None` means that a share is not known.
+/// Shares of the machine's resources that one run used, as evidence for the resource that limited it. `None` means that
+/// a share is not known.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     /// Average numbers of processors that the server and the load generator used, in this order. The server's is `None`
@@ -109,9 +110,9 @@ impl SearchEvidence {
     }
 
     /// Names the resource that limited the server in a search for the knee, the highest rate that meets the objective.
-    /// Looks at the last failed run at the lowest rate that failed twice. If no rate failed twice, looks at the lowest
-    /// rate above the knee with a failed run. If the load generator limited the search, names its CPU. `None` if
-    /// neither of the two limited the search, or if no run failed.
+    /// The evidence is that of the last failed run at the lowest rate that failed twice. If no rate failed twice, it is
+    /// that of a failed run at the lowest rate above the knee. If the load generator limited the search, names the
+    /// generator's CPU. `None` if neither the server nor the generator limited the search, or if no run failed.
     fn verdict(&self, knee: &Knee) -> Option<String> {
         match knee.limited_by {
             Limit::MaxRate | Limit::Machine => return None,
@@ -134,7 +135,7 @@ impl SearchEvidence {
         report.tables.push(self.table());
     }
 
-    /// Returns the shares of the resources in each run.
+    /// Returns the table of the shares of the resources in each run of the search.
     fn table(&self) -> Table {
         let mut table = Table::new("resources in the runs of the search, in % of the time");
         let percent = |share: Option<f64>| share.map(|share| 100.0 * share);

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Response times in all runs of a search.
+/// Rates and response times of all runs of a search, for a plot.
 #[derive(Debug)]
 pub(crate) struct SearchCourse<'a> {
     objective: &'a Objective,
@@ -21,7 +21,7 @@ pub(crate) struct SearchCourse<'a> {
 }
 
 impl<'a> SearchCourse<'a> {
-    /// Creates the course of a search for this objective, without runs.
+    /// Creates the record of a search for this objective, before its first run.
     pub(crate) fn new(objective: &'a Objective) -> Self {
         Self { objective, runs: Vec::new() }
     }
@@ -54,7 +54,7 @@ impl<'a> SearchCourse<'a> {
     }
 }
 
-/// Returns the percentiles in the plot of a search: the median, the 99th, and those that the objective bounds.
+/// Returns the percentiles that the plot of a search shows: the median, the 99th, and those that the objective bounds.
 fn percentiles(objective: &Objective) -> impl Iterator<Item = f64> {
     let bounded = objective.times.iter().map(|limit| limit.percentile);
     [50.0, 99.0].into_iter().chain(bounded.filter(|percentile| ![50.0, 99.0].contains(percentile)))

@@ -13,10 +13,10 @@ use crate::server::resolve;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Address of a server.
+/// Address of a server: a TCP port or a Unix socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP port.
+    /// IP address and TCP port of the server.
     Tcp(SocketAddr),
     /// Path of a Unix socket in the file system.
     Unix(PathBuf),

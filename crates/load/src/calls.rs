@@ -28,14 +28,16 @@ pub trait Calls: fmt::Debug + Send {
     fn call(&mut self, request: &[u8], reply: &mut Vec<u8>) -> Option<PendingReply>;
 }
 
-/// Future of the bytes of a reply.
+/// Future of the reply to a request that is performed in this process. It resolves to the reply's bytes.
 pub type PendingReply = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
 
-/// Wakes a load thread that waits for events of its sockets.
+/// Wakes a load thread that waits for events of its sockets, when a request that is performed in this process has made
+/// progress. The request's connection rings the bell.
 #[derive(Debug)]
 pub(crate) struct Bell {
     eventfd: OwnedFd,
-    /// Numbers of the connections that have rung. Their replies may be ready.
+    /// Numbers of the connections that have rung the bell since the last [`take`](Self::take). Their replies may be
+    /// ready.
     rung: Mutex<Vec<usize>>,
     /// True if `rung` is not empty. The load thread checks this flag between requests without taking the lock.
     is_ringing: AtomicBool,
@@ -47,7 +49,8 @@ impl Bell {
         Ok(Self { eventfd, rung: Mutex::default(), is_ringing: AtomicBool::new(false) })
     }
 
-    /// Returns a file descriptor that is readable while the bell rings.
+    /// Returns a file descriptor that is readable from the moment at which a connection rings the bell until the next
+    /// [`take`](Self::take).
     pub(crate) fn source(&self) -> BorrowedFd<'_> {
         self.eventfd.as_fd()
     }
@@ -61,7 +64,7 @@ impl Bell {
         }
     }
 
-    /// Stops the bell, and returns the numbers of the connections that have rung.
+    /// Stops the bell, and returns the numbers of the connections that have rung it since the last call.
     pub(crate) fn take(&self) -> Vec<usize> {
         if !self.is_ringing.load(Ordering::Acquire) {
             return Vec::new();
@@ -73,7 +76,8 @@ impl Bell {
     }
 }
 
-/// Waker of a connection. It rings the bell of the connection's load thread.
+/// Waker of a request that is performed in this process. When the request makes progress, the waker rings the bell that
+/// wakes the connection's load thread.
 struct BellWaker {
     bell: Arc<Bell>,
     number: usize,
@@ -94,7 +98,8 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// A connection's calls, and its request in progress.
+/// The part of a connection that performs requests in this process: the [`Calls`] that perform them, and the request in
+/// progress.
 pub(crate) struct InProcess {
     calls: Box<dyn Calls>,
     pending: Option<PendingReply>,
@@ -112,7 +117,7 @@ impl InProcess {
         Self { calls, pending: None, waker: None }
     }
 
-    /// Makes completed requests ring the bell with this connection's number.
+    /// Makes this connection ring `bell` with its `number` when its request in progress has a reply.
     pub(crate) fn attach(&mut self, bell: &Arc<Bell>, number: usize) {
         self.waker = Some(Arc::new(BellWaker { bell: Arc::clone(bell), number }).into());
     }

@@ -53,13 +53,13 @@ pub enum MoreInput {
 }
 
 impl Connection {
-    /// Connects to the server.
+    /// Opens a connection to the server at `address`.
     pub fn open(address: &Address) -> io::Result<Self> {
         Ok(Self::over(address.connect()?))
     }
 
-    /// Creates a connection to another thread of this process, over a pair of sockets. Also returns the socket for the
-    /// other thread. It is non-blocking.
+    /// Creates a connection to another thread of this process, over a pair of sockets. Also returns the other thread's
+    /// socket, which is non-blocking.
     pub(crate) fn to_thread() -> io::Result<(Self, UnixStream)> {
         let (own, other) = UnixStream::pair()?;
         other.set_nonblocking(true)?;
@@ -78,7 +78,7 @@ impl Connection {
         Self { line, is_blocked: false, out, out_at: 0, input, from: 0, to: 0 }
     }
 
-    /// Returns the socket.
+    /// Returns the connection's socket.
     ///
     /// # Panics
     /// Panics if the connection has no socket, because its requests are calls in this process.
@@ -89,13 +89,13 @@ impl Connection {
         }
     }
 
-    /// Returns true if the requests are calls in this process.
+    /// Returns true if this connection's requests are calls in this process, so that there is no socket.
     pub(crate) fn is_in_process(&self) -> bool {
         matches!(self.line, Line::InProcess(_))
     }
 
-    /// Registers the connection with its load thread. Events of the poller then carry `number`. A connection with calls
-    /// in this process rings the bell with `number` instead.
+    /// Registers the connection with the poller of its load thread, whose events then carry `number`. A connection with
+    /// calls in this process rings the bell with `number` instead.
     pub(crate) fn attach(&mut self, poller: &Poller, bell: &Arc<Bell>, number: usize) -> io::Result<()> {
         match &mut self.line {
             Line::Socket(socket) => poller.add(socket, number as u64),
@@ -150,9 +150,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once from the socket into the input buffer. On a non-blocking socket without bytes, and after the timeout
-    /// of a blocking one, returns an error. If the requests are calls in this process, takes the reply of the call
-    /// instead.
+    /// Reads once from the socket into the input buffer. Returns an error if a non-blocking socket has no bytes, or if
+    /// a blocking socket gets none before its timeout. If the requests are calls in this process, takes the reply of
+    /// the call instead.
     pub fn receive(&mut self) -> io::Result<MoreInput> {
         if let Line::InProcess(calls) = &mut self.line {
             calls.receive(&mut self.input)?;

@@ -48,7 +48,7 @@ impl Values {
         Self { pool, len, seed }
     }
 
-    /// Creates a generator of values of `len` letters, digits and two signs. JSON needs no escapes for these
+    /// Creates a generator of values of `len` characters: letters, digits, `-` and `_`. JSON needs no escapes for these
     /// characters.
     pub fn text(len: usize, seed: u64) -> Self {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -64,7 +64,7 @@ impl Values {
         &self.pool[at..at + self.len]
     }
 
-    /// Length of each value in bytes.
+    /// Returns the length of each value in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

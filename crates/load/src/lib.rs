@@ -2,19 +2,18 @@
 //!
 //! Owns: the loop of a load thread (`worker`) over the trait of a protocol ([`Protocol`]), which [`http`] and [`resp`]
 //! implement, over sockets or calls in this process ([`Calls`]); the requests with their keys and values ([`data`],
-//! [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and when requests
-//! are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and of its windows ([`Timeline`]), its figures
-//! ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest rate that
-//! meets an objective ([`find_knee`]); the threads ([`run_threads`], [`run_counted`]), the live view of runs
-//! ([`live`]), and many tasks on one of them ([`tasks`]); the reasons for which a run's figures are void
-//! ([`Validity`]); threads for clients that need a runtime ([`ClientThreads`]); reaching or starting a server
-//! ([`server`]); and the limits of the machine itself: servers without a database ([`native::bare`], [`native::relay`],
-//! [`resp::bare`]) and the write speed of the bare disk ([`probe`]). Does not own: histograms, statistics and reports,
-//! which are in the crate `lab`; the suites of `thalweg bench`, which are in the crates `bench`, `bench-cluster` and
-//! `bench-pressure`.
+//! [`pairs`]) or their records and messages ([`feeds`]), and the check of each reply; connections, and the times at
+//! which requests are due ([`Pace`], [`Schedule`]); the counts of a run ([`Tally`]) and of its windows ([`Timeline`]),
+//! its figures ([`Outcome`]) and their medians over the rounds of a scenario ([`Rounds`]); the search for the highest
+//! rate that meets an objective ([`find_knee`]); the threads ([`run_threads`], [`run_counted`]), the live view of runs
+//! ([`live`]), and many tasks on one thread ([`tasks`]); the reasons for which a run's figures are void ([`Validity`]);
+//! threads for clients that need a runtime ([`ClientThreads`]); reaching or starting a server ([`server`]); and the
+//! limits of the machine itself: servers without a database ([`native::bare`], [`native::relay`], [`resp::bare`]) and
+//! the write speed of the bare disk ([`probe`]). Does not own: histograms, statistics and reports, which are in the
+//! crate `lab`; the suites of `thalweg bench`, which are in the crates `bench`, `bench-cluster` and `bench-pressure`.
 //!
-//! The loop of the native protocol's channels ([`native::drive()`]) is another one, because a channel may be TLS or
-//! QUIC and therefore needs a runtime. It uses the same threads, pace, clock, counts and judgement of runs.
+//! Channels of the native protocol have an event loop of their own ([`native::drive()`]), because a channel may be TLS
+//! or QUIC and therefore needs a runtime. That loop uses the same threads, pace, clock, counts and judgement of runs.
 //!
 //! The generator knows a server only by its protocol. It measures any other server in the same way, also one whose
 //! answers are known, which is how `tests/known_answers` checks the generator itself.

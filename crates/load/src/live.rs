@@ -64,13 +64,13 @@ pub fn is_shown() -> bool {
 pub struct FsyncCount(Arc<dyn Fn() -> Option<u64> + Send + Sync>);
 
 impl FsyncCount {
-    /// Creates a source from a function that reads the number. The function returns `None` if the server does not
-    /// answer.
+    /// Creates a source from a function that reads the number of fsyncs. The function returns `None` if the server does
+    /// not answer.
     pub fn new(read: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
 
-    /// Reads the number; `None` if the server does not answer.
+    /// Reads the number of fsyncs; `None` if the server does not answer.
     pub(crate) fn read(&self) -> Option<u64> {
         (self.0)()
     }
@@ -85,9 +85,9 @@ impl fmt::Debug for FsyncCount {
 /// Counts of a load thread since it last passed them on to the live view.
 #[derive(Clone, Debug, Default)]
 pub struct Recent {
-    /// Response times of right replies.
+    /// Response times of the right replies that are not passed on to the live view yet.
     pub(crate) times: Latencies,
-    /// Number of wrong replies and lost connections.
+    /// Number of wrong replies and lost connections that are not passed on to the live view yet.
     pub(crate) errors: u64,
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn shown<T>(
     ended
 }
 
-/// The line about a run, with the totals so far.
+/// The line of the live view that shows a run, and the counts of the run so far.
 struct Line<'a> {
     pace: Pace,
     warmup: Duration,
@@ -163,8 +163,8 @@ impl<'a> Line<'a> {
         Self { pace, warmup, duration, fsyncs, begun, last, replies, errors, ticks, synced, fsyncs_per_second }
     }
 
-    /// Adds the recent counts to the totals. Returns the line for the time `now`, and the part of the run that is done,
-    /// from 0 to 1.
+    /// Adds the counts since the last update to the totals of the run. Returns the line to show at the time `now`, and
+    /// the part of the run that is done, from 0 to 1.
     fn next(&mut self, recent: &Recent, now: Instant) -> (String, f64) {
         let (elapsed, seconds) = (now - self.begun, (now - self.last).as_secs_f64());
         self.last = now;

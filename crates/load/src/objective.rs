@@ -64,8 +64,9 @@ impl Objective {
         missed.chain(share).next()
     }
 
-    /// Returns the time after which a run of the search is aborted if a reply is missing: 20 times the longest bound,
-    /// but at least `least`. An aborted run counts as failed, and the search continues at another rate.
+    /// Returns the time after which a run of the search is aborted if a reply is missing: 20 times the longest of the
+    /// objective's time bounds, but at least `least`. An aborted run counts as failed, and the search continues at
+    /// another rate.
     pub fn patience(&self, least: Duration) -> Duration {
         let longest = self.times.iter().map(|limit| limit.bound).max().unwrap_or_default();
         longest.saturating_mul(20).max(least)

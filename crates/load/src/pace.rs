@@ -67,8 +67,8 @@ impl Pace {
     }
 }
 
-/// Formats a rate with up to three decimal places, for names of scenarios. With fewer places, two different rates below
-/// 10 could get the same name.
+/// Formats a rate in requests per second with up to three decimal places, for names of scenarios. With fewer places,
+/// two different rates below 10 could get the same name.
 fn shown(rate: f64) -> String {
     if rate < 0.001 { format!("{rate}") } else { format!("{}", (rate * 1000.0).round() / 1000.0) }
 }

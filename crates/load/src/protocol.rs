@@ -49,7 +49,7 @@ pub struct Decoded<R> {
 /// A wrong reply, or input bytes that are not a reply at all.
 #[derive(Debug)]
 pub struct BadReply<R, F> {
-    /// Description of the fault.
+    /// Description of the fault of the reply.
     pub fault: F,
     /// The decoded reply if the connection can still be used; the run then continues with the next reply. Otherwise
     /// `None`.
@@ -133,7 +133,7 @@ pub trait Protocol: Sync {
     fn errors(&self, tally: &Tally<Self::Counts>) -> Option<String>;
 }
 
-/// Parameters of a run.
+/// Parameters of a run of the load generator.
 #[derive(Clone, Debug)]
 pub struct Plan<P> {
     /// Protocol that encodes requests and checks replies.
@@ -146,7 +146,7 @@ pub struct Plan<P> {
     pub pipeline: usize,
     /// How requests are paced: by a schedule or by the replies.
     pub pace: Pace,
-    /// Chooser of each request's key.
+    /// Chooses the key of each request.
     pub keys: KeyChooser,
     /// Duration of the warm-up, in which requests are sent but not counted.
     pub warmup: Duration,

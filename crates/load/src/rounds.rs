@@ -53,14 +53,14 @@ impl<C> Outcome<C> {
         Self { is_lower_bound: pace == Pace::Closed && is_busy, ..self }
     }
 
-    /// Returns true if the figures do not show a limit of the server: the run is void, or the generator limited its
-    /// rate.
+    /// Returns true if the figures do not show what the server can do: the run is void, or the load generator limited
+    /// its rate.
     pub fn is_of_generator(&self) -> bool {
         self.validity.is_void() || self.is_lower_bound
     }
 
-    /// Returns true if the figures can be compared with those of another server: the generator did not limit them, and
-    /// all replies were right. A server that refuses half of its requests may answer the other half faster.
+    /// Returns true if the figures can be compared with those of another server: the load generator did not limit them,
+    /// and all replies were right. A server that refuses half of its requests may answer the other half faster.
     pub fn is_comparable(&self) -> bool {
         !self.is_of_generator() && !matches!(self.validity, Validity::Errors(_))
     }
@@ -149,7 +149,7 @@ impl<C> Outcome<C> {
 /// Results of all rounds of one scenario, in order.
 #[derive(Clone, Debug)]
 pub struct Rounds<C> {
-    /// Results of each round, in order.
+    /// Results of the scenario in each round, in order.
     pub outcomes: Vec<Outcome<C>>,
 }
 
@@ -165,7 +165,7 @@ impl<C> Rounds<C> {
         self.outcomes.push(outcome);
     }
 
-    /// Returns the value of `figure` in each round.
+    /// Returns the value that the function `figure` computes from each round, in order.
     pub fn over(&self, figure: impl Fn(&Outcome<C>) -> f64) -> Vec<f64> {
         self.outcomes.iter().map(figure).collect()
     }
@@ -244,8 +244,8 @@ fn verdict(validity: &Validity, is_lower_bound: bool) -> &'static str {
     }
 }
 
-/// Returns the order in which the compared stores or servers are measured in a round, by their numbers. Each round
-/// begins with another one, so that a drift of the machine's speed affects all of them equally.
+/// Returns the order in which the compared stores or servers (`contenders`) are measured in a round, by their numbers.
+/// Each round begins with another contender, so that a drift of the machine's speed affects all of them equally.
 pub fn turns(round: u64, contenders: usize) -> impl Iterator<Item = usize> {
     (0..contenders).map(move |turn| (round as usize + turn) % contenders)
 }

@@ -38,7 +38,7 @@ pub enum Arrivals {
 /// Change of the rate of a schedule. Requests are evenly spaced before and after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// Requests per second, over all workers, until the end of the warm-up. Above 0.
+    /// Rate until the end of the warm-up, in requests per second over all workers. Above 0.
     pub from: f64,
     /// Time after the warm-up at which the rate of the load is reached. It is the end of a ramp, or the moment of a
     /// step.
@@ -107,9 +107,9 @@ impl FromStr for Arrivals {
     }
 }
 
-/// Highest rate before a change, in requests per second.
+/// Highest rate that a user may give for the time before a change of the rate, in requests per second.
 const MAX_FROM: f64 = 1e9;
-/// Longest time after the warm-up until a change of the rate has ended.
+/// Longest time that a user may give between the end of the warm-up and the end of a change of the rate.
 const LONGEST_CHANGE: Duration = Duration::from_secs(86_400);
 
 /// One worker's share of the scheduled requests: an endless sequence of due times, in nanoseconds since the start of
@@ -122,15 +122,15 @@ pub struct Schedule {
 
 #[derive(Clone, Debug)]
 enum Gaps {
-    /// Equal gaps of this length, in nanoseconds.
+    /// Equal gaps between requests. The field is the length of a gap in nanoseconds.
     Constant(f64),
-    /// Exponentially distributed gaps with this mean, in nanoseconds.
+    /// Exponentially distributed gaps between requests. The first field is the mean length of a gap in nanoseconds.
     Poisson(f64, Generator),
     /// A rate that changes during the run. `number` is the index of this worker's next request in the common schedule
     /// of all `workers` workers.
     Changing { rate: Changing, number: f64, workers: f64 },
-    /// Arrivals of a recording, at `rate`. `number` is the index of this worker's next request in the common schedule
-    /// of all `workers` workers.
+    /// Arrivals of a recording, at `rate` arrivals per second on average. `number` is the index of this worker's next
+    /// request in the common schedule of all `workers` workers.
     Replay { recorded: &'static Recorded, number: u64, workers: u64, rate: f64 },
 }
 

@@ -28,14 +28,15 @@ pub struct Bounds {
     /// Relative precision. The bisection ends when the gap between the highest passed and the lowest failed rate is
     /// below this share of the passed rate.
     pub precision: f64,
-    /// Number of runs that the best rate must pass, at least 1.
+    /// Number of runs that a rate must pass before the search reports it as the highest one, at least 1.
     pub repeats: u32,
 }
 
 /// Result of a search for the knee, the highest rate that meets the objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knee {
-    /// Highest rate that passed the number of repeats and failed at most once; `None` if no rate did.
+    /// Highest rate that passed the required number of runs ([`Bounds::repeats`]) and failed at most once; `None` if no
+    /// rate did.
     pub rate: Option<f64>,
     /// Lowest rate above [`rate`](Self::rate) that failed twice. The knee is below it. `None` if no rate failed.
     pub fails_at: Option<f64>,
@@ -102,8 +103,8 @@ impl Limit {
 const LOWEST_RATE: f64 = 10.0;
 /// Number of failed runs after which the search concludes that the server cannot serve a rate.
 const FAILURES: u32 = 2;
-/// Maximum number of runs of a search. A search usually takes about 15. After the maximum, the results are
-/// inconsistent, and the search ends with the best rate that passed all its repeats.
+/// Maximum number of runs of a search, which usually takes about 15. If a search reaches this number, its runs
+/// contradict each other. It then ends with the best rate that passed the required number of runs.
 const MAX_RUNS: usize = 100;
 
 /// Maximum number of repeats of a run that the machine disturbed. If all are disturbed, the search ends.
@@ -125,7 +126,7 @@ pub fn find_knee<E>(bounds: &Bounds, mut trial: impl FnMut(f64) -> Result<Trial,
     Ok(if disturbed > REPEATS_OF_DISTURBED { Knee { limited_by: Limit::Machine, ..knee } } else { knee })
 }
 
-/// A rate with the results of its runs.
+/// A rate that the search has tried, with the results of the runs at it.
 #[derive(Clone, Copy, Debug)]
 struct TestedRate {
     rate: f64,
@@ -161,7 +162,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Returns the rate of the next run; `None` if the knee is found, or if there is none.
+    /// Returns the rate of the next run; `None` if the search is over, because the knee is found or because no rate
+    /// meets the objective.
     fn next_rate(&self) -> Option<f64> {
         let Bounds { start, max, precision, repeats } = *self.bounds;
         match self.bracket() {
@@ -176,8 +178,8 @@ impl Search<'_> {
     }
 
     /// Returns the two rates between which the search continues: the highest rate at which more runs passed than
-    /// failed, and the lowest rate above it at which they did not. Failures below a rate that passed all its repeats
-    /// are ignored, because they come from disturbances.
+    /// failed, and the lowest rate above it at which they did not. Failures below a rate that passed the required
+    /// number of runs are ignored, because they come from disturbances.
     fn bracket(&self) -> (Option<TestedRate>, Option<TestedRate>) {
         let stable = self.tried.iter().rposition(|tried| tried.is_stable(self.bounds.repeats)).unwrap_or(0);
         let above = &self.tried[stable..];

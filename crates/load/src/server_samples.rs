@@ -28,20 +28,21 @@ use crate::{
 
 /// Shortest time between two readings of the server's fsyncs, in nanoseconds.
 const FSYNC_INTERVAL: u64 = 1_000_000_000;
-/// Interval at which the thread checks if the load has started.
+/// Interval at which the reading thread checks if the load has started.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Source of the readings of one server.
+/// Source of the figures of one server that are read during a run: its memory and its fsyncs.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerSource<'a> {
-    /// Id of the server's process.
+    /// Id of the server's process, whose memory is read.
     pub process: u32,
     /// Source of the number of the server's fsyncs; `None` if it is not known.
     pub fsyncs: Option<&'a FsyncCount>,
 }
 
-/// Performs a run. If there is a server, reads its figures meanwhile. `run` gets a cell, and puts the clock of the run
-/// into it when the load starts. Returns the result of the run, and the readings at the borders of the windows.
+/// Performs a run. If there is a server, reads its fsyncs and its memory meanwhile. `run` gets a cell, and puts the
+/// clock of the run into it when the load starts. Returns the result of the run, and the readings at the borders of the
+/// run's windows.
 pub(crate) fn beside<T>(
     source: Option<ServerSource<'_>>,
     windows: Option<&Timeline>,

@@ -52,7 +52,7 @@ pub struct Tally<C> {
     pub first_problem: Option<String>,
     /// Counts for the live view; `None` if runs are not shown. Each thread passes its own counts on.
     pub recent: Option<Box<Recent>>,
-    /// Counts that only this protocol has.
+    /// Counts that only the protocol of the run has.
     pub own: C,
 }
 
@@ -107,7 +107,7 @@ impl<C> Tally<C> {
     }
 
     /// Counts the right replies to requests of one kind that were due at the same moment. The replies arrived with one
-    /// read.
+    /// read, at `now`.
     #[inline]
     pub(super) fn replies(&mut self, together: CoalescedReplies, now: u64) {
         if together.count > 0 {

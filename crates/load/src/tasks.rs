@@ -85,7 +85,7 @@ pub fn run<F: Future, E>(
 
 const NEVER: u64 = u64::MAX;
 
-/// Numbers of the tasks that must be polled, and the thread to wake for that.
+/// Numbers of the tasks that must be polled, and the thread that polls them, which is woken when a number is added.
 struct Ready {
     numbers: Mutex<Vec<usize>>,
     thread: Thread,

@@ -75,7 +75,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the windows in order.
+    /// Returns the windows of the run in order.
     pub fn windows(&self) -> &[Window] {
         &self.windows
     }

@@ -57,7 +57,8 @@ impl Validity {
         }
     }
 
-    /// Returns true if the figures say nothing about the server.
+    /// Returns true if the figures say nothing about the server, because the load generator was the bottleneck or the
+    /// machine's clocks were unusable.
     pub fn is_void(&self) -> bool {
         matches!(self, Self::Saturated(_) | Self::Clocks(_))
     }
@@ -77,14 +78,15 @@ impl Validity {
         Check { what: what.into(), required: required.to_owned(), measured, verdict, is_goal: false }
     }
 
-    /// Returns the worst value in `all`. Errors are worst, because an overload must not hide them. Void figures come
-    /// next, then an overload. Returns the first of several that are equally bad, and [`Self::Good`] if `all` is empty.
+    /// Returns the worst of several validities. Errors are worst, because an overload must not hide them. Void figures
+    /// come next, then an overload. Returns the first of several that are equally bad, and [`Self::Good`] if `all` is
+    /// empty.
     pub fn worst<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let worst = all.into_iter().reduce(|worst, other| if other.rank() > worst.rank() { other } else { worst });
         worst.cloned().unwrap_or(Self::Good)
     }
 
-    /// Returns a number that is higher for a worse value.
+    /// Returns a rank of the validity, for comparisons: a worse one has a higher number.
     fn rank(&self) -> u8 {
         match self {
             Self::Good => 0,

@@ -31,7 +31,7 @@ use crate::{
 /// Number of lost connections after which a worker stops. Then the server has ended, and is not only slow.
 const MAX_LOST: u64 = 1000;
 const EVENTS: usize = 256;
-/// Token of the bell in events. The tokens of connections are smaller.
+/// Event token of the bell, which rings when calls in this process have replies. The tokens of connections are smaller.
 const BELL: u64 = u64::MAX;
 /// Longest wait for events in nanoseconds. After each wait, the worker checks how long the oldest request has waited.
 const LONGEST_WAIT: u64 = 100_000_000;
@@ -49,8 +49,8 @@ struct Lane<P: Protocol> {
     inflight: VecDeque<Inflight<P::Request>>,
     /// Time at which the connection last became able to take a request, in nanoseconds since the run's start.
     free_since: u64,
-    /// Number of requests at the end of `inflight` that are still in the connection's buffer. They wait for the other
-    /// requests of their burst.
+    /// Number of requests at the end of `inflight` that are still in the connection's buffer. They wait until the whole
+    /// burst of requests, which shares one write call, is encoded.
     unsent: usize,
     state: P::State,
 }
@@ -68,16 +68,16 @@ pub(super) struct Worker<'a, P: Protocol> {
     pacer: Pacer,
     rng: Generator,
     tally: Tally<P::Counts>,
-    /// Number of unanswered requests on all connections.
+    /// Number of unanswered requests on all connections of this worker.
     under_way: usize,
     /// True if a call in this process has returned its reply at once since this flag was last cleared.
     replied_at_once: bool,
-    /// End of the last call that returned its reply at once. The call kept the thread from sending, so a request that
-    /// was due during it does not count as late.
+    /// Time at which the last call that returned its reply at once ended, in nanoseconds since the run's start. The
+    /// call kept the thread from sending, so a request that was due during it does not count as late.
     calls_until: u64,
     /// Shared counts of the live view; `None` if runs are not shown.
     live: Option<&'a Shared>,
-    /// Time at which the worker last added its counts to those of the live view.
+    /// Time at which the worker last added its counts to those of the live view, in nanoseconds since the run's start.
     shown_at: u64,
     clock: Clock,
     /// True if the worker must stop, because the server has ended or cannot catch up.

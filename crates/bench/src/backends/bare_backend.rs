@@ -35,10 +35,10 @@ const TAG: &[u8] = &[0x10];
 /// Exclusive end of a range over all keys: the byte after the first byte of every key.
 const AFTER_TAG: &[u8] = &[0x11];
 
-/// A state backend without the engine and its log.
+/// A storage backend of the engine's state, opened without the engine and its log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BareBackend {
-    /// Storage backend to open.
+    /// Kind of the storage backend to open.
     pub backend: BackendKind,
 }
 
@@ -122,8 +122,8 @@ struct Store {
     backend: Box<dyn Backend>,
     dir: PathBuf,
     name: &'static str,
-    /// Batch that is being built. The mutex only satisfies the type system: `apply` is never called from two threads
-    /// concurrently.
+    /// Write batch that the caller of `apply` is building. The mutex only satisfies the type system: `apply` is never
+    /// called from two threads concurrently.
     written: Mutex<WriteBatch>,
     batches: AtomicU64,
 }

@@ -1,7 +1,7 @@
 //! Measures one group of operations on all stores.
 //!
-//! The stores take turns sample by sample, and the order shifts by one store each time, so that drift of the machine's
-//! speed affects all stores equally. The first turns warm up and are not counted.
+//! Each store runs one sample of the group in turn. The order of the stores shifts by one each time, so that drift of
+//! the machine's speed affects all stores equally. The first samples of each store are a warm-up and are not counted.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::{
     usage::{Clocks, MeasuredProcess, Meter, Usage},
 };
 
-/// Time without writes by this process that must pass before a group is measured.
+/// Time during which this process must not write to the disk before a group of operations is measured.
 const QUIET: Duration = Duration::from_millis(100);
 /// Longest wait for this process to stop writing. In a test program it is short, because other tests in the process
 /// write all the time.
@@ -28,9 +28,9 @@ const LONGEST_WAIT: Duration = if cfg!(test) { QUIET } else { Duration::from_sec
 /// Result of measuring one group of operations on one store.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
-    /// The group of operations, with its parameter.
+    /// The measured group of operations, with its parameter.
     pub group: Group,
-    /// Name of the store.
+    /// Name of the measured store.
     pub store: String,
     /// Way in which the store makes a write durable before it acknowledges the write.
     pub mode: Mode,
@@ -38,17 +38,17 @@ pub(super) struct Cell {
     pub micros: Vec<f64>,
     /// Statistics of the samples in `micros`.
     pub statistics: Statistics,
-    /// Number of flushes of the disk's cache for each operation; `None` if the device does not count them.
+    /// Number of flushes of the disk's write cache for each operation; `None` if the device does not count them.
     pub flushes: Option<f64>,
     /// Number of bytes written to the disk for each operation; `None` if the device does not count them.
     pub written_bytes: Option<f64>,
-    /// State of the machine's clocks and processors while this store was measured. The time in which other stores were
-    /// measured does not count.
+    /// Drift of the machine's clocks, and processor time that the host of a virtual machine took, while this store was
+    /// measured. The time in which other stores were measured does not count.
     pub clocks: Clocks,
 }
 
 impl Cell {
-    /// Returns the operations per second that follow from the mean time of an operation.
+    /// Returns the operations per second of this store, which follow from the mean time of an operation.
     pub(super) fn rate(&self) -> f64 {
         1e6 / self.statistics.mean
     }
@@ -71,7 +71,7 @@ impl Cell {
 pub(super) struct MeasuringEffort {
     /// Number of samples of each group on each store.
     pub samples: u64,
-    /// Number of samples before the counted ones.
+    /// Number of uncounted samples of each group on each store, made before the counted ones to warm up.
     pub warmups: u64,
     /// Size of each store's cache in bytes.
     pub cache_bytes: u64,
@@ -82,9 +82,11 @@ struct RunningSubject<'a> {
     store: Box<dyn KvSubject>,
     micros: Vec<f64>,
     operations: u64,
-    /// Device counters, summed over the samples of this store; `None` if the device does not count.
+    /// Flushes and written bytes that the block device counted, summed over the samples of this store; `None` if the
+    /// device does not count.
     device: Option<DeviceCounts>,
-    /// State of the clocks, summed over the samples of this store; `None` before the first sample.
+    /// Drift of the machine's clocks, and processor time that the host of a virtual machine took, summed over the
+    /// samples of this store; `None` before the first sample.
     clocks: Option<Clocks>,
 }
 
@@ -125,8 +127,8 @@ pub(super) fn measure(
     Ok(cells)
 }
 
-/// Waits until this process no longer writes. In the background, stores fill segments with zeroes that they will need
-/// next. This work belongs to setup.
+/// Waits until this process no longer writes to the disk. Stores write in the background: they fill log segments that
+/// they will need next with zeroes. This work belongs to setup, not to the measurement.
 fn wait_until_quiet() {
     let written = || Usage::read(MeasuredProcess::Own).written_bytes;
     let (begun, mut last) = (Instant::now(), written());
@@ -185,7 +187,7 @@ impl RunningSubject<'_> {
     }
 }
 
-/// Adds the store's name to an error.
+/// Adds the name of the store `subject` to an error.
 fn named(subject: &Subject<'_>, error: BenchError) -> BenchError {
     let name = format!("{}, {}", subject.name, subject.mode.name());
     match error {

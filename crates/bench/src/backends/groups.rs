@@ -22,7 +22,7 @@ use crate::{
 const LOAD_BATCH: u64 = 1000;
 /// Number of entries in the store for groups that read random entries.
 const LOADED: u64 = 10_000;
-/// Number of times that a sample repeats its reads. A hundred reads alone are too short to time.
+/// Number of times that a sample repeats its reads, because a sample of a hundred reads would be too short to time.
 const REPEATS: u64 = 50;
 /// Number of transactions in one sample.
 const TRANSACTIONS: u64 = 20;
@@ -51,7 +51,7 @@ pub(super) enum Group {
     Readers(u64),
 }
 
-/// Values and seed that all groups use.
+/// Values and seed that all groups of operations use.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     /// Values that the groups write, all of one length.
@@ -114,7 +114,7 @@ impl Group {
         }
     }
 
-    /// Returns the name of one operation of the group, such as "set" or "read".
+    /// Returns the name of one operation of the group, such as "set" or "read", as the unit of its figures.
     pub(super) const fn unit(self) -> &'static str {
         match self {
             Self::Writes(_) | Self::Writers(_) | Self::Tasks(_) | Self::Transaction(_) => "set",
@@ -166,7 +166,7 @@ impl Group {
         sample * self.operations()..(sample + 1) * self.operations()
     }
 
-    /// Runs one sample, which is the timed part.
+    /// Runs one sample of the group on a store. This is the timed part of the measurement.
     pub(super) fn sample(self, store: &dyn KvSubject, workload: &Workload, sample: u64) -> Result<(), BenchError> {
         let mut rng = generator(workload.seed ^ (sample << 32));
         let mut indices = self.indices(sample);
@@ -208,10 +208,11 @@ impl Group {
     }
 }
 
-/// Number of sets of each writer in a sample. A debug build has fewer: its figures mean nothing, and the sample only
-/// serves as a test.
+/// Number of sets that each concurrent writer makes in a sample. A debug build makes fewer: its figures mean nothing,
+/// and the sample only serves as a test.
 const SETS_OF_A_WRITER: u64 = if cfg!(debug_assertions) { 10 } else { 200 };
-/// Number of reads in a sample of a sweep. A disturbance of a millisecond must be only a small part of the sample.
+/// Number of reads in a sample of a sweep (a series of measurements with a growing parameter). There are so many that a
+/// disturbance of a millisecond is only a small part of the sample.
 const READS_OF_A_SWEEP: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 const READS_OF_A_READER: u64 = if cfg!(debug_assertions) { 500 } else { 20_000 };
 

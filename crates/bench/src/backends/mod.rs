@@ -47,16 +47,16 @@ const PROBE_BYTES: u64 = 16 << 20;
 /// Options of `thalweg bench backends`.
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 pub struct BackendsOptions {
-    /// Backends to measure.
+    /// Storage backends of the engine to measure.
     #[arg(long, value_delimiter = ',', default_values = ["memory", "lsm", "redb", "sqlite"], value_parser = backend)]
     pub backends: Vec<BackendKind>,
-    /// Sync of the writes: by the engine's log, or by the backend after each batch.
+    /// Modes to measure: writes synced by the engine's log, or by the backend after each batch.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::ALL)]
     pub modes: Vec<Mode>,
     /// Counted samples of each measurement.
     #[arg(long, default_value_t = 10)]
     pub samples: u64,
-    /// Samples before the counted ones, to warm up.
+    /// Samples of each measurement before the counted ones, to warm up.
     #[arg(long, default_value_t = 1)]
     pub warmup_samples: u64,
     /// Length of a value in bytes.
@@ -193,7 +193,7 @@ fn describe(options: &BackendsOptions, subjects: &[Subject<'_>], report: &mut Re
     report.condition("samples", format!("{samples} of each cell in turns, after {warmups} of warm-up"));
 }
 
-/// Probe of the disk's raw write rate, measured in rounds of 100 ms.
+/// Probe of the disk's raw write rate. Each of its rounds writes for 100 ms.
 struct WarmProbe(Probe);
 
 impl WarmProbe {
@@ -261,7 +261,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Adds conclusions to the summary of the report.
+    /// Adds sentences with conclusions to the summary of the report.
     fn conclude(&mut self, sentences: Vec<String>) {
         self.report.summary.extend(sentences.into_iter().map(|sentence| sentence + "."));
     }
@@ -273,9 +273,9 @@ impl Suite<'_> {
         Ok(probe)
     }
 
-    /// Measures a group of operations on the given stores, and checks the machine's clocks for each store separately.
-    /// If the host takes processor time during one store's samples, this is a small share of the whole group's time,
-    /// and a check over the whole group would miss it.
+    /// Measures a group of operations on the given stores, and checks for each store separately that the machine's
+    /// clocks and processors were usable. If the host takes processor time during one store's samples, this is a small
+    /// share of the whole group's time, and a check over the whole group would miss it.
     fn measure(
         &mut self,
         group: Group,

@@ -10,10 +10,10 @@ use crate::random::generator;
 
 const RESAMPLES: usize = 2000;
 
-/// Statistics of the samples of one group on one store.
+/// Statistics of the samples of one group of operations on one store, in the unit of the samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// Number of samples.
+    /// Number of samples from which the statistics are computed.
     pub samples: usize,
     /// Mean of the samples.
     pub mean: f64,

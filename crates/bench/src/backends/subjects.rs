@@ -1,5 +1,5 @@
-//! The stores that the backends suite compares: each backend behind the log, each backend alone, and other systems'
-//! stores.
+//! The stores that the backends suite compares: each of the engine's storage backends behind the engine's log, each
+//! backend alone, and other systems' stores.
 
 use std::path::Path;
 
@@ -11,7 +11,8 @@ use crate::{
     engine::{self, Contender, KvSubject, Level, StoreOptions},
 };
 
-/// Way in which a store makes a write durable before it acknowledges the write.
+/// Way in which a store makes a write durable before it acknowledges the write: by the engine's log, or by the backend
+/// itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Mode {
     /// The engine's log is synced before a write is acknowledged. Concurrent writers share one fsync. The backend is

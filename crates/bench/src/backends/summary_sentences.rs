@@ -122,7 +122,8 @@ pub(super) fn of_readers(cells: &[Cell]) -> Vec<String> {
     said
 }
 
-/// Returns the first and the last measurement of each store in `cells`.
+/// Returns the first and the last measurement of each store in `cells`, which are those with its smallest and its
+/// largest parameter.
 fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     cells.iter().enumerate().filter_map(|(at, first)| {
         let is_first = cells[..at].iter().all(|other| other.store != first.store);
@@ -131,7 +132,8 @@ fn ends(cells: &[Cell]) -> impl Iterator<Item = (&Cell, &Cell)> {
     })
 }
 
-/// Compares the measured figures with the required ones.
+/// Creates the checks that compare the measured figures of the backends suite with the required ones. `probe` has the
+/// raw rates of the disk in writes per second.
 pub(super) fn checks(cells: &[Cell], probe: &[f64]) -> Vec<Check> {
     let mut checks = Vec::new();
     let behind = |wanted: fn(Group) -> bool| of(cells, Mode::BehindLog, wanted);

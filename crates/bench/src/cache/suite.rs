@@ -186,7 +186,7 @@ fn drop_cache(place: &NativeEndpoint, cache: u32) -> Result<(), BenchError> {
     })
 }
 
-/// Puts each key once before the measurement.
+/// Puts each of the keys `0..keys` into the cache once, before the measurement.
 fn fill(plan: &CallPlan, keys: u64, work: impl Fn(usize) -> CacheWork + Sync) -> Result<(), BenchError> {
     let setup = CallPlan::setup(&plan.place, 64, Duration::from_secs(60), &plan.load);
     let (outcome, _) = requests::run(&setup, |channel| work(channel).each(0..keys))?;

@@ -17,7 +17,7 @@ use crate::{
 /// Kind of a cache operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Sets an entry.
+    /// Sets an entry of the cache.
     Put,
     /// Reads an entry that the cache holds.
     Hit,
@@ -39,7 +39,7 @@ pub(super) struct CacheWork {
     /// Index of the key of each outstanding request. The position in the vector is the request's slot: its number among
     /// the requests that the channel can have in progress.
     asked: Vec<u64>,
-    /// Keys that are still to be put, each once, if the work fills a cache; `None` if keys are chosen at random.
+    /// Keys that the channel must still put, each once, to fill the cache; `None` if keys are chosen at random.
     each: Option<std::ops::Range<u64>>,
 }
 
@@ -57,7 +57,7 @@ impl CacheWork {
         Self { cache, operation, keys, values, rng, asked: Vec::new(), each: None }
     }
 
-    /// Makes the work put each of these keys once, instead of using random keys.
+    /// Makes the channel put each of these keys once, instead of using random keys.
     pub(super) fn each(self, keys: std::ops::Range<u64>) -> Self {
         Self { each: Some(keys), ..self }
     }

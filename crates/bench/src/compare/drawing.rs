@@ -1,4 +1,5 @@
-//! Plots of a comparison: the relative change of each figure, and the deciding figure of both sides over time.
+//! Plots of a comparison of two servers, A and B: the relative change of each figure from A to B, and the deciding
+//! figure of both over time.
 
 use thalweg_lab::samples::Samples;
 
@@ -33,8 +34,8 @@ pub(super) fn changes(levels: &str, rows: &[Row]) -> Plot {
     plots::rows("changes", &format!("change from A to B, {levels}"), caption, &Axis::linear("change in %"), &bars)
 }
 
-/// Draws a figure of both sides over time. Each point is the median over a side's runs of one window, a short section
-/// of the run. `None` if a side has fewer than two windows.
+/// Draws a figure of servers A and B over time. Each point is the median over a server's runs of one window, a short
+/// section of the run. `None` if a server has fewer than two windows.
 pub(super) fn course(levels: &str, a: &Samples, b: &Samples) -> Option<Plot> {
     let line = |name: &str, samples: &Samples| -> Option<Line> {
         let windows = samples.runs.iter().map(|run| run.windows.len()).max().filter(|count| *count > 1)?;

@@ -1,7 +1,7 @@
-//! The load of a comparison, with a record of the options that the command line names.
+//! The load of a comparison, with a record of those options that the user gives on the command line.
 //!
-//! A load of puts and gets takes all options, with their defaults. A scenario has values of its own. Only options that
-//! the command line names replace them.
+//! If the load consists of puts and gets, all options apply, with their defaults. A scenario has values of its own, and
+//! only options that the user gives replace them.
 
 use clap::{ArgMatches, Args, Command, FromArgMatches, parser::ValueSource};
 
@@ -12,12 +12,12 @@ use crate::http::HttpLoad;
 pub struct GivenLoad {
     /// The load, with defaults for all options that are not named.
     pub load: HttpLoad,
-    /// Arguments of the options that the command line names.
+    /// Command-line arguments of the options that the user gives, such as `--connections`.
     pub(super) given: Vec<String>,
 }
 
 impl GivenLoad {
-    /// Returns the first of these options that the command line names.
+    /// Returns the first of `options` that the user gives on the command line; `None` if none of them is given.
     pub(super) fn first_of(&self, options: &[&'static str]) -> Option<&'static str> {
         options.iter().copied().find(|option| self.given.iter().any(|argument| argument == option))
     }

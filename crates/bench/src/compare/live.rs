@@ -1,7 +1,7 @@
 //! Comparison of two servers by alternating runs.
 //!
 //! Owns: the order of the runs, the values of each run, and the report. Does not own: preparing the servers
-//! (`prepare`), the comparison of the values (`thalweg_lab`), or the words of the result (`verdict`).
+//! (`prepare`), the comparison of the values (`thalweg_lab`), or the result in words (`verdict`).
 
 use thalweg_lab::{
     comparison::{Effect, Incomparable, MIN_PAIRS, compare_pairs, compare_wholes},
@@ -67,7 +67,7 @@ pub(super) fn run(
     Ok(report.finish())
 }
 
-/// Describes the load in words. It is the same for both servers, except for the protocol.
+/// Describes the load of a comparison in words. It is the same for both servers, except for the protocol.
 fn load_of([a, b]: &[ComparedServer; 2]) -> String {
     let (a, b) = (&a.contender.load.scenario, &b.contender.load.scenario);
     if a == b { a.clone() } else { format!("A: {a}; B: {b}") }

@@ -16,11 +16,11 @@ use crate::{
 };
 use thalweg_lab::comparison::MIN_PAIRS;
 
-/// Number of pairs of runs if the options give none.
+/// Number of pairs of runs if the options give none. A pair is one run of A and one of B.
 const DEFAULT_PAIRS: u32 = 12;
 /// Load options that are valid only if requests follow a schedule.
 const OF_SCHEDULES: [&str; 2] = ["--rate", "--arrivals"];
-/// Options of the load that cannot be given with a scenario, because a scenario file sets them.
+/// Options of the load that cannot be given together with `--scenario`, because the scenario's file sets them.
 const OF_FILES: [&str; 8] =
     ["--workers", "--pipeline", "--value-size", "--mix", "--distribution", "--api", "--closed", "--no-load"];
 /// Options of the load that cannot be given for RESP.
@@ -86,7 +86,7 @@ pub struct CompareOptions {
     pub load: GivenLoad,
 }
 
-/// One side of a comparison.
+/// One side of a comparison, A or B.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Side {
     /// A stored report, with the path of its file.
@@ -198,7 +198,7 @@ impl CompareOptions {
         Ok(sides)
     }
 
-    /// Returns the number of pairs of runs.
+    /// Returns the number of pairs of runs. A pair is one run of A and one of B.
     pub(super) fn pairs(&self) -> u32 {
         self.pairs.unwrap_or(DEFAULT_PAIRS)
     }

@@ -1,4 +1,4 @@
-//! Preparation of the sides of a comparison: the same load for both, over the protocol of each.
+//! Preparation of the two sides of a comparison, A and B: both get the same load, each over its own protocol.
 
 use super::options::{CompareOptions, Side};
 use crate::{

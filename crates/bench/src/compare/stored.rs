@@ -64,8 +64,8 @@ pub(super) fn run(options: &CompareOptions, paths: [&Path; 2]) -> Result<Report,
     Ok(report.finish())
 }
 
-/// Returns the durability levels of the scenarios that both reports have, in words. Returns an error if they differ and
-/// `across` is false.
+/// Returns the durability levels of the scenarios that both reports have, in words. Returns an error if a scenario has
+/// different levels in the two reports, unless `across` is true.
 fn levels(a: &[Samples], b: &[Samples], across: bool) -> Result<String, BenchError> {
     let mut found: Vec<String> = Vec::new();
     for (a, b) in pairs(a, b) {
@@ -81,7 +81,8 @@ fn pairs<'a>(a: &'a [Samples], b: &'a [Samples]) -> impl Iterator<Item = (&'a Sa
     a.iter().filter_map(|a| Some((a, b.iter().find(|b| a.is_same_figure(b))?)))
 }
 
-/// Returns the names of the scenarios whose deciding figure is in the samples `own`, but not in `other`.
+/// Returns the names of the scenarios in the samples `own` whose deciding figure has no counterpart in the samples
+/// `other`.
 fn only_in_one<'a>(own: &'a [Samples], other: &'a [Samples]) -> impl Iterator<Item = &'a str> {
     let alone = own.iter().filter(move |samples| {
         samples.role == Role::Deciding && !other.iter().any(|other| samples.is_same_figure(other))
@@ -89,8 +90,8 @@ fn only_in_one<'a>(own: &'a [Samples], other: &'a [Samples]) -> impl Iterator<It
     alone.map(|samples| &*samples.scenario)
 }
 
-/// Compares the figures that both reports have. If runs of a report are void, the changes of the figures have neither
-/// an interval nor a verdict.
+/// Compares the figures that both reports have. `is_void` is true if a report has void runs. Then the changes of the
+/// figures get neither an interval nor a verdict.
 fn rows(a: &[Samples], b: &[Samples], is_void: bool) -> Vec<Row> {
     let compared = pairs(a, b).filter(|(a, _)| a.role != Role::Shown);
     let row = |(a, b): (&Samples, &Samples)| match compare_samples(a, b) {

@@ -13,9 +13,9 @@ use crate::{
 /// One figure in which two servers are compared: a row in the report's table of changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    /// Scenario of the figure.
+    /// Scenario in which the figure was measured.
     pub scenario: String,
-    /// Name of the figure with its unit.
+    /// Name of the compared figure with its unit.
     pub figure: String,
     /// True if the figure decides the comparison of its scenario.
     pub decides: bool,
@@ -23,8 +23,8 @@ pub(crate) struct Row {
     pub effect: Effect,
 }
 
-/// Returns the durability levels of a comparison in words, for titles. Figures of different levels cannot be compared,
-/// so this returns an error if the levels of A and B differ, unless `across` is true.
+/// Describes the durability levels of A and B in words, for titles. Figures of different levels cannot be compared, so
+/// this returns an error if the two levels differ, unless `across` is true.
 pub(crate) fn agree(a: &str, b: &str, across: bool) -> Result<String, BenchError> {
     match (a == b, across) {
         (true, _) if a == "-" => Ok("without writes".to_owned()),
@@ -68,7 +68,7 @@ fn signed(change: f64) -> String {
 }
 
 impl Row {
-    /// Describes the result of the comparison in a sentence.
+    /// Describes the result of the comparison by this figure in a sentence. `levels` names the durability levels.
     pub(crate) fn sentence(&self, levels: &str) -> String {
         let Self { figure, effect: Effect { a, b, change, interval, difference }, .. } = self;
         let values = format!("{figure} {} with A and {} with B ({levels})", number(*a), number(*b));
@@ -83,7 +83,7 @@ impl Row {
         }
     }
 
-    /// Creates the check that B is not worse than A.
+    /// Creates the check that server B is not worse than server A in this figure.
     pub(crate) fn check(&self) -> Check {
         let verdict = match self.effect.difference {
             Difference::Worse => Verdict::Missed,
@@ -100,8 +100,8 @@ impl Row {
     }
 }
 
-/// Creates the check that B is not worse than A, for a scenario whose deciding figure cannot be compared. The check is
-/// void.
+/// Creates the check that server B is not worse than server A, for a scenario whose deciding figure cannot be compared.
+/// The check is void.
 pub(super) fn undecided(scenario: &str, why: &str) -> Check {
     Check {
         what: scenario.to_owned(),

@@ -1,5 +1,5 @@
-//! Compaction tests of *row P*, a published benchmark of another system: small memtables make many tables. Reads,
-//! ranges and space are measured before and after the compaction of all tables.
+//! Compaction tests of *row P*, a published benchmark of another system: small memtables make many tables. Gets, range
+//! reads and disk space are measured before and after a compaction that merges all tables.
 //!
 //! As in the published benchmark, no compaction runs before the test requests one: Thalweg's engine gets
 //! [`Compaction::WhenAsked`]. Other stores that have no such option compact by their own schedule. This improves their
@@ -30,9 +30,9 @@ use crate::{
 
 const READS_BEFORE: Test = Test::new("compaction: reads before", "5 × {1000} keys × 200 B", "");
 const READS_AFTER: Test = Test::new("compaction: reads after", "5 × {1000} keys × 200 B", "+2 % / +33 %");
-/// Test that reads ranges over all the tables that 5 passes of overwrites have made.
+/// Test that reads ranges before the compaction, from all tables that 5 passes of overwrites have made.
 const RANGES_BEFORE: Test = Test::new("compaction: ranges of 50 before", "{1000} queries", "92 / 345 q/s");
-/// Test that reads ranges over the one table that the compaction has made.
+/// Test that reads ranges after the compaction, from the one table that it has made.
 const RANGES_AFTER: Test = Test::new("compaction: ranges of 50 after", "{1000} queries", "561 / 1,998 q/s");
 const OVERWRITES: Test = Test::new("compaction: overwrites, until done", "5 × {1000} × 200 B", "");
 const TOMBSTONES: Test = Test::new("compaction: tombstones, until done", "{2500} of {5000} × 100 B deleted", "");
@@ -49,7 +49,7 @@ const FLUSHED_LARGE: usize = 200;
 const VALUE_BYTES: usize = 200;
 const VALUE_BYTES_OF_TOMBSTONES: usize = 100;
 
-/// Runs the tests of overwrites, of tombstones and of a large store.
+/// Runs the compaction tests: on a store with overwritten keys, on a store with deleted keys, and on a large store.
 pub(super) fn run(context: &mut Context<'_>) -> Result<(), BenchError> {
     overwrites(context)?;
     tombstones(context)?;
@@ -89,13 +89,13 @@ pub(super) fn checks(results: &Results, first: &str) -> Vec<Check> {
     ]
 }
 
-/// Returns the values that pass `pass` of the overwrites gives to the keys.
+/// Returns the values that pass number `pass` over all keys writes. Each pass overwrites the values of the one before.
 fn pass_values(seed: u64, pass: u64) -> Values {
     Values::new(VALUE_BYTES, seed.wrapping_mul(1000) + pass)
 }
 
-/// Writes all keys `passes` times, each time with other values. Flushes after every `flushed` keys. Returns the values
-/// of the last pass.
+/// Writes all keys `passes` times, each time with other values. Flushes the memtable after every `flushed` keys.
+/// Returns the values of the last pass.
 fn overwrite(
     context: &Context<'_>,
     subject: &dyn KvSubject,
@@ -117,8 +117,8 @@ fn footprint(subject: &dyn KvSubject) -> Footprint {
     Footprint { tables: subject.tables(), bytes: subject.data_bytes() }
 }
 
-/// Runs a compaction. Records its time, and the tables before and after it. `alive` is the number of bytes of keys and
-/// values that are not deleted.
+/// Runs a compaction of the store `subject`. Records its duration, and the number and size of the tables before and
+/// after it. `alive` is the number of bytes of keys and values that are not deleted.
 fn compact(
     context: &mut Context<'_>,
     subject: &dyn KvSubject,

@@ -52,7 +52,8 @@ pub(crate) fn open(dir: &Path, options: Options) -> Result<Box<dyn KvSubject>, B
     Ok(Box::new(Store { database, keyspace }))
 }
 
-/// Returns the engine's options for a benchmark. All other options have their defaults.
+/// Returns the engine's options for a benchmark: the given ones, a sync interval of a second, and defaults for the
+/// rest.
 pub(crate) fn engine_options(backend: BackendKind, options: &StoreOptions) -> Options {
     let defaults = Options::default();
     Options {

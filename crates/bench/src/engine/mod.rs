@@ -92,7 +92,8 @@ pub struct EngineOptions {
     /// only.
     #[arg(long, default_value_t = 0)]
     pub warmup_rounds: u32,
-    /// Factor on all counts of operations: 1 runs the published benchmark's counts, less is a quick look.
+    /// Factor on the numbers of operations in all tests: 1 runs as many as the published benchmark, a smaller factor
+    /// gives a quick look.
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
     /// Size of each store's block cache in MiB.
@@ -235,8 +236,8 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Measures the disk's rate of raw writes of the size of one small put. Records it beside the stores' sequential
-    /// write.
+    /// Measures the rate at which the disk makes raw synced writes of the size of one small put. Records it beside the
+    /// stores' test of sequential writes.
     fn probe(&mut self) -> Result<(), BenchError> {
         let dir = self.scratch.fresh("probe")?;
         let mut probe = Probe::create(&dir, PROBE_BYTES)?;
@@ -282,8 +283,8 @@ impl Suite<'_> {
 type Run = fn(&mut Context<'_>) -> Result<(), BenchError>;
 
 impl Group {
-    /// Returns the function that runs this group on one store. `None` for the stream test, which only runs on Thalweg's
-    /// engine.
+    /// Returns the function that runs this group of tests on one store. `None` for the stream test, which only runs on
+    /// Thalweg's engine.
     fn run(self) -> Option<Run> {
         match self {
             Self::Small => Some(workloads::small),
@@ -312,7 +313,8 @@ fn groups(options: &EngineOptions, level: Level) -> Vec<Group> {
     }
 }
 
-/// Returns the checks of small durable puts against the raw probe, and the check that the probe was steady.
+/// Returns the check that compares small durable puts with the raw disk probe, and the check that the probe's rounds
+/// agree.
 fn probe_checks(results: &Results, first: &str) -> Vec<Check> {
     let rows = || results.rows.iter().filter(|row| row.test == workloads::SEQUENTIAL_WRITE && row.level == Level::Disk);
     let Some(probe) = rows().find(|row| row.contender == PROBE) else { return Vec::new() };

@@ -13,7 +13,7 @@ use crate::{
 /// A test of the suite, with the texts that describe it in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// Name of the measured operation.
+    /// Name of the operation that the test measures.
     pub name: &'static str,
     /// Number and size of the test's operations at scale 1, as text for the report. Numbers in braces are multiplied by
     /// the scale of the run.
@@ -37,12 +37,12 @@ impl Test {
     }
 }
 
-/// Returns the number of operations at this scale, if there are `full` at scale 1.
+/// Returns the number of operations that a test makes at this scale, if it makes `full` at scale 1.
 pub(super) fn count_at(full: u64, scale: f64) -> u64 {
     ((full as f64 * scale) as u64).max(1)
 }
 
-/// Replaces each number in braces, such as `{50k}` or `{2 M}`, by this number at the scale.
+/// Replaces each number in braces in a text, such as `{50k}` or `{2 M}`, by the number multiplied by `scale`.
 pub(super) fn counts_at(text: &str, scale: f64) -> String {
     let mut parts = text.split('{');
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -74,7 +74,7 @@ fn short_count(count: u64) -> String {
 /// All rounds of a test for one store, at one durability level.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The test that was run.
+    /// The test that was run in all these rounds.
     pub test: Test,
     /// Number and size of the operations that ran, as text.
     pub parameters: String,
@@ -156,14 +156,14 @@ impl CompactionEffect {
     }
 }
 
-/// All measurements of the suite so far.
+/// All measurements of the engine suite so far.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// Rows of tests and stores, in the order in which they were first measured.
+    /// Rounds of each test on each store, in the order in which the tests were first measured.
     pub rows: Vec<Row>,
     /// Disk space for each test group and store, from the last round.
     pub space: Vec<Space>,
-    /// Compactions for each test and store, from the last round.
+    /// Effects of the requested compactions for each test and store, from the last round.
     pub compacted: Vec<CompactionEffect>,
 }
 
@@ -305,7 +305,8 @@ fn figure_cells(row: &Row, own: Option<&Row>) -> report::Row {
     }
 }
 
-/// Returns a table with the times of the reads and of the writes of each mix separately; `None` without mixes.
+/// Creates the table that shows the times of reads and of writes separately, for the tests that mix both. `None` if no
+/// such test was run.
 fn apart(level: Level, rows: &[&Row]) -> Option<Table> {
     let mut table = Table::new(format!("durability {level}, 1 thread: reads and writes of a mix apart"));
     for row in rows {

@@ -17,22 +17,22 @@ use crate::{
     usage::{Cost, MeasuredProcess, Usage},
 };
 
-/// Number of records in a batch.
+/// Number of records in each appended batch.
 pub(super) const BATCH: u64 = 100;
-/// Size of a record in bytes.
+/// Size of an appended record in bytes.
 pub(super) const RECORD_BYTES: usize = 1024;
 const NAME: &str = "thalweg";
 
 /// Figures of one round of stream appends.
 #[derive(Clone, Debug)]
 pub(super) struct StreamRound {
-    /// Payload bytes per second, up to the last ack.
+    /// Payload bytes per second, up to the acknowledgement of the last append.
     pub(super) bytes_per_second: f64,
-    /// Payload bytes per second, up to the last sync.
+    /// Payload bytes per second, up to the last fsync of the log.
     pub(super) synced_bytes_per_second: f64,
     pub(super) payload_bytes: u64,
     pub(super) quantiles: Quantiles,
-    /// Resources that the process used from just before the first append until after the last sync.
+    /// Resources that the process used from just before the first append until after the log's last fsync.
     pub(super) cost: Cost,
     /// Bytes of zeroes that the log wrote to prepare new segments.
     pub(super) zeroed_bytes: u64,

@@ -6,7 +6,7 @@ use thalweg_engine::Compaction;
 
 use crate::{BenchError, data::Values};
 
-/// Time at which a put is acknowledged.
+/// Durability level of a store's writes: the time at which a put is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
     /// A put is acknowledged after the write to the kernel. An fsync follows within a second.
@@ -24,7 +24,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Options of a new store.
+/// Options with which a new store is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreOptions {
     /// Durability level of every write.
@@ -33,8 +33,8 @@ pub struct StoreOptions {
     pub cache_bytes: u64,
     /// Size of the memtable in bytes; `None` for the store's default. Stores without a memtable ignore this option.
     pub memtable_bytes: Option<u64>,
-    /// Choice of the time at which the store merges tables. Some stores merge only by their own schedule, and ignore
-    /// this option.
+    /// Choice of when the store merges tables: by its own schedule, or only on request. Some stores always merge by
+    /// their own schedule, and ignore this option.
     pub compaction: Compaction,
 }
 
@@ -69,14 +69,14 @@ pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) + 'a;
 pub trait KvSubject: Send + Sync {
     /// Writes one pair at the durability level with which the store was opened.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<(), BenchError>;
-    /// Writes several pairs atomically.
+    /// Writes several pairs of key and value atomically.
     fn put_batch(&self, pairs: &[Pair<'_>]) -> Result<(), BenchError>;
     /// Writes the pairs with these indices from `tasks` concurrent tasks on the calling thread. Returns `None` if the
     /// store has only blocking writes.
     fn put_by_tasks(&self, _tasks: usize, _indices: Range<u64>, _values: &Values) -> Option<Result<(), BenchError>> {
         None
     }
-    /// Deletes a key.
+    /// Deletes a key from the store.
     fn delete(&self, key: &[u8]) -> Result<(), BenchError>;
     /// Reads a key and compares its value with `expected`.
     fn get(&self, key: &[u8], expected: &[u8]) -> Result<LookupResult, BenchError>;

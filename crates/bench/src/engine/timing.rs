@@ -2,8 +2,8 @@
 //!
 //! Reading a clock takes 25 ns, too long for timing each operation of 200 ns. Therefore the loop times one in
 //! [`FAST_STRIDE`] fast operations, and computes the rate from the duration of the whole loop. The reported longest
-//! time is that of a stride: all operations from one clock reading to the next. So no stall between two timed
-//! operations is missed.
+//! time is that of a *stride*: a group of consecutive operations, from one clock reading to the next. So no stall
+//! between two timed operations is missed.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::{
 
 use super::subject::KvSubject;
 
-/// Number of operations of which one is timed, if an operation takes well below 10 µs.
+/// Number of operations in a stride, in which the loop times one operation, if operations take well below 10 µs.
 pub const FAST_STRIDE: u64 = 16;
 
 /// Measurement of one round of one test.
@@ -32,7 +32,7 @@ pub struct Measure {
     pub times: Latencies,
     /// Durations of reads and of writes separately; `None` unless the test mixes them.
     pub apart: Option<MixDurations>,
-    /// Longest duration of a stride, in which one operation is timed.
+    /// Longest duration of a stride. A stride is a group of consecutive operations of which one is timed.
     pub longest: Duration,
     /// Number of bytes of keys and values written, or of values read.
     pub payload_bytes: u64,
@@ -63,7 +63,8 @@ impl Measure {
     }
 }
 
-/// Calls `operation` with each number of `0..operations`, and measures the calls. One in `stride` calls is timed.
+/// Calls `operation` with each number of `0..operations`, and measures the calls together. In addition, one in `stride`
+/// calls is timed on its own.
 pub fn timed(
     subject: &dyn KvSubject,
     operations: u64,

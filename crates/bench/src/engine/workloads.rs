@@ -71,7 +71,7 @@ impl<'a> Context<'a> {
         Ok(Store { subject, values: Values::new(value_bytes, self.seed), context: self })
     }
 
-    /// Empties the directory and opens a new store in it.
+    /// Empties the directory of the workloads, and opens a new store in it with this size of the memtable.
     pub(super) fn open(
         &self,
         memtable_bytes: Option<u64>,
@@ -106,8 +106,8 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// Returns the number of puts of which one is timed. It is 1 if puts wait for the disk, and more if they are too
-    /// fast to time each.
+    /// Returns the number of puts in a stride, of which one put is timed. It is 1 if puts wait for the disk, and larger
+    /// if puts are too fast to time each.
     fn put_stride(&self) -> u64 {
         if self.level == Level::Disk { 1 } else { FAST_STRIDE }
     }
@@ -254,7 +254,7 @@ fn missing_keys(beside: &Keys) -> Vec<[u8; KEY_BYTES + 1]> {
     beside.keys.iter().map(lengthen).collect()
 }
 
-/// Writes all keys without timing.
+/// Puts all keys with their values into a store, without timing.
 pub(super) fn fill(subject: &dyn KvSubject, keys: &Keys, values: &Values) -> Result<(), BenchError> {
     let all: Vec<(u64, &[u8])> = (0..keys.len()).map(|number| keys.at(number)).collect();
     for chunk in all.chunks(1000) {

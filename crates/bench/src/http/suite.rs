@@ -257,7 +257,7 @@ impl Suite<'_> {
     }
 }
 
-/// Returns the plan with its duration limited to that of the longest run under a profile.
+/// Returns the plan of a run with its duration limited to the longest that a profile may record.
 fn shortened(plan: Plan<Http>) -> Plan<Http> {
     Plan { duration: plan.duration.min(LONGEST_PROFILE), ..plan }
 }
@@ -346,8 +346,8 @@ fn checks(scenario: &Scenario, Rounds { subject, echo }: &Rounds) -> Vec<Check> 
     checks
 }
 
-/// Returns the distributions of the last round: of all response times, of the service times, and, if there are both
-/// gets and puts, of the response times of each.
+/// Returns the distributions of times in the last round: of all response times, of the service times, and, if there are
+/// both gets and puts, of the response times of each.
 fn whole_spectra(name: &str, rounds: &load::Rounds<Counts>) -> Vec<Spectrum> {
     let Some(last) = rounds.outcomes.last() else { return Vec::new() };
     let of_kind = |kind: Operation| &last.tally.times[kind as usize];

@@ -1,11 +1,12 @@
-//! The cells of the log suite: the combinations of writers, batch size and durability level that it measures.
+//! The combinations of writers, batch size and durability level that the log suite measures. Each combination is called
+//! a cell.
 
 use thalweg_types::Durability;
 
 use super::options::LogOptions;
 
-/// One measured combination: the number of writers, the records of a batch, the size of a record, and the durability
-/// level of the appends.
+/// One combination of parameters that the log suite measures: the number of writers, the records of a batch, the size
+/// of a record, and the durability level of the appends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) purpose: Purpose,
@@ -21,7 +22,7 @@ pub(super) struct Cell {
 pub(super) enum RunAs {
     /// Each writer is a thread. It sleeps until its append is durable.
     Threads,
-    /// Each writer is an async task, like the connections of a server. All tasks share one thread. It syncs the log
+    /// Each writer is an async task, like the connections of a server. All tasks share one thread, which syncs the log
     /// when no task can run.
     Tasks,
 }
@@ -35,7 +36,7 @@ impl RunAs {
     }
 }
 
-/// The table of the report in which a cell, a combination of parameters, is shown.
+/// Purpose of a measured combination of parameters (a cell). Each purpose has a table of its own in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     OneProcess,

@@ -12,8 +12,8 @@ use crate::{
     stats::{Summary, median, ratio},
 };
 
-/// All rounds of one cell of the report (a combination of parameters). Each round has the result of the disk probe that
-/// ran beside it.
+/// All rounds of one measured combination of parameters (a cell). Each round also has the result of the disk probe that
+/// ran right before it.
 pub(super) struct CellRounds {
     pub(super) cell: Cell,
     pub(super) probes: Vec<Probed>,

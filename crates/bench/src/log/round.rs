@@ -1,6 +1,7 @@
-//! Performs one round of a measurement: writers append until the time is up. Then the written records are compared.
+//! Performs one round of a measurement of the log: writers append records until the time is up. Then the records are
+//! read back, and compared with the appended ones.
 //!
-//! Owns: the writers, as threads or as tasks, the freeing of old segments meanwhile, and the comparison of the written
+//! Owns: the writers, as threads or as tasks, the freeing of old log segments meanwhile, and the comparison of the
 //! records. Does not own: the choice of the measured combinations of parameters (`cells`), or the results over several
 //! rounds (`figures`).
 
@@ -24,7 +25,7 @@ use crate::{
     usage::{Cost, MeasuredProcess, Usage},
 };
 
-/// Figures of one round of appends.
+/// Figures of one round, in which writers append to the log.
 pub(super) struct Round {
     /// Number of appends per second.
     pub(super) rate: f64,
@@ -177,8 +178,8 @@ fn append(
     Ok((began, appended.next))
 }
 
-/// Releases segments as soon as they are synced. In the engine, the state releases them after it has persisted their
-/// records.
+/// Frees old segments of the log until `over` is true, so that the log does not grow. It releases records as soon as
+/// they are synced. In the engine, the state machine releases records after it has persisted them.
 fn keep_clean(log: &Log, over: &AtomicBool) -> Result<(), BenchError> {
     while !over.load(Ordering::Relaxed) {
         log.release(log.durable());

@@ -102,8 +102,8 @@ pub struct PubsubOptions {
     /// repeated).
     #[arg(long, default_value_t)]
     pub arrivals: Arrivals,
-    /// Schedule single messages instead of batches. Messages that are due together share a batch; a message waits for
-    /// others at most this long, such as 250us.
+    /// Schedule single messages instead of batches. Messages that are due together share a batch; a message waits at
+    /// most this long for others, such as 250us.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub linger: Option<Duration>,
     /// Search for the highest rate that meets an objective, such as p99<5ms, or p50<1ms,max<1s for
@@ -173,11 +173,14 @@ pub enum Preset {
     RowF,
     /// Row F, a published benchmark, once on a server with each tuning profile.
     Profiles,
-    /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections, each with a writer task of its own at the server.
+    /// 10 and 20 subscriptions over 1, 2, 4, 8 and 16 connections; each connection has a writer task of its own at the
+    /// server.
     Lanes,
-    /// Single messages, which the server gathers into batches, and short queues: the effect of each tuning profile.
+    /// Single messages, which the server gathers into batches, and short queues, once on a server with each tuning
+    /// profile.
     Singles,
-    /// The default profile with one option changed at a time: the cost and the effect of each.
+    /// The default profile with one tuning option of the server changed at a time: the cost and the effect of each
+    /// option.
     Knobs,
 }
 

@@ -21,7 +21,8 @@ use crate::{
     native::{ChannelError, Head, Payloads, ReadyChannel, Session, SessionWait, body, drive, unexpected},
 };
 
-/// Number of bytes that are gathered before a write. A single batch may be larger.
+/// Number of bytes of composed batches that are gathered before they are written to the connection. A single batch may
+/// be larger.
 const WRITE_BYTES: usize = 64 << 10;
 /// Size in bytes above which a batch gets a buffer of its own. Smaller batches are composed in the channel's buffer.
 const OWN_BYTES: usize = 32 << 10;
@@ -130,7 +131,7 @@ impl PublishChannel {
         own.acked_misses += self.missed;
     }
 
-    /// Composes one batch of the publisher with this index, if a batch is due. Returns true if it did.
+    /// Composes one batch of the publisher with this index, if a batch is due. Returns true if a batch was composed.
     fn compose_one(&mut self, index: usize, line: &mut ReadyChannel) -> bool {
         let now = self.now;
         let Publisher { pacer, waiting, .. } = &mut self.publishers[index];
@@ -209,7 +210,7 @@ impl PublishChannel {
 }
 
 impl Session for PublishChannel {
-    /// Composes batches that are due, until the bytes fill one write.
+    /// Composes batches that are due, until there are enough bytes for one write to the connection.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError> {
         self.now = self.shared.clock.now();
         if self.is_blocked {

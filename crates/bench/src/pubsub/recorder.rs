@@ -11,13 +11,14 @@ use crate::{
 /// `right` of that tally is the number of correct deliveries.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deliveries {
-    /// Arrival time of the last counted delivery, in nanoseconds since the start of the counted part of the run. A
-    /// delivery is counted if its message was due in that part.
+    /// Arrival time of the last counted delivery, in nanoseconds since the end of the warm-up. A delivery is counted if
+    /// its message was due after the warm-up and before the end of the run.
     pub last: u64,
-    /// Number of subscriptions that accepted a batch, by the server's acks, summed over all batches.
-    pub acked_deliveries: u64,
-    /// Number of subscriptions whose queue was full when a batch arrived, by the server's acks, summed over all
+    /// Number of subscriptions that accepted a batch, according to the server's ack of the batch, summed over all
     /// batches.
+    pub acked_deliveries: u64,
+    /// Number of subscriptions whose queue was full when a batch arrived, according to the server's ack of the batch,
+    /// summed over all batches.
     pub acked_misses: u64,
     /// For each subscription, the number of its queue group and the account of the messages that it received.
     pub accounts: Vec<(usize, SubscriberAccount)>,

@@ -109,7 +109,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    /// Creates the table of results with its columns, but without rows.
+    /// Creates the table of results with its columns, before any scenario has added a row.
     pub(super) fn new() -> Self {
         let title = "figures: medians of the rounds; times of every delivery, from the moment its message was due (closed loop: \
                      composed, which says little)";

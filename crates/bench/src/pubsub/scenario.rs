@@ -17,7 +17,7 @@ use crate::{
 pub(super) struct Scenario {
     /// Name of the scenario in the report.
     pub name: String,
-    /// Transport of the connections.
+    /// Transport of the connections to the server.
     pub carrier: TransportKind,
     /// Options of the scenario's publishers, subscribers, messages and pace.
     pub options: PubsubOptions,
@@ -26,7 +26,7 @@ pub(super) struct Scenario {
     /// Objective of a search for the highest rate that meets it; `None` for no search. After the search the scenario
     /// also runs at 80 % of that rate.
     pub knee: Option<Objective>,
-    /// Required deliveries per second.
+    /// Deliveries per second that the scenario must reach; `None` if nothing is required.
     pub floor: Option<f64>,
     /// Upper bounds of the 50th and the 99th percentile of the delivery times; `None` if nothing is required.
     pub below: Option<(Duration, Duration)>,

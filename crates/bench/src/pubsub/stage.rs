@@ -93,7 +93,8 @@ impl RunContext<'_> {
         watchdog.abort();
     }
 
-    /// Opens the channels of a thread, and subscribes on those of its subscribers.
+    /// Opens the channels of the load thread with this number: those of its publishers and those of its subscribers.
+    /// Makes the subscriptions.
     async fn open(&self, number: usize) -> Result<Opened, BenchError> {
         let (place, options) = (self.place, self.options);
         let payloads = Rc::new(Payloads::new(options.payload, options.load.seed, options.depth()));
@@ -114,8 +115,8 @@ impl RunContext<'_> {
     }
 }
 
-/// Channels that a load thread has opened. Some have subscriptions. The others have publishers, which are listed by
-/// number.
+/// Channels that a load thread has opened: some with subscriptions, and the others with publishers. Each channel of
+/// publishers has the list of their numbers.
 struct Opened {
     payloads: Rc<Payloads>,
     subscribers: Vec<IdleSubscriber>,

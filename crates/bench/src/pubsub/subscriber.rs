@@ -52,7 +52,7 @@ struct Inbox {
     ids: Vec<u32>,
     /// Credit frames that are sent after the current frame is handled. Each has the id of its subscription.
     credits: Vec<(u32, Credit)>,
-    /// True if the subscriptions are members of queue groups, so that each receives only some of the messages.
+    /// True if the subscriptions are members of queue groups, so that each member receives only some of the messages.
     shares: bool,
 }
 
@@ -198,7 +198,8 @@ fn subscription(subscriptions: &mut [Subscription], id: u32) -> Result<&mut Subs
 }
 
 impl Inbox {
-    /// Handles one batch for several subscriptions. Checks the content once, and the order for each subscription.
+    /// Handles a received frame with one batch for several subscriptions. Checks the content of the messages once, and
+    /// their order for each subscription.
     #[inline]
     fn deliver(
         &mut self,

@@ -55,8 +55,8 @@ pub fn run(options: &PubsubOptions, progress: &mut dyn Progress) -> Result<Repor
     Ok(report.finish())
 }
 
-/// Judges a run of a search. If the server dropped messages, the run fails: dropped messages have no times, and a
-/// server that drops more may deliver the rest faster.
+/// Decides if a run of the search for the highest rate passed. If the server dropped messages, the run fails: dropped
+/// messages have no times, and a server that drops more may deliver the rest faster.
 fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchError> {
     let trial = objective.judge("the server", outcome, Faults::Serious)?;
     Ok(match outcome.tally.own.dropped() {
@@ -68,7 +68,8 @@ fn trial_of(outcome: &Outcome, objective: &Objective) -> Result<Trial, BenchErro
 struct Suite<'a> {
     options: &'a PubsubOptions,
     scratch: &'a Scratch,
-    /// The running server, with the arguments with which it was started; `None` before the first.
+    /// The running server, with the arguments with which it was started; `None` before the first server has been
+    /// started.
     server: Option<(Vec<String>, Server)>,
     report: &'a mut Report,
     figures: Figures,
@@ -249,7 +250,7 @@ impl Suite<'_> {
         self.progress.step(&format!("{} {what}: {}", scenario.label(), outcome.summary(" deliveries/s")));
     }
 
-    /// Keeps the options and figures of the last run, and its percentiles for a plot.
+    /// Keeps the options and figures of a scenario's last round, and its percentiles for a plot.
     fn keep(&mut self, scenario: &Scenario, mut rounds: Rounds) {
         let Some(last) = rounds.own.outcomes.pop() else { return };
         self.report.spectra.extend(Spectrum::of(scenario.label(), &last.times));

@@ -43,7 +43,7 @@ pub(super) enum BenchmarkRequest {
 /// microsecond.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Figures {
-    /// Requests per second.
+    /// Number of requests per second that redis-benchmark measured.
     pub rate: f64,
     /// Median response time in microseconds.
     pub p50_us: f64,
@@ -62,7 +62,7 @@ impl Figures {
     }
 }
 
-/// Number of requests in the first short run. Its rate determines the number of requests of the next run.
+/// Number of requests in the first of two short runs. Its rate determines the number of requests of the second.
 const PILOT: u64 = 2000;
 
 impl Request {

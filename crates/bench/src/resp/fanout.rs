@@ -51,8 +51,8 @@ enum Publisher {
     Other { payload: Vec<u8>, thread: Option<JoinHandle<Result<(Figures, u64), BenchError>>>, figures: Option<Figures> },
 }
 
-/// Runs a plan in which this thread publishes. The rate of the result is that of deliveries. `all_right` counts all
-/// deliveries, including those of the warm-up.
+/// Measures a plan in which this thread publishes the messages. The rate of the result counts deliveries per second.
+/// Its `all_right` counts all deliveries, including those of the warm-up.
 pub(super) fn run(plan: &FanOut<'_>) -> Result<Outcome, BenchError> {
     let publisher = Client::open(&plan.greeting)?.into_connection()?;
     FanOutRun::open(plan, Publisher::Own(publisher))?.play()
@@ -84,9 +84,9 @@ pub(super) fn run_beside(
 struct FanOutRun<'a> {
     plan: &'a FanOut<'a>,
     payloads: Payloads,
-    /// Bytes of a message to a subscriber before its payload.
+    /// Bytes that precede the payload in each message to a subscriber.
     head: Vec<u8>,
-    /// Bytes of a publish request before its payload.
+    /// Bytes that precede the payload in each publish request.
     request: Vec<u8>,
     publisher: Publisher,
     subscribers: Vec<Connection>,

@@ -112,12 +112,12 @@ impl Line<'_> {
         Validity::worst(self.rounds.iter().map(Round::validity))
     }
 
-    /// Returns true if the load generator limited the rate of a closed loop in any round.
+    /// Returns true if the load generator limited the rate of a closed loop in any round of this server and scenario.
     pub(super) fn is_lower_bound(&self) -> bool {
         self.outcomes().iter().any(|outcome| outcome.is_lower_bound)
     }
 
-    /// Returns the validity as a short name for a table.
+    /// Returns the validity of this server's rounds as a short name for a table.
     fn verdict(&self) -> &'static str {
         match self.validity() {
             Validity::Good if self.is_lower_bound() => "lower bound: generator saturated",
@@ -125,7 +125,8 @@ impl Line<'_> {
         }
     }
 
-    /// Returns the percentile spectrum of the last round; `None` for redis-benchmark, which prints no counts.
+    /// Returns the percentiles of the last round's response times as a table; `None` for redis-benchmark, which prints
+    /// no counts.
     pub(super) fn spectrum(&self) -> Option<Table> {
         match self.rounds.last()? {
             Round::Own(outcome) => {
@@ -135,7 +136,7 @@ impl Line<'_> {
         }
     }
 
-    /// Returns the whole distribution of the last round's times; `None` for redis-benchmark.
+    /// Returns the whole distribution of the last round's response times; `None` for redis-benchmark.
     pub(super) fn whole_spectrum(&self) -> Option<Spectrum> {
         Spectrum::of(self.label(), &self.rounds.last()?.outcome()?.times)
     }

@@ -149,7 +149,8 @@ impl Generator {
 /// Sets of scenarios with fixed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
-    /// Ratios to redis-server's figures that Thalweg should reach.
+    /// Scenarios that compare Thalweg with redis-server, each with a goal: a ratio of their figures that Thalweg should
+    /// reach.
     Goals,
 }
 

@@ -58,7 +58,8 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    /// Compares the measured ratios of rates and of median response times with the goal.
+    /// Creates the check that compares the measured ratio with the goal: the ratio of rates (`rate`) or of median
+    /// response times (`median`).
     pub(super) fn check(self, what: String, rate: f64, median: f64) -> Check {
         match self {
             Self::Rate(required) => Check::at_least(format!("{what}: rate"), rate, required, " ×"),

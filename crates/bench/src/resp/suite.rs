@@ -113,7 +113,8 @@ fn describe(suite: &Suite<'_>, report: &mut Report) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Adds the durability levels of the lines to the report's conditions, for its titles.
+/// Adds the durability levels in the lines of the results to the report's conditions, so that titles can name the
+/// level.
 fn name_levels<'a>(report: &mut Report, levels: impl Iterator<Item = &'a str>) {
     let levels: BTreeSet<&str> = levels.collect();
     match levels.first() {
@@ -205,7 +206,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Prepares one server's turn in a scenario, with a new stream key.
+    /// Prepares one round of a scenario on one server and database, with a new stream key.
     fn turn<'s>(&'s self, scenario: &'s Scenario, (choice, database): &(ServerChoice, u32)) -> ServerTurn<'s> {
         let stream = format!("bench_stream_{}_{}", std::process::id(), self.streams);
         ServerTurn { scenario, server: self.server(choice), database: *database, stream }

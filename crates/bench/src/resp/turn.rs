@@ -1,4 +1,5 @@
-//! One server's turn in a scenario: filling the server with data, and running one round with either load generator.
+//! One round of a scenario on one server: filling the server with data, and running the load with either generator,
+//! this process or redis-benchmark.
 
 use super::{
     client::{Client, Greeting},
@@ -128,7 +129,7 @@ impl ServerTurn<'_> {
         publish(count.next_multiple_of(unit)).map(|(outcome, _)| Round::from(outcome))
     }
 
-    /// Sets each value once that the scenario will read, before the measurement.
+    /// Sets all values that the scenario's operations will read, each once, before the measurement.
     pub(super) fn fill(&self, generator: Generator) -> Result<(), BenchError> {
         let LoadKind::Requests(mix) = &self.scenario.work else { return Ok(()) };
         if generator == Generator::RedisBenchmark {
@@ -152,7 +153,7 @@ impl ServerTurn<'_> {
         Ok(())
     }
 
-    /// Sets the values under the key names that redis-benchmark reads.
+    /// Sets values for reads by redis-benchmark, under the key names that it uses.
     fn fill_external(&self, needed: Operation) -> Result<(), BenchError> {
         const AT_ONCE: u64 = 500;
         let mut client = Client::open(&self.greeting())?;

@@ -23,7 +23,7 @@ struct ScenarioRuns<C> {
     cache_reads: (u64, u64),
 }
 
-/// Reaches or starts the server of the options, and prepares it for runs of the scenario.
+/// Reaches or starts the server that the options name, and prepares it for runs of the scenario.
 pub(crate) fn contender(
     options: &ScenarioOptions,
     scratch: &Scratch,

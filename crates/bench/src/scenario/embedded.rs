@@ -64,7 +64,7 @@ impl Embedded {
         NativePlace::InProcess { name, calls: Arc::new(calls) }
     }
 
-    /// Returns a callback that reads the number of the log's fsyncs, for the live view of a run.
+    /// Returns the source of the number of the log's fsyncs, for the display of a run's progress.
     pub(super) fn fsync_count(&self) -> FsyncCount {
         let db = self.db.clone();
         FsyncCount::new(move || Some(db.stats().log.syncs))
@@ -83,7 +83,7 @@ impl Drop for Embedded {
     }
 }
 
-/// Performs the requests of one connection.
+/// Performs the requests of one connection by calls of the embedded engine.
 struct EngineCalls {
     db: AsyncDatabase,
     has_own_thread: bool,
@@ -132,7 +132,7 @@ impl Calls for EngineCalls {
     }
 }
 
-/// Result of a fetch: the delivered records, the number of the delivery attempt, and the durability of the delivery.
+/// Result of a fetch from a consumer group: the delivered records, the number of this delivery, and its durability.
 #[derive(Default)]
 struct Delivered {
     durability: Durability,
@@ -141,7 +141,7 @@ struct Delivered {
 }
 
 impl EngineCalls {
-    /// Returns true if the calling thread commits a write at this level.
+    /// Returns true if the calling thread commits a write at this level itself. Otherwise the engine's committer does.
     fn commits_here(&self, level: Durability) -> bool {
         self.has_own_thread || level < Durability::Disk
     }
@@ -150,8 +150,8 @@ impl EngineCalls {
         if self.commits_here(level) { Wake::Later } else { Wake::Now }
     }
 
-    /// Completes a write. If it is complete now, appends the reply to `reply` and returns `None`. Otherwise returns the
-    /// future of the reply.
+    /// Completes a write: commits it on this thread if [`commits_here`](Self::commits_here) says so. If the write is
+    /// complete then, appends the reply to `reply` and returns `None`. Otherwise returns the future of the reply.
     fn complete(
         &self,
         level: Durability,
@@ -209,7 +209,8 @@ impl EngineCalls {
         Ok(())
     }
 
-    /// Begins a fetch; returns `None` if no records are ready.
+    /// Begins a fetch from a consumer group. Returns its durability level and the future of the reply; `None` if no
+    /// records are ready.
     fn fetch(
         &mut self,
         id: u32,

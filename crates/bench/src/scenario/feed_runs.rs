@@ -36,7 +36,7 @@ pub(super) struct FeedRun {
     mix: Mix,
 }
 
-/// Records and messages that arrived in all rounds, with their times.
+/// Counts of the records and messages that arrived in all rounds, with their end-to-end times.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     times: [Latencies; 3],
@@ -68,7 +68,7 @@ impl FeedRun {
         Ok(Some(Self { feed, host: host.to_owned(), subscribers: scenario.feeds.subscribers, mix: mix.clone() }))
     }
 
-    /// Makes one append, and returns the durability level that the reply names.
+    /// Appends one batch to the stream, and returns the durability level that the reply names.
     pub(super) fn level_of_append(&self, codec: &impl Codec) -> Result<Option<String>, BenchError> {
         let fail = |problem: String| BenchError::target(&self.host)(format!("an append: {problem}"));
         let (mut connection, step) = (codec.connect()?, self.feed.append());
@@ -155,7 +155,7 @@ impl FeedRun {
         checks
     }
 
-    /// Returns the table with the figures of records and messages.
+    /// Returns the table with the rates and end-to-end times of records and messages, for each kind of operation.
     pub(super) fn table(&self, rounds: &Rounds<Counts>, arrivals: &Arrivals) -> Table {
         let mut table = Table::new("records and messages: end to end from the moment an append or a publish was due");
         for kind in self.mix.kinds().filter(|kind| !kind.has_key()) {
@@ -183,8 +183,8 @@ impl FeedRun {
     }
 }
 
-/// Returns the validity of a run after the faults that its subscribers found. The load generator judges the run before
-/// its subscribers have ended, and sees only the replies to publishes.
+/// Returns the validity of a run, made worse by faults that its subscribers found. The load generator judges the run
+/// before its subscribers have ended, and sees only the replies to publishes.
 fn with_faults(validity: &Validity, faults: FeedFaults) -> Validity {
     if !faults.any() {
         return validity.clone();

@@ -39,7 +39,7 @@ pub(super) enum Storage {
     Memory,
 }
 
-/// Tables of a scenario file about streams, groups and subjects.
+/// The TOML tables of a scenario file about streams, groups and subjects, as the file contains them.
 #[derive(Debug)]
 pub(super) struct FeedTables {
     pub streams: Option<StreamsTable>,
@@ -97,7 +97,7 @@ fn one() -> u32 {
     1
 }
 
-/// Returns the maximum number of records of `bytes` bytes each in a request.
+/// Returns the maximum number of records that a request may have if each record has `bytes` bytes.
 fn most(bytes: usize) -> u64 {
     (MAX_REQUEST_BYTES / bytes.max(1) as u64).min(MAX_RECORDS)
 }

@@ -61,9 +61,9 @@ pub(super) struct Scenario {
     pub load: Load,
     /// Keys that are loaded before the runs, and the distribution of the operations over them.
     pub keys: Keys,
-    /// Lengths of the values in bytes. Each length is equally likely.
+    /// Range of the lengths of values in bytes. Each length in it is equally likely.
     pub value_bytes: RangeInclusive<usize>,
-    /// Numbers of rows of a scan. Each number is equally likely.
+    /// Range of the number of rows that a scan reads. Each number in it is equally likely.
     pub scan_rows: RangeInclusive<u32>,
     /// Stream, consumer group and subject of the scenario.
     pub feeds: Feeds,
@@ -71,7 +71,7 @@ pub(super) struct Scenario {
     pub http: Option<HttpTemplates>,
     /// Capacity in bytes of a cache that the run creates; `None` is the server's default.
     pub cache_bytes: Option<u64>,
-    /// Operations with their weights.
+    /// Operations of the scenario with their weights.
     pub mix: Mix,
 }
 
@@ -309,8 +309,8 @@ impl File {
     }
 }
 
-/// Returns the keys and the lengths of their values. If the mix has operations on keys, both tables must be there;
-/// otherwise neither may be.
+/// Returns the keys of a scenario and the range of the lengths of their values, from the tables `[keys]` and `[values]`
+/// of its file. If the mix has operations on keys, the file must have both tables; otherwise it must have neither.
 fn keys_and_values(
     keys: Option<KeysTable>,
     values: Option<ValuesTable>,
@@ -337,7 +337,7 @@ fn keys_and_values(
     }
 }
 
-/// Returns the range that a table gives, either as one value or as its two ends.
+/// Returns the range that a table of a scenario file gives, either as one value or as a minimum and a maximum.
 fn range<T: Copy>(
     table: &str,
     unit: &str,

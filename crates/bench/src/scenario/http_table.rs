@@ -13,7 +13,7 @@ const OWN_HEADERS: [&str; 3] = ["host", "content-length", "transfer-encoding"];
 pub(super) struct HttpTable {
     read: RequestTable,
     write: RequestTable,
-    /// Body of the reply to a read.
+    /// Body that the server's reply to a read has, with a placeholder for the value.
     #[serde(default = "only_value")]
     reply: String,
     #[serde(default)]
@@ -33,7 +33,8 @@ fn only_value() -> String {
 }
 
 impl HttpTable {
-    /// Converts the table to templates of requests. Returns an error that names a field if its value cannot be sent.
+    /// Converts the table `[http]` to templates of requests. Returns an error that names a field if the field's value
+    /// cannot be used in a request.
     pub(super) fn resolve(self, mix: &Mix) -> Result<HttpTemplates, String> {
         let is_usable = |kind: Kind| kind.uses_keyspace() && kind != Kind::Scan;
         if let Some(kind) = mix.kinds().find(|kind| !is_usable(*kind)) {

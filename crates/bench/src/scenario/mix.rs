@@ -4,7 +4,7 @@ use rand::RngExt as _;
 
 use crate::random::Generator;
 
-/// Kind of an operation.
+/// Kind of an operation of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Reads a key's value.
@@ -96,7 +96,7 @@ impl Kind {
     }
 }
 
-/// Weights of the kinds. Operations are chosen at random by these weights.
+/// Weights of the kinds of operations. Operations are chosen at random by these weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mix {
     /// Weight of each kind, in the order of [`Kind::ALL`].
@@ -123,7 +123,7 @@ impl Mix {
         Kind::ALL.into_iter().filter(|kind| self.weights[*kind as usize] > 0)
     }
 
-    /// Returns true if a kind that satisfies `is` has a weight above 0.
+    /// Returns true if the mix has a kind of operation, with a weight above 0, for which `is` returns true.
     pub(super) fn has(&self, is: impl Fn(Kind) -> bool) -> bool {
         self.kinds().any(is)
     }
@@ -146,7 +146,7 @@ impl Mix {
         unreachable!("the number is below the sum of the weights")
     }
 
-    /// Describes the mix in one line.
+    /// Describes the mix in one line: the kinds of operations with their weights.
     pub(super) fn describe(&self) -> String {
         let part = |kind: Kind| format!("{} {:.1} %", kind.name(), 100.0 * self.share(kind)).replace(".0 %", " %");
         self.kinds().map(part).collect::<Vec<_>>().join(", ")

@@ -175,7 +175,7 @@ impl ScenarioOptions {
         Ok(scenario)
     }
 
-    /// Returns the protocol of the requests.
+    /// Returns the protocol of the requests: the one that the options or the server's address name, otherwise HTTP.
     pub(super) fn protocol(&self) -> WireProtocol {
         let of_target = || WireProtocol::of_address(self.server.target.as_deref()?);
         self.protocol.or_else(of_target).unwrap_or_default()

@@ -68,7 +68,7 @@ pub(super) struct Data {
     pub cache_ledger: Arc<Ledger>,
 }
 
-/// A server under load, over one protocol.
+/// A server that a scenario is run on, over one protocol.
 pub(super) struct Subject<C> {
     /// Encodes the requests of the runs, and decodes the replies.
     pub codec: C,
@@ -86,7 +86,7 @@ pub(super) struct Subject<C> {
     pub feed: Option<FeedRun>,
     /// The server, if it has Thalweg's HTTP port; otherwise `None`.
     pub target: Option<Target>,
-    /// The engine, if it runs in this process; otherwise `None`.
+    /// The embedded engine, if the scenario runs on an engine in this process; otherwise `None`.
     pub embedded: Option<Embedded>,
     /// Id of the server's process; `None` if it is not known.
     pub process: Option<u32>,
@@ -94,7 +94,7 @@ pub(super) struct Subject<C> {
 }
 
 impl<C> Subject<C> {
-    /// Returns a callback that reads the number of the log's fsyncs so far; `None` if the server does not offer it.
+    /// Returns the source of the number of the log's fsyncs so far; `None` if the server does not offer it.
     fn fsyncs(&self) -> Option<FsyncCount> {
         match &self.embedded {
             Some(embedded) => Some(embedded.fsync_count()),
@@ -212,7 +212,7 @@ impl Suite {
         account.durable_writes(&label, puts, Some(response_us).filter(|time| *time > 0.0))
     }
 
-    /// Searches for the highest rate that meets the objective.
+    /// Searches for the highest rate of the scenario that meets the objective, and adds the result to the report.
     fn search<C: Codec>(
         &self,
         subject: &Subject<C>,
@@ -329,7 +329,8 @@ impl Suite {
         Err(BenchError::subject(&subject.name, "appending records")(message))
     }
 
-    /// Checks the state after the runs: reads the whole stream, and empties the group.
+    /// Checks the stream and the consumer group on the server after the runs: reads the whole stream, and fetches all
+    /// records that the group has not delivered. Adds the result to the report.
     pub(super) fn verify<C: Codec>(
         &self,
         subject: &Subject<C>,

@@ -1,4 +1,4 @@
-//! Tables of a scenario's report.
+//! Tables in the report of a scenario.
 
 use super::{
     mix::{Kind, Mix},

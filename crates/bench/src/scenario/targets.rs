@@ -195,7 +195,7 @@ impl Suite {
         Ok(NativePlace::Tunnel(Arc::new(tunnel.map_err(|error| fail(error.to_string()))?)))
     }
 
-    /// Reaches the NATS server.
+    /// Connects to the NATS server that the options name.
     #[cfg(feature = "nats")]
     pub(super) fn over_nats(&self, scratch: &Scratch) -> Result<Subject<NatsFeed>, BenchError> {
         let (options, threads) = (&self.options, self.scenario.load.threads);
@@ -357,7 +357,7 @@ impl Suite {
     }
 }
 
-/// Removes the scheme that names the transport from an address. A server prints its address with another scheme.
+/// Removes the scheme that names the transport (such as `thalweg+tls://`) from an address, so that `host:port` remains.
 fn without_transport(text: &str, transport: TransportKind) -> &str {
     let scheme = match transport {
         TransportKind::Tcp => "thalweg://",

@@ -81,7 +81,7 @@ impl Suite {
         SampledLoad { scenario: words, durability, pace: self.scenario.pace(), unit: "operation" }
     }
 
-    /// Describes the distribution of the operations over the keys in words.
+    /// Describes in words how the operations are distributed over the keys.
     fn spread(&self) -> String {
         let keys = &self.scenario.keys;
         match keys.distribution {
@@ -223,7 +223,7 @@ impl Suite {
         }
     }
 
-    /// Returns a sentence about the rounds.
+    /// Describes the results of all rounds of a scenario in a sentence.
     pub(super) fn sentence<C>(&self, subject: &Subject<C>, rounds: &Rounds<Counts>) -> String {
         let at_least = if rounds.is_lower_bound() { "at least " } else { "" };
         let (name, rate) = (self.options.name(), format!("{at_least}{}", number(rounds.rate().median)));

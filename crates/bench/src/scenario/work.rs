@@ -25,7 +25,7 @@ use crate::{
     random::Generator,
 };
 
-/// Operations of a scenario over one protocol.
+/// Chooses the operations of a scenario, and checks the replies, over one protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Workload<C> {
     /// Encodes the requests to the keyspace and decodes their replies.
@@ -38,11 +38,11 @@ pub(super) struct Workload<C> {
     pub feed: Option<Arc<Feed>>,
     /// Keys of the cache; `None` if the mix uses no cache.
     pub cache: Option<CacheKeys<C>>,
-    /// Operations with their weights.
+    /// Operations of the scenario with their weights.
     pub mix: Mix,
     /// Range of the number of rows of a scan.
     pub scan_rows: RangeInclusive<u32>,
-    /// Meaning of the numbers that the key chooser draws.
+    /// Meaning of the numbers that the load generator draws to choose keys: indices, or ages.
     pub draws: Draws,
     /// Phase of the benchmark: for example loading the keys, or running the mix.
     pub phase: ScenarioPhase,
@@ -57,7 +57,7 @@ pub(super) struct CacheKeys<C> {
     pub ledger: Arc<Ledger>,
 }
 
-/// Meaning of the numbers that the key chooser draws.
+/// Meaning of the numbers that the load generator draws to choose keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draws {
     /// The number is the index of a key.
@@ -66,7 +66,7 @@ pub(super) enum Draws {
     Age,
 }
 
-/// Phase of the benchmark.
+/// Phase of the benchmark, which determines the requests that are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScenarioPhase {
     /// Each key is written once, before the runs.
@@ -98,7 +98,7 @@ enum Step {
         floor: u32,
     },
     Write(Write),
-    /// Removes a key. The delete has a version, but this version has no value.
+    /// Removes a key from the cache. The ledger gives the delete a version, too, but no value has this version.
     Delete(Write),
     /// Reads at most `rows` keys, all below the index `end`. All keys below `end` have values.
     Scan {
@@ -114,30 +114,31 @@ enum Step {
 pub(super) struct Counts {
     /// Number of rows that scans returned.
     pub rows: u64,
-    /// Number of replies with a wrong value. Refusals do not count here.
+    /// Number of replies with a wrong value. Replies in which the server refuses a request do not count here.
     pub wrong_values: u64,
     /// Number of reads of the cache that found nothing.
     pub misses: u64,
     /// Number of records or messages in right replies, for each kind of operation.
     pub records: [u64; Kind::ALL.len()],
-    /// Number of records and messages with faults.
+    /// Number of records and messages with faults, by kind of fault.
     pub faults: FeedFaults,
 }
 
 /// Result of checking a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// The reply is right. The field is the number of its rows.
+    /// The reply to an operation on keys is right. The field is the number of rows that it returned.
     Right(u64),
-    /// The cache has no entry for the key. This is right.
+    /// The cache has no entry for the key. This is a right reply.
     Missed,
-    /// The reply is right. It covers this number of records or messages.
+    /// The reply to an operation of this kind on the stream, the group or the subject is right. It covers this number
+    /// of records or messages.
     Records(Kind, u64),
     /// The group delivered records. The next request must acknowledge them.
     Fetched {
-        /// Number of the attempt, for the acknowledgement.
+        /// Number that the server gave to this delivery. The client acknowledges the records by it.
         attempt: u64,
-        /// Number of delivered records.
+        /// Number of records that the group delivered.
         records: u64,
     },
     /// Some of the records in the reply have faults.
@@ -163,7 +164,8 @@ impl<C: Codec> Workload<C> {
         Request { kind, index, step: Step::Write(self.place(kind).1.begin(index)) }
     }
 
-    /// Returns the codec and the ledger for the keys of this kind of operation: those of the cache or of the keyspace.
+    /// Returns the codec and the ledger that belong to the keys of this kind of operation: those of the cache or those
+    /// of the keyspace.
     #[inline]
     fn place(&self, kind: Kind) -> (&C, &Ledger) {
         match &self.cache {

@@ -1,4 +1,4 @@
-//! Content of the database for the snapshot suite. A part of each value can be compressed, and the rest cannot.
+//! Content of the database for the snapshot suite. One part of each value can be compressed, and the other cannot.
 
 use rand::Rng as _;
 use thalweg_engine::{Database, Keyspace};
@@ -48,7 +48,7 @@ impl Content {
         out.truncate(self.value_bytes);
     }
 
-    /// Puts all entries into the keyspace.
+    /// Puts all entries of the benchmark into the keyspace.
     pub(super) fn fill(&self, database: &Database, keyspace: &Keyspace) -> Result<(), BenchError> {
         let (mut commit, mut value, mut pending) = (CommitBuilder::new(), Vec::new(), 0);
         for index in 0..self.entries {

@@ -19,14 +19,14 @@ use crate::{
 pub(super) const LEAST_OF_RATE: f64 = 0.95;
 /// Relative precision of the search for the knee.
 const PRECISION: f64 = 0.05;
-/// Number of runs that the knee must pass. A rate that failed once is run again. The disks of virtual machines stop for
-/// 20 to 30 ms now and then, under any load, and one stop determines the 99th percentile of a run.
+/// Number of runs that the knee must pass. A rate that failed once is run again: the disks of virtual machines stop for
+/// 20 to 30 ms now and then, under any load, and one such stop determines the 99th percentile of a run.
 pub(super) const REPEATS: u32 = 2;
-/// Longest time of a put before a run of the search is aborted. If 20 times the objective's bound is longer, that time
-/// applies.
+/// Shortest time after which a put without a reply aborts a run of the search. If 20 times the objective's longest
+/// bound is longer, that time applies.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Rate of the writers, and the search that determined it.
+/// Rate at which the writers put, and the search that determined it.
 pub(super) struct Load {
     /// Rate of the writers in puts per second. It is the same in windows with and without a snapshot.
     pub(super) rate: f64,

@@ -45,7 +45,8 @@ use crate::{
 
 /// Goal: smallest rate of a snapshot while writers run, in bytes of keys and values per second.
 const WANTED_RATE: f64 = 300e6;
-/// Goal: largest ratio of the writers' 99th percentiles with and without a snapshot.
+/// Goal: largest value of the writers' 99th percentile during snapshots, divided by their 99th percentile without a
+/// snapshot.
 const WANTED_TIMES: f64 = 2.0;
 /// Size in bytes of the file with which the disk's own fsyncs are measured.
 const PROBE_BYTES: u64 = 16 << 20;
@@ -101,7 +102,7 @@ fn conditions(options: &SnapshotOptions, report: &mut Report) {
     );
 }
 
-/// Results of all rounds of the suite.
+/// Results of all rounds of the snapshot suite.
 struct SnapshotFigures {
     /// Bytes of all keys and values in the database.
     payload: f64,
@@ -115,7 +116,8 @@ struct SnapshotFigures {
     probe_rates: [f64; 2],
 }
 
-/// One round: a window of writes without a snapshot, and one with a snapshot.
+/// One round of the snapshot suite: a window (a time in which writers write) without a snapshot, and a window in which
+/// a snapshot is taken.
 struct Round {
     without: Window,
     beside: Window,
@@ -198,7 +200,8 @@ impl Bench<'_> {
         probe.run(&[7; 4096], Sync::Each, self.options.duration)
     }
 
-    /// Measures one window without and one with a snapshot. Their order alternates from round to round.
+    /// Measures the writers in two windows: one without a snapshot, and one in which a snapshot is taken. The order of
+    /// the two alternates from round to round.
     fn round<'a>(
         &self,
         number: u32,

@@ -21,7 +21,8 @@ use crate::{
 /// A snapshot that was taken, with its cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TakenSnapshot {
-    /// Seconds from the request of the snapshot to its last byte. If there is a file, its final sync is included.
+    /// Seconds from the request of the snapshot to its last byte. If the snapshot is written to a file, the final sync
+    /// of the file is included.
     pub(super) seconds: f64,
     /// CPU seconds that the whole process used while the snapshot was taken.
     pub(super) cpu_seconds: f64,

@@ -24,7 +24,7 @@ pub(super) const FEWEST_PUTS: u64 = 1000;
 /// Duration in microseconds above which an fsync counts as slow. It is a bucket bound of the log's histogram.
 const SLOW_SYNC_MICROS: u64 = 4096;
 
-/// Counters of the log and of the machine at the start of a window.
+/// Counters of the log and of the machine at the start of a window, a short time in which the writers write.
 pub(super) struct SystemSample<'a> {
     database: &'a Database,
     sync_micros: Log2Histogram,
@@ -32,7 +32,8 @@ pub(super) struct SystemSample<'a> {
     meter: Meter,
 }
 
-/// Response times of the writers in a span of time, with the fsyncs of the log and the steal time in this span.
+/// Response times of the writers in one window (a short time in which they write), with the log's fsyncs and the steal
+/// time in it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     pub(super) written: Written,
@@ -43,7 +44,7 @@ pub(super) struct Window {
     /// Steal time in the window: CPU time that the host of the virtual machine took from its processors. `None` if the
     /// kernel does not report it.
     pub(super) stolen: Option<Duration>,
-    /// State of the machine's clocks during the window.
+    /// Drift of the machine's clocks during the window, and processor time that the host of a virtual machine took.
     pub(super) clocks: Clocks,
 }
 
@@ -69,7 +70,7 @@ fn slow(sync_micros: &Log2Histogram) -> u64 {
     sync_micros.buckets[Log2Histogram::bucket_of(SLOW_SYNC_MICROS) + 1..].iter().sum()
 }
 
-/// All windows of one kind added up: those without a snapshot, or those with one.
+/// All windows of one kind added up: those without a snapshot, or those in which a snapshot was taken.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSet {
     windows: u64,

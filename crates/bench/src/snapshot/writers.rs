@@ -30,10 +30,10 @@ use crate::{
     tasks::{self, NextStep},
 };
 
-/// Figures of all writers in one phase of writing.
+/// Figures of all writers in one phase of writing, such as a window of the suite or a run of the search for the rate.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Written {
-    /// Response times of the puts.
+    /// Response times of the writers' puts.
     pub(super) times: Latencies,
     /// Seconds from the first scheduled put to the last reply.
     pub(super) seconds: f64,
@@ -53,11 +53,11 @@ pub(super) struct Writers<'a> {
     pub(super) keyspace: &'a Keyspace,
     pub(super) content: &'a Content,
     pub(super) options: &'a SnapshotOptions,
-    /// Seed of keys, values and schedules. Each phase uses another seed.
+    /// Seed of the keys, values and schedules. Each phase of writing uses another seed.
     pub(super) seed: u64,
 }
 
-/// Clock, end and rate of one phase of writing.
+/// Clock, end and rate of one phase of writing, which all writers share.
 struct WritePhase {
     clock: Clock,
     /// End of the phase, in nanoseconds of its clock. All puts that are due before the end are made, even if they are
@@ -65,7 +65,7 @@ struct WritePhase {
     until: AtomicU64,
     /// Puts per second of all writers together; `None` in a closed loop.
     rate: Option<f64>,
-    /// Response time of a put in nanoseconds above which all writers stop.
+    /// Response time in nanoseconds. If a put takes longer, all writers stop.
     give_up: u64,
 }
 
@@ -103,7 +103,7 @@ struct Puts<'a> {
     schedule: Option<Schedule>,
     key: [u8; data::KEY_BYTES],
     value: Vec<u8>,
-    /// Due time of the next put, in nanoseconds of the phase's clock.
+    /// Due time of the writer's next put, in nanoseconds of the phase's clock.
     due: u64,
 }
 

@@ -9,7 +9,7 @@ use thalweg_wire::{Committed, Frame as _, Kind, Level, RawFrame, put_write};
 
 use crate::native::{ChannelError, ChannelRequests, Head, Payloads, body, unexpected};
 
-/// Append requests of one publisher.
+/// Makes the append requests of one publisher, and checks their replies.
 pub(super) struct AppendWork {
     stream: StreamId,
     level: Durability,
@@ -19,7 +19,7 @@ pub(super) struct AppendWork {
     /// Number of records after which the publisher stops.
     until: u64,
     payloads: Arc<Payloads>,
-    /// Number of acknowledged records. They must be readable afterwards.
+    /// Number of acknowledged records of this publisher. They must be readable after the run.
     acked: u64,
 }
 

@@ -20,7 +20,8 @@ use crate::{
     },
 };
 
-/// Checks the received records in the order of their offsets.
+/// Checks records that were read from a stream: their offsets must follow one another, and each must have the content
+/// that a publisher wrote.
 #[derive(Debug)]
 pub(super) struct Checker {
     payloads: Arc<Payloads>,
@@ -36,7 +37,8 @@ impl Checker {
         Self { payloads, runs: Runs::default(), account, next: 0 }
     }
 
-    /// Checks runs of records. Returns the number of records in them.
+    /// Checks the record runs of a reply. A record run is a sequence of records with consecutive offsets. Returns the
+    /// number of records in all of them.
     pub(super) fn take<'a>(&mut self, runs: &List<'a, RecordRun<'a>>) -> Result<u64, ChannelError> {
         let mut records = 0;
         for run in runs.iter() {
@@ -60,7 +62,8 @@ impl Checker {
         Ok(records)
     }
 
-    /// Makes the checker expect the stream's first record again, with this account.
+    /// Makes the checker expect the stream's first record again. `account` replaces the account of the messages that
+    /// were read.
     fn rewind(&mut self, account: SubscriberAccount) {
         self.account = account;
         self.next = 0;
@@ -72,13 +75,13 @@ impl Checker {
 pub(super) struct ReadWork {
     stream: StreamId,
     batch: u32,
-    /// Maximum size of a reply: the bytes of `batch` records.
+    /// Maximum size of a reply in bytes. It is large enough for `batch` records.
     max_bytes: u32,
     /// Number of records in the stream.
     end: u64,
     checker: Checker,
     fresh: SubscriberAccount,
-    /// True while a request is in progress.
+    /// True while a read request of this reader is in progress.
     is_waiting: bool,
     again: AtStreamEnd,
 }
@@ -93,7 +96,8 @@ pub(super) enum AtStreamEnd {
 }
 
 impl ReadWork {
-    /// Creates a reader of a stream of `end` records. `fresh` is the account of a reader that has read nothing.
+    /// Creates a reader of a stream of `end` records. `fresh` is an account without messages, with which each pass over
+    /// the stream begins.
     pub(super) fn new(
         stream: StreamId,
         batch: u32,
@@ -113,7 +117,7 @@ impl ReadWork {
         self
     }
 
-    /// Returns the account of the records that were read since the start of the stream.
+    /// Returns the account of the messages that were read since the start of the stream.
     pub(super) fn account(&self) -> &SubscriberAccount {
         &self.checker.account
     }
@@ -166,8 +170,8 @@ impl ChannelRequests for ReadWork {
     }
 }
 
-/// Tails a stream from its start until `end` records have arrived. Returns the duration, the number of received bytes,
-/// and the account of the records.
+/// Tails a stream (reads it by a subscription) from its start until `end` records have arrived. Returns the duration,
+/// the number of received bytes, and the account of the received messages.
 pub(super) async fn tail(
     mut line: ReadyChannel,
     clock: Clock,

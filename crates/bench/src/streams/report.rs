@@ -15,7 +15,7 @@ use crate::{
 pub(super) struct StreamFigures {
     /// Results of the scenario's rounds.
     pub rounds: Rounds<()>,
-    /// Counters of the server, and raw-speed measurements, of each round.
+    /// Counters of the server, and raw-speed measurements, for each round of the scenario.
     pub beside: Vec<RoundProbes>,
 }
 
@@ -24,7 +24,8 @@ pub(super) struct StreamFigures {
 pub(super) struct RoundProbes {
     /// Number of fsyncs of the server during the round; NaN if the benchmark did not start the server.
     pub fsyncs: f64,
-    /// Bytes of zeroes that the server wrote into new log segments during the round.
+    /// Bytes of zeroes that the server wrote into new log segments during the round; NaN if the benchmark did not start
+    /// the server.
     pub zeroed: f64,
     /// Bytes per second of a raw loopback stream without a server.
     pub stream: f64,
@@ -42,7 +43,7 @@ impl RoundProbes {
     }
 }
 
-/// Creates the table of results without rows.
+/// Creates the table of the suite's results, without rows.
 pub(super) fn table() -> Table {
     Table::new("figures: medians of the rounds; times from asking to the reply")
 }

@@ -7,7 +7,7 @@ use crate::native::TransportKind;
 pub(super) enum StreamWork {
     /// Appends by publishers, each on a connection of its own.
     Publish {
-        /// Number of publishers.
+        /// Number of publishers that append.
         publishers: usize,
         /// Number of requests that each publisher has in progress.
         in_flight: usize,

@@ -49,16 +49,16 @@ pub struct StreamsOptions {
     /// Bytes of a record, at least 24: run one publish scenario with such records instead of the fixed scenarios.
     #[arg(long)]
     pub payload: Option<usize>,
-    /// Number of records in each request of that scenario.
+    /// Number of records in each request of the scenario that --payload describes.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub batch: u32,
-    /// Number of publishers in that scenario, each on a connection of its own.
+    /// Number of publishers in the scenario that --payload describes, each on a connection of its own.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub publishers: usize,
-    /// Number of requests that each publisher of that scenario has in progress.
+    /// Number of requests that each publisher has in progress in the scenario that --payload describes.
     #[arg(long, default_value_t = 1, requires = "payload")]
     pub in_flight: usize,
-    /// Number of records in the stream that the consume scenarios read.
+    /// Number of records in the stream that the scenarios with readers read.
     #[arg(long, default_value_t = 500_000)]
     pub records: u64,
     /// Retain this many MiB of each published stream, and publish before the first round until the log reuses segments,
@@ -235,9 +235,9 @@ impl Suite<'_> {
         self.server.metric("thalweg_log_syncs_total")
     }
 
-    /// Measures the raw speed without a server. Returns the bytes per second of a stream, and the median times, in
-    /// microseconds, of a round trip and of a disk write with `fdatasync`. Both send or write the bytes of a request.
-    /// NaN means that a value was not measured.
+    /// Measures the machine's raw speed without a server. Returns the bytes per second of a loopback stream, the median
+    /// time of a loopback round trip, and the median time of a disk write with `fdatasync`, both in microseconds. The
+    /// round trip and the write have the bytes of a request. NaN means that a value was not measured.
     fn bare(&mut self, scenario: &Scenario) -> Result<(f64, f64, f64), BenchError> {
         let (time, carrier) = (self.options.bare, self.place.carrier);
         if time.is_zero() {
@@ -293,7 +293,8 @@ impl Suite<'_> {
         Ok(outcome)
     }
 
-    /// Reads all acknowledged records and compares them. With retention, reads those that are certainly retained.
+    /// Reads all acknowledged records of a stream, and checks them. With retention, reads only those that are certainly
+    /// retained. `acked` has the number of acknowledged records of each publisher.
     fn read_back(&self, stream: StreamId, payloads: &Arc<Payloads>, acked: &[u64]) -> Result<Validity, BenchError> {
         let end = acked.iter().sum();
         let start = self.retention.safe_start(end, payloads.payload_bytes());
@@ -316,7 +317,8 @@ impl Suite<'_> {
         Ok(Validity::Errors(format!("reading back what was acked: {problem}")))
     }
 
-    /// Fills a stream with records for the readers, before the measurements. Returns the stream and its end.
+    /// Fills a stream with records for the scenarios with readers, before the measurements. Returns the stream and its
+    /// end.
     fn fill(&mut self, payloads: &Arc<Payloads>) -> Result<(StreamId, u64), BenchError> {
         let stream = self.create(&StreamConfig::default())?;
         let wanted = self.options.records;
@@ -340,7 +342,7 @@ impl Suite<'_> {
         requests::run(&self.plan(1, 1), work).map(|(outcome, _)| outcome)
     }
 
-    /// Tails the stream once from its start to its end.
+    /// Tails a stream (reads it by a subscription) once, from its start to its end.
     fn tail(&self, payloads: &Arc<Payloads>, (stream, end): (StreamId, u64)) -> Result<Outcome, BenchError> {
         let fail = |message: String| BenchError::subject(&self.server.name(), "tailing")(message);
         let place = &self.place;

@@ -1,8 +1,9 @@
-//! Ledger of the appends that a run sent to its stream, and of the positions of their records. It tells lost,
-//! duplicated and reordered records apart.
+//! Ledger of the appends that a benchmark run sent to its stream, and of the positions of their records. With it, the
+//! run tells lost, duplicated and reordered records apart.
 //!
-//! Owns: the numbers of appends, the known positions of their records, and the accounts of acknowledged and found
-//! records. Does not own: the texts of records (`texts`), or the deliveries of a group (`deliveries`).
+//! Owns: the numbers of appends, the known positions of their records, and the sets of records that were acknowledged,
+//! and that were found when the whole stream was read. Does not own: the texts of records (`texts`), or the deliveries
+//! of a group (`deliveries`).
 //!
 //! The position of a record is its offset if the server numbers records without gaps. Otherwise it is an id, and ids
 //! rise with gaps ([`Positions`]). With offsets, the stream is divided into *slots*: ranges of offsets with the length
@@ -35,7 +36,7 @@ pub enum Positions {
     Ids,
 }
 
-/// Ledger of the appends of all threads to one new stream.
+/// Ledger of the appends that all load threads of a run sent to one new stream.
 #[derive(Debug)]
 pub struct AppendLedger {
     batch: u64,
@@ -48,29 +49,32 @@ pub struct AppendLedger {
     found: Numbers,
 }
 
-/// Known positions of records.
+/// Known positions of the records of a stream: slots if the server gives offsets, otherwise ids.
 #[derive(Debug)]
 enum RecordPositions {
     Slots {
-        /// Slot number of each append plus 1; 0 if the slot is not known.
+        /// Slot number of each append plus 1; 0 if the slot is not known. A slot is a range of offsets with the length
+        /// of one append.
         slots: Numbers,
-        /// Append number of each slot plus 1; 0 if the append is not known.
+        /// Number of the append in each slot (a range of offsets with the length of one append), plus 1; 0 if no append
+        /// is known to be there.
         appends: Numbers,
     },
     Ids {
-        /// Id of each record; 0 if it is not known.
+        /// Id of each record, by the record's number; 0 if the id is not known.
         ids: Numbers,
         /// Ids of all acknowledged records, in ascending order.
         sorted: Mutex<Vec<u64>>,
     },
 }
 
-/// An append that is in progress.
+/// An append that was sent or is about to be sent, and is not acknowledged yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Append {
     /// Number of the append, from 0.
     pub number: u64,
-    /// End of the acknowledged records when the append was sent.
+    /// End of the stream's acknowledged records when this append was sent: the offset after the last one, or the
+    /// highest id. The append's own records must come after them.
     floor: u64,
 }
 
@@ -160,9 +164,10 @@ impl AppendLedger {
         }
     }
 
-    /// Checks that a record in a reply follows the previous record of the reply, whose position is `last`. For the
-    /// first record `last` is `None`, and the record must follow the start `from` of the read. Returns `None` if it
-    /// follows. Otherwise returns the fault, and the number of records with this fault.
+    /// Checks the order of two consecutive records in the reply to a read: the record at `position` must follow the one
+    /// at `last`. For the first record of the reply `last` is `None`, and `position` is compared with the start `from`
+    /// of the read. Offsets must have no gap, ids only have to rise. Returns `None` if the order is right. Otherwise
+    /// returns the fault, and the number of records with this fault.
     pub fn follows(&self, from: u64, last: Option<u64>, position: u64) -> Option<(FeedFault, u64)> {
         match &self.places {
             RecordPositions::Slots { .. } => {
@@ -183,9 +188,9 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the number of records that are missing in the reply to a read of at most `limit` records. `floor` was
-    /// the end of the acknowledged records when the read was sent. `seen` are the positions of the records in the
-    /// reply, in order.
+    /// Returns the number of acknowledged records that are missing in the reply to a read of at most `limit` records
+    /// from the position `from`. `floor` was the end of the acknowledged records when the read was sent. `seen` are the
+    /// positions of the records in the reply, in order.
     pub fn missing(&self, from: u64, floor: u64, limit: u64, seen: &[u64]) -> u64 {
         let (least, found) = match &self.places {
             RecordPositions::Slots { .. } => (floor.saturating_sub(from).min(limit), seen.len()),
@@ -212,9 +217,9 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the range of positions of a page of the whole stream: its start, and the end of the records that it must
-    /// contain. The pages below [`pages`](Self::pages) contain all records. The last page has the records that were not
-    /// acknowledged, if any.
+    /// Returns the range of positions of page `number`, if the whole stream is read in pages of `limit` records: the
+    /// page's start, and the end of the records that it must contain. The pages below [`pages`](Self::pages) contain
+    /// all records. The last page has the records that were not acknowledged, if any.
     pub fn page(&self, number: u64, limit: u64) -> Range<u64> {
         match &self.places {
             RecordPositions::Slots { .. } => number * limit..self.end(),
@@ -230,7 +235,8 @@ impl AppendLedger {
         }
     }
 
-    /// Returns the number of pages that contain the whole stream. The last page has no acknowledged records.
+    /// Returns the number of pages of `limit` records that contain the whole stream. The last page has no acknowledged
+    /// records.
     pub fn pages(&self, limit: u64) -> u64 {
         let records = match &self.places {
             RecordPositions::Slots { .. } => self.end(),
@@ -263,7 +269,7 @@ impl AppendLedger {
         self.acked_outside(&self.found)
     }
 
-    /// Returns the number of acknowledged records whose bit is not set in `bits`.
+    /// Returns the number of acknowledged records whose bit is not set in `bits`, which has one bit for each record.
     pub(super) fn acked_outside(&self, bits: &Numbers) -> u64 {
         let records = self.acked_appends().flat_map(|append| self.records(append));
         records.filter(|record| !bits.bit(*record)).count() as u64

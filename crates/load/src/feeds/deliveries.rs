@@ -45,7 +45,7 @@ impl GroupLedger {
         &self.delivered
     }
 
-    /// Counts records whose ack came too late: the server had already taken them back, to deliver them again.
+    /// Counts records whose ack came too late: the server had already taken the records back, to deliver them again.
     pub fn lapse(&self, records: u64) {
         self.lapsed.fetch_add(records, Ordering::AcqRel);
     }
@@ -55,7 +55,7 @@ impl GroupLedger {
         self.different.load(Ordering::Acquire)
     }
 
-    /// Returns the number of deliveries that the server counts as repeated.
+    /// Returns the number of deliveries that are not the first delivery of their record, by the server's count.
     pub fn redelivered(&self) -> u64 {
         self.again.load(Ordering::Acquire)
     }

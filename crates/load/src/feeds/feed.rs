@@ -23,21 +23,22 @@ use super::{
 };
 use crate::{Clock, latency::Latencies, pairs::Answer, random::Generator};
 
-/// The stream, consumer group and subject that a run uses. Chooses the requests to them, and checks the replies. All
+/// The stream, consumer group and subject of a benchmark run. Chooses the requests to them, and checks the replies. All
 /// load threads share one instance.
 #[derive(Debug)]
 pub struct Feed {
-    /// Protocol of the requests.
+    /// Encodes the requests to the server, and decodes the replies.
     pub protocol: Box<dyn FeedProtocol>,
     /// Sizes of records, messages and requests.
     pub sizes: FeedSizes,
     /// Ledger of the appends to the stream.
     pub appends: AppendLedger,
-    /// Ledger of the deliveries of the group.
+    /// Ledger of the deliveries of the consumer group.
     pub group: GroupLedger,
     texts: NumberedTexts,
     messages: NumberedTexts,
-    /// Positions of the readers that have no read in progress.
+    /// Positions in the stream at which readers continue. It has one position for each reader that has no read in
+    /// progress.
     readers: Mutex<VecDeque<u64>>,
     publishes: AtomicU64,
     acked_messages: AtomicU64,
@@ -49,8 +50,8 @@ pub struct Feed {
     published_at: Numbers,
     /// Length of the warm-up in nanoseconds, from the start of the next run's load. `u64::MAX` once the load has begun.
     warmup: AtomicU64,
-    /// Start of the counted part of the run. End-to-end times of records and messages that were due earlier do not
-    /// count.
+    /// Start of the counted part of the run, in nanoseconds of `clock`. End-to-end times of records and messages that
+    /// were due earlier do not count.
     counted_from: AtomicU64,
     times: [Mutex<Latencies>; 3],
 }
@@ -189,7 +190,7 @@ impl Feed {
         }
     }
 
-    /// Checks one record of a reply.
+    /// Checks one record of a reply to the request `step`. Adds the record and its faults to `reply`.
     fn take(&self, step: FeedStep, record: FeedRecord<'_>, reply: &mut Records) {
         let FeedRecord { position, deliveries, .. } = record;
         match step {
@@ -224,7 +225,8 @@ impl Feed {
         reply.seen.push(position);
     }
 
-    /// Checks a reply as a whole, after the check of its records.
+    /// Checks a reply to the request `step` as a whole, after the check of its records: for example, the number of
+    /// records. Adds faults to `reply`.
     fn conclude(&self, step: FeedStep, content: FeedContent, reply: &mut Records) -> Result<FeedReply, String> {
         let Records { seen, found, .. } = reply;
         let (count, batch) = (seen.len() as u64, u64::from(self.sizes.batch));
@@ -338,9 +340,10 @@ impl Feed {
 /// The records of one reply that were checked so far, and their faults.
 #[derive(Debug, Default)]
 struct Records {
-    /// Position of the last record. In a fetch, the highest position of a record that was delivered for the first time.
+    /// Position of the last record of the reply. In the reply to a fetch, the highest position of a record that was
+    /// delivered for the first time.
     last: Option<u64>,
-    /// Positions of all records, in order.
+    /// Positions of all records of the reply, in order.
     seen: Vec<u64>,
     found: ReplyFaults,
 }

@@ -18,8 +18,8 @@ use crate::{
     server::Client,
 };
 
-/// Configuration of the group. It permits the server's maximum number of unacknowledged records, so that many
-/// connections can fetch at the same time.
+/// Configuration of the run's consumer group. It permits the server's maximum number of unacknowledged records, so that
+/// many connections can fetch at the same time.
 const GROUP_CONFIG: &[u8] = b"{\"max_pending\":100000}";
 /// Header of a request whose body is JSON.
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -74,12 +74,12 @@ impl HttpFeed {
         Err(fail(format!("creating {path}: status {status}: {body}")))
     }
 
-    /// Returns the path of the stream.
+    /// Returns the path of the run's stream on the server.
     fn stream(&self) -> String {
         format!("/v1/streams/{}", self.name)
     }
 
-    /// Returns the path of the group.
+    /// Returns the path of the run's consumer group on the server.
     fn group(&self) -> String {
         format!("/v1/streams/{0}/groups/{0}", self.name)
     }
@@ -115,7 +115,8 @@ impl HttpFeed {
         self.post(&self.group(), "/fetch", &format!("{{\"member\":\"bench\",\"max_records\":{records}}}"), out);
     }
 
-    /// Encodes an ack of all records of an attempt.
+    /// Encodes an ack of all records that one fetch delivered. `attempt` is the number that the server gave to this
+    /// delivery in its reply to the fetch.
     fn ack(&self, attempt: u64, out: &mut Vec<u8>) {
         self.post(&self.group(), "/ack", &format!("{{\"attempts\":[{{\"attempt\":{attempt}}}]}}"), out);
     }
@@ -248,7 +249,7 @@ impl Subscription for HttpSubscription {
 }
 
 impl HttpSubscription {
-    /// Moves the content of complete chunks to the text.
+    /// Moves the content of all complete HTTP chunks from the connection's input to `text`.
     fn take_chunks(&mut self) -> Result<(), String> {
         let (mut at, input) = (0, self.connection.input());
         if !self.has_head {
@@ -288,18 +289,19 @@ fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 struct Appended {
     /// Number of appended records.
     count: u64,
-    /// Offset of the first record.
+    /// Offset of the first appended record.
     first: u64,
-    /// Offset of the last record.
+    /// Offset of the last appended record.
     last: u64,
 }
 
 /// Reply to a fetch, decoded from JSON.
 #[derive(Debug, Deserialize)]
 struct Fetched<'a> {
-    /// Number of the attempt; `None` if no records were delivered.
+    /// Number of this delivery, by which an ack refers to all records in the reply; `None` if no records were
+    /// delivered.
     attempt: Option<u64>,
-    /// Delivered records.
+    /// Records that the group delivered in this reply.
     #[serde(default, borrow)]
     messages: Vec<Delivered<'a>>,
 }
@@ -338,14 +340,15 @@ struct SubjectLine<'a> {
     /// True in the line with which the server confirms the subscription.
     #[serde(default)]
     subscribed: bool,
-    /// Number of messages that the server dropped at this point; `None` in other lines.
+    /// Number of messages that the server dropped at this point of the subscription; `None` in lines that report no
+    /// dropped messages.
     gap: Option<u64>,
-    /// Content of a message; `None` if the line is no message.
+    /// Content of the message in this line; `None` if the line is no message.
     #[serde(default, borrow)]
     payload: Option<Cow<'a, str>>,
 }
 
-/// Parses a reply in JSON.
+/// Parses the body of a reply as JSON.
 fn json<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| {
         let shown = String::from_utf8_lossy(&body[..body.len().min(200)]);

@@ -23,7 +23,7 @@ use crate::{
 
 /// Longest wait for the server to accept the subscriptions.
 const SETUP: Duration = Duration::from_secs(10);
-/// Time without a message after which missing messages count as lost.
+/// Time without a message after which the messages that have not arrived count as lost.
 const QUIET: Duration = Duration::from_secs(2);
 /// Longest wait for events in nanoseconds. After each wait, the thread checks if it must stop.
 const WAIT: u64 = 20_000_000;
@@ -38,7 +38,7 @@ pub struct Listening {
 #[derive(Debug, Default)]
 struct Shared {
     stop: AtomicBool,
-    /// Number of subscriptions that the server has accepted.
+    /// Number of subscriptions that the server has accepted so far.
     accepted: AtomicU64,
     /// Number of messages that were received or reported as dropped, summed over all subscribers.
     messages: AtomicU64,

@@ -31,9 +31,10 @@ use crate::{
     pairs::{Answer, Content, shown},
 };
 
-/// Name of the group's member that fetches.
+/// Name under which the load generator fetches as a member of the consumer group.
 const MEMBER: &str = "bench";
-/// Maximum number of unacknowledged records of the group, so that many connections can fetch at the same time.
+/// Maximum number of records that the consumer group may have delivered and not acknowledged. It is high, so that many
+/// connections can fetch at the same time.
 const MAX_PENDING: u32 = 100_000;
 /// Credit of a subscription: messages and bytes that the server may send ahead.
 const WINDOW: Permit = Permit { messages: 100_000, bytes: 16 << 20 };
@@ -213,7 +214,8 @@ impl FeedProtocol for NativeFeed {
     }
 }
 
-/// Calls `each` with each record of a run of records. `deliveries` is the count of deliveries of each of them.
+/// Calls `each` with each record of a record run, a sequence of records with consecutive offsets in a reply.
+/// `deliveries` is the number of times that each of these records was delivered.
 fn read_run(run: &RecordRun<'_>, deliveries: u64, each: &mut dyn FnMut(FeedRecord<'_>)) -> Result<(), String> {
     let mut position = run.first.get();
     for record in Messages::new(run.records) {
@@ -225,7 +227,8 @@ fn read_run(run: &RecordRun<'_>, deliveries: u64, each: &mut dyn FnMut(FeedRecor
     if count == u64::from(run.count) { Ok(()) } else { Err(format!("a run of {} has {count} records", run.count)) }
 }
 
-/// A subscription with its credit.
+/// A subscription to a subject over the native protocol, and its credit: the number of messages and bytes that the
+/// server may still send.
 struct NativeSubscription {
     connection: Connection,
     credit: ReceiveCredit,

@@ -47,7 +47,7 @@ pub trait FeedProtocol: fmt::Debug + Send + Sync {
     fn remove(&self);
 }
 
-/// Choice of what is created on the server before a run: stream and group.
+/// States which of the two, a stream and a consumer group, must be created on the server before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedParts {
     /// True if the run uses the stream.
@@ -56,15 +56,16 @@ pub struct FeedParts {
     pub group: bool,
 }
 
-/// A record in a reply.
+/// A record in the reply to a request, such as a read or a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeedRecord<'a> {
-    /// Offset or id of the record.
+    /// Position of the record in the stream: its offset or its id.
     pub position: u64,
-    /// Number of times that a group delivered the record, including this delivery; 1 in a read.
+    /// Number of times that a consumer group delivered the record, including this delivery; 1 if the record comes from
+    /// a read.
     pub deliveries: u64,
-    /// Content of the record. `None` if its form is not that of the run's records, or if it belongs to a reply to an
-    /// append.
+    /// Content of the record. `None` if the record does not look like one that the run wrote, or if it belongs to a
+    /// reply to an append.
     pub payload: Option<&'a [u8]>,
 }
 
@@ -73,16 +74,17 @@ pub struct FeedRecord<'a> {
 pub enum FeedContent {
     /// Records were appended at consecutive offsets.
     Appended {
-        /// Offset of the first record.
+        /// Offset of the first appended record.
         first: u64,
-        /// Number of records.
+        /// Number of appended records.
         count: u64,
     },
-    /// The reply has only records: those of a read, or the ids of appended ones.
+    /// The reply has only records: those that a read returned, or the ids of the records that were appended.
     Records,
-    /// A group delivered the records.
+    /// A consumer group delivered the records of the reply.
     Fetched {
-        /// Number of the attempt, with which the client acknowledges the records; `None` if there are no records.
+        /// Number of the delivery. The client acknowledges the delivered records by this number. `None` if no records
+        /// were delivered.
         attempt: Option<u64>,
     },
     /// This number of records was acknowledged.
@@ -148,7 +150,7 @@ pub trait Subscription: Send {
 pub enum Arrived<'a> {
     /// The server has accepted the subscription.
     Accepted,
-    /// A message with its content; `None` if the form of the content is not that of the run's messages.
+    /// A message with its content; `None` if the content does not look like that of a message that the run published.
     Message(Option<&'a [u8]>),
     /// The server dropped this number of messages at this point.
     Gap(u64),

@@ -1,7 +1,7 @@
 //! Operations on streams, consumer groups and pub/sub channels over RESP, on any server with Redis's commands.
 //!
-//! Owns: the bytes of commands and replies, the form of ids, and the ids that wait for their ack. Does not own: the
-//! check of the records in a reply ([`super::Feed`]).
+//! Owns: the bytes of commands and replies, the form of ids, and the ids of the fetched entries that are not
+//! acknowledged yet. Does not own: the check of the records in a reply ([`super::Feed`]).
 //!
 //! A record is an entry with the field `payload`. An append of several records is a transaction of `XADD`s. A read is
 //! an `XREAD`, and a fetch is an `XREADGROUP` of new entries. An ack is one `XACK` of all entries of a fetch. A publish
@@ -99,7 +99,8 @@ impl RespFeed {
         }
     }
 
-    /// Returns the number of RESP replies that answer a request.
+    /// Returns the number of RESP replies with which the server answers a request of the run. For example, a publish of
+    /// several messages gets one reply for each of them.
     fn replies(step: FeedStep, sizes: &FeedSizes) -> u32 {
         match step {
             FeedStep::Append(_) if sizes.batch > 1 => sizes.batch + 2,

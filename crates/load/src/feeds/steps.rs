@@ -39,20 +39,22 @@ pub enum FeedStep {
     Append(Append),
     /// Reads records.
     Read {
-        /// Position at which the read begins: the offset of its first record, or the id before it.
+        /// Position at which the read begins: the offset of the first record to return, or an id that the ids of all
+        /// returned records must exceed.
         from: u64,
-        /// End of the records that the reply must contain: those that were acknowledged before the read was sent.
+        /// End of the records that the reply must contain: the end of those that were acknowledged before the read was
+        /// sent.
         floor: u64,
-        /// Purpose of the read.
+        /// Purpose of the read, such as a read by a reader that goes through the stream.
         reader: Reader,
     },
     /// Fetches records as a member of the group.
     Fetch,
     /// Acknowledges the records of a fetch.
     Ack {
-        /// Number of the attempt that the fetch returned.
+        /// Number that the server gave to the delivery in its reply to the fetch.
         attempt: u64,
-        /// Number of records of the fetch.
+        /// Number of records that the fetch returned.
         records: u64,
     },
     /// Publishes a batch of messages. The field is the number of the publish, from 0.
@@ -70,26 +72,26 @@ pub enum Reader {
     Whole,
 }
 
-/// Content of a correct reply.
+/// Content of a correct reply to a request about a stream, a group or a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedReply {
     /// The request has succeeded for this number of records or messages.
     Done(u64),
     /// The group delivered records. The client must acknowledge them.
     Fetched {
-        /// Number of the attempt, for the acknowledgement.
+        /// Number that the server gave to this delivery. The client acknowledges the records by it.
         attempt: u64,
         /// Number of delivered records.
         records: u64,
     },
 }
 
-/// Faults of a reply, and a description of the first one.
+/// Faults of the records in one reply, and a description of the first fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeedProblem {
-    /// Number of records with faults.
+    /// Number of records in the reply with each kind of fault.
     pub faults: FeedFaults,
-    /// Description of the first fault.
+    /// Description of the first fault in the reply.
     pub text: String,
 }
 

@@ -12,7 +12,7 @@ use crate::data::{KEY_BYTES, Values, write_key};
 pub const LEAST_TEXT_BYTES: usize = 2 + HEAD_BYTES;
 const HEAD_BYTES: usize = 11;
 
-/// Makes texts of one length, and recognises them in replies.
+/// Makes numbered texts of one length, which serve as records and messages, and recognises them in replies.
 #[derive(Clone, Debug)]
 pub struct NumberedTexts {
     letters: Values,
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(shortest.number_of(&text), Some(9_999_999_999));
     }
 
-    /// Returns true if no character between the quotes needs an escape in JSON.
+    /// Returns true if no character between the quotes of a text needs an escape in JSON.
     fn serde_like(text: &[u8]) -> bool {
         text[1..text.len() - 1].iter().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(byte))
     }

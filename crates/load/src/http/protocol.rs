@@ -37,8 +37,8 @@ pub enum MissingKeyPolicy {
     Lost,
 }
 
-/// Counts of one run. Right replies count if their requests were due after the warm-up and before the end of the run.
-/// Wrong replies always count.
+/// Counts of one run over HTTP, in addition to those of all protocols. Right replies count if their requests were due
+/// after the warm-up and before the end of the run. Wrong replies always count.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Service times of right replies, counted from the moment at which a request was sent.

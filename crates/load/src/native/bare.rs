@@ -1,8 +1,8 @@
 //! The raw speed of the machine's loopback network: a stream of bytes and a round trip between two threads of this
 //! process, without a server. The server's figures are compared with these, which are measured in the same run.
 //!
-//! Owns: the stream and the round trips over TCP and QUIC, and the sockets and the rate that `relay` uses too. Does not
-//! own: TLS. Its figures are compared with those of TCP.
+//! Owns: the stream and the round trips over TCP and QUIC. Also owns the sockets and the counting of the rate, which
+//! the module `relay` uses too. Does not own: TLS. Its figures are compared with those of TCP.
 //!
 //! One thread sends, the other receives, and neither looks at the bytes. If there are two cores, each thread of a round
 //! trip runs on a core of its own. On one core they would wake each other four times as fast, which a server with other
@@ -68,13 +68,13 @@ fn tcp_stream(time: Duration) -> io::Result<f64> {
     })
 }
 
-/// Sends bytes until the other side closes the connection.
+/// Sends bytes over a TCP connection until the receiver closes it.
 pub(super) fn send_tcp(mut stream: TcpStream) {
     let block = vec![7; CHUNK];
     while stream.write_all(&block).is_ok() {}
 }
 
-/// Receives bytes for this time, or until the other side closes the connection. Returns the bytes per second.
+/// Receives bytes over a TCP connection for this time, or until the sender closes it. Returns the bytes per second.
 pub(super) fn receive_tcp(mut stream: TcpStream, time: Duration) -> f64 {
     let (mut block, mut rate) = (vec![0; 4 * CHUNK], Rate::begin(time));
     while rate.is_running()
@@ -239,7 +239,8 @@ fn quic_stream(time: Duration) -> Quic<f64> {
     quic_pair(send_quic, |connection| receive_quic(connection, time))
 }
 
-/// Sends bytes on a new stream until the other side closes the connection, which ends the function with an error.
+/// Sends bytes on a new stream of a QUIC connection until the receiver closes the connection. The function then ends
+/// with an error.
 pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
     let mut stream = connection.open_uni().await?;
     let chunk = Bytes::from(vec![7; CHUNK]);
@@ -248,7 +249,7 @@ pub(super) async fn send_quic(connection: quinn::Connection) -> Quic<()> {
     }
 }
 
-/// Receives bytes for this time, or until the other side closes the connection. Returns the bytes per second.
+/// Receives bytes over a QUIC connection for this time, or until the sender closes it. Returns the bytes per second.
 pub(super) async fn receive_quic(connection: quinn::Connection, time: Duration) -> Quic<f64> {
     let mut stream = connection.accept_uni().await?;
     let (mut chunks, mut rate) = ([const { Bytes::new() }; 32], Rate::begin(time));

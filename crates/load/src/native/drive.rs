@@ -24,28 +24,29 @@ use tokio::{
 use super::line::{ChannelError, ReadyChannel};
 use crate::Clock;
 
-/// Event that a session waits for after it has composed and handled everything.
+/// Event that a session waits for after it has composed all frames that are due and handled all that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionWait {
     /// The session is over.
     Done,
     /// The session waits until frames arrive, or until the channel accepts bytes again.
     Channel,
-    /// The session waits for the channel, or until this time of the clock in nanoseconds, whichever comes first.
+    /// The session waits for the channel, or until this time of the run's clock in nanoseconds, whichever comes first.
     Due(u64),
-    /// The session can continue, after the thread's other tasks have had a turn.
+    /// The session can continue at once, but first gives the other tasks of its thread time to run.
     Yield,
 }
 
 /// One side of the conversation on a channel: composes outgoing frames and handles received ones.
 pub trait Session {
-    /// Maximum number of reads, each of 64 KiB or more, before the thread's other tasks get a turn.
+    /// Maximum number of reads, each of 64 KiB or more, that the session makes before other tasks of its thread can
+    /// run.
     const READS_PER_TURN: usize = usize::MAX;
 
     /// Encodes all frames that are due now, and appends them to the channel's outgoing bytes.
     fn compose(&mut self, line: &mut ReadyChannel) -> Result<(), ChannelError>;
 
-    /// Handles all complete frames. The last read brought `bytes` bytes.
+    /// Handles all complete frames that have arrived. The last read from the channel brought `bytes` bytes.
     fn receive(&mut self, line: &mut ReadyChannel, bytes: usize) -> Result<(), ChannelError>;
 
     /// Returns the event to wait for. `is_blocked` is true if the peer accepts no more bytes for now.
@@ -94,13 +95,13 @@ fn poll<S: Session>(
     std::pin::pin!(tokio::task::yield_now()).poll(cx).map(Ok)
 }
 
-/// Timer that wakes its task at a time of the clock.
+/// Timer that wakes its task at a given time of the run's clock.
 #[derive(Debug)]
 struct Timer {
     /// File descriptor of a Linux timer. Like a pipe, it becomes readable, at the set time. (`AsyncFd` accepts
     /// descriptors only in unsafe code.)
     timer: Receiver,
-    /// Time for which the timer is set, in nanoseconds of the clock; `None` if it is not set.
+    /// Time for which the timer is set, in nanoseconds of the run's clock; `None` if it is not set.
     set: Option<u64>,
 }
 
@@ -112,8 +113,8 @@ impl Timer {
         Ok(Self { timer: Receiver::from_file_unchecked(timer.into())?, set: None })
     }
 
-    /// Returns ready from the time `at` on. `at` may be in the past. Sets the timer only if `at` has changed since the
-    /// last call.
+    /// Returns ready from the time `at` on, which is in nanoseconds of the run's clock and may be in the past. Sets the
+    /// timer only if `at` has changed since the last call.
     fn poll(&mut self, cx: &mut Context<'_>, clock: &Clock, at: u64) -> Poll<io::Result<()>> {
         loop {
             let now = clock.now();

@@ -51,7 +51,8 @@ impl NativeEndpoint {
         Some(Self { carrier, endpoint })
     }
 
-    /// Opens those of `connections` connections for whose numbers `mine` returns true, each with `streams` channels.
+    /// Opens the connections of one load thread, each with `streams` channels. The connections of the whole run are
+    /// numbered from 0 to `connections` - 1, and `mine` returns true for the numbers that belong to the calling thread.
     /// Returns the channels with their numbers. If the transport permits only one channel for each connection, opens a
     /// connection for each channel.
     pub async fn open(

@@ -66,7 +66,7 @@ pub struct ReadyChannel {
     /// dropped.
     connection: Rc<Connection>,
     decoder: Decoder,
-    /// Bytes that wait to be sent.
+    /// Outgoing bytes that wait to be sent over the channel.
     pub out: Outbox,
     /// Maximum number of requests in progress on the channel that the server accepts.
     pub max_requests: u32,

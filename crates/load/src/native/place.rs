@@ -22,9 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Receiver of requests of the native protocol: a server, or calls in this process.
 #[derive(Clone)]
 pub enum NativePlace {
-    /// A server, over TCP without encryption.
+    /// A server, reached over TCP without encryption.
     Server(SocketAddr),
-    /// A server, over TLS or QUIC.
+    /// A server, reached over TLS or QUIC.
     Tunnel(Arc<NativeTunnel>),
     /// The requests are performed by calls in this process.
     InProcess {

@@ -84,8 +84,8 @@ impl CallPlan {
     }
 }
 
-/// Runs a plan. `make` creates the work of a channel from the channel's number. Returns the figures, and the work of
-/// each channel as it was after the run, in the order of the channels.
+/// Runs a plan. `make` gets the number of a channel, and creates the value that makes this channel's requests. Returns
+/// the figures of the run, and these values as they are after the run, in the order of the channels.
 pub fn run<W: ChannelRequests>(
     plan: &CallPlan,
     make: impl Fn(usize) -> W + Sync,
@@ -168,7 +168,7 @@ struct Shared {
     is_over: Cell<bool>,
 }
 
-/// State of one channel: its work and its requests in progress.
+/// State of one channel: the value that makes its requests (`work`), and the requests in progress.
 struct Caller<W> {
     work: W,
     pacer: Pacer,
@@ -176,14 +176,14 @@ struct Caller<W> {
     /// Due time of the request in each slot, in nanoseconds since the start of the run.
     due: Vec<u64>,
     free: Vec<usize>,
-    /// Time since which a request could have been sent at any moment, in nanoseconds since the start of the run: a slot
-    /// was free, and the server accepted bytes.
+    /// Time since which the channel could have sent a request at any moment, in nanoseconds since the start of the run:
+    /// a slot for a request was free, and the server accepted bytes.
     free_since: u64,
     /// True if the last write did not send all bytes.
     is_blocked: bool,
     /// Time at which requests were last composed, in nanoseconds since the start of the run.
     now: u64,
-    /// True if the work has no more requests to send.
+    /// True if `work` has no more requests to send on this channel.
     has_no_requests: bool,
 }
 
@@ -219,8 +219,8 @@ impl<W: ChannelRequests> Caller<W> {
         self.work
     }
 
-    /// Counts all requests that were due and have no reply at the end of the wait. The time that each has waited counts
-    /// as its response time.
+    /// Counts all requests of the channel that were due and have no reply when the wait for outstanding replies ends.
+    /// The time that each has waited counts as its response time.
     fn count_unanswered(&mut self) {
         let (now, mut tally) = (self.shared.clock.now(), self.shared.tally.borrow_mut());
         let mut waits = vec![true; self.due.len()];

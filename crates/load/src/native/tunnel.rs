@@ -70,7 +70,8 @@ impl NativeTunnel {
     }
 }
 
-/// Passes bytes in both directions until one side has ended. The other side then sees the end of its own connection.
+/// Passes bytes between the server's channel and the load thread's socket, in both directions, until one of the two has
+/// ended. The other one is then closed.
 async fn pass(channel: Channel, local: UnixStream) {
     let block = vec![0; BLOCK_BYTES];
     let mut sides = Sides { channel, local, block, to_server: Outbox::new(), from_server: BytesMut::new() };
@@ -82,7 +83,8 @@ async fn pass(channel: Channel, local: UnixStream) {
     }
 }
 
-/// The two sides of a connection, and the bytes that were read from one side and not yet written to the other.
+/// The two ends between which a tunnel passes bytes: the channel to the server, and the socket of the load thread. Also
+/// holds the bytes that were read from one end and are not written to the other yet.
 struct Sides {
     channel: Channel,
     local: UnixStream,
@@ -91,7 +93,7 @@ struct Sides {
     from_server: BytesMut,
 }
 
-/// Result of passing bytes in one direction: some bytes were passed, or the side that is read has ended.
+/// Result of passing bytes in one direction: some bytes were passed, or the end from which they are read has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
     Bytes,
@@ -99,7 +101,7 @@ enum Passed {
 }
 
 impl Sides {
-    /// Returns ready once a side has ended.
+    /// Passes bytes in both directions. Returns ready once the server or the load thread has closed its end.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let (there, back) = (self.poll_to_server(cx)?, self.poll_from_server(cx)?);

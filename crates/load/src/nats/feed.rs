@@ -35,7 +35,7 @@ use crate::{
 
 const NO_KEYS: &str = "the suite refuses operations on keys over NATS";
 
-/// Encodes the requests to the stream, consumer group and subject of a run on a NATS server, opens connections to that
+/// Encodes the requests of a run to its stream, consumer group and subject on a NATS server, opens connections to that
 /// server, and decodes the replies. The group is a durable consumer of the stream.
 #[derive(Clone, Debug)]
 pub struct NatsFeed {
@@ -107,8 +107,8 @@ impl NatsFeed {
     }
 }
 
-/// Creates a connection over a pair of sockets. Returns it, and the socket of the other end. Both sockets are
-/// non-blocking.
+/// Creates a connection over a pair of sockets. Returns the connection, and the socket of the task at the other end.
+/// Both sockets are non-blocking.
 fn to_thread() -> Result<(Connection, std::os::unix::net::UnixStream), String> {
     let (own, other) = Connection::to_thread().map_err(|error| error.to_string())?;
     own.socket().set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -144,7 +144,8 @@ impl Codec for NatsFeed {
 }
 
 impl FeedProtocol for NatsFeed {
-    /// Returns ids. The stream's sequence numbers have no gaps, but the records of one append need not be adjacent.
+    /// Returns ids as the kind of a record's position. The stream's sequence numbers have no gaps, but the records of
+    /// one append need not be adjacent.
     fn positions(&self) -> Positions {
         Positions::Ids
     }

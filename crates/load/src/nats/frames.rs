@@ -11,7 +11,7 @@
 
 use bytes::{Buf as _, Bytes};
 
-/// Length in bytes of the field before a frame's content.
+/// Length in bytes of the length field that precedes the content of each frame.
 pub(super) const LENGTH_BYTES: usize = 4;
 /// First byte of the reply to a request that was performed.
 pub(super) const DONE: u8 = 0;
@@ -22,18 +22,18 @@ pub(super) const ACCEPTED: u8 = 0;
 /// First byte of the push of a message.
 pub(super) const MESSAGE: u8 = 1;
 
-/// Kind of a request.
+/// Kind of a load thread's request to its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Publishes the texts to the subject. `number` is the number of the publish.
+    /// Publishes the texts of the request to the subject. `number` is the number of the publish.
     Publish,
-    /// Appends the texts to the stream.
+    /// Appends the texts of the request to the stream.
     Append,
     /// Reads at most `limit` records of the stream after the sequence number `number`.
     Read,
     /// Fetches at most `limit` records of the consumer.
     Fetch,
-    /// Acknowledges the records of the fetch with this number.
+    /// Acknowledges the records of a fetch. `number` is the number of this fetch.
     Ack,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Reply {
     pub records: Vec<Record>,
 }
 
-/// A record of the stream.
+/// A record of the stream in a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// Sequence number of the record in the stream.

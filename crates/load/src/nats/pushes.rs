@@ -17,7 +17,8 @@ use super::{
     server::ConnectedClient,
 };
 
-/// Number of gathered bytes from which the task writes them, even if more messages have arrived.
+/// Number of bytes of gathered messages from which the task writes them to the subscribers' thread, even if more
+/// messages have arrived.
 const ENOUGH_BYTES: usize = 64 << 10;
 
 /// A subscription, with a client of its own.
@@ -63,7 +64,7 @@ impl Pushes {
     }
 }
 
-/// Waits until the other side has closed its socket. The other side sends no bytes.
+/// Waits until the subscribers' thread has closed its socket. This thread sends no bytes.
 async fn closed(mut local: ReadHalf<'_>) {
     let mut byte = [0];
     while local.read(&mut byte).await.is_ok_and(|count| count > 0) {}

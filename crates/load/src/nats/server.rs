@@ -11,13 +11,13 @@ use crate::{
     server::{authority, resolve},
 };
 
-/// Longest wait for the reply to a request. The load thread gives a request up after the same time.
+/// Longest wait for the reply to a request. The load thread stops waiting for a request after the same time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Address of a NATS server, and the threads on which the clients run.
 #[derive(Debug)]
 pub struct NatsServer {
-    /// Address of the server.
+    /// Address of the NATS server.
     pub address: SocketAddr,
     /// Address as the user gave it, without user and password.
     pub name: String,
@@ -65,7 +65,7 @@ pub(super) struct ConnectedClient {
 }
 
 impl ConnectedClient {
-    /// Connects to the server.
+    /// Connects a new client to the NATS server at `url`.
     pub(super) async fn open(url: &str) -> Result<Self, String> {
         let lost = Arc::new(Notify::new());
         let notified = Arc::clone(&lost);

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::feeds::Numbers;
 
-/// Maximum number of bytes that are read at a time.
+/// Maximum number of bytes that are read at a time from the socket of the load thread.
 const BLOCK_BYTES: usize = 16 << 10;
 
 /// The state of the task that performs the requests of one load thread's connection.
@@ -29,7 +29,7 @@ pub(super) struct Session {
     pub publisher: u64,
     /// Number of the connection that sent each publish of the run, by the number of the publish.
     pub publishers: Arc<Numbers>,
-    /// Stream and consumer; `None` if the run does not use the stream.
+    /// Stream and consumer of the run; `None` if the run does not use the stream.
     pub stream: Option<StreamSession>,
 }
 
@@ -85,7 +85,7 @@ impl Session {
     }
 }
 
-/// Returns the content of the next frame; `None` if the load thread has closed its socket.
+/// Returns the content of the next frame from the load thread; `None` if the load thread has closed its socket.
 async fn next_frame(local: &mut UnixStream, input: &mut BytesMut) -> io::Result<Option<Bytes>> {
     loop {
         if let Some(len) = frame(input).map(<[u8]>::len) {

@@ -28,7 +28,7 @@ use crate::feeds::FeedParts;
 const MAX_ACK_PENDING: i64 = 100_000;
 /// Maximum number of fetches at the same time, equal to the maximum number of connections of a scenario.
 const MAX_WAITING: i64 = 20_000;
-/// Maximum number of records of one direct get. A larger read consists of several.
+/// Maximum number of records of one direct get. A read of more records consists of several direct gets.
 const MAX_PAGE: u32 = 1000;
 /// Status of the message that ends the records of a direct get.
 const END_OF_PAGE: u16 = 204;
@@ -102,13 +102,13 @@ pub(super) async fn delete(client: Client, names: &Names) -> Result<(), String> 
 pub(super) struct StreamSession {
     client: Client,
     context: Context,
-    /// Subject to which records are published.
+    /// Subject to which the records of the stream are published.
     records: Subject,
     /// Subject to which direct gets are sent.
     direct: Subject,
     /// Subject to which the server sends the records of direct gets.
     inbox: Subject,
-    /// Subscription to `inbox`.
+    /// Subscription to `inbox`, which receives the records of direct gets.
     page: Subscriber,
     consumer: Option<PullConsumer>,
     /// For each fetch that is not acknowledged yet, by its number: the subjects to which the acks of its records are
@@ -165,8 +165,8 @@ impl StreamSession {
         Ok(Reply { number: records.len() as u64, records })
     }
 
-    /// Reads some records after the position `from`. The server limits the bytes of a page, too. If it has more records
-    /// after the page, also returns the position of the page's last record.
+    /// Reads at most `limit` records after the position `from`. The server also limits the bytes of a reply, so it may
+    /// return fewer. If the stream has further records, also returns the position of the last record that was read.
     async fn read_page(&mut self, from: u64, limit: u32) -> Result<(Vec<Record>, Option<u64>), String> {
         let wanted = format!("{{\"seq\":{},\"batch\":{limit}}}", from.saturating_add(1));
         let sent = self.client.publish_with_reply(self.direct.clone(), self.inbox.clone(), wanted.into()).await;

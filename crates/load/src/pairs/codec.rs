@@ -57,8 +57,8 @@ pub trait Codec: Clone + Sync {
         None
     }
 
-    /// Consumes bytes at the start of `bytes` that answer no request, and appends the answer to `out`. Returns the
-    /// number of consumed bytes, or `None` if the message is incomplete.
+    /// Consumes bytes at the start of `bytes` that answer no request, such as a ping, and appends the answer to `out`.
+    /// Returns the number of consumed bytes, or `None` if the message is incomplete.
     #[inline]
     fn aside(&self, _bytes: &[u8], _out: &mut Vec<u8>) -> Option<usize> {
         Some(0)
@@ -69,18 +69,18 @@ pub trait Codec: Clone + Sync {
     fn decode<'a>(&self, bytes: &'a [u8]) -> Result<Option<Answer<'a>>, String>;
 }
 
-/// A complete reply.
+/// A complete reply of the server, decoded.
 #[derive(Debug)]
 pub struct Answer<'a> {
     /// Length of the reply in bytes.
     pub bytes: usize,
-    /// True if the server closes the connection after this reply.
+    /// True if the server closes the connection after it has sent this reply.
     pub closes: bool,
     /// Content of the reply.
     pub content: Content<'a>,
 }
 
-/// Content of a reply.
+/// Content of a decoded reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// The write was acknowledged. HTTP acknowledges a delete in the same way.
@@ -104,7 +104,7 @@ pub struct HttpCodec {
     address: SocketAddr,
     /// Path of the keyspace or of the cache's keys, such as `/v1/kv/scenario`.
     path: String,
-    /// End of the request line, and the headers of each request.
+    /// Part of each request after the path: the end of the request line, and the headers.
     headers: String,
     /// Header line with the durability level of the writes; empty to use the server's default.
     level: String,

@@ -24,7 +24,7 @@ const CHUNK: u64 = 1 << 16;
 /// Maximum number of keys, both loaded and inserted.
 const MAX_KEYS: u64 = 1 << 30;
 
-/// Ledger of the writes of all keys.
+/// Ledger of the writes to all keys of a run.
 #[derive(Debug)]
 pub struct Ledger {
     chunks: Vec<OnceLock<Box<[Mutex<History>]>>>,
@@ -36,7 +36,7 @@ pub struct Ledger {
     ahead: Mutex<BTreeSet<u64>>,
 }
 
-/// The versions of one key: which writes were sent, and which version reads must return at least.
+/// Versions of one key: the version of the last write that was sent, and the lowest version that a read may return.
 #[derive(Debug, Default)]
 struct History {
     /// Version of the last write that was sent; 0 before the first.
@@ -47,7 +47,7 @@ struct History {
     floor: u32,
 }
 
-/// A write that is in progress.
+/// A write of a key that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
     /// Version of the key that this write stores.

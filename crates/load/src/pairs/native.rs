@@ -43,7 +43,7 @@ enum KeyStore {
     /// The run uses no keys, so there is no keyspace and no cache.
     None,
     Keyspace(KeyspaceId),
-    /// A cache, identified by its id.
+    /// A cache with this id.
     Cache(u32),
 }
 
@@ -227,7 +227,8 @@ mod tests {
         out
     }
 
-    /// Decodes a reply and returns its content. Also checks that no part of the reply decodes before it is complete.
+    /// Decodes a reply and returns its content. Also checks that the codec reports every shorter prefix of the reply as
+    /// incomplete.
     fn content(bytes: &[u8]) -> Content<'_> {
         let codec = codec();
         assert!((0..bytes.len()).all(|len| codec.decode(&bytes[..len]).unwrap().is_none()), "a part is incomplete");

@@ -27,7 +27,8 @@ impl Records {
         Self { letters: Values::text(*bytes.end(), seed), bytes, seed }
     }
 
-    /// Returns the value of a key in this version, as head and rest.
+    /// Returns the value of a key in this version as two pieces: the head with the key's index and the version, and the
+    /// letters and digits after it.
     #[inline]
     pub fn value(&self, index: u64, version: u32) -> ([u8; HEAD_BYTES], &[u8]) {
         let id = mix_bits(index) ^ u64::from(version);

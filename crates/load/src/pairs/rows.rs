@@ -17,7 +17,7 @@ struct Line {
     key: Option<String>,
     value: Option<String>,
     count: Option<u64>,
-    /// Error with which the server ended the scan before its last row.
+    /// Error that made the server end the scan before its last row; `None` without an error.
     error: Option<IgnoredAny>,
 }
 

@@ -95,7 +95,7 @@ impl Template {
 /// A request with placeholders for a key and a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestTemplate {
-    /// Method, such as `PUT`.
+    /// HTTP method of the request, such as `PUT`.
     pub method: String,
     /// Path and query of the request.
     pub path: Template,
@@ -144,8 +144,9 @@ impl TemplateCodec {
         request.body.put(&key, value, out);
     }
 
-    /// Returns the content of a reply with status 200. It is the value if the body follows the template, and the whole
-    /// body otherwise. It cannot be checked if the template has no placeholder for the value.
+    /// Returns the content of a reply with status 200 to a read. The content is the value if the body follows the
+    /// user's template of replies, and the whole body otherwise. It cannot be checked if the template has no
+    /// placeholder for the value.
     fn content<'a>(&self, body: Cow<'a, [u8]>) -> Content<'a> {
         if self.templates.reply.values() == 0 {
             return Content::Unchecked;

@@ -86,7 +86,7 @@ struct Loop {
     listener: TcpListener,
     poller: Poller,
     clients: Vec<Option<Client>>,
-    /// Buffer for reads from sockets.
+    /// Buffer for the bytes of one read from a socket.
     bytes: Vec<u8>,
     /// Bytes of all `SET` requests of the current poll. They are written to the file together.
     wanted: Vec<u8>,

@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// Sends `QUIT` without waiting for the reply, and closes the connection.
+    /// Ends the connection: sends `QUIT` without waiting for the reply, and closes the socket.
     pub fn leave(self) {
         let _ = self.connection.socket().write(b"*1\r\n$4\r\nQUIT\r\n");
     }

@@ -147,7 +147,7 @@ impl FromStr for Mix {
     }
 }
 
-/// Fault of a wrong reply.
+/// Reason why a RESP reply is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyFault {
     /// The received bytes are not RESP.

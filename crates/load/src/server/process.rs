@@ -32,12 +32,14 @@ impl ServerProcess {
         child.map(Self).map_err(|error| format!("{error}; {remedy}"))
     }
 
-    /// Waits until `is_ready` returns true. Returns an error if the process ends first, or if it is not ready in time.
+    /// Waits until `is_ready` returns true. Returns an error if the process ends first, or if it is not ready within
+    /// a minute.
     pub fn wait_until(&mut self, is_ready: impl Fn() -> bool) -> Result<(), String> {
         self.wait_at_most(START_TIMEOUT, is_ready)
     }
 
-    /// Waits like [`wait_until`](Self::wait_until), at most `patience`.
+    /// Waits until `is_ready` returns true, but at most for `patience`. Returns an error if the process ends first, or
+    /// if it is not ready in time.
     pub fn wait_at_most(&mut self, patience: Duration, is_ready: impl Fn() -> bool) -> Result<(), String> {
         let begun = Instant::now();
         while begun.elapsed() < patience {

@@ -70,7 +70,7 @@ struct Stage {
     /// Upper bound of the histogram bucket with the 99th percentile, in microseconds; at most twice the true value.
     /// `None` for a stage that is computed as a difference of averages.
     p99_us: Option<f64>,
-    /// True if this stage is a part of another stage, whose time includes it.
+    /// True if this stage is a part of another stage of the same operation. The other stage's time includes it.
     is_part: bool,
 }
 
@@ -113,8 +113,8 @@ impl Stages {
         (all > 0.0).then(|| stages[0].average_us / all)
     }
 
-    /// Creates the stages of a load, and adds up to two times that no stage covers: the rest of the server's time for a
-    /// request (`request_us`), and the rest of the client's response time (`response_us`).
+    /// Creates the stages of a load. Adds up to two further stages for time that no stage covers: the rest of the
+    /// server's time for a request (`request_us`), and the rest of the client's response time (`response_us`).
     fn new(
         label: String,
         mut stages: Vec<Stage>,
@@ -154,9 +154,9 @@ impl Stages {
     }
 }
 
-/// Returns the stages of durable writes on a single node, and false. If the metrics do not have all of these stages,
-/// returns those of replicated writes with the parts of the commit, and true. `None` if the metrics have all stages of
-/// neither kind.
+/// Finds the stages of durable writes in the metrics. Returns those of writes on a single node, with the flag false. If
+/// the metrics do not have all of these, returns those of replicated writes and of the parts of their commit, with the
+/// flag true. `None` if the metrics have neither.
 fn write_stages(metrics: &Metrics) -> Option<(Vec<Stage>, bool)> {
     let alone: Vec<Stage> = found(metrics, WRITE_METRIC, &WRITE_STAGES).collect();
     if alone.len() == WRITE_STAGES.len() {
@@ -172,7 +172,7 @@ fn write_stages(metrics: &Metrics) -> Option<(Vec<Stage>, bool)> {
     Some((stages, true))
 }
 
-/// Returns the named stages for which a histogram has times.
+/// Returns those of the stages `names` for which the histogram `metric` has values, with their average times.
 fn found<'a>(
     metrics: &'a Metrics,
     metric: &'a str,

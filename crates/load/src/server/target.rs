@@ -190,7 +190,8 @@ pub struct DiskUse {
     pub bytes: u64,
 }
 
-/// Parses the use of the disk in a server's report about its space; empty if the text is not such a report.
+/// Parses a server's report about its disk space. Returns the use of the disk by each kind of file; empty if the text
+/// is not such a report.
 fn kinds_of(space: &str) -> Vec<DiskUse> {
     #[derive(serde::Deserialize)]
     struct Space {
