@@ -137,7 +137,7 @@ pub struct Origin {
     /// Term in which this node must lead when the command is written; `None` if any leader may write the command. A
     /// proposer sets it if it has read the leader's state or clock in this term, and the command depends on the result.
     /// In another term the node refuses the command without writing it. A node without other voters leads in one term
-    /// for as long as its space is open.
+    /// for as long as its space (Raft group) is open.
     pub term: Option<Term>,
 }
 

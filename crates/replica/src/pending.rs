@@ -34,12 +34,13 @@ pub(crate) struct Pending {
     /// Cached result of [`max_steps_with`] for the command; `None` before the first use.
     pub(crate) steps: Option<u64>,
     /// Number of steps (units of work) that an expensive command will probably take, as estimated when the command was
-    /// queued; 0 for a command in the lane of ready commands.
+    /// queued; 0 for a cheap command, which waits in the queue's lane of ready commands.
     pub(crate) counted_steps: u64,
     /// Number of the turn in which a member took this expensive command out of the queue, if the client's address
     /// pauses after the turn; otherwise 0. A turn is one batch of expensive commands.
     pub(crate) turn: u64,
-    /// Monotonic time at which the command was queued; zero on a single node if the command waits for no fsync.
+    /// Monotonic time at which the command was queued; zero if this node is alone in its cluster and the command waits
+    /// for no fsync.
     pub(crate) queued_at: Duration,
     /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
     pub(crate) expires_micros: u64,
@@ -105,8 +106,8 @@ impl Pending {
 }
 
 /// Ensures that no thread or task waits forever for its proposal. A proposal can be dropped without an answer if the
-/// committing thread panicked, or if the space was dropped without a close; then the waiting thread or task gets an
-/// error.
+/// committing thread panicked, or if the space (Raft group) was dropped without a close; then the waiting thread or
+/// task gets an error.
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.slot.is_some() {
@@ -117,7 +118,7 @@ impl Drop for Pending {
     }
 }
 
-/// Returns the payload of an entry with these commands. For a single command it is the command's frame itself.
+/// Returns the bytes of a log entry with these commands. For a single command they are the command's frame itself.
 pub(crate) fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
     match taken {
         [one] => Cow::Borrowed(one.command.bytes()),
@@ -125,8 +126,8 @@ pub(crate) fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the purpose of an entry with these commands. Only an entry whose commands all free space may use the disk's
-/// reserve.
+/// Returns the purpose that the log is told when it appends an entry with these commands. Only an entry whose commands
+/// all free space may use the disk's reserve.
 pub(crate) fn purpose_of(taken: &[Pending]) -> Purpose {
     let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
     if all_reclaim { Purpose::Reclaim } else { Purpose::Data }

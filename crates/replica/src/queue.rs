@@ -76,7 +76,7 @@ struct ReadyTurns {
 }
 
 impl ReadyTurns {
-    /// Records that the current batch contains a ready command of the client with this key.
+    /// Records that the batch being taken contains a ready command of the client with this key.
     fn note(&mut self, client: usize) {
         if self.last_clients[0].0 != client {
             self.last_clients[1] = self.last_clients[0];
@@ -102,7 +102,7 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     room: Condvar,
     max_bytes: usize,
-    /// True if a keyspace of the space keeps a history of values, which makes writes more expensive.
+    /// True if a keyspace of the space (Raft group) keeps a history of values, which makes writes more expensive.
     keeps_history: AtomicBool,
     /// Copy of `inner.len()`, which the holder of the writer role can read without the lock to detect an empty queue.
     len: AtomicUsize,
@@ -124,9 +124,10 @@ pub(crate) enum WhenFull {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lanes {
-    /// The lane of ready commands. Threads that also serve clients use only this lane.
+    /// Take commands only from the lane of ready (cheap) commands. Threads that also serve clients take only these.
     Ready,
-    /// The lane of ready commands, and the lane of expensive commands that wait for their turn.
+    /// Take commands from both lanes of the queue: ready (cheap) commands, and expensive commands that wait for their
+    /// turn.
     All,
 }
 
@@ -197,7 +198,8 @@ impl Queue {
 
     /// Moves the proposals of the next log entries from the queue into `into`. All come from one lane, and together
     /// they stay below the limits of one fsync. A command that could make an entry take too many steps begins the next
-    /// entry. `keeps_history` is true if a keyspace of the space keeps a history of values; `now` is a monotonic time.
+    /// entry. `keeps_history` is true if a keyspace of the space (Raft group) keeps a history of values; `now` is a
+    /// monotonic time.
     pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes, now: Duration) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();

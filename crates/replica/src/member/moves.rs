@@ -23,7 +23,7 @@ use thalweg_types::{Durability, Index, Lsn, Term};
 use super::{Member, Shared, cursor::Cursor};
 use crate::error::ProposeError;
 
-/// Time after which a waiting caller checks again if nothing has woken it.
+/// Time after which a caller that waits for a record to be applied checks again, if nothing has woken it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Member {
@@ -83,7 +83,7 @@ impl Member {
         Index(self.shared.purge.load(Ordering::SeqCst))
     }
 
-    /// Applies records of this node that need no commit, such as the note of a purge.
+    /// Applies records that concern only this node and need no commit, such as the note that entries were purged.
     pub fn apply_local(&self) -> Result<(), ProposeError> {
         let applied = self.shared.apply_local(&mut self.shared.cursor());
         self.shared.moves.wake_all();

@@ -34,7 +34,7 @@ impl Shared {
         Ok(Committed { durability, outcome })
     }
 
-    /// Commits the proposals `taken` and returns one answer for each proposal, in order.
+    /// Commits the proposals `taken` to the log, and returns one answer for each proposal, in order.
     pub(super) fn commit_many(&self, role: &mut Role, taken: &[Pending]) -> Vec<Answer> {
         if taken.is_empty() {
             return Vec::new();
