@@ -48,7 +48,7 @@ structure! {
         node: NodeId,
         /// Microseconds since the node started.
         uptime: u64,
-        /// Present time of the node's log in space time (microseconds since 1970, never going back).
+        /// Present time of the node's log in microseconds since 1970 by the clock that all nodes share.
         space_time: SpaceTime,
         /// Version of the node's software.
         version: &'a str,

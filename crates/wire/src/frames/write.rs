@@ -100,7 +100,7 @@ structure! {
         duplicate: bool,
         /// Revision of the commit; 0 at level `none`.
         revision: Revision,
-        /// Stream and offsets of each append of the commit, in order.
+        /// Stream and offsets of each append that the commit contained, in order.
         appends: List<'a, Appended>,
     }
 }
@@ -110,7 +110,7 @@ structure! {
     FailedCondition as "failed condition" {
         /// Index of the condition among those of the request, from 0.
         condition: u32,
-        /// Present revision of the key; 0 means that the key has no value.
+        /// Present revision of the key that the condition is about; 0 means that the key has no value.
         revision: Revision,
     }
 }
@@ -139,7 +139,7 @@ variants! {
         },
         /// The append added records to a stream.
         Appended = 2 "appended" {
-            /// Stream and offsets of the appended records.
+            /// Stream, and offsets of the appended records.
             at: Appended
         },
         /// The addition changed a counter.
@@ -226,7 +226,8 @@ structure! {
         lease: LeaseId,
         /// Time for which a keep-alive extends the lease, in microseconds.
         ttl: u64,
-        /// Time at which the lease ends unless a keep-alive arrives, in space time (microseconds since 1970).
+        /// Time at which the lease ends unless a keep-alive arrives, in microseconds since 1970 by the clock that all
+        /// nodes share.
         deadline: SpaceTime,
     }
 }
@@ -271,7 +272,7 @@ structure! {
     Extended<'a> as "extended" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// New deadline of the deliveries, in space time (microseconds since 1970).
+        /// New deadline of the deliveries, in microseconds since 1970 by the clock that all nodes share.
         deadline: SpaceTime,
         /// Numbers of the deliveries (attempts) that hold no records any more, so that their deadlines were not
         /// extended.
