@@ -53,7 +53,7 @@ impl OpenRole {
 pub(super) struct MemberPart {
     /// Identity of the member, and the way in which the directory becomes a member if it is none yet.
     pub identity: MemberIdentity,
-    /// Credentials of the cluster.
+    /// Credentials of the cluster, such as its id and its secret.
     pub credentials: Credentials,
     /// Admin token, if this start creates the cluster; otherwise `None`. It is shown only once.
     pub admin: Option<AdminToken>,
@@ -112,7 +112,7 @@ pub(super) fn decide(config: &Config) -> Result<OpenRole, Failure> {
     Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin, links, is_new: true })))
 }
 
-/// Returns the identity with which the directory is opened.
+/// Returns the cluster member's identity with which the directory is opened.
 fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberIdentity {
     match (config.cluster_init, joins) {
         (true, _) => MemberIdentity::Found,

@@ -29,7 +29,7 @@ use crate::{
     failure::{Exit, Failure},
 };
 
-/// Pause after a failed attempt to repair.
+/// Pause after a failed attempt to repair the member's state.
 const PAUSE: Duration = Duration::from_secs(2);
 /// Interval at which the pause between two attempts checks if a signal has arrived.
 const LOOK: Duration = Duration::from_millis(50);
