@@ -18,7 +18,8 @@ use crate::{
     membership::{Membership, Vote},
 };
 
-/// Checks that the log starts at or before the state's applied position, and ends at or after it.
+/// Checks that the log still has all records that the state has not applied: it starts at or before the state's applied
+/// position, and ends at or after it.
 pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError> {
     let (start, end) = (log.start(), log.end());
     if applied > end {

@@ -131,9 +131,9 @@ impl SpaceClock {
         }
     }
 
-    /// Returns the timestamp for the next log entry. It is used while the space (Raft group) has no keys with
-    /// deadlines, so that reads do not depend on the time. Only the thread that holds the writer role calls this
-    /// function.
+    /// Returns the timestamp for the next log entry. The writer uses this function while the space (Raft group) has no
+    /// keys with deadlines, so that reads do not depend on the time. Only the thread that holds the writer role (the
+    /// right to write log entries) calls it.
     pub(crate) fn stamp(&self) -> SpaceTime {
         let now = self.now();
         self.word.store(pack(now), Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl SpaceClock {
 
     /// Returns the timestamp for the next log entry, and a guard. Until the guard is dropped, which happens when the
     /// entry is applied or abandoned, reads use the timestamp as their time. Only the thread that holds the writer role
-    /// calls this function.
+    /// (the right to write log entries) calls this function.
     pub(crate) fn stamp_frozen(&self) -> (SpaceTime, FrozenTime<'_>) {
         let ticked = self.ticked();
         let freeze = |word| Some(pack(ticked.max(unpack(word))) | FROZEN);

@@ -31,7 +31,8 @@ pub(crate) struct Pending {
     /// Cost in steps (units of work) of the existing values that the command reads, writes again or replaces; `None` if
     /// its proposer does not know the cost.
     pub(crate) value_reads: Option<u64>,
-    /// Cached result of [`max_steps_with`] for the command; `None` before the first use.
+    /// Maximum number of steps (units of work) that the command can take: the cached result of [`max_steps_with`];
+    /// `None` before the first use.
     pub(crate) steps: Option<u64>,
     /// Number of steps (units of work) that an expensive command will probably take, as estimated when the command was
     /// queued; 0 for a cheap command, which waits in the queue's lane of ready commands.
@@ -73,8 +74,8 @@ impl Pending {
         }
     }
 
-    /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
-    /// call.
+    /// Returns the maximum number of steps (units of work) that the command can take, estimated from its bytes.
+    /// Computed at the first call.
     pub(crate) fn steps(&mut self, keeps_history: bool) -> u64 {
         let command = self.command.bytes().get(4..).unwrap_or_default();
         *self.steps.get_or_insert_with(|| max_steps_with(command, keeps_history, self.value_reads))
@@ -91,7 +92,8 @@ impl Pending {
         self.counted_steps
     }
 
-    /// Returns the steps that the command will probably take; 0 if that is unknown because it has no client.
+    /// Returns the number of steps (units of work) that the command will probably take; 0 if that is unknown because
+    /// the command has no client.
     pub(crate) fn probable_steps(&self) -> u64 {
         let steps = self.steps.unwrap_or(0);
         self.client.as_ref().map_or(0, |client| client.probable_steps(steps))

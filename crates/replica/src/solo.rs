@@ -79,8 +79,8 @@ pub enum Wake {
     Later,
 }
 
-/// Observer of a space (Raft group) that is called for every applied log entry, on the thread that holds the writer
-/// role. Implementations must be fast.
+/// Observer of a space (Raft group) that is called for every applied log entry, on the thread that applies the entry.
+/// Implementations must be fast.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// Reports the outcomes of commands that have become visible to readers.
     fn applied(&self, outcomes: &[Outcome]);
@@ -418,8 +418,8 @@ impl Solo {
         self.shared.counts.stats(&self.shared.queue)
     }
 
-    /// Closes the space (Raft group): rejects new proposals and those that wait for their turn, commits the other
-    /// queued proposals, and stops the committer thread.
+    /// Closes the space (Raft group): rejects new proposals, and expensive ones that wait for their client's turn.
+    /// Commits the other queued proposals, and stops the committer thread.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.queue.close();
@@ -575,7 +575,8 @@ impl Shared {
         }
     }
 
-    /// Wakes a thread to take the writer role if the queue is not empty. Called after a thread has released the role.
+    /// Wakes a thread to take the writer role (the right to write log entries) if the queue is not empty. Called after
+    /// a thread has released the role.
     fn wake_next_leader(&self) {
         if self.queue.is_empty() || self.queue.wake_front() {
             return;

@@ -152,7 +152,7 @@ impl Batch {
         }
     }
 
-    /// Answers all proposals with an error.
+    /// Answers all proposals of the batch with an error.
     pub fn fail(mut self, error: &ProposeError) {
         fail_all(self.proposals.drain(..), error);
     }
@@ -179,7 +179,7 @@ pub(crate) fn refuse(
     kept
 }
 
-/// Answers proposals with an error.
+/// Answers each of these proposals with an error.
 pub(crate) fn fail_all(proposals: impl IntoIterator<Item = Pending>, error: &ProposeError) {
     proposals.into_iter().for_each(|mut pending| pending.answer(Err(error.clone())));
 }

@@ -118,7 +118,8 @@ impl Leadership {
     }
 }
 
-/// Wakes the consensus of a space (Raft group) when the member has work for it: batches to take, or entries to purge.
+/// Wakes the consensus of a space (Raft group) when the member has work for it: batches of commands to take, or log
+/// entries to purge (drop from the start of the log).
 pub trait ProposalDriver: Send + Sync + fmt::Debug {
     /// Notifies consensus. Called from any thread, often; must be fast.
     fn notify(&self);

@@ -71,13 +71,14 @@ impl Member {
         noted
     }
 
-    /// Asks consensus to purge entries up to `index`, and returns at once.
+    /// Asks consensus to purge entries up to `index` (drop them from the start of the log), and returns at once.
     pub fn want_purge(&self, index: Index) {
         self.shared.purge.fetch_max(index.0, Ordering::SeqCst);
         self.shared.notify();
     }
 
-    /// Returns the index through which this node's maintenance wants entries to be purged; 0 if none.
+    /// Returns the index up to which this node's maintenance wants log entries to be purged (dropped from the start of
+    /// the log); 0 if none.
     #[must_use]
     pub fn purge_wanted(&self) -> Index {
         Index(self.shared.purge.load(Ordering::SeqCst))
