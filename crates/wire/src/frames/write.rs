@@ -169,7 +169,7 @@ variants! {
             /// Value of the key.
             value: &'a [u8]
         },
-        /// The operation read a page of pairs.
+        /// The operation read a page of key-value pairs in a scan.
         Scanned = 8 "scanned" {
             /// Last key of the page, if keys of the range remain after the page.
             after: Option<&'a [u8]>,
@@ -248,9 +248,9 @@ structure! {
     Lapsed as "lapsed" {
         /// Number of the delivery (attempt) that the member named.
         attempt: Attempt,
-        /// Offset of the first record of the range.
+        /// Offset of the first of these records.
         first: Offset,
-        /// Number of records in the range; 0 means all records of the delivery.
+        /// Number of these records, which have consecutive offsets; 0 means all records of the delivery.
         count: u32,
     }
 }
