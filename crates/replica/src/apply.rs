@@ -18,7 +18,8 @@ use crate::{
     membership::{Membership, Vote},
 };
 
-/// Checks that the log starts at or before the state's applied position, and ends at or after it.
+/// Checks that the log still has all records that the state has not applied: it starts at or before the state's applied
+/// position, and ends at or after it.
 pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError> {
     let (start, end) = (log.start(), log.end());
     if applied > end {
@@ -30,9 +31,10 @@ pub(crate) fn check_log_covers(log: &Log, applied: Lsn) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Applies a valid log record of the space to the state. If the record is an entry with commands, appends the outcomes
-/// of the commands to `outcomes`; `is_awaited` is true if a client of this node waits for these outcomes. If the record
-/// is a move (it says that bytes were copied within the log), returns the outcome of the move; otherwise `None`.
+/// Applies a valid log record of the space (Raft group) to the state. If the record is an entry with commands, appends
+/// the outcomes of the commands to `outcomes`; `is_awaited` is true if a client of this node waits for these outcomes.
+/// If the record is a move (it says that bytes were copied within the log), returns the outcome of the move; otherwise
+/// `None`.
 pub(crate) fn apply_record(
     machine: &Machine,
     record: &LogRecord,

@@ -14,8 +14,8 @@ use thalweg_types::{Durability, Index, SpaceId, Term};
 
 use crate::error::OpenError;
 
-/// Id of a space that does not exist, used for filler records, which only take up LSNs. Real spaces are numbered from 0
-/// in order of creation.
+/// Id of a space (Raft group) that does not exist, used for filler records, which only take up LSNs. Real spaces are
+/// numbered from 0 in order of creation.
 const NOBODY: SpaceId = SpaceId(u32::MAX);
 /// Number of filler records in one batch, which has about 60 KB.
 const BATCH_RECORDS: u64 = 1000;

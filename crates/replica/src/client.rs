@@ -31,8 +31,8 @@ const COST_UNIT: u64 = 1024;
 struct Cost(AtomicU64);
 
 impl Cost {
-    /// Records a measurement. A higher measurement replaces the cost; a lower one reduces it by half of the difference
-    /// between them.
+    /// Records a measured cost, in steps for each [`COST_UNIT`] estimated steps. A higher measurement replaces the
+    /// cost; a lower one reduces it by half of the difference between them.
     fn learn(&self, sample: u64) {
         let before = self.0.load(Relaxed);
         self.0.store(if sample >= before { sample } else { before.midpoint(sample) }.max(1), Relaxed);
@@ -85,8 +85,8 @@ impl Client {
         estimated.saturating_mul(self.cost.0.load(Relaxed)) / COST_UNIT
     }
 
-    /// Updates the measured costs of the client and of its address, after commands with `estimated` estimated steps
-    /// took `steps` steps.
+    /// Updates the measured costs of the client and of its address, after commands that were estimated to take
+    /// `estimated` steps (units of work) took `steps` steps.
     pub(crate) fn learn(&self, estimated: u64, steps: u64) {
         if let Some(sample) = steps.saturating_mul(COST_UNIT).checked_div(estimated) {
             let sample = sample.min(COST_UNIT);
@@ -95,7 +95,8 @@ impl Client {
         }
     }
 
-    /// Forgets the client's measured cost. Its next commands are expected to take all of their estimated steps.
+    /// Forgets the measured cost of the client's commands. The next commands are expected to take all of their
+    /// estimated steps (units of work).
     pub(crate) fn forget(&self) {
         self.cost.0.store(COST_UNIT, Relaxed);
     }
@@ -137,7 +138,7 @@ pub struct Origin {
     /// Term in which this node must lead when the command is written; `None` if any leader may write the command. A
     /// proposer sets it if it has read the leader's state or clock in this term, and the command depends on the result.
     /// In another term the node refuses the command without writing it. A node without other voters leads in one term
-    /// for as long as its space is open.
+    /// for as long as its space (Raft group) is open.
     pub term: Option<Term>,
 }
 

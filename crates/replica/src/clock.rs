@@ -1,4 +1,5 @@
-//! Space time, the clock of a space. It starts at the wall clock, advances by the monotonic clock, and never decreases.
+//! Space time: the clock by which a space (Raft group) timestamps its log entries and expires keys. It starts at the
+//! wall clock, advances by the monotonic clock, and never decreases.
 //!
 //! Owns: the timestamps of log entries, the time at which a read decides which keys have expired, and the consistency
 //! between the two. Does not own: the meaning of a deadline.
@@ -41,21 +42,22 @@ const FROZEN: u64 = 1;
 /// was set back.
 pub const NOTE_AHEAD: Duration = Duration::from_millis(50);
 
-/// Storage outside the log for an upper bound of the times that reads of the space have used.
+/// Storage outside the log for an upper bound of the times that reads of the space (Raft group) have used.
 pub trait TimeKeeper: Send + Sync + std::fmt::Debug {
     /// Stores `time` as the new bound. No read so far has used a later time. The bounds of successive calls increase.
     fn note(&self, time: SpaceTime);
 }
 
-/// The clock of one space, which returns space time.
+/// The clock of one space (Raft group). It returns the group's time, by which log entries are timestamped and keys
+/// expire.
 #[derive(Debug)]
 pub struct SpaceClock {
     clock: Arc<dyn Clock>,
     anchor: SpaceTime,
     anchored_at: Duration,
     word: AtomicU64,
-    /// Latest bound that was passed to the keeper, in microseconds of space time; `u64::MAX` without a keeper. A read
-    /// at a time up to this bound needs no new bound.
+    /// Latest bound that was passed to the keeper, in microseconds since 1970; `u64::MAX` without a keeper. A read at a
+    /// time up to this bound needs no new bound.
     noted: AtomicU64,
     keeper: Option<Arc<dyn TimeKeeper>>,
     /// Lock that a thread holds while it passes a bound to the keeper, so that the bounds increase.
@@ -63,8 +65,8 @@ pub struct SpaceClock {
 }
 
 impl SpaceClock {
-    /// Creates the clock of a space. Its time starts at the wall clock, or at `last` (the time of the newest log entry)
-    /// if that is later.
+    /// Creates the clock of a space (Raft group). Its time starts at the wall clock, or at `last` (the time of the
+    /// newest log entry) if that is later.
     #[must_use]
     pub fn anchor(clock: Arc<dyn Clock>, last: SpaceTime) -> Self {
         let anchor = clock.wall().max(last);
@@ -91,7 +93,8 @@ impl SpaceClock {
         }
     }
 
-    /// Returns the current time of the space. To decide what has expired, use [`read`](Self::read) instead.
+    /// Returns the current time of the space (Raft group). To decide which keys have expired, use [`read`](Self::read)
+    /// instead.
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         self.ticked().max(unpack(self.word.load(Ordering::Relaxed)))
@@ -128,8 +131,9 @@ impl SpaceClock {
         }
     }
 
-    /// Returns the timestamp for the next log entry. It is used while the space has no keys with deadlines, so that
-    /// reads do not depend on the time. Only the thread that holds the writer role calls this function.
+    /// Returns the timestamp for the next log entry. The writer uses this function while the space (Raft group) has no
+    /// keys with deadlines, so that reads do not depend on the time. Only the thread that holds the writer role (the
+    /// right to write log entries) calls it.
     pub(crate) fn stamp(&self) -> SpaceTime {
         let now = self.now();
         self.word.store(pack(now), Ordering::Relaxed);
@@ -138,7 +142,7 @@ impl SpaceClock {
 
     /// Returns the timestamp for the next log entry, and a guard. Until the guard is dropped, which happens when the
     /// entry is applied or abandoned, reads use the timestamp as their time. Only the thread that holds the writer role
-    /// calls this function.
+    /// (the right to write log entries) calls this function.
     pub(crate) fn stamp_frozen(&self) -> (SpaceTime, FrozenTime<'_>) {
         let ticked = self.ticked();
         let freeze = |word| Some(pack(ticked.max(unpack(word))) | FROZEN);

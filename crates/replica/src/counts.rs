@@ -1,4 +1,4 @@
-//! Counters of a space since it was opened, and the statistics that callers read.
+//! Counters of a space (Raft group) since it was opened, and the statistics that callers read.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,10 +10,10 @@ use crate::{
     stages::{StageTimes, WriteStages},
 };
 
-/// Statistics of a space since it was opened.
+/// Statistics of a space (Raft group) since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaStats {
-    /// Number of committed commands since the space was opened.
+    /// Number of committed commands since the space (Raft group) was opened.
     pub commands: u64,
     /// Number of log entries that contain the applied commands.
     pub entries: u64,
@@ -29,7 +29,7 @@ pub struct ReplicaStats {
     pub replication_stages: ReplicationStages,
 }
 
-/// Counters of applied entries.
+/// Counters of the log entries that were applied to a space (Raft group).
 #[derive(Debug)]
 pub(crate) struct Counts {
     commands: AtomicU64,

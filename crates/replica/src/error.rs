@@ -1,10 +1,10 @@
-//! Errors of opening a space, and of proposing commands to a space.
+//! Errors of opening a space (Raft group), and of proposing commands to a space.
 
 use thalweg_log::{AppendError, ReadError};
 use thalweg_state::machine::MachineError;
 use thalweg_types::{Index, Lsn, NodeId, Term, classified};
 
-/// Error returned when a space cannot be opened from its log and its state.
+/// Error returned when a space (Raft group) cannot be opened from its log and its state.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum OpenError {
     /// The state has applied entries that are missing in the log. Serving such a state would show writes that are not
@@ -46,10 +46,10 @@ pub enum OpenError {
         /// Raft term of the entry that follows the previous entry.
         found: Term,
     },
-    /// Reading the log failed while the space was opened.
+    /// Reading the log failed while the space (Raft group) was opened.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// Writing the log failed while the space was opened.
+    /// Writing the log failed while the space (Raft group) was opened.
     #[error(transparent)]
     Append(#[from] AppendError),
     /// The state machine could not apply an entry.
@@ -63,22 +63,22 @@ pub enum OpenError {
         /// Expected content of the record.
         what: &'static str,
     },
-    /// The state has applied entries, but contains no membership or no vote of the space.
+    /// The state has applied entries, but contains no membership or no vote of the space (Raft group).
     #[error("the state contains no {what} of the space: remove the state directory to rebuild it from the log")]
     NoMembership {
         /// Name of the missing item: membership or vote.
         what: &'static str,
     },
-    /// Other nodes vote in the space, or have voted in it. So the entries of this node's log may lack the agreement of
-    /// a quorum, and the node must not serve them alone.
+    /// Other nodes vote in the space (Raft group), or have voted in it. So the entries of this node's log may lack the
+    /// agreement of a quorum, and the node must not serve them alone.
     #[error(
         "nodes {voters:?} vote in this space: a single node must not decide for them; start it as a member of its cluster"
     )]
     NotAlone {
-        /// All nodes that vote in the space.
+        /// All nodes that vote in the space (Raft group).
         voters: Vec<NodeId>,
     },
-    /// The caller has ended the replay of the log before its end. Nothing is lost; the next open continues.
+    /// The caller has ended the replay of the log before its end. Nothing is lost: the next open continues the replay.
     #[error("the replay of the log was interrupted: open the directory again")]
     Interrupted,
     /// A truncation record in the log declares an entry void that the state has applied. Applied entries were agreed
@@ -133,16 +133,17 @@ pub enum ProposeError {
     #[error(transparent)]
     Append(#[from] AppendError),
     /// The state machine failed, or consensus has ended on this node. The command's entry may be in the log. The space
-    /// accepts no further proposals.
+    /// (Raft group) accepts no further proposals.
     #[error("the state failed: {0}")]
     State(String),
-    /// This member does not lead the space, and could not forward the command to the leader. Nothing was written.
+    /// This member does not lead the space (Raft group), and could not forward the command to the leader. Nothing was
+    /// written.
     #[error("this node does not lead the space")]
     NotLeader {
         /// Id and address of the leader, if this member knows it.
         leader: Option<(NodeId, String)>,
     },
-    /// The space has no leader, or this member does not know it. Nothing was written.
+    /// The space (Raft group) has no leader, or this member does not know it. Nothing was written.
     #[error("the space has no leader at the moment: retry later")]
     NoLeader,
     /// This member has forwarded the command to the leader, and the leader has refused it. Nothing was written.
@@ -160,8 +161,8 @@ pub enum ProposeError {
         /// Maximum total size in bytes of the commands of one entry.
         max: u64,
     },
-    /// Too many members of the space have no disk space left for new data, or the leader has none. Nothing was written.
-    /// Deletes and trims are still accepted.
+    /// Too many members of the space (Raft group) have no disk space left for new data, or the leader has none. Nothing
+    /// was written. Deletes and trims are still accepted.
     #[error("disk full: {reason}")]
     NoRoom {
         /// Names of the members without disk space, and advice on what to do.
@@ -177,7 +178,7 @@ pub enum ProposeError {
     /// applies the record once those entries are committed.
     #[error("entries before this record wait for a quorum: retry later")]
     Behind,
-    /// The space is closed and accepts no proposals.
+    /// The space (Raft group) is closed and accepts no proposals.
     #[error("the space is closed")]
     Closed,
 }

@@ -1,4 +1,4 @@
-//! Leadership of a single node over its space, which the log records as a Raft leadership with one voter.
+//! Leadership of a single node over its space (Raft group), which the log records as a Raft leadership with one voter.
 //!
 //! For a new space the node writes the membership at index 0, and the vote that makes its one voter leader of term 1.
 //! In an existing space the node continues in the term in which it led, or votes for itself in the next term.
@@ -20,11 +20,11 @@ use crate::{
     valid::Valid,
 };
 
-/// Raft term of the first leader of a space.
+/// Raft term of the first leader of a space (Raft group).
 const FIRST_TERM: Term = Term(1);
 
-/// Makes this node the leader of a space and returns the Raft term in which it leads. The state must have applied the
-/// whole log.
+/// Makes this node the leader of a space (Raft group) and returns the Raft term in which it leads. The state must have
+/// applied the whole log.
 pub(crate) fn take_lead(
     log: &Log,
     machine: &Machine,

@@ -1,4 +1,5 @@
-//! Proposing, ordering and applying the log entries of a space.
+//! Proposing, ordering and applying the log entries of a space. A space is the data that one Raft group replicates: it
+//! has one order of log entries and one clock. A single node is a group of one voter.
 //!
 //! Owns: the space's queue of proposals, the writer role (the right of one thread at a time to turn queued proposals
 //! into log entries), replay of the log into the state at open, the validity of entries after truncations, and space

@@ -1,4 +1,4 @@
-//! Memberships and votes of a space: the types and their encoding, byte by byte.
+//! Memberships and votes of a space (Raft group): the types and their encoding, byte by byte.
 //!
 //! Owns: `Membership`, `NodeInfo` and `Vote`, the limits of a membership, and the payloads of the records that contain
 //! them. Does not own: the rules of changing a membership (`thalweg_raft`), or which membership is in force.
@@ -49,7 +49,7 @@ pub const MAX_ADDRESS_BYTES: usize = 1024;
 pub const MAX_NAME_BYTES: usize = MAX_NODE_NAME_BYTES;
 /// Bit of an address's length that is set for members that stay learners.
 const STAYS_LEARNER: u16 = 1 << 15;
-/// Maximum number of members of a space, including learners.
+/// Maximum number of members of a space (Raft group), including learners.
 pub const MAX_MEMBERS: usize = 1024;
 /// Maximum number of configs (sets of voters) in a membership. A change of the membership uses two.
 pub const MAX_CONFIGS: usize = 16;
@@ -105,7 +105,7 @@ impl fmt::Display for NodeInfo {
     }
 }
 
-/// Membership of a space: the voters, and the learners, which receive the space's entries without voting.
+/// Membership of a space (Raft group): the voters, and the learners, which receive the space's entries without voting.
 ///
 /// Invariants: 1 to [`MAX_CONFIGS`] configs, each with a voter; every voter is a member; at most
 /// [`MAX_MEMBERS`] members with names of at most [`MAX_NAME_BYTES`] and addresses of at most [`MAX_ADDRESS_BYTES`].
@@ -165,7 +165,8 @@ impl Membership {
         self.configs.iter().flatten().copied().collect()
     }
 
-    /// The only voter; `None` if there are several. Such a voter decides alone, even if the space has learners.
+    /// The only voter; `None` if there are several. Such a voter decides alone, even if the space (Raft group) has
+    /// learners.
     #[must_use]
     pub fn sole_voter(&self) -> Option<NodeId> {
         let voters = self.voters();
@@ -255,7 +256,7 @@ fn decode_text(reader: &mut Reader<'_>, len: usize, what: &'static str) -> Resul
     Ok(text.to_owned())
 }
 
-/// The vote of this node in a space.
+/// The vote that this node has cast for a leader of the space (Raft group).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vote {
     /// Raft term in which the vote was cast.

@@ -31,15 +31,17 @@ pub(crate) struct Pending {
     /// Cost in steps (units of work) of the existing values that the command reads, writes again or replaces; `None` if
     /// its proposer does not know the cost.
     pub(crate) value_reads: Option<u64>,
-    /// Cached result of [`max_steps_with`] for the command; `None` before the first use.
+    /// Maximum number of steps (units of work) that the command can take: the cached result of [`max_steps_with`];
+    /// `None` before the first use.
     pub(crate) steps: Option<u64>,
     /// Number of steps (units of work) that an expensive command will probably take, as estimated when the command was
-    /// queued; 0 for a command in the lane of ready commands.
+    /// queued; 0 for a cheap command, which waits in the queue's lane of ready commands.
     pub(crate) counted_steps: u64,
     /// Number of the turn in which a member took this expensive command out of the queue, if the client's address
     /// pauses after the turn; otherwise 0. A turn is one batch of expensive commands.
     pub(crate) turn: u64,
-    /// Monotonic time at which the command was queued; zero on a single node if the command waits for no fsync.
+    /// Monotonic time at which the command was queued; zero if this node is alone in its cluster and the command waits
+    /// for no fsync.
     pub(crate) queued_at: Duration,
     /// Monotonic time in microseconds at which a member gives the command up; 0 if never.
     pub(crate) expires_micros: u64,
@@ -72,8 +74,8 @@ impl Pending {
         }
     }
 
-    /// Returns the maximum number of steps that the command can take, estimated from its bytes. Computed at the first
-    /// call.
+    /// Returns the maximum number of steps (units of work) that the command can take, estimated from its bytes.
+    /// Computed at the first call.
     pub(crate) fn steps(&mut self, keeps_history: bool) -> u64 {
         let command = self.command.bytes().get(4..).unwrap_or_default();
         *self.steps.get_or_insert_with(|| max_steps_with(command, keeps_history, self.value_reads))
@@ -90,7 +92,8 @@ impl Pending {
         self.counted_steps
     }
 
-    /// Returns the steps that the command will probably take; 0 if that is unknown because it has no client.
+    /// Returns the number of steps (units of work) that the command will probably take; 0 if that is unknown because
+    /// the command has no client.
     pub(crate) fn probable_steps(&self) -> u64 {
         let steps = self.steps.unwrap_or(0);
         self.client.as_ref().map_or(0, |client| client.probable_steps(steps))
@@ -105,8 +108,8 @@ impl Pending {
 }
 
 /// Ensures that no thread or task waits forever for its proposal. A proposal can be dropped without an answer if the
-/// committing thread panicked, or if the space was dropped without a close; then the waiting thread or task gets an
-/// error.
+/// committing thread panicked, or if the space (Raft group) was dropped without a close; then the waiting thread or
+/// task gets an error.
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.slot.is_some() {
@@ -117,7 +120,7 @@ impl Drop for Pending {
     }
 }
 
-/// Returns the payload of an entry with these commands. For a single command it is the command's frame itself.
+/// Returns the bytes of a log entry with these commands. For a single command they are the command's frame itself.
 pub(crate) fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
     match taken {
         [one] => Cow::Borrowed(one.command.bytes()),
@@ -125,8 +128,8 @@ pub(crate) fn payload_of(taken: &[Pending]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Returns the purpose of an entry with these commands. Only an entry whose commands all free space may use the disk's
-/// reserve.
+/// Returns the purpose that the log is told when it appends an entry with these commands. Only an entry whose commands
+/// all free space may use the disk's reserve.
 pub(crate) fn purpose_of(taken: &[Pending]) -> Purpose {
     let all_reclaim = taken.iter().all(|pending| pending.purpose == Purpose::Reclaim);
     if all_reclaim { Purpose::Reclaim } else { Purpose::Data }

@@ -64,11 +64,11 @@ struct Inner {
     closed: bool,
 }
 
-/// History of the lane of ready commands: the number of batches that were taken from it, and the clients whose commands
-/// were taken last.
+/// History of the lane of ready (cheap) commands: the number of batches that were taken from it, and the clients whose
+/// commands were taken last.
 #[derive(Debug, Default)]
 struct ReadyTurns {
-    /// Number of batches that were taken from the lane of ready commands.
+    /// Number of batches that were taken from the lane of ready (cheap) commands.
     count: u64,
     /// The two clients whose ready commands were taken last, the latest first. Each element has the client's key (0 for
     /// commands without a client), and the number of the last batch with commands of this client.
@@ -76,7 +76,7 @@ struct ReadyTurns {
 }
 
 impl ReadyTurns {
-    /// Records that the current batch contains a ready command of the client with this key.
+    /// Records that the batch being taken contains a ready command of the client with this key.
     fn note(&mut self, client: usize) {
         if self.last_clients[0].0 != client {
             self.last_clients[1] = self.last_clients[0];
@@ -102,9 +102,10 @@ pub(crate) struct Queue {
     inner: Mutex<Inner>,
     room: Condvar,
     max_bytes: usize,
-    /// True if a keyspace of the space keeps a history of values, which makes writes more expensive.
+    /// True if a keyspace of the space (Raft group) keeps a history of values, which makes writes more expensive.
     keeps_history: AtomicBool,
-    /// Copy of `inner.len()`, which the holder of the writer role can read without the lock to detect an empty queue.
+    /// Copy of `inner.len()`, which the thread that writes log entries can read without the lock to detect an empty
+    /// queue.
     len: AtomicUsize,
 }
 
@@ -124,9 +125,10 @@ pub(crate) enum WhenFull {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lanes {
-    /// The lane of ready commands. Threads that also serve clients use only this lane.
+    /// Take commands only from the lane of ready (cheap) commands. Threads that also serve clients take only these.
     Ready,
-    /// The lane of ready commands, and the lane of expensive commands that wait for their turn.
+    /// Take commands from both lanes of the queue: ready (cheap) commands, and expensive commands that wait for their
+    /// turn.
     All,
 }
 
@@ -197,7 +199,8 @@ impl Queue {
 
     /// Moves the proposals of the next log entries from the queue into `into`. All come from one lane, and together
     /// they stay below the limits of one fsync. A command that could make an entry take too many steps begins the next
-    /// entry. `keeps_history` is true if a keyspace of the space keeps a history of values; `now` is a monotonic time.
+    /// entry. `keeps_history` is true if a keyspace of the space (Raft group) keeps a history of values; `now` is a
+    /// monotonic time.
     pub(crate) fn take_entries(&self, into: &mut DequeuedProposals, keeps_history: bool, lanes: Lanes, now: Duration) {
         self.keeps_history.store(keeps_history, Ordering::Relaxed);
         let mut guard = self.lock();
@@ -232,8 +235,9 @@ impl Queue {
         self.len.load(Ordering::SeqCst) == 0
     }
 
-    /// Makes the queue reject new proposals. Ready proposals stay in the queue. Proposals that wait for their turn are
-    /// rejected, because committing them could take many seconds; none of them is in the log.
+    /// Makes the queue reject new proposals. Proposals in the lane of ready (cheap) commands stay in the queue.
+    /// Expensive proposals that wait for their turn are rejected, because committing them could take many seconds; none
+    /// of them is in the log.
     pub(crate) fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -269,7 +273,8 @@ impl Queue {
         removed
     }
 
-    /// Wakes the thread that waits for the oldest ready proposal. Returns false if no thread waits for this proposal.
+    /// Wakes the thread that waits for the oldest proposal in the lane of ready (cheap) commands. Returns false if no
+    /// thread waits for this proposal.
     pub(crate) fn wake_front(&self) -> bool {
         self.lock().ready.front().and_then(|pending| pending.slot.as_ref()).is_some_and(|slot| slot.wake_thread())
     }
@@ -285,7 +290,7 @@ impl Queue {
 }
 
 impl Inner {
-    /// Moves ready proposals into `into`, and returns their bytes.
+    /// Moves proposals from the lane of ready (cheap) commands into `into`, and returns their bytes.
     fn take_ready(&mut self, into: &mut DequeuedProposals, keeps_history: bool) -> usize {
         let (mut bytes, mut entry_steps, mut batch_steps, mut probable) = (0, 0, 0, 0);
         let is_alone = self.ready.len() == 1;
@@ -314,8 +319,8 @@ impl Inner {
         bytes
     }
 
-    /// Moves the proposals of the next turn from the lane of expensive commands into `into`, and returns their bytes.
-    /// The proposals of each client become separate entries.
+    /// Moves the proposals of the next turn (batch of expensive commands) from the lane of expensive commands into
+    /// `into`, and returns their bytes. The proposals of each client become separate entries.
     fn take_turns(&mut self, into: &mut DequeuedProposals, now: Duration) -> usize {
         let (mut bytes, mut entry_steps, mut batch_steps, mut probable) = (0, 0, 0, 0);
         let mut delays = false;

@@ -1,4 +1,4 @@
-//! Replay: applies the records of the log to the state when a space is opened.
+//! Replay: applies the records of the log to the state when a space (Raft group) is opened.
 
 use std::ops::ControlFlow;
 
@@ -16,7 +16,7 @@ use crate::{
 /// Result of a replay of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
-    /// Number of log records of the space that the replay applied to the state.
+    /// Number of log records of the space (Raft group) that the replay applied to the state.
     pub records: u64,
     /// Total payload size in bytes of the applied records.
     pub bytes: u64,
@@ -36,7 +36,7 @@ pub struct ReplayProgress {
 }
 
 impl ReplayProgress {
-    /// Returns the part of the replay that is done, from 0 to 1.
+    /// Returns the fraction of the replay that is done, from 0 to 1.
     #[must_use]
     pub fn part(&self) -> f64 {
         let all = self.end.0.saturating_sub(self.from.0).max(1);
@@ -44,7 +44,7 @@ impl ReplayProgress {
     }
 }
 
-/// Applies the rest of the log to the state, up to the log's end; see [`replay_while`].
+/// Applies the log records after the state's applied position to the state, up to the log's end; see [`replay_while`].
 pub fn replay(
     log: &Log,
     machine: &Machine,
@@ -60,8 +60,8 @@ pub fn replay(
 /// Applies all records of the log beyond the state's applied position. The memory used is bounded by the size of the
 /// log's read buffer and of the largest record.
 ///
-/// If this node is the only voter of the space, all entries of its log are agreed on. If other nodes vote too, entries
-/// may lack agreement, so replay returns an error before it applies entries that depend on other voters.
+/// If this node is the only voter of the space (Raft group), all entries of its log are agreed on. If other nodes vote
+/// too, entries may lack agreement, so replay returns an error before it applies entries that depend on other voters.
 ///
 /// Entries that a truncation voids are skipped. The log knows its truncations before it is read ([`Log::truncations`]),
 /// so no record is read twice or delayed.
@@ -106,8 +106,9 @@ pub fn replay_while(
     Ok(replayed)
 }
 
-/// Reads the log from its beginning to its end, and checks that no other node votes in the space. After a success, the
-/// log may be replayed into an empty state, and the state opened with [`Solo`](crate::Solo). Changes nothing.
+/// Reads the log from its beginning to its end, and checks that no other node votes in the space (Raft group). After a
+/// success, the log may be replayed into an empty state, and the state opened with [`Solo`](crate::Solo). Changes
+/// nothing.
 pub fn check_sole_voter(log: &Log, space: SpaceId, node: NodeId) -> Result<(), OpenError> {
     let valid = Valid::of(log, space);
     let mut sole_voter = node;

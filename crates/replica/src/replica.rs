@@ -1,4 +1,4 @@
-//! A space on this node: alone, or as one of several members.
+//! A space (Raft group) on this node: alone, or as one of several members.
 //!
 //! Owns: the choice between the two variants. Does not own: their behaviour (`solo`, `member`).
 
@@ -20,7 +20,8 @@ use crate::{
     solo::{Observer, Solo, Wake},
 };
 
-/// A space on this node. A clone is cheap and refers to the same space.
+/// A space (Raft group) on this node, either alone or as a member of a cluster. A clone is cheap and refers to the same
+/// space.
 #[derive(Clone, Debug)]
 pub enum Replica {
     /// This node is the space's only voter, and decides without messages.
@@ -39,7 +40,7 @@ macro_rules! both {
 }
 
 impl Replica {
-    /// Returns true if this node may propose on behalf of the space. A node alone always may.
+    /// Returns true if this node may propose on behalf of the space (Raft group). A node alone always may.
     #[must_use]
     #[inline]
     pub fn leads(&self) -> bool {
@@ -49,7 +50,7 @@ impl Replica {
         }
     }
 
-    /// Returns the leadership of the space as far as this node knows it.
+    /// Returns the leadership of the space (Raft group) as far as this node knows it.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         match self {
@@ -58,7 +59,7 @@ impl Replica {
         }
     }
 
-    /// Returns the member; `None` on a node alone.
+    /// Returns the space as a member of a cluster; `None` on a node alone.
     #[must_use]
     pub fn member(&self) -> Option<&Member> {
         match self {
@@ -79,8 +80,8 @@ impl Replica {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome. If
-    /// the command has to wait in the queue, `value_reads` is called first. It returns the cost of the command's
-    /// existing values; see [`Origin::value_reads`](crate::Origin::value_reads).
+    /// the command has to wait in the queue, `value_reads` is called first. It returns the cost in steps of the stored
+    /// values that the command reads or replaces; see [`Origin::value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
         &self,
@@ -162,25 +163,25 @@ impl Replica {
         both!(self, replica => replica.note_purged(term, index))
     }
 
-    /// Returns the current time of the space.
+    /// Returns the current time of the space (Raft group).
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         both!(self, replica => replica.now())
     }
 
-    /// Returns the reason why the space rejects proposals; `None` if the space accepts proposals.
+    /// Returns the reason why the space (Raft group) rejects proposals; `None` if the space accepts proposals.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         both!(self, replica => replica.failure())
     }
 
-    /// Returns the statistics of the space.
+    /// Returns the statistics of the space (Raft group).
     #[must_use]
     pub fn stats(&self) -> ReplicaStats {
         both!(self, replica => replica.stats())
     }
 
-    /// Closes the space: it accepts no further proposals.
+    /// Closes the space (Raft group): it accepts no further proposals.
     pub fn close(&self) {
         both!(self, replica => replica.close());
     }

@@ -1,4 +1,5 @@
-//! Times of the stages of replicated writes.
+//! Times of the stages of replicated writes. An append is a request in which the leader sends log entries to its
+//! followers.
 //!
 //! Owns: the stages and their histograms. Does not own: the stages' work, which consensus, the log and the network do.
 //!
@@ -36,20 +37,24 @@ pub enum ReplicationStage {
     Apply,
     /// The proposers get their answers. The stage ends when the entry's last proposer is woken.
     Answer,
-    /// A written append waits until it is on the leader's disk.
+    /// An append (log entries that are written together), once written to the leader's log file, waits until it is on
+    /// the leader's disk.
     Sync,
-    /// A written append waits until the leader passes it to the connection to a follower.
+    /// An append (log entries that are sent together), once written by the leader, waits until the leader passes it to
+    /// the connection to a follower.
     Send,
-    /// An append is on its way to a follower, is written and fsynced there, and its acknowledgement returns.
+    /// An append (log entries that are sent together) is on its way to a follower, is written and fsynced there, and
+    /// its acknowledgement returns.
     Acknowledge,
-    /// A follower writes an append to its log file.
+    /// A follower writes an append (log entries from the leader) to its log file.
     FollowerWrite,
-    /// An append that a follower has written waits until it is on the follower's disk.
+    /// An append (log entries from the leader) that a follower has written waits until it is on the follower's disk.
     FollowerSync,
 }
 
 impl ReplicationStage {
-    /// All stages: first those of a command in order, then those of an append.
+    /// All stages: first those of a command, then those of an append (log entries that are sent together), each in
+    /// order.
     pub const ALL: [Self; 11] = [
         Self::Queue,
         Self::Propose,
@@ -90,13 +95,13 @@ pub type ReplicationStages = [Log2Histogram; ReplicationStage::ALL.len()];
 /// Monotonic times of an entry on the leader that wrote it: `write_begun <= written <= apply_begun <= applied`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EntryTimes {
-    /// The leader begins to write the append with the entry.
+    /// Time at which the leader begins to write the append that contains the entry.
     pub write_begun: Duration,
-    /// The append is written to the leader's log file.
+    /// Time at which the append that contains the entry is written to the leader's log file.
     pub written: Duration,
-    /// The entry is committed, and the leader begins to apply it.
+    /// Time at which the committed entry begins to be applied by the leader.
     pub apply_begun: Duration,
-    /// The leader has applied the entry.
+    /// Time at which the leader has applied the entry.
     pub applied: Duration,
 }
 

@@ -46,8 +46,8 @@ enum State {
     Taken,
 }
 
-/// A slot that is used once. The holder of the writer role puts the answer to a proposal into it, and one thread or
-/// task waits for the answer.
+/// A slot that is used once: the thread that commits a proposal puts the answer into it, and one thread or task waits
+/// for the answer.
 #[derive(Debug)]
 pub(crate) struct Slot(Mutex<State>);
 
@@ -70,8 +70,8 @@ impl Slot {
         }
     }
 
-    /// Wakes a thread that waits on this slot, without an answer, so that the thread takes the writer role. Returns
-    /// false if an async task waits on the slot instead.
+    /// Wakes a thread that waits on this slot, without an answer, so that the thread takes the writer role (the right
+    /// to write log entries). Returns false if an async task waits on the slot instead.
     pub(crate) fn wake_thread(&self) -> bool {
         match &*self.lock() {
             State::Thread(thread) => {

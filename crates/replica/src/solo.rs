@@ -1,5 +1,5 @@
-//! A space with one voter, this node. Such a space gives the guarantees of Raft without the messages and elections
-//! between nodes.
+//! A space (Raft group) with one voter, this node. Such a space gives the guarantees of Raft without the messages and
+//! elections between nodes.
 //!
 //! Owns: the writer role, the indexes of entries, the order in which they are written and applied (`commit`), and the
 //! committer thread. Does not own: the queue and its limits (`queue`), the time (`clock`), the bytes of the log, or the
@@ -79,17 +79,17 @@ pub enum Wake {
     Later,
 }
 
-/// Observer of a space that is called for every applied log entry, on the thread that holds the writer role.
+/// Observer of a space (Raft group) that is called for every applied log entry, on the thread that applies the entry.
 /// Implementations must be fast.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// Reports the outcomes of commands that have become visible to readers.
     fn applied(&self, outcomes: &[Outcome]);
 }
 
-/// Options of a space on a single node.
+/// Options of a space (Raft group) on a single node.
 #[derive(Clone, Debug)]
 pub struct SoloOptions {
-    /// Id of the space that is opened.
+    /// Id of the space (Raft group) that is opened.
     pub space: SpaceId,
     /// Id of this node, which is the space's only voter.
     pub node: NodeId,
@@ -98,7 +98,8 @@ pub struct SoloOptions {
     pub max_queue_bytes: usize,
 }
 
-/// A space on a single node, which is the space's only voter. A clone is cheap and refers to the same space.
+/// A space (Raft group) on a single node, which is the space's only voter. A clone is cheap and refers to the same
+/// space.
 #[derive(Clone, Debug)]
 pub struct Solo {
     shared: Arc<Shared>,
@@ -130,8 +131,8 @@ struct Committer {
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// State of a space that only the holder of the writer role may access. The writer role is the right of one thread at a
-/// time to write entries to the log.
+/// State of a space (Raft group) that only the holder of the writer role may access. The writer role is the right of
+/// one thread at a time to write entries to the log.
 #[derive(Debug)]
 struct Role {
     /// Index of the next log entry. Whenever no thread holds the role, `next == machine.applied().index + 1`.
@@ -151,8 +152,8 @@ struct Role {
 const MAX_INLINE_COMMAND_BYTES: usize = 64 * 1024;
 
 impl Solo {
-    /// Opens a space whose state has been [replayed](crate::replay), and makes this node its leader. In a new directory
-    /// the function first writes the space's membership and vote to the log.
+    /// Opens a space (Raft group) whose state has been [replayed](crate::replay), and makes this node its leader. In a
+    /// new directory the function first writes the space's membership and vote to the log.
     pub fn open(
         log: Log,
         machine: Arc<Machine>,
@@ -163,8 +164,8 @@ impl Solo {
         Self::open_with(log, machine, space_clock, options)
     }
 
-    /// Opens a space like [`open`](Self::open), with a clock that the caller has anchored. Its time must be at least
-    /// that of the last applied entry.
+    /// Opens a space (Raft group) like [`open`](Self::open), with a clock that the caller has anchored. Its time must
+    /// be at least that of the last applied entry.
     pub fn open_with(
         log: Log,
         machine: Arc<Machine>,
@@ -212,7 +213,8 @@ impl Solo {
     /// Proposes a command like [`propose`](Self::propose), but calls `then` with the reached level and the outcome
     /// instead of returning them. Passing these values up through the callers would cost a tenth of a command's few
     /// hundred nanoseconds. If the command has to wait in the queue, `value_reads` is called first. It returns the cost
-    /// of the command's existing values; see [`Origin::value_reads`](crate::Origin::value_reads).
+    /// in steps of the stored values that the command reads or replaces; see
+    /// [`Origin::value_reads`](crate::Origin::value_reads).
     #[inline]
     pub fn propose_then<T>(
         &self,
@@ -398,26 +400,26 @@ impl Solo {
         self.shared.term
     }
 
-    /// Returns the current time of the space.
+    /// Returns the current time of the space (Raft group).
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         self.shared.clock.now()
     }
 
-    /// Returns the reason why the space rejects proposals; `None` if its state machine has not failed.
+    /// Returns the reason why the space (Raft group) rejects proposals; `None` if its state machine has not failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()
     }
 
-    /// Returns the statistics of the space.
+    /// Returns the statistics of the space (Raft group).
     #[must_use]
     pub fn stats(&self) -> ReplicaStats {
         self.shared.counts.stats(&self.shared.queue)
     }
 
-    /// Closes the space: rejects new proposals and those that wait for their turn, commits the other queued proposals,
-    /// and stops the committer thread.
+    /// Closes the space (Raft group): rejects new proposals, and expensive ones that wait for their client's turn.
+    /// Commits the other queued proposals, and stops the committer thread.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.queue.close();
@@ -530,8 +532,8 @@ impl Shared {
         Some(RoleGuard { shared: self, role: Some(role) })
     }
 
-    /// Marks the space as failed after a panic of a thread that held the role. The log may contain an entry that the
-    /// state has not applied, so no other entry may get the same index.
+    /// Marks the space (Raft group) as failed after a panic of a thread that held the role. The log may contain an
+    /// entry that the state has not applied, so no other entry may get the same index.
     #[cold]
     fn after_panic<'a>(&self, role: MutexGuard<'a, Role>) -> MutexGuard<'a, Role> {
         self.fail("a thread panicked during a commit");
@@ -573,7 +575,8 @@ impl Shared {
         }
     }
 
-    /// Wakes a thread to take the writer role if the queue is not empty. Called after a thread has released the role.
+    /// Wakes a thread to take the writer role (the right to write log entries) if the queue is not empty. Called after
+    /// a thread has released the role.
     fn wake_next_leader(&self) {
         if self.queue.is_empty() || self.queue.wake_front() {
             return;
@@ -614,8 +617,9 @@ impl Shared {
         ProposeError::State(reason.to_owned())
     }
 
-    /// Returns the timestamp for the next log record. If the space has keys with deadlines, reads use this timestamp as
-    /// their time until the returned guard is dropped. Without such keys no read uses the time, so there is no guard.
+    /// Returns the timestamp for the next log record. If the space (Raft group) has keys with deadlines, reads use this
+    /// timestamp as their time until the returned guard is dropped. Without such keys no read uses the time, so there
+    /// is no guard.
     fn stamp(&self) -> (SpaceTime, Option<FrozenTime<'_>>) {
         if !self.machine.has_deadlines() {
             return (self.clock.stamp(), None);

@@ -16,9 +16,9 @@ use crate::{clock::SpaceClock, pending::Pending};
 /// Stage of a write that waits for an fsync, in the order of the stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteStage {
-    /// The command waits in the queue for a thread that takes the writer role.
+    /// The command waits in the queue for a thread that takes the writer role (the right to write log entries).
     Queue,
-    /// The queued commands are cut into log entries.
+    /// The commands taken from the queue are divided into log entries.
     Form,
     /// The entries are framed, checksummed and written to the log's file.
     Write,

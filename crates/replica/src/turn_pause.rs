@@ -15,7 +15,8 @@
 
 use std::time::Duration;
 
-/// Assumed time of one step: about 100 ns on the machines on which the limits of the commands were chosen.
+/// Assumed duration of one step, the unit of work: about 100 ns on the machines on which the limits of the commands
+/// were chosen.
 const STEP: Duration = Duration::from_nanos(100);
 /// Number of steps (units of work) above which a turn, a batch of expensive commands, counts as long: about 4 ms of
 /// work. The pauses after successive long turns grow.
@@ -40,9 +41,9 @@ pub(crate) struct TurnPause {
     turns: u64,
     /// Monotonic time at which the last turn (batch of expensive commands) with a pause began.
     began: Duration,
-    /// Monotonic time at which the last pause ends or has ended.
+    /// Monotonic time at which the client address's last pause ends or has ended.
     until: Duration,
-    /// Length of the last pause.
+    /// Length of the client address's last pause.
     length: Duration,
     /// Length of the last pause after a long turn (batch of expensive commands), as a multiple of the turn's time.
     multiple: u32,
@@ -51,7 +52,8 @@ pub(crate) struct TurnPause {
     /// True if the last turn began soon after the pause before it: the time between that pause and the turn was shorter
     /// than the pause.
     is_repeated: bool,
-    /// Number of batches that the queue had taken from the lane of ready commands when the address had its last turn.
+    /// Number of batches that the queue had taken from its lane of ready (cheap) commands when the client address had
+    /// its last turn.
     pub(crate) ready_turns: u64,
 }
 

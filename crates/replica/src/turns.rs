@@ -45,7 +45,7 @@ impl Turns {
         self.len
     }
 
-    /// Returns the total size of the waiting commands in bytes.
+    /// Returns the total size in bytes of the expensive commands that wait in the queue.
     pub(crate) fn bytes(&self) -> usize {
         self.addresses.values().map(|address| address.bytes).sum()
     }
@@ -61,7 +61,7 @@ impl Turns {
         self.addresses.get(&client.address_key()).map_or((0, 0), |address| (address.steps, address.bytes))
     }
 
-    /// Adds a proposal of a client.
+    /// Adds an expensive proposal of a client to the end of the client's proposals.
     pub(crate) fn push(&mut self, client: &Arc<Client>, pending: Pending) {
         let (address_key, key) = (client.address_key(), client.key());
         let address = self.addresses.entry(address_key).or_insert_with(|| {

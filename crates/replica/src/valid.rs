@@ -22,18 +22,19 @@ use std::sync::Arc;
 use thalweg_log::{Log, LogRecord, Truncation};
 use thalweg_types::{Lsn, SpaceId};
 
-/// Rule that distinguishes valid from void entries of one space. It knows the truncations that the log contained when
-/// it was created or last updated. Creating it is cheap.
+/// Rule that distinguishes valid from void entries of one space (Raft group). It knows the truncations that the log
+/// contained when it was created or last updated. Creating it is cheap.
 #[derive(Clone, Debug)]
 pub struct Valid {
     space: SpaceId,
-    /// Truncation records of all spaces, ordered by LSN. The truncations of one space are also ordered by index.
+    /// Truncation records of all spaces, ordered by LSN. The truncations of one space (Raft group) are also ordered by
+    /// index.
     truncations: Arc<Vec<Truncation>>,
 }
 
 impl Valid {
-    /// Creates the rule for a space from the truncations that the log contains now. It is correct for records that are
-    /// read in order, and for records in the segments at the start of the log.
+    /// Creates the rule for a space (Raft group) from the truncations that the log contains now. It is correct for
+    /// records that are read in order, and for records in the segments at the start of the log.
     #[must_use]
     pub fn of(log: &Log, space: SpaceId) -> Self {
         Self { space, truncations: log.truncations() }
@@ -61,13 +62,13 @@ impl Valid {
         self.truncations = Arc::new(kept);
     }
 
-    /// Returns true if the log contains, or contained at an earlier update, a truncation of the space.
+    /// Returns true if the log contains, or contained at an earlier update, a truncation of the space (Raft group).
     #[must_use]
     pub fn has_truncations(&self) -> bool {
         self.truncations.iter().any(|truncation| truncation.space == self.space)
     }
 
-    /// Returns true if a record is an entry of the space that a later truncation has declared void.
+    /// Returns true if a record is an entry of the space (Raft group) that a later truncation has declared void.
     #[must_use]
     pub fn is_void(&self, record: &LogRecord) -> bool {
         if self.truncations.is_empty() || record.space != self.space || !record.kind.has_index() {
@@ -79,7 +80,7 @@ impl Valid {
         first.is_some_and(|truncation| truncation.index <= record.index)
     }
 
-    /// Returns true if a record is an entry of the space, and no later truncation has declared it void.
+    /// Returns true if a record is an entry of the space (Raft group), and no later truncation has declared it void.
     #[must_use]
     pub fn is_entry(&self, record: &LogRecord) -> bool {
         record.space == self.space && record.kind.has_index() && !self.is_void(record)

@@ -60,9 +60,9 @@ static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 static SAMPLES: Mutex<Samples> = Mutex::new(Samples { taken: Vec::new(), further: 0, further_bytes: 0 });
 
 thread_local! {
-    /// Number of bytes that the thread has allocated since its last sample.
+    /// Number of bytes that this thread has allocated since its last sample.
     static SINCE: Cell<u64> = const { Cell::new(0) };
-    /// True while the thread takes a sample. Allocations made by the sampling itself do not count.
+    /// True while this thread takes a sample. Allocations made by the sampling itself do not count.
     static IS_SAMPLING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -81,7 +81,7 @@ struct Samples {
     further_bytes: u64,
 }
 
-/// The allocator mimalloc. Takes samples of the allocations while a client records.
+/// The allocator mimalloc, extended by a profiler: it takes samples of the allocations while a client records.
 pub(crate) struct SamplingAllocator;
 
 // SAFETY: every call goes unchanged to mimalloc. Sampling touches no memory of the allocation, and does not unwind.
@@ -169,7 +169,8 @@ pub(crate) fn listen() {
     let _ = thread::Builder::new().name("alloc-profile".to_owned()).spawn(serve);
 }
 
-/// Records until the client ends the recording. Then sends the stacks to the client.
+/// Records samples of the process's allocations until the client ends the recording. Then sends the sampled stacks to
+/// the client.
 fn record(mut client: &UnixStream) -> io::Result<()> {
     let user = rustix::net::sockopt::socket_peercred(client)?.uid;
     if user != rustix::process::getuid() && !user.is_root() {
@@ -192,8 +193,8 @@ fn record(mut client: &UnixStream) -> io::Result<()> {
     out.flush()
 }
 
-/// Returns the stacks, each with its bytes and its number of samples. A stack is the thread's name and the names of the
-/// functions, separated by tabs.
+/// Returns the call stacks of a recording, each with its bytes and its number of samples. A stack is the thread's name
+/// and the names of the functions, separated by tabs.
 fn stacks(recorded: &Samples) -> BTreeMap<String, (u64, u64)> {
     let mut stacks = BTreeMap::<String, (u64, u64)>::new();
     let mut add = |stack: String, bytes: u64, count: u64| {

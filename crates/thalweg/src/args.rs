@@ -12,10 +12,10 @@ use crate::{
     span::parse_span,
 };
 
-/// Address of the server if neither an option nor the environment states one.
+/// Address of the Thalweg server that a command uses, if neither an option nor the environment states one.
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
-/// Options of the commands that use a server or a directory.
+/// Options of the commands that use either a server or a data directory.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub(crate) struct TargetArgs {
@@ -44,7 +44,8 @@ impl TargetArgs {
     }
 }
 
-/// Options of commands that need a server. A directory does not store the data of these commands.
+/// Options of commands that need a running server, because a data directory does not store what they work on (such as
+/// caches and subjects).
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Where")]
 pub(crate) struct ServerArgs {

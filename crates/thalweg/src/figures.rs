@@ -1,4 +1,5 @@
-//! Figures of a node in words. The names and values come from the API's JSON, and the names contain the units.
+//! Formats the figures (numbers in the status) of a node for people. The names and values come from the API's JSON, and
+//! the names contain the units.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ pub(crate) fn leaves(prefix: &str, value: &Value) -> Vec<(String, Value)> {
     })
 }
 
-/// Returns a name of the API as words, such as `free disk` for `free_disk`.
+/// Returns the name of a figure in the API as words, such as `free disk` for `free_disk`.
 pub(crate) fn words(name: &str) -> String {
     name.replace('_', " ")
 }
@@ -30,7 +31,7 @@ pub(crate) fn words(name: &str) -> String {
 /// Suffixes of figure names that state a unit.
 const UNITS: [&str; 3] = ["_bytes", "_micros", "_seconds"];
 
-/// Returns a name without the suffix that states its unit.
+/// Returns the name of a figure without the suffix that states its unit.
 pub(crate) fn without_unit(name: &str) -> &str {
     if name == "seconds" {
         return "took";

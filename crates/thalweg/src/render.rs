@@ -88,7 +88,7 @@ impl RawArgs {
 /// Writer that escapes control characters for a terminal. It keeps line feeds and tabs.
 pub(crate) struct TerminalWriter<W: Write> {
     to: W,
-    /// Bytes at the beginning of a character that is not complete yet.
+    /// First bytes of a UTF-8 character whose other bytes have not been written yet.
     rest: Vec<u8>,
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn data(bytes: &[u8], raw: RawArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes to stdout and flushes it.
+/// Writes bytes to stdout and flushes it.
 pub(crate) fn out(bytes: &[u8]) -> Result<(), Failure> {
     written(io::stdout().lock().write_all(bytes).and_then(|()| io::stdout().flush()))
 }

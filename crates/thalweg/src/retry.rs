@@ -1,4 +1,4 @@
-//! Repeating requests while a node is not available.
+//! Repeating a command's requests while a node is not available.
 
 use std::{
     thread,

@@ -47,7 +47,7 @@ impl UnfinishedFile {
         }
     }
 
-    /// Returns the temporary path.
+    /// Returns the path of the file under its temporary name.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

@@ -1,4 +1,5 @@
-//! Measures the cost of encoding and decoding, in nanoseconds per frame and per message of a batch.
+//! Measures the cost of encoding and decoding frames of the native protocol, in nanoseconds per frame and per message
+//! of a batch.
 //!
 //! `cargo run --release -p thalweg-wire --example codec_cost`
 //!

@@ -209,7 +209,7 @@ struct CheckedWrites {
     count: usize,
     scans: usize,
     brings_data: bool,
-    /// True if the outcome of at least one write depends on the state.
+    /// True if the outcome of at least one write depends on data in the database.
     depends: bool,
     deletes_prefixes: bool,
 }

@@ -1,7 +1,7 @@
 //! Handshake at the start of a connection: agreement on the version and the limits.
 //!
-//! Owns: the rules by which each side answers the other side's offer, and the meaning of silence. Does not own: the
-//! bytes (`frames/connection`), or clocks; time is an argument.
+//! Owns: the rules by which each side answers the other side's offer, and the time after which a silent peer counts as
+//! gone. Does not own: the bytes (`frames/connection`), or clocks; time is an argument.
 //!
 //! A client sends [`Hello`] first, and a server answers with [`Welcome`] or [`Goodbye`]. These three frames have the
 //! same layout in every version of the protocol, so two sides without a common version can still report that.
@@ -33,7 +33,7 @@ pub const FEATURE_CLUSTER: u16 = 1;
 /// Shortest keep-alive interval. A side that requests a shorter one gets this interval.
 pub const MIN_KEEP_ALIVE: Duration = Duration::from_secs(1);
 
-/// Error returned when a connection cannot begin.
+/// Error returned when the handshake fails, so that a connection cannot begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// The first frame of the connection is not a hello.
@@ -236,7 +236,8 @@ pub struct KeepAlive {
 }
 
 impl KeepAlive {
-    /// Starts both timers at `now`.
+    /// Creates the keep-alive state of a connection that begins at `now`. Both times, of the last sent and the last
+    /// received bytes, start there.
     #[must_use]
     pub fn new(interval: Duration, now: Duration) -> Self {
         Self { interval: interval.max(MIN_KEEP_ALIVE), heard: now, sent: now }

@@ -65,8 +65,8 @@ impl Header {
     }
 }
 
-/// Lowest tag of the fields that a receiver must understand. A receiver skips unknown fields with lower tags. An
-/// unknown field with this tag or a higher one makes the frame an error.
+/// Lowest tag (number of an optional field) of the fields that a receiver must understand. A receiver skips unknown
+/// fields with lower tags. An unknown field with this tag or a higher one makes the frame an error.
 pub const MUST_UNDERSTAND: u16 = 0x8000;
 
 const TRACE: u16 = 0x0001;
@@ -122,7 +122,7 @@ pub struct Fields<'a> {
     pub leader: Option<&'a str>,
     /// Id of the cluster to which the answering node belongs, little-endian. Only in a `members`.
     pub cluster: Option<&'a [u8; 16]>,
-    /// Id of the space that the request uses; the default space (0) if left out.
+    /// Id of the space (unit of order and of atomic commit) that the request uses; the default space (0) if left out.
     pub space: Option<SpaceId>,
 }
 
@@ -135,7 +135,7 @@ pub enum FieldsError {
     /// The frame has an optional field that the receiver must understand, but this version does not know the field.
     #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     Unknown {
-        /// Tag of the unknown field.
+        /// Number that identifies the unknown optional field.
         tag: u16,
     },
 }

@@ -92,7 +92,8 @@ pub enum Route<'s, T> {
     Ended(T),
     /// The frame reports the failure of a request without an id. No caller waits for it.
     FailureWithoutId,
-    /// The frame is about the connection itself, or belongs to several subscriptions; see [`Session::delivered`].
+    /// The frame is about the connection itself, or belongs to several subscriptions; for the latter see
+    /// [`Session::delivered`].
     Channel,
 }
 
@@ -131,7 +132,7 @@ impl<T> Session<T> {
         self.requests < self.max_requests
     }
 
-    /// Assigns an id to a new request. `waiter` gets its reply.
+    /// Assigns an id to a new request. `waiter` is the receiver to which [`route`](Self::route) passes the reply.
     pub fn request(&mut self, waiter: T) -> Result<u32, SessionFull> {
         if !self.may_request() {
             return Err(SessionFull::Requests { limit: self.max_requests });
@@ -140,8 +141,8 @@ impl<T> Session<T> {
         Ok(self.take(Slot::Request(waiter)))
     }
 
-    /// Assigns an id to a new subscription with the credit window `window`. Also returns the permit that the request
-    /// must contain.
+    /// Assigns an id to a new subscription with the credit window `window`, whose frames are for the receiver `waiter`.
+    /// Also returns the permit that the request must contain.
     pub fn subscribe(&mut self, waiter: T, window: &Permit) -> Result<(u32, Permit), SessionFull> {
         if self.subscriptions >= self.max_subscriptions {
             return Err(SessionFull::Subscriptions { limit: self.max_subscriptions });
@@ -208,7 +209,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Returns all waiters with their ids. The client uses this after it has lost the channel.
+    /// Returns the receivers of all requests and subscriptions in progress, with their ids. The client uses this after
+    /// it has lost the channel.
     pub fn into_waiters(self) -> impl Iterator<Item = (u32, T)> {
         (1..).zip(self.slots).filter_map(|(id, slot)| match slot {
             Slot::Free { .. } => None,
@@ -256,7 +258,7 @@ impl<T> Session<T> {
     }
 }
 
-/// Returns true if a reply of this kind reports that a subscription has begun.
+/// Returns true if this kind of frame is the reply which reports that a subscription has begun.
 fn begins_subscription(kind: Kind) -> bool {
     matches!(kind, Kind::Tailing | Kind::Pushing | Kind::Watching | Kind::Subscribed | Kind::WatchingCluster)
 }

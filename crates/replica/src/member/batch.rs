@@ -1,4 +1,4 @@
-//! Proposals that become one entry of a space, on their way through consensus.
+//! Proposals that become one entry of a space (Raft group), on their way through consensus.
 //!
 //! Owns: the guarantee that each proposal of the batch is answered. Does not own: consensus, which completes or fails
 //! the batch.
@@ -20,7 +20,7 @@ use crate::{
 /// their number.
 const MAX_NAMES_BYTES: usize = 1024;
 
-/// Proposals that become one entry of a space. A batch that is dropped answers all of them with
+/// Proposals that become one entry of a space (Raft group). A batch that is dropped answers all of them with
 /// [`ProposeError::OutcomeUnknown`].
 #[derive(Debug)]
 #[must_use = "dropping a batch tells its proposers that the outcome is unknown"]
@@ -75,19 +75,19 @@ impl Batch {
         (!kept.is_empty()).then(|| Self::new(kept, None))
     }
 
-    /// Takes the proposals out of the batch. The caller ensures that none of them was written.
+    /// Takes the proposals out of the batch. The caller ensures that none of the proposals was written to the log.
     pub(crate) fn into_proposals(mut self) -> Vec<Pending> {
         std::mem::take(&mut self.proposals)
     }
 
-    /// Returns the payload of the batch's log entry.
+    /// Returns the bytes of the batch's log entry: the framed commands.
     #[must_use]
     pub fn payload(&self) -> &Bytes {
         &self.payload
     }
 
-    /// Returns the purpose with which the entry is appended to the log. An entry whose commands all free space may use
-    /// the disk's reserve.
+    /// Returns the purpose that the log is told when it appends the entry. An entry whose commands all free space may
+    /// use the part of the disk that is reserved for such writes.
     #[must_use]
     pub fn purpose(&self) -> Purpose {
         purpose_of(&self.proposals)
@@ -152,7 +152,7 @@ impl Batch {
         }
     }
 
-    /// Answers all proposals with an error.
+    /// Answers all proposals of the batch with an error.
     pub fn fail(mut self, error: &ProposeError) {
         fail_all(self.proposals.drain(..), error);
     }
@@ -179,7 +179,7 @@ pub(crate) fn refuse(
     kept
 }
 
-/// Answers proposals with an error.
+/// Answers each of these proposals with an error.
 pub(crate) fn fail_all(proposals: impl IntoIterator<Item = Pending>, error: &ProposeError) {
     proposals.into_iter().for_each(|mut pending| pending.answer(Err(error.clone())));
 }

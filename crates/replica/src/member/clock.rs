@@ -1,4 +1,5 @@
-//! Space time of a member: the time of the last entry from the leader, plus the monotonic time since it arrived.
+//! Space time (the clock that the members of a space share), as one member computes it: the time of the last entry from
+//! the leader, plus the monotonic time since the entry arrived.
 //!
 //! Owns: the timestamps that this node gives to entries while it leads. Does not own: the time by which reads hide
 //! values, which on a member is the time of the last applied entry.
@@ -16,7 +17,7 @@ use std::{
 
 use thalweg_types::{Clock, SpaceTime};
 
-/// The clock of one space on a member.
+/// The clock of one space (Raft group), as one member computes it.
 #[derive(Debug)]
 pub struct MemberClock {
     clock: Arc<dyn Clock>,
@@ -25,15 +26,15 @@ pub struct MemberClock {
 
 #[derive(Debug)]
 struct State {
-    /// Space time at the monotonic time `anchored_at`.
+    /// Time of the space (Raft group) at the monotonic time `anchored_at`.
     anchor: SpaceTime,
     anchored_at: Duration,
     /// Last timestamp that this node gave to an entry.
     stamped: SpaceTime,
     /// Latest time that [`MemberClock::now`] has returned.
     shown: SpaceTime,
-    /// True if the time began with the node's wall clock because the state has no entries, although the log may have
-    /// some.
+    /// True if this clock began with the time of the node's wall clock. This happens if the state has no entries,
+    /// although the log may have some.
     is_of_wall: bool,
 }
 
@@ -55,7 +56,7 @@ impl MemberClock {
         created
     }
 
-    /// Returns the current time of the space.
+    /// Returns the current time of the space (Raft group).
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         let mut state = self.state();
@@ -100,7 +101,8 @@ impl MemberClock {
         }
     }
 
-    /// Returns the time of the node's wall clock. The time of the space does not follow this clock automatically.
+    /// Returns the time of the node's wall clock. The time of the space (Raft group) does not follow this clock
+    /// automatically.
     #[must_use]
     pub fn wall(&self) -> SpaceTime {
         self.clock.wall()
@@ -112,7 +114,7 @@ impl MemberClock {
         self.clock.suspended()
     }
 
-    /// Returns by how much the time of the space is behind `time`; zero if it is not behind.
+    /// Returns by how much the time of the space (Raft group) is behind `time`; zero if it is not behind.
     #[must_use]
     pub fn behind(&self, time: SpaceTime) -> Duration {
         Duration::from_micros(time.0.saturating_sub(self.ticked(&self.state()).0))

@@ -5,8 +5,8 @@
 //! (consensus).
 //!
 //! The cursor's position is the state's applied LSN. Before the cursor applies an entry, it applies all valid records
-//! of the space between this position and the entry, as replay does. So the state is the same as after a restart with
-//! the same log.
+//! of the space (Raft group) between this position and the entry, as replay does. So the state is the same as after a
+//! restart with the same log.
 //!
 //! ```text
 //! LSN    10   11    12        13    14        15
@@ -68,7 +68,8 @@ impl Moves {
     }
 }
 
-/// The log that the cursor reads, the state to which it applies records, and the space whose records it applies.
+/// The log that the cursor reads, the state to which it applies records, and the space (Raft group) whose records it
+/// applies.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts<'a> {
     pub(crate) log: &'a Log,
@@ -180,7 +181,7 @@ struct LookAhead {
 }
 
 impl LookAhead {
-    /// Returns the next valid record of the space that is not applied; `None` at the end of the log.
+    /// Returns the next valid record of the space (Raft group) that is not applied; `None` at the end of the log.
     fn peek(&mut self, parts: Parts<'_>) -> Result<Option<&LogRecord>, OpenError> {
         let Parts { log, machine, space } = parts;
         let (applied, valid) = (machine.applied().lsn, Valid::of(log, space));

@@ -1,6 +1,6 @@
-//! A space whose entries several nodes agree on, as one of these nodes sees it.
+//! A space (Raft group) whose log entries several nodes agree on, as one of these nodes sees it.
 //!
-//! Owns: the queue of proposals, the division of queued commands into batches, applying committed entries, and moves
+//! Owns: the queue of proposals, cutting the queued commands into batches, applying committed entries, and moves
 //! (records of this node alone, which say that bytes were copied within its log). Does not own: consensus. Crate `raft`
 //! takes the batches, replicates them as entries, and reports commits and leadership.
 //!
@@ -61,10 +61,11 @@ use crate::{
     solo::{Observer, Wake},
 };
 
-/// Time after a proposal's deadline at which its blocked thread stops waiting if consensus has not answered.
+/// Time after a proposal's deadline at which the thread that is blocked on the proposal stops waiting, if consensus has
+/// not answered by then.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Leadership of a space, as this node knows it.
+/// Leadership of a space (Raft group), as this node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leadership {
     /// This node leads.
@@ -117,13 +118,14 @@ impl Leadership {
     }
 }
 
-/// Wakes the consensus of a space when the member has work for it: batches to take, or entries to purge.
+/// Wakes the consensus of a space (Raft group) when the member has work for it: batches of commands to take, or log
+/// entries to purge (drop from the start of the log).
 pub trait ProposalDriver: Send + Sync + fmt::Debug {
     /// Notifies consensus. Called from any thread, often; must be fast.
     fn notify(&self);
 }
 
-/// A space on a node that is one of its members. A clone is cheap and refers to the same space.
+/// A space (Raft group) on a node that is one of its members. A clone is cheap and refers to the same space.
 #[derive(Clone, Debug)]
 pub struct Member {
     shared: Arc<Shared>,
@@ -139,7 +141,7 @@ struct Shared {
     /// Commands taken from the queue. Each element holds the commands of one future entry.
     cut: Mutex<VecDeque<Vec<Pending>>>,
     leadership: RwLock<Leadership>,
-    /// Copy of the leadership for fast checks.
+    /// True while this node leads: a copy of the leadership for fast checks.
     leads: AtomicBool,
     /// True while a leader is known, which may be this node.
     is_led: AtomicBool,
@@ -203,7 +205,8 @@ impl Member {
     }
 
     /// Proposes a command like [`propose`](Self::propose), and calls `then` with the reached level and the outcome.
-    /// First calls `value_reads`, which returns the cost of the command's existing values; see [`Origin::value_reads`].
+    /// First calls `value_reads`, which returns the cost in steps of the stored values that the command reads or
+    /// replaces; see [`Origin::value_reads`].
     pub fn propose_then<T>(
         &self,
         command: &Framed,
@@ -283,13 +286,14 @@ impl Member {
         }
     }
 
-    /// Returns the current time of the space.
+    /// Returns the current time of the space (Raft group).
     #[must_use]
     pub fn now(&self) -> SpaceTime {
         self.shared.clock.now()
     }
 
-    /// Returns the clock of the space. When the node's log receives entries, consensus sets the clock to their times.
+    /// Returns the clock of the space (Raft group). When the node's log receives entries, consensus sets the clock to
+    /// their times.
     #[must_use]
     pub fn clock(&self) -> &Arc<MemberClock> {
         &self.shared.clock
@@ -301,7 +305,7 @@ impl Member {
         &self.shared.log
     }
 
-    /// Returns the state of the space on this node.
+    /// Returns the state of the space (Raft group) on this node.
     #[must_use]
     pub fn machine(&self) -> &Arc<Machine> {
         &self.shared.machine
@@ -313,7 +317,7 @@ impl Member {
         self.shared.options.node
     }
 
-    /// Returns the id of the space.
+    /// Returns the id of the space (Raft group).
     #[must_use]
     pub fn space(&self) -> SpaceId {
         self.shared.options.space
@@ -324,20 +328,21 @@ impl Member {
         self.shared.fail(reason);
     }
 
-    /// Returns the reason why the space rejects proposals; `None` if both the state machine and consensus work.
+    /// Returns the reason why the space (Raft group) rejects proposals; `None` if both the state machine and consensus
+    /// work.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.failure.get().cloned()
     }
 
-    /// Returns the statistics of the space.
+    /// Returns the statistics of the space (Raft group).
     #[must_use]
     pub fn stats(&self) -> ReplicaStats {
         self.shared.counts.stats(&self.shared.queue)
     }
 
-    /// Closes the space: rejects new proposals and the queued ones. Consensus answers the batches that it has already
-    /// taken.
+    /// Closes the space (Raft group): rejects new proposals and the queued ones. Consensus answers the batches that it
+    /// has already taken.
     pub fn close(&self) {
         let shared = &*self.shared;
         shared.is_closed.store(true, Ordering::SeqCst);
@@ -354,7 +359,7 @@ impl Member {
         self.shared.leads.load(Ordering::Acquire)
     }
 
-    /// Returns the leadership of the space as far as this node knows it.
+    /// Returns the leadership of the space (Raft group) as far as this node knows it.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         self.shared.leadership().clone()
@@ -413,8 +418,8 @@ impl Member {
         reason.map_or(Ok(()), |reason| Err(ProposeError::NoRoom { reason }))
     }
 
-    /// Returns the maximum span by which the time of a space with one voter catches up with the wall clock; zero means
-    /// no limit.
+    /// Returns the maximum span by which the clock of a space (Raft group) with one voter jumps forward to catch up
+    /// with the wall clock; zero means no limit.
     #[must_use]
     pub fn max_clock_jump(&self) -> Duration {
         self.shared.options.max_clock_jump
@@ -546,7 +551,7 @@ impl Member {
     /// is already applied. If `is_awaited` is false, no client of this node waits for the outcomes, and the reads in
     /// Redis batches are skipped.
     ///
-    /// An error is final: the space accepts no further proposals.
+    /// An error is final: the space (Raft group) accepts no further proposals.
     pub fn apply(
         &self,
         index: Index,
@@ -575,7 +580,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Shared {
-    /// Queues a proposal if a leader is known. The proposer gets an error after `max_wait`.
+    /// Queues a proposal if a leader is known. If no answer arrives within `max_wait`, the proposer gets an error.
     fn push(&self, mut pending: Pending, when_full: WhenFull, max_wait: Duration) -> Result<(), ProposeError> {
         self.check()?;
         if !self.is_led.load(Ordering::SeqCst) {
@@ -623,7 +628,7 @@ impl Shared {
         fail_all(self.queue.remove(|_| true), error);
     }
 
-    /// Returns the proposals of the next entry; `None` if none may be taken now.
+    /// Returns the proposals that form the next log entry; `None` if the queue may give none now.
     fn next_cut(&self) -> Option<Vec<Pending>> {
         let mut cut = self.cut();
         if cut.is_empty() {

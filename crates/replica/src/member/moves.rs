@@ -23,7 +23,7 @@ use thalweg_types::{Durability, Index, Lsn, Term};
 use super::{Member, Shared, cursor::Cursor};
 use crate::error::ProposeError;
 
-/// Time after which a waiting caller checks again if nothing has woken it.
+/// Time after which a caller that waits for a record to be applied checks again, if nothing has woken it.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Member {
@@ -71,19 +71,20 @@ impl Member {
         noted
     }
 
-    /// Asks consensus to purge entries up to `index`, and returns at once.
+    /// Asks consensus to purge entries up to `index` (drop them from the start of the log), and returns at once.
     pub fn want_purge(&self, index: Index) {
         self.shared.purge.fetch_max(index.0, Ordering::SeqCst);
         self.shared.notify();
     }
 
-    /// Returns the index through which this node's maintenance wants entries to be purged; 0 if none.
+    /// Returns the index up to which this node's maintenance wants log entries to be purged (dropped from the start of
+    /// the log); 0 if none.
     #[must_use]
     pub fn purge_wanted(&self) -> Index {
         Index(self.shared.purge.load(Ordering::SeqCst))
     }
 
-    /// Applies records of this node that need no commit, such as the note of a purge.
+    /// Applies records that concern only this node and need no commit, such as the note that entries were purged.
     pub fn apply_local(&self) -> Result<(), ProposeError> {
         let applied = self.shared.apply_local(&mut self.shared.cursor());
         self.shared.moves.wake_all();

@@ -1,4 +1,4 @@
-//! Opening a space as one of its members.
+//! Opening a space (Raft group) as one of its members.
 //!
 //! Owns: the checks, and the creation of the member's parts. Does not own: replay. A member applies nothing at open,
 //! because it does not know which entries after its state are committed; consensus reports this soon after the start.
@@ -28,8 +28,8 @@ use crate::{
 };
 
 impl Member {
-    /// Opens a space whose state may be behind its log. The member applies the missing entries once consensus reports
-    /// that they are committed. Until consensus is started, the member has no leader.
+    /// Opens a space (Raft group) whose state may be behind its log. The member applies the missing entries once
+    /// consensus reports that they are committed. Until consensus is started, the member has no leader.
     pub fn open(
         log: Log,
         machine: Arc<Machine>,

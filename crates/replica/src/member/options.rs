@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use thalweg_types::{NodeId, SpaceId, SpaceTime};
 
-/// Options of a space on one of its members.
+/// Options of a space (Raft group) on one of its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberOptions {
-    /// Id of the space.
+    /// Id of the space (Raft group).
     pub space: SpaceId,
     /// Id of this node.
     pub node: NodeId,
@@ -19,11 +19,11 @@ pub struct MemberOptions {
     /// Maximum time that a caller waits until a move (a record about bytes that were copied within the log) is applied.
     /// With zero, a caller never blocks; a move after uncommitted entries then returns an error.
     pub max_move_wait: Duration,
-    /// Space time at which the space continues, unless its last entry is later. `None` continues from the last entry,
-    /// and takes the wall clock for a space without entries.
+    /// Time at which the clock of the space (Raft group) continues, unless the last log entry has a later time. With
+    /// `None`, the clock continues from the last entry, or from the wall clock if there are no entries.
     pub anchor: Option<SpaceTime>,
-    /// Maximum span by which space time jumps forward to the wall clock, in a space with one voter. Zero means that
-    /// there is no limit.
+    /// Maximum span by which the clock of a space (Raft group) with one voter jumps forward to the wall clock. Zero
+    /// means that there is no limit.
     pub max_clock_jump: Duration,
 }
 

@@ -11,7 +11,7 @@ use crate::{
     pending::Pending,
 };
 
-/// Steps above which a command counts as expensive: about 0.4 ms of work.
+/// Number of steps (units of work) above which a command counts as expensive: about 0.4 ms of work.
 pub(super) const EXPENSIVE_STEPS: u64 = 4_000;
 
 /// Proposals that were taken out of the queue: the commands of the next log entries.
@@ -19,9 +19,10 @@ pub(super) const EXPENSIVE_STEPS: u64 = 4_000;
 pub(crate) struct DequeuedProposals {
     /// Proposals, in the order in which they are committed.
     pub(crate) proposals: Vec<Pending>,
-    /// The n-th element is the number of proposals in the first n entries.
+    /// Ends of the log entries: the n-th element is the number of proposals in the first n entries together.
     pub(crate) ends: Vec<usize>,
-    /// Number of steps that each entry took, in order. Entries that were not applied have no element.
+    /// Number of steps (units of work) that each log entry took, in order. Entries that were not applied have no
+    /// element.
     pub(crate) steps: Vec<u64>,
     /// Client addresses whose expensive commands among these proposals delay other clients, each with the number of
     /// steps that its commands will probably take. These addresses pause afterwards.
@@ -52,8 +53,9 @@ impl DequeuedProposals {
         }
     }
 
-    /// Begins pauses like [`begin_pauses`](Self::begin_pauses), but before the commit. Computes their lengths from the
-    /// steps that the proposals will probably take. [`learn`] corrects a pause when an entry of the address is applied.
+    /// Begins pauses like [`begin_pauses`](Self::begin_pauses), but before the commit. Computes the lengths of the
+    /// pauses from the steps (units of work) that the proposals will probably take. [`learn`] corrects a pause when an
+    /// entry of the address is applied.
     pub(crate) fn begin_probable_pauses(&mut self, now: Duration) {
         for (address, steps) in &self.delaying {
             let turn = address.pause().begin_probable(now, *steps);

@@ -1,4 +1,5 @@
-//! Commits of proposals by the holder of the writer role: one entry, or several with one fsync.
+//! Commits of proposals by the thread that holds the writer role (the right to write log entries): one entry, or
+//! several with one fsync.
 //!
 //! Owns: the steps from proposals to answers (write, make durable, apply), and the handling of an entry that the log
 //! rejects. Does not own: the role, and the choice of the proposals (`queue`).
@@ -34,7 +35,7 @@ impl Shared {
         Ok(Committed { durability, outcome })
     }
 
-    /// Commits the proposals `taken` and returns one answer for each proposal, in order.
+    /// Commits the proposals `taken` to the log, and returns one answer for each proposal, in order.
     pub(super) fn commit_many(&self, role: &mut Role, taken: &[Pending]) -> Vec<Answer> {
         if taken.is_empty() {
             return Vec::new();

@@ -220,7 +220,8 @@ pub(crate) struct Suite<O: Args> {
 /// Number of steps of the progress bar of a run.
 const RUN_STEPS: u64 = 1000;
 
-/// Progress of the present run, on one line of standard error that is redrawn.
+/// Progress bar of the benchmark run that is in progress, on one line of standard error that is redrawn; `None` without
+/// one.
 #[derive(Default)]
 struct RunBar(Mutex<Option<ProgressBar>>);
 

@@ -372,7 +372,7 @@ fn new_admin_token(data: &Path, json: bool) -> Result<(), Failure> {
     render::print_result(&json!({ "admin_token": admin.reveal() }), json, || admin.reveal().to_owned())
 }
 
-/// Prints the names of the created files.
+/// Prints the names of the certificate and key files that the command has created.
 fn created(files: &CertificateFiles, json: bool) -> Result<(), Failure> {
     let (certificate, key) = (files.certificate.display().to_string(), files.key.display().to_string());
     let object = json!({ "certificate": certificate, "key": key });

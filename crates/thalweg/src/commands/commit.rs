@@ -1,4 +1,5 @@
-//! `commit` and `txn`: execute requests over several keyspaces and streams. The requests are JSON.
+//! `commit` and `txn`: execute commits and transactions over several keyspaces and streams. The user writes these
+//! requests as JSON.
 
 use std::path::PathBuf;
 

@@ -227,8 +227,8 @@ impl Member<'_> {
         self.session.group(call, &self.args.stream, &self.args.group, body)
     }
 
-    /// Fetches records once, and waits for them until `until` at most. With `--follow`, tries again while the server
-    /// restarts.
+    /// Fetches records of the consumer group once, at most `left` of them, and waits for them until `until` at most.
+    /// With `--follow`, tries again while the server restarts.
     fn fetch(&self, left: u64, until: Instant) -> Result<Batch, Failure> {
         let wait = if self.args.follow { WAIT_AT_A_TIME } else { until.saturating_duration_since(Instant::now()) };
         let body = json!({

@@ -51,7 +51,8 @@ The exit code is the command's (128 + N if signal N ended it). Otherwise:
   4  the hold was lost while the command ran, and the command was ended
   5  not acquired in time, or the server is not reachable";
 
-/// Options of the commands that run another command.
+/// Options of `lock`, `semaphore` and `elect`, which run the user's command while they hold a lock, a slot or the
+/// leadership.
 #[derive(Args, Debug)]
 pub(crate) struct HoldArgs {
     /// Time for which other clients have to wait if this process dies

@@ -11,10 +11,11 @@ const LOW_DISK_BYTES: u64 = 1 << 30;
 
 /// Largest difference between two wall clocks, in milliseconds, that is not reported.
 const MAX_CLOCK_DIFFERENCE_MILLIS: i64 = 10_000;
-/// Longest time in milliseconds by which the space time of the data may be behind the wall clocks without a report.
+/// Longest time in milliseconds by which the cluster's common clock, which timestamps the data, may be behind the wall
+/// clocks without a report.
 const MAX_TIME_BEHIND_MILLIS: u64 = 60_000;
 
-/// Severity of a finding.
+/// Severity of a finding about a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     /// The cluster or a node does not work as it should.
@@ -36,7 +37,7 @@ impl Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub severity: Severity,
-    /// Stable code for programs.
+    /// Stable code of the finding, for programs.
     pub code: &'static str,
     /// Description of what is wrong.
     pub message: String,

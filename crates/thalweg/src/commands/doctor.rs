@@ -44,7 +44,7 @@ pub(crate) struct Doctor {
     /// Existing directory to check [default: that of the configuration, thalweg-data]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Read the settings of the node from this file; its bounds on space and connections are checked
+    /// Read the settings of the node from this file; its limits on disk space and connections are checked
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Time for which syncs are measured; 0s writes nothing
@@ -117,7 +117,8 @@ fn judge_owners(dir: &Path, found: &mut Findings) {
     }
 }
 
-/// Returns the parameters of the examination. They follow from the settings of the node.
+/// Returns the parameters with which the machine and the directory are examined. They follow from the settings of the
+/// node.
 fn examination(config: &Config, probe_time: Duration) -> Examination {
     let segments = u64::from(config.spare_segments) + 1;
     let group = AvailableMemory::of_this_process().filter(|memory| memory.limited_by.is_some());
@@ -149,7 +150,8 @@ fn text(facts: &Facts, found: &Findings) -> String {
     lines.join("\n")
 }
 
-/// Returns the facts that a person may want to compare, one for each line.
+/// Returns the measured facts about the machine and the disk as pairs of a name and a text. The output has one line for
+/// each.
 fn measured(facts: &Facts) -> Vec<(&'static str, String)> {
     let unknown = || "unknown".to_owned();
     let bytes = |bytes: Option<u64>| bytes.map_or_else(unknown, render::bytes);

@@ -29,8 +29,8 @@ use crate::{
     span::show_span,
 };
 
-/// Maximum bytes of a batch, even if it has fewer records than its maximum. A larger record is sent in a batch of its
-/// own.
+/// Maximum size in bytes of a batch of imported records, even if it has fewer records than its maximum number. A larger
+/// record is sent in a batch of its own.
 const MAX_BATCH_BYTES: usize = 1024 * 1024;
 
 #[derive(Args, Debug)]
@@ -88,7 +88,7 @@ enum Sink<'a> {
     Keyspace(&'a str),
 }
 
-/// Totals of the acknowledged batches.
+/// Totals of the batches that the server has acknowledged in this import.
 #[derive(Default)]
 struct ImportTotals {
     records: u64,

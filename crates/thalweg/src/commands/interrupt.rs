@@ -1,5 +1,4 @@
-//! Signals that end a command. Some commands must put something back first, such as a terminal's mode, or remove a
-//! file.
+//! Signals that end a command. Before they end, some commands must restore a terminal's mode or remove a file.
 //!
 //! Without this module, the default action of a signal would end the process immediately. A process that was started
 //! with SIGHUP ignored, as with `nohup`, still ignores SIGHUP: a handler would undo this, in the process and in its
@@ -22,7 +21,8 @@ use crate::failure::{Exit, Failure};
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Registers for the signals. From now on a signal only sets the flag, and the command must check it.
+    /// Registers for SIGINT, SIGTERM and SIGHUP. From now on these signals only set the flag, and the command must
+    /// check it.
     pub(super) fn register() -> Result<Self, Failure> {
         let flag = Self(Arc::new(AtomicBool::new(false)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -44,7 +44,7 @@ impl Interrupt {
         Ok(flag)
     }
 
-    /// Returns true once a signal has arrived.
+    /// Returns true once one of the registered signals has arrived.
     pub(super) fn arrived(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -28,7 +28,8 @@ use crate::{failure::Failure, render};
 /// Time from the start of a replay to the first log line about its progress, and between two such lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Maximum time that an open may still take after a signal. Afterwards the process ends without waiting for it.
+/// Maximum time that opening the data directory may still take after a signal. Afterwards the process ends without
+/// waiting for it.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Opens a data directory on a separate thread: as a member of a cluster if `member` contains the member's identity and
@@ -85,7 +86,7 @@ fn finished(opened: Result<Result<Database, OpenError>, JoinError>) -> Result<Da
     opened.map_err(io::Error::from)?.map_err(|error| Failure::of(&error))
 }
 
-/// Writer of log lines about a long replay.
+/// Writer of log lines about the progress of a long replay of the log.
 struct ReplayReport {
     started: Instant,
     reported: Instant,

@@ -71,8 +71,8 @@ fn filter(level: LogLevel) -> Targets {
     Targets::new().with_default(level).with_target("openraft", of_consensus)
 }
 
-/// At each SIGHUP, reloads the configuration and the certificates of the native port and of the links. `read` reads the
-/// configuration as at the start. Also warns once a day about certificates that expire soon.
+/// At each SIGHUP, reloads the configuration and the certificates of the native port and of the links between nodes.
+/// `read` reads the configuration as at the start. Also warns once a day about certificates that expire soon.
 pub(crate) async fn reload_at(
     mut hangup: Signal,
     mut config: Config,

@@ -32,7 +32,7 @@ use crate::{
 /// Beginning of the temporary name of the snapshot's file, in the repaired directory.
 const STEM: &str = "repair";
 
-/// Runs `cluster repair`.
+/// Runs `cluster repair` on the stopped member's directory `data`, with a snapshot of the member that `place` names.
 pub(super) fn repair(data: &Path, place: &ServerArgs) -> Result<(), Failure> {
     permissions::only_for_the_owner();
     let session = Session::of_server(place)?;

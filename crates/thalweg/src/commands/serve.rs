@@ -151,7 +151,7 @@ impl Serve {
         Self { config, given, mode: Mode::Read, repair: false }
     }
 
-    /// Merges the flags, the environment, the file and the defaults.
+    /// Merges the settings from the flags, the environment, the configuration file and the defaults.
     pub(super) fn resolve(&self) -> Result<Resolved, ConfigError> {
         let mut flags = ConfigLayer::default();
         for (name, text) in &self.given {
@@ -273,7 +273,8 @@ fn options(resolved: &Resolved, repair: bool) -> Options {
     Options { create: Create::IfMissing, repair, page_cache_bytes, ..resolved.config.engine_options() }
 }
 
-/// Starts the consensus of a member. Returns `None` for a node that runs alone.
+/// Starts the consensus of a cluster member. Returns `None` for a node that runs alone, or if the configuration has no
+/// address for other nodes.
 fn start_member(part: &OpenRole, config: &Config, database: &Database) -> Result<Option<Node>, Failure> {
     let Some(member) = part.member() else { return Ok(None) };
     membership::check(member, database)?;

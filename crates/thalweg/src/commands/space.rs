@@ -105,7 +105,7 @@ fn at_rest(args: &Space) -> Result<Value, Failure> {
     Ok(object)
 }
 
-/// Returns the difference of two numbers of bytes.
+/// Returns the bytes that were gained from `before` to `after`, two numbers of bytes; negative if bytes were saved.
 fn signed(after: u64, before: u64) -> i64 {
     i64::try_from(i128::from(after) - i128::from(before)).unwrap_or(i64::MAX)
 }
@@ -147,7 +147,7 @@ fn row(report: &Report, before: Option<&Report>, name: &str, files: u64, bytes: 
     row
 }
 
-/// Formats a change with its sign; `0` if there is none.
+/// Formats a growth or reduction in bytes with its sign; `0` if there is none.
 fn change(bytes: i64) -> String {
     let size = render::bytes(bytes.unsigned_abs());
     match bytes {
@@ -166,7 +166,8 @@ fn levels(report: &Report) -> impl Iterator<Item = Vec<String>> {
     })
 }
 
-/// Returns the first line of the report: the size of the directory, and its ratio to the payload.
+/// Returns the first line of the report: the size of the directory, and its ratio to the payload (the keys, values and
+/// records that clients have stored).
 fn summary(report: &Report) -> String {
     let place = report.directory.as_ref().map_or_else(|| "the node".to_owned(), |dir| render::name(dir));
     let size = format!("{place} takes {}", render::bytes(report.bytes));

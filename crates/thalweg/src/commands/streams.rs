@@ -110,8 +110,8 @@ fn parse_count(text: &str) -> Result<u64, String> {
 
 impl Configured {
     /// Returns the settings that the user gives, as JSON for the HTTP API. `old` is the configuration of the stream, or
-    /// null if the stream does not exist. A stream that is already compacted keeps its grace time unless the user gives
-    /// another one.
+    /// null if the stream does not exist. A stream that is already compacted keeps its grace time (for which tombstones
+    /// stay) unless the user gives another one.
     fn config(&self, old: &Value) -> Value {
         let mut object = Map::new();
         let mut add = |name: &str, limit: Option<Value>| object.extend(limit.map(|limit| (name.to_owned(), limit)));

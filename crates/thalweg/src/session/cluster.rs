@@ -19,7 +19,7 @@ type VisitEvents<'v> = &'v mut dyn FnMut(&Map<String, Value>) -> Step;
 pub(crate) enum EventsFrom {
     /// The watch begins with the next event.
     Now,
-    /// The watch begins with all events that the node keeps.
+    /// The watch begins with all past events that the node still has.
     Kept,
 }
 
@@ -65,7 +65,8 @@ impl Position {
     }
 }
 
-/// Time that the command waits for a reply in addition to the time that the server waits for the cluster.
+/// Time for which the command waits for a reply, in addition to the time for which the server waits for other members
+/// of the cluster.
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Session {
@@ -83,13 +84,13 @@ impl Session {
         self.waiting(ask)
     }
 
-    /// Compares the digests of the members' states.
+    /// Returns the comparison of the digests of all members' states, as the server makes it.
     pub(crate) fn cluster_digest(&self) -> Result<Value, Failure> {
         self.waiting(RequestBuilder::post("/v1/cluster/digest"))
     }
 
-    /// Sends a request for which the server waits for the cluster. The server is told to wait no longer than the
-    /// command waits for a reply.
+    /// Sends a request that the server can answer only after it has waited for other members of the cluster. The server
+    /// is told to wait no longer than the command waits for a reply.
     fn waiting(&self, ask: RequestBuilder<'_>) -> Result<Value, Failure> {
         let wait = self.timeout.saturating_sub(MARGIN).min(Duration::from_secs(600));
         let reply = self.http.ask(ask.header("thalweg-timeout", wait.as_secs_f64().to_string()))?;

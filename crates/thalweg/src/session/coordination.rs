@@ -53,13 +53,13 @@ impl Coordination {
         Ok(Self { session: Arc::new(session), keyspace: keyspace.into() })
     }
 
-    /// Closes the directory cleanly.
+    /// Closes the data directory cleanly, if this process has opened one.
     pub(crate) fn close(self) -> Result<(), Failure> {
         self.session.close()
     }
 }
 
-/// Converts an error of a lock, a semaphore or an election to a failure of the command.
+/// Converts an error of a lock, a semaphore or an election to a failure of the command that uses it.
 pub(crate) fn of_recipe(error: RecipeError<Failure>) -> Failure {
     let (message, code) = (error.to_string(), error.own_code().unwrap_or("store"));
     match error {

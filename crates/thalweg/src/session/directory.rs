@@ -89,7 +89,7 @@ impl Directory {
         response.map(|body| BodyReader { runtime: Arc::clone(&self.runtime), body, chunk: Bytes::new() })
     }
 
-    /// Returns the status of the node, without the figures of a server.
+    /// Returns the status of the node that the opened directory contains, without figures that only a server has.
     pub(super) fn status(&self) -> Value {
         node_status(&self.database)
     }

@@ -39,8 +39,9 @@ pub(super) enum Part {
 }
 
 impl Endless<'_> {
-    /// Calls `visit` with each part of the reply until `visit` returns `Break`. Connects again after the connection
-    /// is lost. Fails immediately if the server was never reachable.
+    /// Calls `visit` with each part of the endless reply (the beginning of a connection, or an event) until `visit`
+    /// returns `Break`. Connects again after the connection is lost. Fails immediately if the server was never
+    /// reachable.
     pub(super) fn follow(&self, http: &Http, visit: &mut dyn FnMut(Part) -> Step) -> Result<(), Failure> {
         let (mut lost_at, mut was_there) = (None, false);
         loop {

@@ -80,7 +80,7 @@ enum Transport {
 /// An HTTP request that is being built.
 pub(super) struct RequestBuilder<'a> {
     method: Method,
-    /// Path and query of the request, percent-encoded.
+    /// Path and query of the HTTP request, percent-encoded.
     path: String,
     headers: Vec<(&'static str, String)>,
     body: Option<Cow<'a, [u8]>>,
@@ -178,7 +178,7 @@ impl Http {
         Ok(Self { transport: Transport::Server(config.into()), bases, current: AtomicUsize::new(0) })
     }
 
-    /// Returns an address in the form that requests use. Fails if the address is invalid.
+    /// Returns the address of a server in the form that requests use. Fails if the address is invalid.
     fn base_of(url: &str) -> Result<String, Failure> {
         let url = url.trim().trim_end_matches('/');
         let base = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
@@ -211,7 +211,7 @@ impl Http {
         }
     }
 
-    /// Address that is in use, or path of the directory. Used in messages.
+    /// Address of the server that is in use, or path of the directory that this process has opened. Used in messages.
     pub(super) fn base(&self) -> &str {
         &self.bases[self.current.load(Ordering::Relaxed) % self.bases.len()]
     }

@@ -59,9 +59,9 @@ pub(crate) struct PutTerms<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ScanQuery {
     pub prefix: Vec<u8>,
-    /// First key of the range, inclusive.
+    /// First key of the range to scan, inclusive.
     pub start: Option<Vec<u8>>,
-    /// End of the range, exclusive.
+    /// End of the range of keys, exclusive.
     pub end: Option<Vec<u8>>,
     pub limit: Option<u64>,
     pub reverse: bool,

@@ -13,7 +13,7 @@ impl Session {
         }
     }
 
-    /// Returns the health of a server that is ready. Fails if it is not.
+    /// Returns the health of a server. Fails if the server is not ready to accept requests.
     pub(crate) fn ready(&self) -> Result<Value, Failure> {
         self.http.json(RequestBuilder::get("/ready"))
     }

@@ -34,7 +34,7 @@ pub(crate) struct SnapshotRequest<'a> {
     pub progress: &'a mut dyn FnMut(u64),
 }
 
-/// A backup file that is being written.
+/// A backup file that is being written during the download of a snapshot.
 pub(crate) struct PartialFile {
     pub path: PathBuf,
     pub file: SnapshotFile,
@@ -151,7 +151,7 @@ impl Session {
 /// End of the download of a snapshot.
 enum DownloadEnd {
     Whole,
-    /// The connection broke, and the snapshot cannot be resumed.
+    /// The connection broke, and the download of this snapshot cannot be resumed.
     Lost(Failure),
 }
 

@@ -47,7 +47,7 @@ pub(crate) struct ProducerReply {
     pub id: String,
     pub epoch: u64,
     pub next_sequence: u64,
-    /// Time of the last append in microseconds since 1970.
+    /// Time of the producer's last append, in microseconds since 1970.
     pub last_time_micros: u64,
 }
 

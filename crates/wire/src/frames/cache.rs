@@ -186,7 +186,7 @@ structure! {
 }
 
 structure! {
-    /// Drops a cache. The server does not use its id again in this run.
+    /// Drops a cache. The server does not use the cache's id again until it restarts.
     DropCache as "drop cache" {
         /// Id of the cache.
         cache: u32,
@@ -202,7 +202,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`OpenCache`].
+    /// Reply to [`OpenCache`]: the id of the opened cache.
     CacheOpened as "cache opened" {
         /// Id of the cache.
         cache: u32,
@@ -281,7 +281,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`ReadCacheStats`].
+    /// Reply to [`ReadCacheStats`]: statistics of one cache or of all caches.
     CacheStats<'a> as "cache stats" {
         /// Statistics of each cache, ordered by id.
         caches: List<'a, CacheFigures>,

@@ -12,7 +12,7 @@ use thalweg_types::{
 /// Magic number `TLWG`, which identifies a connection as using Thalweg's native protocol.
 const MAGIC: u32 = u32::from_le_bytes(*b"TLWG");
 
-/// The magic number of the protocol as a field of a frame. Its encoding is always the bytes `TLWG`.
+/// The magic number of the native protocol, as a field of a frame. Its encoding is always the bytes `TLWG`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Magic;
 
@@ -85,9 +85,9 @@ structure! {
 structure! {
     /// A space of the server: the unit of order and of atomic commit.
     Space<'a> as "space" {
-        /// Id of the space.
+        /// Id of the space (the server's unit of order and of atomic commit).
         id: SpaceId,
-        /// Name of the space.
+        /// Name of the space (the server's unit of order and of atomic commit).
         name: &'a str,
     }
 }
@@ -103,7 +103,7 @@ pub enum Reason {
     Silent,
     /// The peer violated the protocol.
     Protocol,
-    /// The two sides have no version in common.
+    /// The client and the server have no protocol version in common.
     Version,
     /// The server has reached its maximum number of connections.
     Overloaded,
@@ -173,7 +173,7 @@ structure! {
 structure! {
     /// Request for a [`Pong`], which the receiver sends immediately.
     Ping as "ping" {
-        /// Token that the receiver repeats in its pong.
+        /// Number that the sender chooses, and that the receiver repeats in its pong.
         token: u64,
     }
 }
@@ -181,7 +181,7 @@ structure! {
 structure! {
     /// Answer to a [`Ping`].
     Pong as "pong" {
-        /// Token of the ping that this pong answers.
+        /// Number in the ping that this pong answers.
         token: u64,
     }
 }
@@ -206,8 +206,8 @@ structure! {
 }
 
 structure! {
-    /// New permitted totals of a subscription. Its receiver grants them to the sender; see [`credit`](crate::credit).
-    /// Totals never decrease.
+    /// New totals of messages and bytes that a subscription's receiver permits the sender to send; see
+    /// [`credit`](crate::credit). Totals never decrease.
     Credit as "credit" {
         /// Total number of messages, records or changes that the sender may send, counted since the subscription began.
         messages: u64,

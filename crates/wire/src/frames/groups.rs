@@ -88,7 +88,7 @@ structure! {
     DeliveryPart<'a> as "delivery part" {
         /// Number of times that the records were delivered, including this delivery.
         deliveries: u32,
-        /// Records in order of their offsets.
+        /// These records in the order of their offsets, as runs of records that were appended together.
         runs: List<'a, RecordRun<'a>>,
     }
 }
@@ -101,10 +101,10 @@ structure! {
         durability: Durability,
         /// Number of this delivery, with which the member acks or nacks its records; 0 means that there are no records.
         attempt: Attempt,
-        /// Time until which the member must ack or nack the records, in space time (microseconds since 1970, never
-        /// going back).
+        /// Time until which the member must ack or nack the records, in microseconds since 1970 by the clock that all
+        /// nodes share.
         deadline: SpaceTime,
-        /// Records of the delivery.
+        /// Records of the delivery, divided by the number of times that they were delivered.
         parts: List<'a, DeliveryPart<'a>>,
     }
 }
@@ -126,10 +126,10 @@ structure! {
         durability: Durability,
         /// Number of this delivery, with which the member acks or nacks its records.
         attempt: Attempt,
-        /// Time until which the member must ack or nack the records, in space time (microseconds since 1970, never
-        /// going back).
+        /// Time until which the member must ack or nack the records, in microseconds since 1970 by the clock that all
+        /// nodes share.
         deadline: SpaceTime,
-        /// Records of the delivery.
+        /// Records of the delivery, divided by the number of times that they were delivered.
         parts: List<'a, DeliveryPart<'a>>,
     }
 }

@@ -249,8 +249,8 @@ structure! {
         revision: Revision,
         /// First revision at which the version no longer was the key's value; 0 if the version is current.
         until: Revision,
-        /// Time of the commit that ended the version, in space time (microseconds since 1970); 0 if the version is
-        /// current.
+        /// Time of the commit that ended the version, in microseconds since 1970 by the clock that all nodes share; 0
+        /// if the version is current.
         until_time: SpaceTime,
         /// Value of the version.
         value: &'a [u8],
@@ -299,7 +299,8 @@ structure! {
         id: LeaseId,
         /// Time for which a keep-alive extends the lease, in microseconds.
         ttl: u64,
-        /// Time at which the lease ends unless a keep-alive arrives, in space time (microseconds since 1970).
+        /// Time at which the lease ends unless a keep-alive arrives, in microseconds since 1970 by the clock that all
+        /// nodes share.
         deadline: SpaceTime,
         /// Time until the lease ends unless a keep-alive arrives, in microseconds.
         remaining: u64,

@@ -59,7 +59,7 @@ pub enum DecodeError {
     /// The frame has an optional field that the receiver must understand, but this version does not know the field.
     #[error("unknown required field {tag:#06x}: this side is older; leave out the field")]
     UnknownField {
-        /// Tag of the unknown field.
+        /// Number that identifies the unknown optional field.
         tag: u16,
     },
     /// The frame does not follow the format.
@@ -178,7 +178,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Side of a connection that sends frames of this kind.
+            /// Side of a connection that sends frames of this kind: the client, the server or both.
             #[must_use]
             pub const fn sender(self) -> Sender {
                 match self {
@@ -186,7 +186,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Role of this kind of frame on a channel.
+            /// Role of this kind of frame on a channel, such as request or reply.
             #[must_use]
             pub const fn role(self) -> Role {
                 match self {
@@ -194,7 +194,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// Layout of the body in the notation of the format document.
+            /// Layout of the body of this kind of frame, in the notation of `docs/formats/wire.md`.
             #[must_use]
             pub fn definition(self) -> String {
                 match self {
@@ -218,7 +218,8 @@ macro_rules! sent_frames {
         }
 
         impl<'a> $name<'a> {
-            /// Decodes a frame from this side of the connection.
+            /// Decodes a received frame, which must be of a kind that this enum contains. Frames that only the other
+            /// side may send are an error.
             #[inline]
             pub fn decode(raw: RawFrame<'a>) -> Result<Envelope<'a, Self>, DecodeError> {
                 let code = raw.header.kind;
@@ -238,7 +239,7 @@ macro_rules! sent_frames {
                 }
             }
 
-            /// Kind of the frame.
+            /// Returns the kind of the frame that this value contains.
             #[must_use]
             pub fn kind(&self) -> Kind {
                 match self {
@@ -400,7 +401,7 @@ pub struct Envelope<'a, F> {
     pub id: u32,
     /// Optional fields of the frame.
     pub fields: Fields<'a>,
-    /// Decoded frame.
+    /// Decoded body of the frame.
     pub frame: F,
 }
 

@@ -48,7 +48,7 @@ structure! {
         node: NodeId,
         /// Microseconds since the node started.
         uptime: u64,
-        /// Present time of the node's log in space time (microseconds since 1970, never going back).
+        /// Present time of the node's log in microseconds since 1970 by the clock that all nodes share.
         space_time: SpaceTime,
         /// Version of the node's software.
         version: &'a str,
@@ -88,7 +88,8 @@ structure! {
         /// Sequence number of the last event that the client has. 0 begins with all events that the node still has;
         /// none begins with the next event.
         after: Option<u64>,
-        /// Number of the run to which `after` belongs; none for the node's present run.
+        /// Number of the run of the node (from its start to its stop) to which `after` belongs; none for the node's
+        /// present run.
         run: Option<u64>,
         /// Initial credit of the subscription.
         permit: Permit,
@@ -100,10 +101,10 @@ structure! {
     WatchingCluster as "watching cluster" {
         /// Sequence number of the last event before the watch begins.
         after: u64,
-        /// Number of the node's present run, below 2^53.
+        /// Number of the node's present run (since its last start), below 2^53.
         run: u64,
-        /// False if the node does not know the position in the request, because it is another node or has restarted.
-        /// The watch then begins with all events that the node still has.
+        /// False if the node does not know the position that the client requested, because it is another node or has
+        /// restarted. The watch then begins with all events that the node still has.
         known: bool,
     }
 }
@@ -111,7 +112,7 @@ structure! {
 structure! {
     /// A change in the cluster, as one node has noticed it.
     ClusterEvent<'a> as "cluster event" {
-        /// Sequence number of the event in its run of the node, from 1.
+        /// Sequence number of the event, counted from 1 since the node's last start.
         sequence: u64,
         /// Wall-clock time at which the node noticed the event, in microseconds since 1970.
         unix_micros: u64,

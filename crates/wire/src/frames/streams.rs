@@ -21,7 +21,7 @@ variants! {
         },
         /// The first record that is not older than a given time.
         Time = 3 "time" {
-            /// Time of the first record to read, in space time (microseconds since 1970).
+            /// Time of the first record to read, in microseconds since 1970 by the clock that all nodes share.
             time: SpaceTime
         },
         /// The position that lies a given number of offsets before the end of the stream.
@@ -94,7 +94,7 @@ structure! {
     FindOffset as "find offset" {
         /// Id of the stream.
         stream: StreamId,
-        /// Earliest time of the record, in space time (microseconds since 1970).
+        /// Earliest time of the record, in microseconds since 1970 by the clock that all nodes share.
         time: SpaceTime,
     }
 }
@@ -115,7 +115,7 @@ structure! {
     RecordRun<'a> as "record run" {
         /// Offset of the first record.
         first: Offset,
-        /// Time of the append, in space time (microseconds since 1970).
+        /// Time of the append, in microseconds since 1970 by the clock that all nodes share.
         time: SpaceTime,
         /// Number of these consecutive records.
         count: u32,
@@ -130,11 +130,11 @@ structure! {
     Records<'a> as "records" {
         /// Durability level that all data in this reply has reached.
         durability: Durability,
-        /// Offset to continue reading at.
+        /// Offset at which the client continues reading.
         next: Offset,
         /// Offset that the stream would assign to the next record, at the time of reading.
         high_watermark: Offset,
-        /// Records in order of their offsets.
+        /// Records in the order of their offsets, as runs of records that were appended together.
         runs: List<'a, RecordRun<'a>>,
     }
 }
@@ -158,7 +158,7 @@ structure! {
         next: Offset,
         /// Offset that the stream will assign to the next record.
         high_watermark: Offset,
-        /// Records in order of their offsets.
+        /// Records in the order of their offsets, as runs of records that were appended together.
         runs: List<'a, RecordRun<'a>>,
     }
 }

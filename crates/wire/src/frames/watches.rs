@@ -10,7 +10,7 @@ use super::Permit;
 variants! {
     /// Keys that a watch observes: one key, a prefix or a range.
     WatchKeys<'a> as "watch keys" {
-        /// The watch observes a single key.
+        /// The watch observes only the key with this name.
         Key = 0 "key" {
             /// Key to watch.
             key: &'a [u8]
@@ -74,7 +74,7 @@ structure! {
         kind: ChangeKind,
         /// Revision of the commit that made the change.
         revision: Revision,
-        /// Time of the commit, in space time (microseconds since 1970).
+        /// Time of the commit, in microseconds since 1970 by the clock that all nodes share.
         time: SpaceTime,
         /// Key that changed, or the deleted prefix.
         key: &'a [u8],

@@ -100,7 +100,7 @@ structure! {
         duplicate: bool,
         /// Revision of the commit; 0 at level `none`.
         revision: Revision,
-        /// Stream and offsets of each append of the commit, in order.
+        /// Stream and offsets of each append that the commit contained, in order.
         appends: List<'a, Appended>,
     }
 }
@@ -110,7 +110,7 @@ structure! {
     FailedCondition as "failed condition" {
         /// Index of the condition among those of the request, from 0.
         condition: u32,
-        /// Present revision of the key; 0 means that the key has no value.
+        /// Present revision of the key that the condition is about; 0 means that the key has no value.
         revision: Revision,
     }
 }
@@ -139,7 +139,7 @@ variants! {
         },
         /// The append added records to a stream.
         Appended = 2 "appended" {
-            /// Stream and offsets of the appended records.
+            /// Stream, and offsets of the appended records.
             at: Appended
         },
         /// The addition changed a counter.
@@ -169,7 +169,7 @@ variants! {
             /// Value of the key.
             value: &'a [u8]
         },
-        /// The operation read a page of pairs.
+        /// The operation read a page of key-value pairs in a scan.
         Scanned = 8 "scanned" {
             /// Last key of the page, if keys of the range remain after the page.
             after: Option<&'a [u8]>,
@@ -226,7 +226,8 @@ structure! {
         lease: LeaseId,
         /// Time for which a keep-alive extends the lease, in microseconds.
         ttl: u64,
-        /// Time at which the lease ends unless a keep-alive arrives, in space time (microseconds since 1970).
+        /// Time at which the lease ends unless a keep-alive arrives, in microseconds since 1970 by the clock that all
+        /// nodes share.
         deadline: SpaceTime,
     }
 }
@@ -247,9 +248,9 @@ structure! {
     Lapsed as "lapsed" {
         /// Number of the delivery (attempt) that the member named.
         attempt: Attempt,
-        /// Offset of the first record of the range.
+        /// Offset of the first of these records.
         first: Offset,
-        /// Number of records in the range; 0 means all records of the delivery.
+        /// Number of these records, which have consecutive offsets; 0 means all records of the delivery.
         count: u32,
     }
 }
@@ -271,7 +272,7 @@ structure! {
     Extended<'a> as "extended" {
         /// Durability level that the command reached.
         durability: Durability,
-        /// New deadline of the deliveries, in space time (microseconds since 1970).
+        /// New deadline of the deliveries, in microseconds since 1970 by the clock that all nodes share.
         deadline: SpaceTime,
         /// Numbers of the deliveries (attempts) that hold no records any more, so that their deadlines were not
         /// extended.

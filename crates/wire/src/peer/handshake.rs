@@ -27,16 +27,17 @@ use thalweg_types::{
     codec::{EncodeError, Field, Malformed, Reader, choices, structure},
 };
 
-/// Highest version of the protocol that this build speaks.
+/// Highest version of the protocol between nodes that this build supports.
 pub const VERSION: u16 = 4;
 
-/// Lowest version of the protocol that this build speaks.
+/// Lowest version of the protocol between nodes that this build supports.
 pub const MIN_VERSION: u16 = 1;
 
-/// Lowest version of nodes that know the channel for subjects.
+/// Lowest protocol version that has the channel for subjects (pub/sub messages between nodes).
 pub const SUBJECTS_FROM: u16 = 2;
 
-/// Lowest version at which frames have short headers, and nodes know signs of life, facts and heartbeats.
+/// Lowest protocol version in which frames have short headers, and in which nodes send signs of life, facts and short
+/// heartbeats.
 pub const SHORT_FROM: u16 = 3;
 
 /// Lowest version at which the random number of a hello begins with the number that the dialling node's process has
@@ -46,7 +47,7 @@ pub const RUN_FROM: u16 = 4;
 /// Magic number `TWPR`, which identifies the protocol between nodes.
 const MAGIC: u32 = u32::from_le_bytes(*b"TWPR");
 
-/// The magic number as a field of a frame. Its encoding is always the bytes `TWPR`.
+/// Magic number of the protocol between nodes, as a field of a frame. Its encoding is always the bytes `TWPR`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerMagic;
 
@@ -103,24 +104,25 @@ impl Nonce {
 }
 
 choices! {
-    /// Use of a connection. Each use has its own connection, so a long frame of one use never delays another.
+    /// Use of a connection between nodes. Each use has its own connection, so a long frame of one use never delays
+    /// another use.
     Channel as "channel" {
-        /// Log entries from the leader.
+        /// The connection carries log entries from the leader.
         Appends = 0 "appends",
-        /// Votes, pings, read barriers and membership changes: short frames that must not wait.
+        /// The connection carries votes, pings, read barriers and membership changes: short frames that must not wait.
         Control = 1 "control",
-        /// Snapshots of the state.
+        /// The connection carries snapshots of the state.
         Snapshots = 2 "snapshots",
-        /// Proposals that a follower forwards to the leader.
+        /// The connection carries commands that a follower forwards to the leader.
         Proposals = 3 "proposals",
-        /// Filters of the dialling node, and messages for the accepting node's subscribers. Only for nodes of version 2
-        /// or later.
+        /// The connection carries subject filters of the dialling node, and messages for the accepting node's
+        /// subscribers. Only for nodes of version 2 or later.
         Subjects = 4 "subjects",
     }
 }
 
 choices! {
-    /// Protection of a connection after the hello.
+    /// Protection of a connection between nodes after the hello.
     Protection as "protection" {
         /// Plain TCP, between nodes on one machine.
         Plain = 0 "plain",
@@ -132,21 +134,21 @@ choices! {
 structure! {
     /// First frame of a connection, from the dialling node. Its layout is the same in every version of the protocol.
     Hello<'a> as "hello" {
-        /// Magic number `TWPR`.
+        /// Magic number `TWPR`, which identifies the protocol between nodes.
         magic: PeerMagic,
         /// Lowest protocol version that the dialling node speaks.
         min_version: u16,
         /// Highest protocol version that the dialling node speaks.
         max_version: u16,
-        /// Lower half of the cluster's id.
+        /// Lower 64 bits of the cluster's id.
         cluster_low: u64,
-        /// Upper half of the cluster's id.
+        /// Upper 64 bits of the cluster's id.
         cluster_high: u64,
         /// Id of the dialling node.
         node: NodeId,
-        /// Use of the connection.
+        /// Use of the connection, such as log entries or snapshots.
         channel: Channel,
-        /// Protection that the dialling node uses.
+        /// Protection of the connection that the dialling node uses: plain TCP or TLS.
         protection: Protection,
         /// Random number of the dialling node. If the node speaks version [`RUN_FROM`] or later, the number begins with
         /// that of the process's run, see [`PeerRun`].
@@ -155,21 +157,21 @@ structure! {
         address: &'a str,
         /// Version of the dialling node's software, for people.
         software: &'a str,
-        /// Seal over all other bytes of the body, see [`sealed_bytes`]. The accepting node begins a TLS session only
-        /// after a hello with a valid seal. A recorded hello also has a valid seal, so both nodes still have to prove
-        /// the secret afterwards.
+        /// Seal: an HMAC over all other bytes of the hello's body, see [`sealed_bytes`]. The accepting node begins a
+        /// TLS session only after a hello with a valid seal. A recorded hello also has a valid seal, so both nodes
+        /// still have to prove the secret afterwards.
         seal: Nonce,
     }
 }
 
 impl Hello<'_> {
-    /// Returns the magic number of the protocol.
+    /// Returns the magic number of the protocol between nodes.
     #[must_use]
     pub fn magic() -> PeerMagic {
         PeerMagic
     }
 
-    /// Returns the id of the cluster.
+    /// Returns the id of the dialling node's cluster.
     #[must_use]
     pub fn cluster(&self) -> u128 {
         u128::from(self.cluster_high) << 64 | u128::from(self.cluster_low)
@@ -228,17 +230,17 @@ structure! {
 }
 
 structure! {
-    /// Rejects a connection. The accepting node sends it and then closes the connection.
+    /// Rejects a connection during the handshake. The accepting node sends this frame and then closes the connection.
     Rejected<'a> as "rejected" {
-        /// Code of the reason: `version`, `cluster`, `node`, `self`, `copy`, `protection`, `secret`,
+        /// Code of the reason for the rejection: `version`, `cluster`, `node`, `self`, `copy`, `protection`, `secret`,
         /// `certificate`, `removed`.
         code: &'a str,
-        /// Reason, described for people.
+        /// Reason for the rejection, described for people.
         reason: &'a str,
     }
 }
 
-/// Side of a connection that proves its knowledge of the secret.
+/// Side of a connection that proves that it knows the cluster's secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The dialling node.
@@ -247,8 +249,8 @@ pub enum Role {
     Acceptor,
 }
 
-/// Returns the bytes over which a proof is computed. `hello` is the body of the hello frame as sent. `binding`
-/// identifies the encrypted session; it is empty without one.
+/// Returns the bytes over which a node computes the proof that it knows the cluster's secret. `hello` is the body of
+/// the hello frame as sent. `binding` identifies the encrypted session; it is empty without one.
 #[must_use]
 pub fn transcript(role: Role, hello: &[u8], version: u16, acceptor: NodeId, nonce: &Nonce, binding: &[u8]) -> Vec<u8> {
     let label: &[u8] = match role {

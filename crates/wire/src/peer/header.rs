@@ -21,13 +21,13 @@
 
 use thalweg_types::codec::{EncodeError, Field, MAX_VARINT_BYTES, Malformed, Reader, Structure, put_varint};
 
-/// Size of a header in bytes.
+/// Size in bytes of the full header of a frame between nodes.
 pub const HEADER_BYTES: usize = 16;
 
-/// Maximum size of a body in bytes: enough for the largest log entry and the fields around it.
+/// Maximum size of a frame's body in bytes: enough for the largest log entry and the fields around it.
 pub const MAX_BODY_BYTES: usize = 80 * 1024 * 1024;
 
-/// Maximum size of a body in bytes before the peer has proved that it belongs to the cluster.
+/// Maximum size of a frame's body in bytes before the peer has proved that it belongs to the cluster.
 pub const MAX_HANDSHAKE_BYTES: usize = 2048;
 
 /// Minimum size in bytes of a body that is compressed, if that makes it shorter. For a smaller body, compression takes
@@ -43,9 +43,9 @@ const COMPRESSED: u8 = 1;
 /// Maximum size of a short header in bytes: the kind, a length below 2^28, and an id.
 pub const MAX_SHORT_BYTES: usize = 1 + 4 + MAX_VARINT_BYTES;
 
-/// Bit of a short header: the body is compressed.
+/// Bit in the first byte of a short header: the frame's body is compressed.
 const SHORT_COMPRESSED: u8 = 0x80;
-/// Bit of a short header: the frame has an id.
+/// Bit in the first byte of a short header: the header contains an id.
 const SHORT_HAS_ID: u8 = 0x40;
 
 // A short header must fit into the space of a full header.
@@ -57,23 +57,23 @@ const _: () = assert!(MAX_BODY_BYTES <= u32::MAX as usize);
 /// Error returned for a header or a compressed body that does not follow the format. The connection cannot continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// The body is longer than the receiver accepts now.
+    /// The frame's body is longer than the receiver accepts now.
     #[error("a frame of {got} bytes is above the limit of {max}")]
     TooLarge {
-        /// Length that the header states.
+        /// Length of the body in bytes that the header states.
         got: usize,
-        /// Maximum length of a body that the receiver accepts now.
+        /// Maximum length in bytes of a body that the receiver accepts now.
         max: usize,
     },
     /// The header has flags or reserved bytes that this version does not know.
     #[error("unknown flags {flags:#04x} or reserved bytes {reserved:#06x}: another protocol or a newer version")]
     Unknown {
-        /// Flags of the header.
+        /// Flags that the header contains.
         flags: u8,
-        /// Reserved bytes of the header.
+        /// Reserved bytes that the header contains; they must be 0.
         reserved: u16,
     },
-    /// The body is not a valid compressed block.
+    /// The frame's body is not a valid compressed block.
     #[error("a compressed frame does not decompress")]
     Compression,
     /// A number in a short header is malformed, or an id is 0.
@@ -81,21 +81,21 @@ pub enum HeaderError {
     Number,
 }
 
-/// The header of a frame.
+/// The header of a frame between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Length of the body in bytes, as sent.
     pub len: usize,
     /// Number of the frame's kind, see [`PeerKind`](super::PeerKind).
     pub kind: u8,
-    /// True if the body is compressed.
+    /// True if the frame's body is compressed.
     pub is_compressed: bool,
-    /// Id of the request, also in its reply; 0 in frames of the handshake.
+    /// Id of the request. A reply has the id of its request. 0 in frames of the handshake.
     pub id: u64,
 }
 
 impl Header {
-    /// Decodes a header. `max_body` is the maximum length in bytes of a body that the receiver accepts now.
+    /// Decodes a full header. `max_body` is the maximum length in bytes of a body that the receiver accepts now.
     pub fn decode(bytes: &[u8; HEADER_BYTES], max_body: usize) -> Result<Self, HeaderError> {
         let [l0, l1, l2, l3, kind, flags, r0, r1, id @ ..] = *bytes;
         let (len, reserved) = (u32::from_le_bytes([l0, l1, l2, l3]) as usize, u16::from_le_bytes([r0, r1]));
@@ -157,12 +157,12 @@ impl Header {
     }
 }
 
-/// A body of one kind of frame.
+/// The body of one kind of frame between nodes.
 pub trait PeerFrame<'a>: Field<'a> + Structure {
-    /// Number of the frame's kind.
+    /// Number of the frame's kind, as in its header.
     const KIND: u8;
 
-    /// Decodes a body. Bytes that remain after it are an error.
+    /// Decodes the body of a frame of this kind. Bytes that remain after the body are an error.
     fn decode_body(body: &'a [u8]) -> Result<Self, Malformed> {
         let mut reader = thalweg_types::codec::Reader::at(body, 0);
         let frame = Self::take(&mut reader, Self::NAME)?;
@@ -171,7 +171,7 @@ pub trait PeerFrame<'a>: Field<'a> + Structure {
     }
 }
 
-/// Appends a frame to `out`. On error `out` is unchanged.
+/// Appends a frame with a full header and an uncompressed body to `out`. On error `out` is unchanged.
 pub fn encode<'a, F: PeerFrame<'a>>(frame: &F, id: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let begin = out.len();
     out.resize(begin + HEADER_BYTES, 0);

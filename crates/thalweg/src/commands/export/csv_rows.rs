@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::failure::{Exit, Failure};
 
-/// Writer of CSV rows.
+/// Writer of the CSV rows of an export.
 pub(super) struct CsvRows<'a> {
     out: csv::Writer<Box<dyn Write + 'a>>,
     /// Fields that become columns; empty if the rows contain all parts of a record.
@@ -48,7 +48,7 @@ impl<'a> CsvRows<'a> {
         self.out.write_record(cells).map_err(failure)
     }
 
-    /// Writes the buffered rows.
+    /// Writes the rows that are still in the buffer to the destination.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
@@ -68,8 +68,8 @@ pub(super) fn unfit(name: &str, why: &str) -> Failure {
     Failure::new(Exit::Usage, "unfit_format", format!("{name} {why}")).then("export with --format ndjson")
 }
 
-/// Formats a field for a cell: text without quotes, an empty cell for a missing field or null, and JSON for other
-/// values.
+/// Formats a field of a JSON object as a cell of a CSV row: text without quotes, an empty cell for a missing field or
+/// null, and JSON for other values.
 fn cell(field: Option<&Value>) -> Vec<u8> {
     match field {
         None | Some(Value::Null) => Vec::new(),

@@ -55,7 +55,7 @@ impl OutputFile {
         Ok(Self::New { unfinished, path: owned })
     }
 
-    /// Returns a handle for writing.
+    /// Returns a handle through which the export writes to the file.
     pub(super) fn writer(&self) -> Result<File, Failure> {
         match self {
             Self::New { unfinished, path } => unfinished.handle().map_err(|error| Failure::file(path, &error)),

@@ -28,11 +28,11 @@ const MAX_LINE_BYTES: u64 = MAX_RECORD_BYTES as u64;
 /// Number of digits of a generated key. With a fixed number, the keys sort in the order of the records.
 const NUMBER_DIGITS: usize = 12;
 
-/// Error code of the failure for a record that cannot be imported. The command itself finds such records; the server
-/// has no such code.
+/// Error code for a record of the imported file that cannot be imported. The command itself finds such records; the
+/// server has no such code.
 pub(super) const BAD_RECORD: &str = "bad_record";
 
-/// Format of a file.
+/// Format of a file to import.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileFormat {
     /// One record per line
@@ -64,17 +64,17 @@ pub(super) enum KeyRule<'a> {
     BeforeTab,
     /// The key is the number of the record in the file, from 1.
     Number,
-    /// The key consists of columns or fields, joined by a separator that occurs in none of them.
+    /// The key consists of columns or fields of the record, joined by a separator that occurs in none of them.
     Fields { names: &'a [String], separator: &'a str },
 }
 
-/// Parts of a record that become the key and the value.
+/// Choice of the parts of an imported record that become its key and its value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape<'a> {
     pub key: KeyRule<'a>,
-    /// Text before each key.
+    /// Text that is put before each key.
     pub key_prefix: &'a str,
-    /// Column or field that contains the value; `None` for the whole record.
+    /// Column or field that becomes the value; `None` if the whole record becomes the value.
     pub value: Option<&'a str>,
 }
 
@@ -331,7 +331,7 @@ fn json_field(record: &Value, name: &str, number: u64) -> Result<JsonField, Fail
 }
 
 impl<'a> CsvRows<'a> {
-    /// Reads and checks the header.
+    /// Opens a CSV file: reads its header, and checks that it has the columns that the import needs.
     fn open(input: Box<dyn BufRead + 'a>, shape: &Shape<'_>) -> Result<Self, Failure> {
         let left = Rc::new(Cell::new(MAX_LINE_BYTES + MAX_BYTES_AHEAD));
         let mut reader = csv::Reader::from_reader(RowLimit { input, left: Rc::clone(&left) });
@@ -356,8 +356,8 @@ impl<'a> CsvRows<'a> {
         }
     }
 
-    /// Skips a row, even one that [`next`](Self::next) would reject, unless the row is too long. Returns false at the
-    /// end of the file.
+    /// Skips a row of a CSV file, even one that [`next`](Self::next) would reject, unless the row is too long. Returns
+    /// false at the end of the file.
     fn skip(&mut self) -> Result<bool, Failure> {
         self.left.set(MAX_LINE_BYTES + MAX_BYTES_AHEAD);
         match self.reader.read_byte_record(&mut csv::ByteRecord::new()) {
@@ -397,8 +397,8 @@ fn csv_error(error: &csv::ErrorKind) -> String {
     }
 }
 
-/// Makes an item from a row of a CSV file. Its value is one column, or a JSON object with all columns as strings, in
-/// the order of the columns.
+/// Makes an imported record from a row of a CSV file. Its value is one column, or a JSON object with all columns as
+/// strings, in the order of the columns.
 fn row_item(
     header: &csv::StringRecord,
     row: &csv::StringRecord,

@@ -1,13 +1,14 @@
-//! Measuring a profile. Clients append records to a node on this machine: a node alone, or the leader of a cluster on
-//! this machine. Each client waits for the acknowledgement of a record before it sends the next.
+//! Measures a profile for capacity plans: how many writes this machine can acknowledge, and how fast. Clients append
+//! records to a node on this machine: a node alone, or the leader of a cluster on this machine. Each client waits for
+//! the acknowledgement of a record before it sends the next.
 //!
 //! Owns: the runs, the clients, and the checks that make a run invalid. Does not own: the server processes (`server`),
 //! or the conclusions from the profile (`thalweg_planner`).
 //!
-//! Rules: the first part of each run does not count. Each round has runs with all sizes and numbers of clients, so that
-//! a slow minute of the machine does not affect only one combination. A run is invalid if its clients and its server
-//! count different numbers of writes. At the end each stream must have exactly the acknowledged records, and the same
-//! node must still lead.
+//! Rules: the first part of each run does not count. The runs are repeated in rounds. Each round has one run for each
+//! combination of a payload size and a number of clients, so that a slow minute of the machine does not affect only one
+//! combination. A run is invalid if its clients and its server count different numbers of writes. At the end each
+//! stream must have exactly the acknowledged records, and the same node must still lead.
 
 use std::{
     collections::BTreeMap,
@@ -33,7 +34,7 @@ use crate::{
 
 /// Payload sizes of the appended records, in bytes. Each run uses one of them.
 const SIZES: [usize; 3] = [100, 1000, 10_000];
-/// Numbers of clients. Each run uses one of them.
+/// Numbers of clients that append at the same time. Each run uses one of these numbers.
 const WRITERS: [usize; 3] = [1, 16, 64];
 /// Number of rounds. In each round, every combination of payload size and number of clients is measured in one run.
 const ROUNDS: usize = 2;
@@ -122,8 +123,8 @@ fn stream_of(size: usize) -> String {
     format!("plan-{size}")
 }
 
-/// Lets clients append for one run. Returns the run, and the number of all acknowledged records, including those of the
-/// warm-up.
+/// Lets clients append to the measured server for one run. Returns the results of the run, and the number of all
+/// acknowledged records, including those of the warm-up.
 fn one_run(
     server: &Server,
     size: usize,
@@ -198,7 +199,7 @@ fn one_run(
     })
 }
 
-/// Waits for `time`. Returns an error if a signal arrives.
+/// Pauses the measurement for `time`. Returns an error if a signal arrives.
 fn rest(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
     let until = Instant::now() + time;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
@@ -210,8 +211,8 @@ fn rest(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Appends records one after the other. Returns the times of the appends that began in the counted part of the run, and
-/// the number of all appends.
+/// Runs one client of a run, which appends records one after the other. Returns the times of the appends that began in
+/// the counted part of the run, and the number of all appends.
 fn client(
     server: &Server,
     size: usize,

@@ -45,7 +45,8 @@ Examples:
   thalweg plan --measure --data /var/lib/thalweg --replicas 1 --profile alone.json
   thalweg plan --profile alone.json --writes 500/s --size 100 --retention 30d --replicas 1 --objective 'p999<50ms' --json";
 
-/// Maximum size in bytes of a profile's file. The file of a profile with 18 runs has about 6 KiB.
+/// Maximum size in bytes of the file with a machine's profile (the results of measured runs). The file of a profile
+/// with 18 runs has about 6 KiB.
 const MAX_PROFILE_BYTES: u64 = 1 << 20;
 
 #[derive(Args, Debug)]

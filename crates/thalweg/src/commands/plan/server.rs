@@ -45,7 +45,7 @@ pub(super) struct Server {
     measured: usize,
 }
 
-/// Counters of a server at one point in time.
+/// Counters that the kernel and the node report about the measured server, read at one point in time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub cpu_seconds: f64,
@@ -126,13 +126,13 @@ impl Server {
         Ok(self.nodes.len() == 1 || (cluster["leads"] == true && cluster["voters"] == self.nodes.len()))
     }
 
-    /// Opens a connection to the server.
+    /// Opens a connection to the measured node.
     pub(super) fn session(&self) -> Result<Session, Failure> {
         let timeout = Duration::from_secs(30);
         Session::of_server(&ServerArgs { server: Some(self.url.clone()), timeout, json: false })
     }
 
-    /// Reads the counters of the server.
+    /// Reads the counters that the kernel and the node report about the measured node.
     pub(super) fn counters(&self, session: &Session) -> Result<Counters, Failure> {
         let metrics = Metrics::parse(&session.metrics()?);
         let missing = |name: &str| Failure::new(Exit::Failed, "metrics", format!("the server shows no {name}"));
@@ -147,7 +147,8 @@ impl Server {
         })
     }
 
-    /// Returns the CPU time of the measured process in seconds: of all its threads, in user and system mode.
+    /// Returns the CPU time that the measured node's process has used, in seconds: of all its threads, in user and
+    /// system mode. `None` if the kernel does not report it.
     fn cpu_seconds(&self) -> Option<f64> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.nodes[self.measured].id())).ok()?;
         // The process name in parentheses may contain blanks. So the fields are counted from the last parenthesis.

@@ -13,7 +13,8 @@ use crate::failure::Failure;
 /// Remaining validity of a certificate below which the server logs a warning.
 const NEARLY_OVER: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// Returns the TLS of the links; `None` for plain TCP, which is permitted only on the loopback.
+/// Returns the TLS settings and certificates for the links between nodes; `None` for plain TCP, which is permitted only
+/// on the loopback.
 pub(crate) fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
     if !config.links_use_tls() {
         return Ok(None);
@@ -31,8 +32,8 @@ pub(crate) fn of(config: &Config) -> Result<Option<PeerTls>, Failure> {
     Ok(Some(tls))
 }
 
-/// Reads the files with certificates and keys again. Later connections use the new contents. Blocks while it reads
-/// files.
+/// Reads the files with certificates and keys again. Later connections between nodes use the new contents. Blocks while
+/// it reads files.
 pub(crate) fn reload(tls: &PeerTls) {
     if !tls.has_authority() {
         return;
@@ -48,7 +49,7 @@ pub(crate) fn reload(tls: &PeerTls) {
     }
 }
 
-/// Logs a warning if the certificate in use expires soon.
+/// Logs a warning if the certificate that this node uses for links to other nodes expires soon.
 pub(crate) fn warn_if_expiring(tls: &PeerTls) {
     let Some(validity) = tls.validity() else { return };
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -11,7 +11,7 @@ use thalweg_types::Classified;
 
 use crate::failure::{Exit, Failure};
 
-/// Maximum number of the machine's addresses that the advice lists.
+/// Maximum number of this machine's addresses that the advice to the user lists.
 const MAX_LISTED: usize = 8;
 
 /// Creates the failure of the command for a server that could not start, for example because an address is in use.

@@ -53,14 +53,14 @@ impl OpenRole {
 pub(super) struct MemberPart {
     /// Identity of the member, and the way in which the directory becomes a member if it is none yet.
     pub identity: MemberIdentity,
-    /// Credentials of the cluster.
+    /// Credentials of the cluster, such as its id and its secret.
     pub credentials: Credentials,
     /// Admin token, if this start creates the cluster; otherwise `None`. It is shown only once.
     pub admin: Option<AdminToken>,
     /// TLS of the links to other nodes; `None` for plain TCP. Its files are read before anything is written. So a wrong
     /// file leaves neither a new directory nor an admin token, which is shown only once.
     pub links: Option<PeerTls>,
-    /// True if the credentials are not in the directory yet.
+    /// True if the credentials of the cluster are not in the directory yet.
     pub is_new: bool,
 }
 
@@ -112,7 +112,7 @@ pub(super) fn decide(config: &Config) -> Result<OpenRole, Failure> {
     Ok(OpenRole::Member(Box::new(MemberPart { identity, credentials, admin, links, is_new: true })))
 }
 
-/// Returns the identity with which the directory is opened.
+/// Returns the cluster member's identity with which the directory is opened.
 fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberIdentity {
     match (config.cluster_init, joins) {
         (true, _) => MemberIdentity::Found,
@@ -121,16 +121,17 @@ fn identity(config: &Config, credentials: &Credentials, joins: bool) -> MemberId
     }
 }
 
-/// Checks that the directory can be opened in this role. So a start that is rejected has written nothing. This matters
-/// because a directory with credentials can no longer be opened alone.
+/// Checks that the directory can be opened in this role (alone, or as a member of a cluster). So a start that is
+/// rejected has written nothing. This matters because a directory with credentials can no longer be opened alone.
 pub(super) fn check_directory(role: &OpenRole, dir: &Path) -> Result<(), Failure> {
     let new = role.member().filter(|part| part.is_new);
     let new = new.map(|part| (part.identity, part.credentials.cluster));
     thalweg_engine::check_directory(dir, new).map_err(|error| Failure::of(&error))
 }
 
-/// Makes the credentials durable, before the directory is first opened. The directory is locked only when it is opened,
-/// so two starts can reach this point at the same time. The second one is then rejected.
+/// Makes the credentials of a cluster member durable in its directory, before the directory is first opened. The
+/// directory is locked only when it is opened, so two starts can reach this point at the same time. The second one is
+/// then rejected.
 pub(super) fn keep(part: &MemberPart, dir: &Path) -> Result<(), Failure> {
     if part.is_new {
         std::fs::create_dir_all(dir).map_err(|error| Failure::file(dir, &error))?;

@@ -29,9 +29,9 @@ use crate::{
     failure::{Exit, Failure},
 };
 
-/// Pause after a failed attempt to repair.
+/// Pause after a failed attempt to repair the member's state.
 const PAUSE: Duration = Duration::from_secs(2);
-/// Interval at which the pause between two attempts checks if a signal has arrived.
+/// Interval at which the process checks for a signal during the pause between two attempts to repair.
 const LOOK: Duration = Duration::from_millis(50);
 /// Maximum time that an attempt to repair may still take after a signal. Afterwards the process ends without waiting
 /// for it.
@@ -48,7 +48,8 @@ pub(super) enum Repaired {
     Stopped,
 }
 
-/// Repairs the state, if a repair is due and possible. Tries again until the repair succeeds or a signal stops it.
+/// Repairs the member's state, if a note in the directory requests a repair and other members can give their state.
+/// Tries again until the repair succeeds or a signal stops it.
 pub(super) fn if_due(
     runtime: &Runtime,
     config: &Config,

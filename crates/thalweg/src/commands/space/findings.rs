@@ -1,4 +1,5 @@
-//! Advice about disk space. For each kind of bytes beyond the payload, it states the cause and a way to reduce them.
+//! Advice about disk space. A directory is larger than its payload, the keys, values and records that clients have
+//! stored. For each kind of further bytes, this module states the cause and a way to reduce them.
 //!
 //! Owns: the minimum share of a directory at which bytes become a finding, and the texts with the next step. Does not
 //! own: the figures (`report`, as a node computes them), or the output (`space`).
@@ -17,7 +18,7 @@ pub(super) enum Node {
     Stopped,
 }
 
-/// A reason why the directory is larger than its payload.
+/// A reason why the directory is larger than its payload (the keys, values and records that clients have stored).
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) code: &'static str,
@@ -38,7 +39,8 @@ const LEAST_PERCENT: u64 = 5;
 /// files. Up to this size, the difference is taken to be indexes, filters and checksums.
 const STATE_PERCENT: u64 = 115;
 
-/// Returns the reasons why the directory is larger than its payload. Reasons with more bytes come first.
+/// Returns the reasons why the directory is larger than its payload (the keys, values and records that clients have
+/// stored). Reasons with more bytes come first.
 pub(super) fn findings(report: &Report, node: Node) -> Vec<Finding> {
     let all =
         [history(report), prepared(report), dead(report, node), replay(report, node), rows(report), versions(report)];

@@ -11,7 +11,7 @@ pub(super) struct Report {
     pub(super) bytes: u64,
     kinds: Vec<Kind>,
     pub(super) payload: Option<Payload>,
-    /// Number of bytes that must be read to count the payload.
+    /// Number of bytes that must be read to count the payload (the keys, values and records that clients have stored).
     pub(super) count_bytes: u64,
     pub(super) log: LogFigures,
     pub(super) state: StateFigures,
@@ -77,14 +77,14 @@ impl Report {
         self.kinds.iter().map(|kind| (kind.kind.clone(), kind.files, kind.bytes))
     }
 
-    /// Returns the bytes of the directory without history and prepared segments. The user bounds these two by options
-    /// of the log.
+    /// Returns the bytes of the directory without the log's history (old segments that it keeps within configured
+    /// limits) and without segments that are prepared in advance. The user bounds these two by options of the log.
     pub(super) fn bytes_without_history(&self) -> u64 {
         self.bytes.saturating_sub(self.bytes_of("log_history") + self.bytes_of("log_prepared"))
     }
 
-    /// Divides a number of bytes by the payload. Returns `None` if the payload is smaller than [`LEAST_PAYLOAD_BYTES`]
-    /// or was not counted.
+    /// Divides a number of bytes by the payload (the bytes that clients have stored). Returns `None` if the payload is
+    /// smaller than [`LEAST_PAYLOAD_BYTES`] or was not counted.
     pub(super) fn ratio(&self, bytes: u64) -> Option<f64> {
         let payload = self.payload.filter(|payload| payload.bytes >= LEAST_PAYLOAD_BYTES)?;
         Some(bytes as f64 / payload.bytes as f64)

@@ -56,13 +56,14 @@ impl Metrics {
         Some(series.iter().filter(|series| chosen(series)).map(|series| series.value).sum())
     }
 
-    /// Returns the value of the series that has this value of a label; `None` if there is none.
+    /// Returns the value of the metric `name` in the series whose label `label` is `value`; `None` if there is no such
+    /// series.
     pub(crate) fn of(&self, name: &str, label: &str, value: &str) -> Option<f64> {
         self.series(name).iter().find(|series| series.label(label) == value).map(|series| series.value)
     }
 
-    /// Returns the histogram with this name, summed over the series for which `chosen` returns true. The histogram is
-    /// empty if there are none.
+    /// Returns the histogram of this metric, summed over the series for which `chosen` returns true. The histogram is
+    /// empty if no series is chosen.
     pub(crate) fn histogram(&self, name: &str, chosen: impl Fn(&Series) -> bool) -> Histogram {
         let mut buckets: Vec<(f64, f64)> = Vec::new();
         for series in self.series(&format!("{name}_bucket")).iter().filter(|series| chosen(series)) {
@@ -99,12 +100,12 @@ impl Histogram {
         Self { buckets, sum: (self.sum - earlier.sum).max(0.0) }
     }
 
-    /// Number of values.
+    /// Returns the number of values in the histogram.
     pub(crate) fn count(&self) -> f64 {
         self.buckets.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// Returns the mean of the values; `None` if there are none.
+    /// Returns the mean of the values in the histogram; `None` if it has none.
     pub(crate) fn mean(&self) -> Option<f64> {
         (self.count() > 0.0).then(|| self.sum / self.count())
     }
@@ -123,7 +124,7 @@ impl Histogram {
     }
 }
 
-/// Parses a line: `NAME{LABEL="VALUE",...} NUMBER [TIME] [# EXEMPLAR]`.
+/// Parses a line of OpenMetrics text: `NAME{LABEL="VALUE",...} NUMBER [TIME] [# EXEMPLAR]`.
 fn parse_line(line: &str) -> Option<(&str, Series)> {
     let end = line.find(['{', ' '])?;
     let (name, rest) = line.split_at(end);
@@ -135,7 +136,7 @@ fn parse_line(line: &str) -> Option<(&str, Series)> {
     (!name.is_empty()).then_some((name, Series { labels, value }))
 }
 
-/// Parses labels up to the closing brace. Returns the labels and the text after the brace.
+/// Parses the labels of a metric up to the closing brace. Returns the labels and the text after the brace.
 fn parse_labels(mut text: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     loop {

@@ -46,8 +46,8 @@ Examples:
   thalweg top --once
   thalweg top --json --interval 10s >> figures.ndjson";
 
-/// Shortest permitted interval. A scrape of a server with many groups takes some milliseconds of the server's processor
-/// time.
+/// Shortest interval between two readings of the server's metrics that the user may choose. Reading the metrics of a
+/// server with many groups takes some milliseconds of the server's processor time.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the command checks keys, signals and the size of the terminal.
 const TICK: Duration = Duration::from_millis(50);

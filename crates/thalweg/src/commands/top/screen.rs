@@ -18,7 +18,7 @@ use crate::{
     span::show_span,
 };
 
-/// A line of the screen.
+/// A line of text that `top` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub text: String,
@@ -26,7 +26,7 @@ pub(super) struct Line {
     pub is_heading: bool,
 }
 
-/// Formats a view as lines.
+/// Formats the figures of a node as lines of text.
 pub(super) fn lines(view: &View) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut plain = |text: String| lines.push(Line { text, is_heading: false });

@@ -30,7 +30,7 @@ const USUAL_SIZE: (usize, usize) = (80, 24);
 /// State that the terminal gets back at the end; `None` while `top` does not use the terminal.
 static RESTORE: Mutex<Option<Restore>> = Mutex::new(None);
 
-/// Former mode of the terminal; `None` if stdin is not a terminal.
+/// Mode that the terminal had before `top` used it; `None` if stdin is not a terminal.
 struct Restore(Option<Termios>);
 
 /// The terminal, in the mode that `top` needs. Dropping this value restores the former mode.
@@ -72,7 +72,7 @@ impl Terminal {
         }
     }
 
-    /// Shows the lines. If some do not fit, the last line shows their number.
+    /// Shows these lines on the terminal. If some do not fit, the last row shows their number.
     pub(super) fn show(&self, lines: &[Line], (width, height): (usize, usize)) -> io::Result<()> {
         write(&frame(lines, width, height))
     }

@@ -1,4 +1,5 @@
-//! The view of a node between two readings: rates, latencies, queues, and lags.
+//! The figures that `top` shows, computed from two successive readings of a server's metrics: rates, latencies, queues,
+//! and lags.
 //!
 //! Owns: the computation, and the JSON format of the view. A figure that cannot be computed is `None`. Examples are a
 //! rate without an earlier reading or across a restart of the server, and a metric that the server does not have.
@@ -15,7 +16,7 @@ use super::metrics::{Metrics, Series};
 pub(super) struct Reading {
     pub at: Instant,
     pub metrics: Metrics,
-    /// Reply of `/v1/status`.
+    /// Reply of the server to a request for `/v1/status`.
     pub status: Value,
     /// Members of the cluster; `None` if the node runs alone.
     pub members: Option<Vec<Value>>,
@@ -38,7 +39,7 @@ pub(super) struct View {
     pub cluster: Option<Cluster>,
 }
 
-/// Identity, health and connections of the node.
+/// Identity, health and connections of the node that `top` shows.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct NodeFigures {
     pub id: String,
@@ -68,8 +69,8 @@ pub(super) struct Latency {
     /// Durability level of the replies; empty for requests without a level, such as reads.
     pub durability: String,
     pub per_second: Option<f64>,
-    /// Upper bound of the median in seconds: a bound of a histogram bucket. The other quantiles are bounds too. `None`
-    /// if there were no values.
+    /// Upper bound of the median latency in seconds: a bound of a histogram bucket. The fields for other quantiles are
+    /// such bounds too. `None` if no request was measured.
     pub p50_seconds: Option<f64>,
     pub p99_seconds: Option<f64>,
     pub p999_seconds: Option<f64>,
@@ -118,7 +119,7 @@ pub(super) struct Group {
     pub dead_letters: f64,
 }
 
-/// Subscribers that do not keep up.
+/// Figures of the subscribers that do not keep up with the messages for them.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Subscribers {
     pub subscriptions: Option<f64>,
@@ -184,7 +185,7 @@ const RATES: [(&str, &str, &str); 12] = [
     ("native out", "native_sent_bytes_total", "bytes"),
 ];
 
-/// The two readings from which rates are computed. The earlier one may be missing.
+/// Two readings of a server, from which rates are computed. The earlier one may be missing.
 struct Pair<'r> {
     before: Option<&'r Reading>,
     now: &'r Reading,
@@ -248,7 +249,7 @@ impl View {
 }
 
 /// Returns true if both readings come from the same server process. The counters of a restarted server, or of another
-/// server at the same address, begin at zero. They may already have passed the former values.
+/// server at the same address, begin at zero. These counters may already be higher than those in the earlier reading.
 fn is_same_process(before: &Reading, now: &Reading) -> bool {
     let [was_up, is_up] = [before, now].map(|reading| reading.status["uptime_seconds"].as_u64());
     before.status["node"] == now.status["node"] && was_up.zip(is_up).is_none_or(|(was_up, is_up)| is_up >= was_up)

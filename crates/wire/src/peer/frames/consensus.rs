@@ -6,19 +6,19 @@ use thalweg_types::{
 };
 
 structure! {
-    /// Term and index of a log entry.
+    /// Term and index of an entry in the Raft log, which identify the entry.
     EntryId as "entry id" {
-        /// Term of the entry.
+        /// Raft term of the log entry.
         term: Term,
-        /// Index of the entry.
+        /// Index of the log entry.
         index: Index,
     }
 }
 
 structure! {
-    /// Vote of a node in a space.
+    /// Vote of a node for a leader of the Raft group.
     PeerVote as "vote" {
-        /// Term of the vote.
+        /// Raft term in which the vote was given.
         term: Term,
         /// Node that gets the vote.
         node: NodeId,
@@ -28,70 +28,71 @@ structure! {
 }
 
 choices! {
-    /// Kind of a log entry.
+    /// Kind of an entry in the Raft log.
     EntryKind as "entry kind" {
         /// First entry of a leader's term, without contents.
         Blank = 0 "blank",
-        /// Commands of clients.
+        /// The entry contains commands of clients.
         Commands = 1 "commands",
-        /// Membership, as in `docs/formats/membership.md`.
+        /// The entry contains a membership: the voters and learners of the cluster, as in `docs/formats/membership.md`.
         Membership = 2 "membership",
     }
 }
 
 structure! {
-    /// An entry of the log.
+    /// An entry of the Raft log.
     LogEntry<'a> as "log entry" {
-        /// Term and index of the entry.
+        /// Term and index of the log entry.
         id: EntryId,
-        /// Kind of the entry.
+        /// Kind of the log entry.
         kind: EntryKind,
-        /// Space time of commands and of the log's first entry. 0 for other entries; they have the time of the entry
+        /// Time of the entry by the clock that the cluster's nodes share, in microseconds since 1970. Stated for
+        /// entries with commands and for the log's first entry. 0 for other entries; they have the time of the entry
         /// before them.
         time: SpaceTime,
-        /// Payload of the entry's record.
+        /// Contents of the log entry, as bytes of its record in the log.
         payload: &'a [u8],
     }
 }
 
 structure! {
-    /// Log entries from the leader, or none for a heartbeat.
+    /// Log entries that the leader sends to a follower, or no entries for a heartbeat.
     Append<'a> as "append" {
-        /// Vote of the leader.
+        /// Vote by which the sender was elected leader.
         vote: PeerVote,
-        /// Number of the receiver's last ping that the sender has received; see [`Ping`](super::Ping).
+        /// Number of the receiver's last sign of life that the sender has received; see [`Ping`](super::Ping).
         heard: u64,
-        /// Entry directly before the entries of this frame; none at the beginning of the log.
+        /// Log entry directly before the entries of this frame; none at the beginning of the log.
         previous: Option<EntryId>,
-        /// Last committed entry; none if the leader knows none.
+        /// Last committed log entry; none if the leader knows none.
         committed: Option<EntryId>,
-        /// Entries, with consecutive indexes.
+        /// Log entries to append, with consecutive indexes.
         entries: List<'a, LogEntry<'a>>,
     }
 }
 
 choices! {
-    /// Result of an append.
+    /// Result of an [`Append`], the leader's request to append log entries.
     AppendResult as "append result" {
-        /// The receiver has written all entries to disk.
+        /// The receiver has written all log entries of the append to disk.
         Success = 0 "success",
-        /// The receiver has written only the entries up to `last` to disk.
+        /// The receiver has written only the log entries up to the one named in `last` to disk.
         Partial = 1 "partial",
-        /// At the index of `previous`, the receiver has a different entry or none.
+        /// The receiver's log has a different entry, or none, at the index of the append's field `previous`.
         Conflict = 2 "conflict",
-        /// The receiver knows a higher vote than the leader's.
+        /// The receiver knows a vote that is higher than that of the append's sender.
         HigherVote = 3 "higher vote",
     }
 }
 
 structure! {
-    /// Reply to [`Append`].
+    /// Reply to [`Append`]: the result of appending the leader's log entries.
     Appended as "appended" {
         /// Result of the append.
         result: AppendResult,
-        /// Last entry that was written to disk; only in a partial success.
+        /// Last log entry that the receiver has written to disk; only with the result `Partial`.
         last: Option<EntryId>,
-        /// The higher vote that the receiver knows; only in the result `HigherVote`.
+        /// The higher vote that the receiver knows; only with the result `HigherVote`.
         vote: Option<PeerVote>,
     }
 }
@@ -113,7 +114,7 @@ structure! {
 }
 
 structure! {
-    /// Asks the receiver for its vote.
+    /// Asks the receiver to vote for the sender, a candidate for the leadership.
     AskVote as "ask vote" {
         /// Vote of the candidate for itself in the new term.
         vote: PeerVote,
@@ -126,11 +127,11 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`AskVote`].
+    /// Reply to [`AskVote`]: grants or refuses the vote.
     Voted as "voted" {
         /// Vote that the replying node holds now.
         vote: PeerVote,
-        /// True if the vote was granted.
+        /// True if the replying node has granted its vote to the candidate.
         granted: bool,
         /// Last entry in the replying node's log; none if the log is empty.
         last: Option<EntryId>,
@@ -138,9 +139,9 @@ structure! {
 }
 
 structure! {
-    /// Asks if the receiver would grant a vote. The receiver's state does not change.
+    /// Asks if the receiver would vote for the sender as leader. The receiver's state does not change.
     AskPreVote as "ask pre-vote" {
-        /// Vote that the sender would ask for.
+        /// Vote for which the sender would ask in an election.
         vote: PeerVote,
         /// Last entry in the sender's log; none if the log is empty.
         last: Option<EntryId>,
@@ -148,7 +149,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`AskPreVote`].
+    /// Reply to [`AskPreVote`]: states if the replying node would vote for the sender of the question.
     PreVoted as "pre-voted" {
         /// Vote that the replying node holds.
         vote: PeerVote,
@@ -162,19 +163,19 @@ structure! {
 structure! {
     /// The leader asks the receiver to take over the leadership.
     Transfer as "transfer" {
-        /// Vote of the leader.
+        /// Vote by which the sender was elected leader.
         vote: PeerVote,
-        /// Node that must take over.
+        /// Node that must take over the leadership.
         to: NodeId,
-        /// Last entry in the leader's log. The receiver must have it.
+        /// Last entry in the leader's log. The receiver must have this entry before it takes over.
         last: Option<EntryId>,
     }
 }
 
 structure! {
-    /// Reply to [`Transfer`].
+    /// Reply to [`Transfer`]: states if the receiver takes over the leadership.
     Transferred as "transferred" {
-        /// True if the receiver begins an election.
+        /// True if the replying node begins an election to become the leader.
         accepted: bool,
     }
 }
@@ -183,13 +184,13 @@ structure! {
     /// Asks the leader for the index up to which a follower must have applied the log before it serves a read. Sent by
     /// the follower.
     ReadBarrier as "read barrier" {
-        /// Longest time that the leader may take, in milliseconds.
+        /// Longest time in milliseconds that the leader may take to answer.
         timeout_millis: u32,
     }
 }
 
 structure! {
-    /// Reply to [`ReadBarrier`].
+    /// Reply to [`ReadBarrier`]: the index that a follower must have applied before it serves a read.
     Barrier as "barrier" {
         /// Index of the entry up to which the follower must have applied the log before the read.
         index: Index,

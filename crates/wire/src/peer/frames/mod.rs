@@ -39,16 +39,16 @@ macro_rules! kinds {
         }
 
         impl PeerKind {
-            /// All kinds of frames, in ascending order of their numbers.
+            /// All kinds of frames between nodes, in ascending order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$frame,)*];
 
-            /// Returns the kind with this number; `None` if this version does not know it.
+            /// Returns the kind of frame with this number; `None` if this version does not know the number.
             #[must_use]
             pub fn from_code(code: u8) -> Option<Self> {
                 Self::ALL.iter().copied().find(|kind| *kind as u8 == code)
             }
 
-            /// Name of the kind in the format document.
+            /// Name of this kind of frame in `docs/formats/peer.md`.
             #[must_use]
             pub fn name(self) -> &'static str {
                 #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
@@ -60,7 +60,7 @@ macro_rules! kinds {
                 name(self)
             }
 
-            /// Layout of the kind in the notation of the format document.
+            /// Layout of the body of this kind of frame, in the notation of `docs/formats/peer.md`.
             #[must_use]
             pub fn definition(self) -> String {
                 #[expect(clippy::extra_unused_lifetimes, reason = "only frames that borrow have one")]
@@ -72,7 +72,7 @@ macro_rules! kinds {
                 definition(self)
             }
 
-            /// Decodes a body of this kind and encodes it again. For tests of the format.
+            /// Decodes the body of a frame of this kind and encodes it again. For tests of the format.
             pub fn decode_and_encode(self, body: &[u8]) -> Result<Vec<u8>, Malformed> {
                 let mut out = Vec::new();
                 match self {
@@ -92,82 +92,82 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Begins a connection.
+    /// Begins the handshake of a connection; sent by the dialling node.
     Hello<'a> = 1,
     /// Answer to a hello: version and proof of the accepting node. The proof shows that the node knows the cluster's
     /// secret.
     Challenge = 2,
     /// Proof of the dialling node that it knows the cluster's secret.
     Proof = 3,
-    /// End of the handshake.
+    /// Ends the handshake: the accepting node accepts the connection.
     Welcome<'a> = 4,
     /// Rejects the connection during the handshake.
     Rejected<'a> = 5,
-    /// Accepts the hello; a TLS session begins.
+    /// Accepts the hello of the dialling node; a TLS session begins.
     BeginTls = 6,
-    /// Log entries from the leader.
+    /// Log entries that the leader sends to a follower.
     Append<'a> = 16,
-    /// Reply to `Append`.
+    /// Reply to `Append`: the result of appending the leader's log entries.
     Appended = 17,
-    /// Asks the receiver for its vote.
+    /// Asks the receiver to vote for the sender as leader.
     AskVote = 18,
-    /// Reply to `AskVote` and `AskPreVote`.
+    /// Reply to `AskVote`: grants or refuses the vote.
     Voted = 19,
-    /// Asks if the receiver would grant a vote.
+    /// Asks if the receiver would vote for the sender as leader.
     AskPreVote = 20,
-    /// Reply to `AskPreVote`.
+    /// Reply to `AskPreVote`: states if the node would vote for the sender of the question.
     PreVoted = 21,
     /// Asks the receiver to take over the leadership.
     Transfer = 22,
-    /// Reply to `Transfer`.
+    /// Reply to `Transfer`: states if the node takes over the leadership.
     Transferred = 23,
     /// Shows the receiver that the sender is alive, and asks for a reply.
     Ping = 24,
-    /// Reply to `Ping`.
+    /// Reply to `Ping`, with facts about the replying node such as its last log entry.
     Pong = 25,
     /// Asks the leader for the index up to which a follower must have applied the log before it serves a read.
     ReadBarrier = 26,
-    /// Reply to `ReadBarrier`.
+    /// Reply to `ReadBarrier`: the index that the follower must have applied.
     Barrier = 27,
-    /// Asks for the description of the receiving node.
+    /// Asks the receiving node for its description: its name, zone, version and addresses.
     Describe = 28,
-    /// Reply to `Describe`.
+    /// Reply to `Describe`: name, zone, version and addresses of the replying node.
     Description<'a> = 29,
     /// Asks for a digest of the receiver's state.
     AskDigest = 30,
-    /// Reply to `AskDigest`.
+    /// Reply to `AskDigest`: a digest of the replying node's state.
     Digest<'a> = 31,
-    /// Begins a snapshot.
+    /// Begins to send a snapshot of the sender's state.
     BeginSnapshot<'a> = 32,
-    /// Reply to `BeginSnapshot`.
+    /// Reply to `BeginSnapshot`: the chunk at which the sender continues.
     SnapshotBegun = 33,
-    /// One chunk of a snapshot.
+    /// One chunk of a snapshot of the sender's state.
     SnapshotChunk<'a> = 34,
-    /// Reply to `SnapshotChunk`.
+    /// Reply to `SnapshotChunk`: the chunk that the receiver wants next.
     ChunkStored = 35,
     /// Ends a snapshot; the receiver installs it.
     EndSnapshot = 36,
-    /// Reply to `EndSnapshot`.
+    /// Reply to `EndSnapshot`: the snapshot is now the replying node's state.
     SnapshotInstalled = 37,
     /// Asks for a chunk of a snapshot of the receiver's state.
     AskChunk = 38,
-    /// Reply to `AskChunk`.
+    /// Reply to `AskChunk`: a chunk of a snapshot of the replying node's state.
     Chunk<'a> = 39,
     /// Commands that a follower forwards to the leader.
     Propose<'a> = 40,
-    /// Reply to `Propose`.
+    /// Reply to `Propose`: the commands are committed in a log entry.
     Proposed = 41,
     /// Membership change that a node forwards to the leader.
     Manage<'a> = 42,
-    /// Reply to `Manage`.
+    /// Reply to `Manage`: the membership change is committed.
     Managed = 43,
     /// Asks for the receiver's running hashes, which are hashes of its state after certain entries.
     AskMarks = 44,
-    /// Reply to `AskMarks`.
+    /// Reply to `AskMarks`: the running hashes that the replying node still has.
     Marks<'a> = 45,
     /// Patterns of subjects to which a node's clients subscribe; it gets no reply.
     Interest<'a> = 46,
-    /// Reply to `AskRequests`.
+    /// Reply to `AskRequests`: recent log entries with the names of their requests.
     EntryRequests<'a> = 47,
     /// Batch of messages of one subject; it gets no reply.
     SubjectBatch<'a> = 48,
@@ -175,21 +175,21 @@ kinds! {
     Sign = 50,
     /// Shows the receiver that the sender is alive, with facts such as the sender's last entry; it gets no reply.
     Facts = 52,
-    /// Heartbeat of a leader whose entries are all committed.
+    /// Heartbeat of a leader whose log entries are all committed.
     Heartbeat = 54,
     /// Asks if the receiver would give its state to a member that repairs its own.
     AskSource = 56,
-    /// Reply to `AskSource`.
+    /// Reply to `AskSource`: states if the node would give its state.
     Source = 57,
-    /// Asks if the receiver has ever voted, and if it has entries.
+    /// Asks if the receiver has ever voted for a leader, and if its log has entries.
     AskHistory = 58,
-    /// Reply to `AskHistory`.
+    /// Reply to `AskHistory`: states if the node has ever voted, and if its log has entries.
     History = 59,
     /// Asks which versions of the state machine the receiver supports.
     AskVersions = 60,
-    /// Reply to `AskVersions`.
+    /// Reply to `AskVersions`: the versions of the state machine that the node supports and uses.
     Versions = 61,
-    /// Asks the leader for the names of the requests in recent entries.
+    /// Asks the leader for the names of the client requests behind recent log entries.
     AskRequests = 62,
     /// Reply to a failed request: it had no effect, or its effect is unknown.
     Failed<'a> = 63,

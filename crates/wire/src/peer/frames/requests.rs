@@ -1,4 +1,5 @@
-//! Requests that a node forwards to the leader, questions for the names of requests, and the reply to a failed request.
+//! Requests that a node forwards to the leader, questions for the names of the client requests behind log entries, and
+//! the reply to a failed request.
 
 use thalweg_types::{
     Action, Index, NodeId,
@@ -8,13 +9,13 @@ use thalweg_types::{
 structure! {
     /// Commands that a follower forwards to the leader, for one log entry.
     Propose<'a> as "propose" {
-        /// Longest time that the leader may take, in milliseconds.
+        /// Longest time in milliseconds that the leader may take to answer.
         timeout_millis: u32,
         /// True if the commands free space. The leader then accepts them even on a full disk.
         reclaims: bool,
         /// Id of the client's request, for log lines; empty if there is none.
         request: &'a str,
-        /// Payload of the log entry.
+        /// Framed commands: the payload of the log entry that the leader makes of them.
         payload: RemainingBytes<'a>,
     }
 }
@@ -22,7 +23,7 @@ structure! {
 structure! {
     /// Reply to [`Propose`]: the log entry is committed.
     Proposed as "proposed" {
-        /// Index of the entry. The follower learns the outcomes of the commands when it applies this entry.
+        /// Index of the log entry. The follower learns the outcomes of the commands when it applies this entry.
         index: Index,
     }
 }
@@ -30,17 +31,17 @@ structure! {
 choices! {
     /// Kind of a membership change.
     ManageKind as "manage kind" {
-        /// Adds the node as a learner.
+        /// Adds the node to the cluster as a learner.
         Join = 0 "join",
         /// Makes a learner a voter.
         Promote = 1 "promote",
-        /// Removes a node.
+        /// Removes a node from the cluster.
         Remove = 2 "remove",
-        /// Removes a node even if the remaining voters that answer are no majority.
+        /// Removes a node from the cluster even if the remaining voters that answer are no majority.
         ForceRemove = 3 "force remove",
         /// Transfers the leadership to the node. If the node is 0, to the voter that lacks the fewest entries.
         Transfer = 4 "transfer",
-        /// Adds the node as a learner. The leader makes it a voter only on request.
+        /// Adds the node to the cluster as a learner. The leader makes it a voter only if an operator requests this.
         JoinAsLearner = 5 "join as learner",
     }
 }
@@ -48,15 +49,15 @@ choices! {
 structure! {
     /// Membership change that a node forwards to the leader.
     Manage<'a> as "manage" {
-        /// Kind of the change.
+        /// Kind of the membership change.
         kind: ManageKind,
         /// Node that is added, promoted or removed, or that gets the leadership.
         node: NodeId,
-        /// Name of the joining node; empty for other changes.
+        /// Name of the joining node; empty for other membership changes.
         name: &'a str,
-        /// Address of the joining node; empty for other changes.
+        /// Address of the joining node; empty for other membership changes.
         address: &'a str,
-        /// Longest time that the leader may take, in milliseconds.
+        /// Longest time in milliseconds that the leader may take to answer.
         timeout_millis: u32,
     }
 }
@@ -70,7 +71,8 @@ structure! {
 }
 
 structure! {
-    /// Asks the leader for the names of the requests in recent entries. A member asks this while it logs these names.
+    /// Asks the leader for the names of the client requests behind recent log entries. A member asks this while it logs
+    /// these names.
     AskRequests as "ask requests" {
         /// Number of the last name that the member has received. 0 if it has received none from this leader in its
         /// present term.
@@ -81,20 +83,20 @@ structure! {
 structure! {
     /// A committed log entry and the names of its requests.
     NamedEntry<'a> as "named entry" {
-        /// Index of the entry.
+        /// Index of the log entry.
         index: Index,
-        /// Names of the requests for log lines, joined by `, `.
+        /// Names of the client requests behind this entry, for log lines, joined by `, `.
         requests: &'a str,
     }
 }
 
 structure! {
-    /// Reply to [`AskRequests`].
+    /// Reply to [`AskRequests`]: recent log entries with the names of their client requests.
     EntryRequests<'a> as "entry requests" {
-        /// Number that the leader has given to the first of these entries when it recorded their names. The entries
-        /// after it have the next numbers.
+        /// Number that the leader has given to the first entry in `entries` when it recorded the entry's names. The
+        /// further entries have the next numbers.
         first: u64,
-        /// Entries with names, in the order in which the leader has recorded them.
+        /// Log entries with the names of their requests, in the order in which the leader has recorded them.
         entries: List<'a, NamedEntry<'a>>,
     }
 }
@@ -102,13 +104,13 @@ structure! {
 structure! {
     /// Reply to a failed request: it had no effect, or its effect is unknown.
     Failed<'a> as "failed" {
-        /// Class of the error: the sender of the request should retry it, change it, or stop.
+        /// Class of the error, which tells the sender of the failed request to retry it, to change it, or to stop.
         class: Action,
-        /// Code of the error.
+        /// Stable code of the error, for programs.
         code: &'a str,
         /// Description of the error for people.
         text: &'a str,
-        /// The leader, if the replying node knows it and does not lead itself.
+        /// Id of the leader, if the replying node knows it and does not lead itself; otherwise none.
         leader: Option<NodeId>,
         /// Address of the leader; empty if it is not known.
         address: &'a str,

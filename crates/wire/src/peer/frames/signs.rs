@@ -9,9 +9,9 @@ structure! {
     /// A sign of life, which shows the receiver that the sender is alive, with a reply. Every node sends signs of life
     /// to every other node.
     ///
-    /// The field `heard` shows the receiver if its own signs of life reach the sender. A node ignores appends from a
-    /// leader that has received none of the node's signs for one lease: such a leader would keep its followers from
-    /// electing another one, but could commit nothing.
+    /// The field `heard` shows the receiver if its own signs of life reach the sender. A node ignores log entries from
+    /// a leader that has received none of the node's signs of life for the duration of one leader's lease: such a
+    /// leader would keep its followers from electing another one, but could commit nothing.
     Ping as "ping" {
         /// Number of this ping. It rises by one with each sign of life from the sender to the receiver.
         number: u64,
@@ -31,7 +31,7 @@ structure! {
         applied: Index,
         /// Free bytes on the disk that the replying node may use for data.
         free_bytes: u64,
-        /// Wall-clock time of the replying node.
+        /// Wall-clock time of the replying node, in microseconds since 1970.
         wall: SpaceTime,
     }
 }
@@ -41,8 +41,8 @@ structure! {
     /// Instead of a reply, the receiver's own signs of life show that this one has arrived. The facts about the sender
     /// are unchanged since the sender last stated them on this connection. Only for nodes of version 3 or later.
     Sign as "sign of life" {
-        /// Number of this sign. It rises by one with each sign of life (ping, sign or facts) from the sender to the
-        /// receiver.
+        /// Number of this sign of life. It rises by one with each sign of life (ping, sign or facts) from the sender to
+        /// the receiver.
         number: u64 as Varint,
         /// Number of the receiver's last sign of life that the sender has received; 0 for none.
         heard: u64 as Varint,
@@ -53,7 +53,7 @@ structure! {
     /// A sign of life with facts about the sender. It is sent first on a connection, and again after the facts have
     /// changed.
     Facts as "facts" {
-        /// Number of this sign, as in [`Sign`].
+        /// Number of this sign of life. It rises as described at [`Sign`].
         number: u64 as Varint,
         /// Number of the receiver's last sign of life that the sender has received, as in [`Sign`].
         heard: u64 as Varint,
@@ -63,7 +63,8 @@ structure! {
         applied: Index as Varint,
         /// True if the sender's disk is too full for new data.
         lacks_room: bool,
-        /// Wall-clock time of the sender. Until the next facts, the receiver adds the elapsed time to it.
+        /// Wall-clock time of the sender, in microseconds since 1970. Until the next facts, the receiver adds the
+        /// elapsed time to it.
         wall: SpaceTime as Varint,
         /// Number that changes whenever the sender's [`Description`] changes. The receiver asks for the description
         /// only after a change.
@@ -77,7 +78,7 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`Describe`].
+    /// Reply to [`Describe`]: name, zone, version and addresses of the replying node.
     Description<'a> as "description" {
         /// Name of the node.
         name: &'a str,
@@ -87,9 +88,9 @@ structure! {
         software: &'a str,
         /// Address at which the node serves HTTP; empty if it is not known.
         http: &'a str,
-        /// Address at which the node serves the native protocol; empty if it does not.
+        /// Address at which the node serves the native protocol; empty if it does not serve this protocol.
         native: &'a str,
-        /// Address at which the node serves Redis clients; empty if it does not.
+        /// Address at which the node serves Redis clients; empty if it does not serve them.
         resp: &'a str,
     }
 }

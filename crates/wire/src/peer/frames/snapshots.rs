@@ -8,15 +8,16 @@ use thalweg_types::{
 use super::consensus::{EntryId, PeerVote};
 
 structure! {
-    /// Begins a snapshot, or continues an interrupted one.
+    /// Begins to send a snapshot of the leader's state, or continues an interrupted snapshot.
     BeginSnapshot<'a> as "begin snapshot" {
-        /// Vote of the leader.
+        /// Vote by which the sender of the snapshot was elected leader.
         vote: PeerVote,
         /// Last log entry that the snapshot includes.
         last: EntryId,
-        /// Entry that made the membership in the snapshot; if none, the receiver uses `last`.
+        /// Log entry that made the membership in the snapshot (the cluster's voters and learners); if none, the
+        /// receiver uses `last`.
         membership_at: Option<EntryId>,
-        /// Membership in the snapshot, as in `docs/formats/membership.md`.
+        /// Membership in the snapshot (the cluster's voters and learners), as in `docs/formats/membership.md`.
         membership: &'a [u8],
         /// Number that the sender has given to this snapshot.
         snapshot: u64,
@@ -24,11 +25,12 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`BeginSnapshot`].
+    /// Reply to [`BeginSnapshot`]: accepts the snapshot and names its first missing chunk, or rejects it.
     SnapshotBegun as "snapshot begun" {
-        /// Number of the first chunk that the receiver does not have.
+        /// Number of the first chunk of the snapshot that the receiver does not have.
         next: u64,
-        /// Higher vote that the receiver knows. If there is one, the receiver rejects the snapshot.
+        /// Vote that the receiver knows and that is higher than that of the snapshot's sender. If there is one, the
+        /// receiver rejects the snapshot.
         higher: Option<PeerVote>,
     }
 }
@@ -48,7 +50,7 @@ structure! {
 structure! {
     /// Reply to [`SnapshotChunk`]: the receiver has stored the chunk and wants the next one.
     ChunkStored as "chunk stored" {
-        /// Number of the first chunk that the receiver does not have.
+        /// Number of the first chunk of the snapshot that the receiver does not have.
         next: u64,
     }
 }
@@ -56,7 +58,7 @@ structure! {
 structure! {
     /// Ends a snapshot. The receiver then installs it.
     EndSnapshot as "end snapshot" {
-        /// Vote of the leader.
+        /// Vote by which the sender of the snapshot was elected leader.
         vote: PeerVote,
         /// Number that the sender has given to this snapshot.
         snapshot: u64,
@@ -68,7 +70,7 @@ structure! {
 structure! {
     /// Reply to [`EndSnapshot`]: the snapshot is now the receiver's state, and is on its disk.
     SnapshotInstalled as "snapshot installed" {
-        /// Vote that the receiver holds.
+        /// Vote for a leader that the receiver of the snapshot holds.
         vote: PeerVote,
     }
 }
@@ -88,12 +90,12 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`AskChunk`].
+    /// Reply to [`AskChunk`]: a chunk of a snapshot of the replying node's state.
     Chunk<'a> as "chunk" {
         /// Number that the replying node has given to its snapshot. If it differs from the number in the request, the
         /// requested snapshot no longer exists.
         snapshot: u64,
-        /// Bytes of the chunk; empty after the last one.
+        /// Bytes of the requested chunk; empty if the snapshot has no further chunk.
         bytes: RemainingBytes<'a>,
     }
 }
@@ -104,9 +106,10 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`AskSource`].
+    /// Reply to [`AskSource`]: states if the node can give its state to a member that repairs itself.
     Source as "source" {
-        /// True if the node serves, and its scrubs have found no damage in its state.
+        /// True if the replying node can give its state: it serves clients, and its scrubs have found no damage in its
+        /// state.
         gives: bool,
     }
 }

@@ -6,9 +6,9 @@ use thalweg_types::{
 };
 
 structure! {
-    /// Asks for the digest of the receiver's state after an entry that requests a digest.
+    /// Asks for the digest (a hash of all data) of the receiver's state after a log entry that requests a digest.
     AskDigest as "ask digest" {
-        /// Index of the entry.
+        /// Index of the log entry that requests the digest.
         index: Index,
         /// Longest time in milliseconds for which the receiver may wait until it has computed the digest.
         timeout_millis: u32,
@@ -16,48 +16,49 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`AskDigest`].
+    /// Reply to [`AskDigest`]: the digest of the replying node's state.
     Digest<'a> as "digest" {
-        /// Digest in hexadecimal.
+        /// Digest of the replying node's state in hexadecimal.
         hex: &'a str,
     }
 }
 
 structure! {
-    /// Running hash of the state: a hash that each entry continues, noted after one entry.
+    /// Running hash of a node's state after one log entry. Each applied entry continues the hash.
     HashMark as "hash mark" {
-        /// Index of the entry.
+        /// Index of the log entry after which the running hash was noted.
         index: Index,
-        /// Running hash: covers the outcomes and writes of all entries up to this entry.
+        /// Value of the running hash. It covers the outcomes and writes of all log entries up to `index`.
         hash: u64,
     }
 }
 
 structure! {
-    /// Asks for the running hashes that the receiver still has.
+    /// Asks for the running hashes of its state that the receiver still has, each taken after one log entry.
     AskMarks as "ask marks" {}
 }
 
 structure! {
-    /// Reply to [`AskMarks`].
+    /// Reply to [`AskMarks`]: the running hashes that the replying node still has.
     Marks<'a> as "marks" {
-        /// Running hashes in ascending order of their indexes.
+        /// Running hashes in ascending order of the indexes of their log entries.
         marks: List<'a, HashMark>,
     }
 }
 
 structure! {
-    /// Asks if the receiver has ever voted or written entries in its space. An empty node asks this before it founds a
-    /// cluster.
+    /// Asks if the receiver has ever voted for a leader, and if its log has had entries. An empty node asks this before
+    /// it founds a cluster.
     AskHistory as "ask history" {}
 }
 
 structure! {
-    /// Reply to [`AskHistory`]. A node takes part in founding a cluster only if both fields are false.
+    /// Reply to [`AskHistory`]: the replying node's past votes and entries. A node takes part in founding a cluster
+    /// only if both fields are false.
     History as "history" {
-        /// True if the node has ever voted, or acknowledged a leader.
+        /// True if the replying node has ever voted in an election, or acknowledged a leader.
         has_voted: bool,
-        /// True if the node has entries, or has purged some.
+        /// True if the replying node's log has entries, or had entries that were purged.
         has_entries: bool,
     }
 }
@@ -68,11 +69,11 @@ structure! {
 }
 
 structure! {
-    /// Reply to [`AskVersions`].
+    /// Reply to [`AskVersions`]: versions of the state machine that the replying node supports and uses.
     Versions as "versions" {
-        /// Highest version that the node supports.
+        /// Highest version of the state machine that the replying node supports.
         known: u16,
-        /// Version that is in force after the last entry that the node has applied.
+        /// Version of the state machine that is in force after the last log entry that the replying node has applied.
         in_force: u16,
     }
 }
