@@ -1,7 +1,8 @@
 //! A file system for each node, on a loop device, so that the benchmark can freeze the disk of one node.
 //!
-//! Owns: the images and the mounts, which dropping [`Disks`] removes. Needs root, loop devices and the usual tools. A
-//! separate process ends each freeze, so that no freeze outlasts the benchmark.
+//! Owns: the image files and the mounts, which dropping [`Disks`] removes. Needs root, loop devices, and the programs
+//! that create, mount and freeze file systems. A separate process ends each freeze, so that no freeze outlasts the
+//! benchmark.
 
 use std::{
     fs::{self, File},

@@ -50,7 +50,7 @@ pub(crate) enum RespPort {
     Free,
 }
 
-/// Way in which the nodes of a cluster come together.
+/// Way in which a new cluster is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Founding {
     /// All nodes found the cluster together.
@@ -73,7 +73,8 @@ pub(crate) struct Setup<'a> {
     pub args: &'a [String],
     pub native: NativePort,
     pub resp: RespPort,
-    /// Delay of all bytes between two nodes, in each direction. Zero for no relays.
+    /// Delay of all bytes between two nodes, in each direction. If it is zero, the nodes connect directly, without
+    /// relays.
     pub delay: Duration,
     pub founding: Founding,
     /// Data directory of each node, in the order of the nodes' numbers. If empty, the data is below `dir`.
@@ -98,7 +99,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The nodes of the measured cluster, with the means to start further ones.
+/// The nodes of the measured cluster, and the settings with which the benchmark starts further nodes.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     all: Vec<Node>,
@@ -116,7 +117,8 @@ pub(crate) struct Node {
     pub resp: Option<SocketAddr>,
     /// Address at which the node listens for other nodes. Unused if the benchmark did not start the node.
     peer: SocketAddr,
-    /// Relay through which the other nodes reach this one; `None` if the network has no delay.
+    /// Relay through which the other nodes connect to this node, and which delays the bytes; `None` if the network has
+    /// no delay.
     relay: Option<Relay>,
     /// Process of the node; `None` if it is down, or if the benchmark did not start it.
     process: Option<ServerProcess>,
@@ -371,7 +373,7 @@ impl Nodes {
         (0..self.all.len()).find(|number| self.status(*number).is_some_and(|status| status["leads"] == true))
     }
 
-    /// Returns the addresses of the nodes with this role.
+    /// Returns the HTTP addresses of the leader, or of all followers, as `role` says.
     pub(crate) fn of_role(&self, role: Role) -> Result<Vec<SocketAddr>, BenchError> {
         let leader = self.leader()?;
         let is_wanted = |number: usize| (number == leader) == (role == Role::Leader);
@@ -388,7 +390,7 @@ impl Nodes {
         self.all.iter().filter_map(|node| node.native).collect()
     }
 
-    /// Returns the addresses for Redis clients, in the order of the nodes' numbers.
+    /// Returns the addresses for Redis clients of all nodes, in the order of the nodes' numbers.
     pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().filter_map(|node| node.resp).collect()
     }
@@ -444,7 +446,7 @@ impl Drop for Nodes {
 }
 
 impl Node {
-    /// Returns the address at which the other nodes reach this one: that of its relay, if it has one.
+    /// Returns the address at which the other nodes connect to this node: that of its relay, if it has one.
     fn reached_at(&self) -> SocketAddr {
         self.relay.as_ref().map_or(self.peer, Relay::address)
     }

@@ -32,11 +32,12 @@ const CONNECTIONS: usize = 50;
 const PIPELINE: usize = 16;
 /// Size of a value in bytes, the default of redis-benchmark.
 const VALUE_BYTES: usize = 3;
-/// Goal: requests per second.
+/// Goal for the rate of `SET` requests, in requests per second.
 const GOAL: f64 = 150_000.0;
 const PLACES: [TargetNodes; 2] = [TargetNodes::Leader, TargetNodes::All];
 
-/// Measures alternately with all connections to the leader, and with connections spread over all nodes.
+/// Measures `SET` requests: runs with all connections to the leader alternate with runs whose connections are spread
+/// over all nodes.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut args = options.server_arg.clone();
