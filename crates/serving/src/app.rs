@@ -45,10 +45,11 @@ pub struct App {
     pub admission: Arc<Admission>,
     /// Slots of connections that have not finished a handshake, authenticated, or sent a request.
     pub slots: Arc<ConnectionSlots>,
-    /// Account of callers in this process, such as the start of the server.
+    /// Account for work that the server does for itself and not for a client, such as creating configured caches at its
+    /// start. An account counts the resources that its owner holds.
     pub local: Arc<Account>,
-    /// Reservations for the keyspaces, streams, leases, groups and unfinished deletes that clients have created in the
-    /// database, by client address.
+    /// Reservations for everything that clients have created in the database, by client address: keyspaces, streams,
+    /// leases, groups, and deletes of many keys that are not finished.
     pub(crate) created: Arc<CreatedByClients>,
     /// Memory of streams, consumer groups and leases.
     pub(crate) objects: Arc<ObjectMemory>,

@@ -117,9 +117,9 @@ pub struct BulkTurns {
 #[derive(Debug)]
 struct Waiting {
     queue: FairQueue<Arc<TurnTicket>>,
-    /// Connections whose turn was interrupted by the end of a round, and continues in the next round.
+    /// Connections whose turn the end of a round interrupted. Their turns continue in the next round.
     paused: Vec<Arc<TurnTicket>>,
-    /// Number of connections that got a turn when the last round began.
+    /// Number of connections that got a turn at the beginning of the last round.
     turns: usize,
     next_ticket: u64,
 }

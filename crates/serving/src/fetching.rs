@@ -67,7 +67,7 @@ pub struct Fetcher<'a> {
 /// Error of a fetch.
 #[derive(Debug)]
 pub(crate) enum FetchError {
-    /// The group or its stream is gone, or the command failed.
+    /// The consumer group or its stream does not exist any more, or the fetch command failed.
     Group(GroupError),
     /// A lookup before the fetch command failed, or reading the delivered records after it failed.
     Read(ApiError),

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
-/// Number of maintenance runs of the database between two measurements.
+/// Number of maintenance runs of the database between two measurements of the log's growth.
 const ROUNDS: u32 = 5;
 /// Longest time between two measurements of the log's growth.
 const MAX_PAUSE: Duration = Duration::from_secs(5);

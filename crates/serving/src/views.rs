@@ -126,7 +126,7 @@ impl Views {
         self.started + Duration::from_nanos(moment.nanos())
     }
 
-    /// Converts an [`Instant`] to a time of the clock that broker and caches use.
+    /// Converts an [`Instant`] to a time of the clock that broker and caches use, which starts at zero with the server.
     #[must_use]
     pub fn moment(&self, at: Instant) -> Moment {
         at.saturating_duration_since(self.started).into()

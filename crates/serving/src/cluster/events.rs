@@ -104,11 +104,11 @@ impl Event {
 /// An event with its position and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterEvent {
-    /// Sequence number on this node, from 1.
+    /// Sequence number of the event on this node. The first event has the number 1.
     pub sequence: u64,
-    /// Wall-clock time of the node in microseconds since 1970.
+    /// Time of the event on the wall clock of this node, in microseconds since 1970.
     pub unix_micros: u64,
-    /// The change.
+    /// The change in the cluster that this event reports.
     pub event: Event,
     /// Last name of the node that the event is about, if the node has been removed; `None` if it is still a member.
     pub former_name: Option<String>,

@@ -33,11 +33,11 @@ pub struct Triggers {
 /// Addresses at which a node serves clients, as text `HOST:PORT`. An absent address is unknown, or its protocol is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
-    /// Address of HTTP.
+    /// Address at which the node serves HTTP.
     pub http: Option<String>,
-    /// Address of the native protocol.
+    /// Address at which the node serves the native protocol.
     pub native: Option<String>,
-    /// Address for Redis clients.
+    /// Address at which the node serves Redis clients.
     pub resp: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl MemberReport {
     }
 }
 
-/// A node's knowledge of its cluster.
+/// One node's view of its cluster and of all members, at the time of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterReport {
     /// Id of the cluster.
@@ -117,8 +117,9 @@ pub struct ClusterReport {
     pub applied_revision: Revision,
     /// True while a change of the members is not complete.
     pub is_changing: bool,
-    /// Time in milliseconds by which space time lags behind the wall clocks of a majority of the voters. Only the
-    /// leader knows it; `None` on other nodes.
+    /// Time by which the cluster's common clock lags behind the wall clocks of a majority of the voters. The members
+    /// set this clock by the times in their log entries, and it decides when keys expire. Only the leader knows the
+    /// lag; `None` on other nodes.
     pub time_behind: Option<ElapsedMillis>,
     /// Index of the log entry after which a comparison of the members' states had no majority for any state, so that
     /// this node cannot know if its own state is correct. The node has then stopped serving. `None` if no comparison

@@ -16,7 +16,7 @@ pub enum PemFile {
 /// PEM file for the links between nodes, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerPem {
-    /// No file is configured.
+    /// No PEM file for the links between nodes is configured.
     None,
     /// The PEM file at this path.
     At(PathBuf),

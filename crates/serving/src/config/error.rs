@@ -22,7 +22,7 @@ pub enum ConfigError {
     Syntax {
         /// Path of the file.
         path: PathBuf,
-        /// Position and cause, from the parser.
+        /// Position and cause of the syntax error, as the TOML parser reports them.
         reason: String,
     },
     /// The configuration names a value that does not exist.
@@ -43,13 +43,13 @@ pub enum ConfigError {
         first: &'static str,
         /// Name of the configuration value that sets the port of the other protocol.
         second: &'static str,
-        /// The port.
+        /// The port that both protocols would use.
         port: u16,
     },
     /// The configuration states more memory than the system offers.
     #[error("memory = {asked} is above the {available}: choose less, or auto for half of it")]
     Memory {
-        /// Configured memory.
+        /// Memory that the configuration states.
         asked: ByteSize,
         /// Memory that the system offers.
         available: AvailableMemory,
@@ -69,7 +69,7 @@ pub enum ConfigError {
     Range {
         /// Name of the configuration value.
         name: &'static str,
-        /// Description of the values that are valid.
+        /// Description of the values that are valid for this configuration value.
         expected: &'static str,
     },
     /// The server would listen at an address that other machines can reach, although `allow_unprotected` is not set.

@@ -24,7 +24,7 @@ pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 pub enum MemorySize {
     /// Half of the memory that the system offers.
     Auto,
-    /// A configured size.
+    /// The number of bytes that the configuration states.
     Bytes(ByteSize),
 }
 
@@ -51,7 +51,7 @@ impl Setting for MemorySize {
 /// Memory that the system offers to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AvailableMemory {
-    /// Number of bytes.
+    /// Number of bytes that the system offers to this process.
     pub bytes: u64,
     /// File that contains the limit of the control group; `None` if the machine's memory is the limit.
     pub limited_by: Option<PathBuf>,
