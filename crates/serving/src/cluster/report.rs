@@ -117,9 +117,9 @@ pub struct ClusterReport {
     pub applied_revision: Revision,
     /// True while a change of the members is not complete.
     pub is_changing: bool,
-    /// Time by which the cluster's common clock lags behind the wall clocks of a majority of the voters. The members
-    /// set this clock by the times in their log entries, and it decides when keys expire. Only the leader knows the
-    /// lag; `None` on other nodes.
+    /// Time by which the cluster's common clock lags behind the wall clocks of a majority of the voters. Each log entry
+    /// carries the time of this clock, and the clock decides when keys expire. Only the leader knows the lag; `None` on
+    /// other nodes.
     pub time_behind: Option<ElapsedMillis>,
     /// Index of the log entry after which a comparison of the members' states had no majority for any state, so that
     /// this node cannot know if its own state is correct. The node has then stopped serving. `None` if no comparison
