@@ -16,8 +16,9 @@ use std::{
 
 use super::waiting::Bell;
 
-/// Values of [`Client::blocked`]. This one means that the client is not blocked in a read. The following ones mean a
-/// blocked read, a blocked read that must end as after a timeout, and one that must end with an error.
+/// Value of [`Client::blocked`] for a client that is not blocked in a read. The other values mean: blocked in a read
+/// (`BLOCKED`), in a read that must end as after a timeout (`TIMED_OUT`), and in a read that must end with an error
+/// (`GIVEN_UP`).
 const LISTENING: u8 = 0;
 const BLOCKED: u8 = 1;
 const TIMED_OUT: u8 = 2;
@@ -26,7 +27,7 @@ const GIVEN_UP: u8 = 3;
 /// Maximum size in bytes of a client's name, library name and library version.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// End of a blocking read that another client requests with `CLIENT UNBLOCK`.
+/// Way in which a blocking read ends that another client ends with `CLIENT UNBLOCK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unblock {
     /// The read ends as if its timeout had expired.
@@ -35,14 +36,14 @@ pub(crate) enum Unblock {
     Error,
 }
 
-/// Names that a client has set for itself.
+/// Names that a Redis client has set for itself and its library.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientNames {
-    /// Name set with `CLIENT SETNAME`.
+    /// Name of the client, set with `CLIENT SETNAME`.
     pub name: String,
-    /// Name set with `CLIENT SETINFO LIB-NAME`.
+    /// Name of the client's library, set with `CLIENT SETINFO LIB-NAME`.
     pub library: String,
-    /// Version set with `CLIENT SETINFO LIB-VER`.
+    /// Version of the client's library, set with `CLIENT SETINFO LIB-VER`.
     pub library_version: String,
 }
 
@@ -228,7 +229,7 @@ impl Clients {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// Number of connected clients.
+    /// Number of connected Redis clients.
     pub(crate) fn count(&self) -> usize {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

@@ -39,10 +39,10 @@ struct Table {
     last: u64,
 }
 
-/// Cursors of the clients of one address.
+/// Cursors of the scans of all clients of one address.
 #[derive(Debug, Default)]
 struct OwnedCursors {
-    /// Numeric cursors, oldest first.
+    /// Numbers of the cursors as clients see them, oldest first.
     numbers: VecDeque<u64>,
     /// Memory weight of the address: the bytes of the positions of its cursors, and [`CURSOR_WEIGHT`] for each cursor.
     weight: usize,
@@ -87,7 +87,7 @@ impl Table {
     }
 }
 
-/// Table that maps the numeric cursors of Redis clients to positions in databases.
+/// Table that maps the numeric cursors that Redis clients see to positions in databases.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors(Mutex<Table>);
 

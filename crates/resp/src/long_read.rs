@@ -12,7 +12,7 @@ use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wai
 /// A read that reader threads perform for the session, because it takes long or waits for the disk.
 #[derive(Debug)]
 pub(crate) struct LongRead {
-    /// Commands that the reader threads run, and the future of their result.
+    /// Type of the read: the command or commands that the reader threads run, and the future of their result.
     pub kind: LongReadKind,
     /// True if the client wants no reply.
     pub muted: bool,
@@ -20,7 +20,7 @@ pub(crate) struct LongRead {
 
 #[derive(Debug)]
 pub(crate) enum LongReadKind {
-    /// A command outside of a transaction.
+    /// A command outside of a transaction, which reader threads run.
     Command {
         /// [Number](thalweg_redis::Command::number_of) of the command.
         number: usize,
@@ -29,7 +29,7 @@ pub(crate) enum LongReadKind {
         wait: Option<Box<Wait>>,
         reply: PendingRead<Result<LongReply, Failure>>,
     },
-    /// A transaction that only reads.
+    /// A transaction that only reads, which reader threads run.
     Transaction { slots: Vec<Slot>, outcome: PendingRead<Outcome> },
     /// An `EXEC` whose watched keys are in other databases. The reader threads compare these keys. The result is false
     /// if one of them has changed.

@@ -8,7 +8,7 @@ use thalweg_serving::admission::{Account, Reservation, Resource};
 
 use super::commands::Commands;
 
-/// A client's transaction, with the commands queued since `MULTI`.
+/// A client's transaction before `EXEC`: the commands queued since `MULTI`, and their memory.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
     /// The queued commands with their arguments.
@@ -58,7 +58,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Creates watches of keys of a database, with the versions that the keys have in the view `read`.
+    /// Creates the records of keys that a client watches in a database, with the versions that the keys have in the
+    /// view `read`.
     pub(crate) fn all(read: &dyn Read, database: usize, keys: &[&[u8]]) -> Result<Vec<Self>, StoreError> {
         let watch = |key: &&[u8]| {
             let version = read.look(key)?.map_or(0, |look| look.version);

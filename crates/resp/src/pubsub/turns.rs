@@ -23,8 +23,8 @@ use std::{
 
 use crate::client::Client;
 
-/// Number of parts into which the waiting clients are divided. One part receives messages between two polls of the
-/// sockets.
+/// Number of groups into which the clients that wait for messages are divided. Between two polls of the sockets, one
+/// group receives messages.
 const SHARES: usize = 8;
 
 thread_local! {
