@@ -1,7 +1,7 @@
-//! Pushes of consumer groups: one delivery per step.
+//! Pushes of consumer groups: one delivery per step. A step produces the next frame of a subscription.
 //!
-//! A delivery of one large record counts in the limit on reply bytes. If the limit has no room, the record returns to
-//! the group, and does not count as delivered.
+//! A delivery of one large record counts in the limit on the bytes of replies that wait for clients. If this limit is
+//! reached, the record returns to the group, and does not count as delivered.
 //!
 //! Owns: the steps of a push as a subscription. Does not own: the fetches of a push, its end on a member of a cluster
 //! and the return of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery
