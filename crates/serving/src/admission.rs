@@ -92,7 +92,7 @@ impl Bound {
         }
     }
 
-    /// Returns the amount that is in use.
+    /// Returns the amount of the bound's resource that is in use.
     #[must_use]
     pub fn used(&self) -> u64 {
         at_least_zero(self.used.load(Relaxed))
@@ -104,7 +104,7 @@ impl Bound {
         self.rejected.load(Relaxed)
     }
 
-    /// Returns the limit of the bound.
+    /// Returns the maximum amount of the bound's resource that may be in use.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
@@ -180,7 +180,7 @@ struct AddressAccount {
 }
 
 impl AddressAccount {
-    /// Returns the amount of a resource that the address holds.
+    /// Returns the amount of a resource that all connections of this client address hold.
     fn held(&self, resource: Resource) -> u64 {
         let held = |resource: Resource| self.held[resource as usize].load(Relaxed);
         let of_parts = resource.parts().iter().map(|(part, each)| held(*part).saturating_mul(*each));
@@ -226,7 +226,7 @@ impl Account {
     }
 
     /// Returns true if the connection may take 1 of a resource; otherwise counts a rejection. Takes nothing. Meant for
-    /// work that usually ends immediately: the caller [counts](Self::count) only work that stays in progress.
+    /// work that usually ends immediately: the caller calls [`count`](Self::count) only if the work stays in progress.
     #[inline]
     #[must_use]
     pub fn has_room(&self, resource: Resource) -> bool {
@@ -519,7 +519,7 @@ impl Reservation {
         self.amount -= less;
     }
 
-    /// Returns the amount that this guard holds.
+    /// Returns the amount of its resource that this guard holds.
     #[must_use]
     pub fn amount(&self) -> u64 {
         self.amount
@@ -549,7 +549,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Creates the bounds of a configuration.
+    /// Creates the bounds that a configuration states, with nothing in use.
     #[must_use]
     pub fn new(config: &Config) -> Arc<Self> {
         let limit = |resource| match resource {

@@ -147,7 +147,7 @@ impl BulkTurns {
         })
     }
 
-    /// Returns the counters of bulk output.
+    /// Returns the counters to which the turns add sent bytes of bulk output.
     #[must_use]
     pub fn counters(&self) -> &Arc<BulkCounters> {
         &self.counters
@@ -369,7 +369,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Starts the period at the current time, `now`.
+    /// Starts the period in which the requests of one poll are handled, at the current time `now`.
     #[inline]
     #[must_use]
     pub fn begin(now: Instant) -> Self {

@@ -51,7 +51,7 @@ impl RowFetcher<'_> {
 }
 
 impl FetchingRows {
-    /// Returns true if all reads have ended.
+    /// Returns true if all reads of rows have ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.0.is_empty()

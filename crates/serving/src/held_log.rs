@@ -28,12 +28,12 @@ pub struct HeldLog {
     bytes: AtomicU64,
 }
 
-/// Snapshots and log of the database at one time.
+/// Number of open snapshots and size of the log of the database, measured at one time.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
     /// Number of open snapshots.
     open: u64,
-    /// Size of the log in bytes.
+    /// Size of the node's log in bytes.
     log_bytes: u64,
     /// Number of maintenance runs so far in which the log was able to free segments.
     rounds: u64,

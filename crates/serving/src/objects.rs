@@ -64,18 +64,19 @@ pub(crate) struct ObjectMemory {
     returned: Mutex<HashMap<GroupId, Instant>>,
 }
 
-/// Bytes of the stored objects at the last count.
+/// Bytes that the objects in the state took when they were last counted.
 #[derive(Debug, Default)]
 struct Counted {
     at: Option<Instant>,
-    /// Bytes of each consumer group, in the order of ids.
+    /// Bytes of each consumer group at the last count, in the order of the groups' ids.
     groups: Vec<(GroupId, u64)>,
     /// Bytes for each client address: the records, and the members beyond [`FREE_MEMBERS`], of the groups from which
     /// clients of this address were the last to fetch.
     addresses: HashMap<AddressKey, u64>,
 }
 
-/// Client addresses that fetch new records, and the bytes that they hold by this.
+/// Fetches of new records by clients: the address that was the last to fetch from each group, and the bytes that the
+/// fetches of each address have added since the last count.
 #[derive(Debug, Default)]
 struct Fetches {
     /// Address of the client that was the last to fetch from each group.
@@ -121,7 +122,7 @@ pub(crate) struct ObjectRoom {
 /// Reason why a request reserves memory.
 #[derive(Clone, Copy, Debug)]
 enum RoomPurpose {
-    /// A client creates an object.
+    /// A client creates a stream, a lease or a consumer group.
     Creation,
     /// A fetch adds unsettled records to its group.
     NewRecords,

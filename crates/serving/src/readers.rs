@@ -80,9 +80,9 @@ struct Counts {
 /// Numbers and times of the reads on one group of threads: the threads for long reads, or those for cold reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFigures {
-    /// Number of reads that wait for a thread.
+    /// Number of reads that wait for one of these threads.
     pub queued: usize,
-    /// Number of reads that have a result.
+    /// Number of reads that these threads have finished.
     pub done: u64,
     /// Sum of the times of the finished reads, in microseconds. The time of a read begins when it is queued and ends
     /// with its result. A cold read that continued as a long one counts as a cold one.

@@ -42,7 +42,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Phase in the life of a client's socket, from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketPhase {
-    /// The server reads and writes the socket.
+    /// The server reads requests from the socket and writes replies to it.
     Open,
     /// The server has closed its sending side, and for a moment still reads and discards bytes from the client. If it
     /// closed the socket with unread bytes, the kernel would reset the connection, and the client could lose the last
@@ -66,7 +66,7 @@ pub enum SocketEvent {
 pub enum Received {
     /// No bytes are available now; the socket will wake the task.
     Nothing,
-    /// Number of bytes that were read.
+    /// This number of bytes was read from the socket.
     Bytes(usize),
     /// The client sends no more bytes, but may still read replies.
     End,
@@ -153,7 +153,7 @@ impl ServedSocket {
         served
     }
 
-    /// Returns the client's address.
+    /// Returns the address of the client at the other end of the socket.
     pub fn peer(&self) -> SocketAddr {
         self.io.peer()
     }
@@ -210,7 +210,7 @@ impl ServedSocket {
         self.waited(self.quiet_since)
     }
 
-    /// Prepares for a new poll of the connection's task.
+    /// Prepares the socket for a new poll of the connection's task.
     pub fn begin(&mut self) {
         (self.has_alarms, self.is_drained) = (true, false);
     }

@@ -59,7 +59,7 @@ struct BarrierOutcome {
 pub struct ConnectionBarrier {
     pending: Option<Pending>,
     covered: Option<BarrierOutcome>,
-    /// Number of bytes that the connection has received.
+    /// Number of bytes that the connection has received so far.
     received: u64,
 }
 

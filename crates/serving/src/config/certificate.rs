@@ -9,7 +9,7 @@ use super::Setting;
 pub enum PemFile {
     /// The development certificate and its key, which the server makes and keeps in the data directory.
     Development,
-    /// The PEM file at this path.
+    /// The PEM file at this path, which an operator has configured.
     At(PathBuf),
 }
 
@@ -18,7 +18,7 @@ pub enum PemFile {
 pub enum PeerPem {
     /// No PEM file for the links between nodes is configured.
     None,
-    /// The PEM file at this path.
+    /// The PEM file at this path, which an operator has configured.
     At(PathBuf),
 }
 

@@ -12,7 +12,7 @@ pub enum ConfigError {
     /// The configuration file could not be read.
     #[error("cannot read {path}: {reason}")]
     File {
-        /// Path of the file.
+        /// Path of the configuration file that could not be read.
         path: PathBuf,
         /// Description of the error, from the operating system.
         reason: String,
@@ -20,7 +20,7 @@ pub enum ConfigError {
     /// The configuration file is not valid TOML.
     #[error("{path} is not TOML: {reason}")]
     Syntax {
-        /// Path of the file.
+        /// Path of the configuration file that is not valid.
         path: PathBuf,
         /// Position and cause of the syntax error, as the TOML parser reports them.
         reason: String,
@@ -31,12 +31,12 @@ pub enum ConfigError {
         .similar.map_or(String::new(), |similar| format!(" (did you mean {similar}?)"))
     )]
     Unknown {
-        /// Unknown name, as given.
+        /// Name that is not the name of any configuration value, as given.
         name: String,
         /// Name of a knob that resembles the unknown name; `None` if no knob does.
         similar: Option<&'static str>,
     },
-    /// Two protocols have the same port.
+    /// Two protocols are configured to listen on the same port.
     #[error("{first} and {second} both have port {port}: give each protocol a port of its own")]
     SamePort {
         /// Name of the configuration value that sets the port of one of the two protocols.
@@ -51,13 +51,13 @@ pub enum ConfigError {
     Memory {
         /// Memory that the configuration states.
         asked: ByteSize,
-        /// Memory that the system offers.
+        /// Memory that the system offers to the process.
         available: AvailableMemory,
     },
     /// The text of a configuration value cannot be parsed.
     #[error("configuration key {name}: {got:?} is not {expected}")]
     Value {
-        /// Name of the configuration value.
+        /// Name of the configuration value whose text cannot be parsed.
         name: &'static str,
         /// Text of the configuration value, as given.
         got: String,
@@ -67,7 +67,7 @@ pub enum ConfigError {
     /// A value is outside its range, or conflicts with another value.
     #[error("configuration key {name} must be {expected}")]
     Range {
-        /// Name of the configuration value.
+        /// Name of the configuration value that is not permitted.
         name: &'static str,
         /// Description of the values that are valid for this configuration value.
         expected: &'static str,

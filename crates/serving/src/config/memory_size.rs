@@ -16,7 +16,7 @@ const MIB: u64 = 1024 * KIB;
 
 /// Minimum of the bound on the bytes of large replies: three values of the maximum size.
 pub(super) const LEAST_REPLY_BYTES: u64 = 3 * thalweg_types::limits::MAX_VALUE_BYTES as u64;
-/// Smallest size that `memory` accepts.
+/// Smallest size in bytes that the knob `memory` accepts.
 pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 
 /// Memory that a server may use.
