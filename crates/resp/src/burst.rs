@@ -33,11 +33,11 @@ pub(crate) enum Slot {
     /// The next reply that the database returns. If the command is a scan, the position in the reply must be replaced
     /// by a numeric cursor.
     Outcome {
-        /// True if the command is SCAN or HSCAN.
+        /// True if the command is a scan: SCAN or HSCAN.
         is_scan: bool,
         /// True if the command only reads.
         is_read: bool,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to the command.
         muted: bool,
         /// [Number](thalweg_redis::Command::number_of) of the command.
         command: u16,
@@ -48,21 +48,21 @@ pub(crate) enum Slot {
     Group {
         /// Number of following slots that belong to the reply to `EXEC`.
         len: u32,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to `EXEC`.
         muted: bool,
     },
     /// An error reply to a command that was rejected before it reached the database.
     Refused {
-        /// Text of the error reply.
+        /// Text of the error reply to the rejected command.
         error: &'static str,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to the rejected command.
         muted: bool,
     },
     /// A command that is part of a transaction and that the session itself implements. It runs when its reply is due.
     Session {
-        /// Arguments of the command, its name first.
+        /// Arguments of the session's command, its name first.
         arguments: Box<[Box<[u8]>]>,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to the session's command.
         muted: bool,
     },
 }

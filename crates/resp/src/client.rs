@@ -30,9 +30,9 @@ pub(crate) const MAX_NAME_BYTES: usize = 1024;
 /// Way in which a blocking read ends that another client ends with `CLIENT UNBLOCK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unblock {
-    /// The read ends as if its timeout had expired.
+    /// The blocking read ends as if its timeout had expired.
     Timeout,
-    /// The read ends with an error.
+    /// The blocking read ends with an error reply.
     Error,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Client {
     pub peer: SocketAddr,
     /// Address of the server to which the client has connected.
     pub local: SocketAddr,
-    /// Names that the client has set.
+    /// Names that the client has set for itself and its library.
     pub names: Mutex<ClientNames>,
     /// Number of the database that the client has selected.
     pub database: AtomicU64,
@@ -195,7 +195,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Adds a new client to the table.
+    /// Adds a new client to the table of connected clients. `peer` is the client's address, and `local` the server's.
     pub(crate) fn add(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr, now: Instant) -> Registered {
         let client = Arc::new(Client {
             id: self.last.fetch_add(1, Relaxed) + 1,
@@ -219,12 +219,12 @@ impl Clients {
         Registered { clients: Arc::clone(self), client }
     }
 
-    /// Returns all clients, oldest first.
+    /// Returns all connected clients, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Returns the connected client with this id.
+    /// Returns the connected client with the id `id`; `None` if there is none.
     pub(crate) fn of(&self, id: u64) -> Option<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }

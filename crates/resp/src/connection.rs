@@ -63,7 +63,7 @@ pub(crate) struct Connection {
     /// Slot among the server's connections. A newer connection can take the slot until the client has authenticated and
     /// sent a command.
     place: Slot,
-    /// True once the task has read bytes of the client.
+    /// True once the task has read bytes that the client sent.
     has_received: bool,
     phase: ConnectionPhase,
     /// Arrival time of the oldest command without a complete reply; `None` if all commands are answered.

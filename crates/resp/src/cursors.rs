@@ -34,7 +34,7 @@ struct Table {
     owners: HashMap<AddressKey, OwnedCursors>,
     /// Addresses with cursors, ordered by the memory weight of their cursors, lightest first.
     by_weight: BTreeSet<(usize, AddressKey)>,
-    /// Total bytes of all positions.
+    /// Total bytes of the positions of all cursors.
     bytes: usize,
     last: u64,
 }

@@ -172,7 +172,7 @@ impl Proposer {
     }
 }
 
-/// An encoded batch of commands.
+/// A batch of commands that is encoded for a proposal.
 struct Built {
     batch: Vec<u8>,
     purpose: Purpose,

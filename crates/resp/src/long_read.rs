@@ -14,7 +14,7 @@ use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wai
 pub(crate) struct LongRead {
     /// Type of the read: the command or commands that the reader threads run, and the future of their result.
     pub kind: LongReadKind,
-    /// True if the client wants no reply.
+    /// True if the client wants no reply to the command.
     pub muted: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum LongReadKind {
     /// A command with the option `BLOCK`, before it begins to wait. The result is `None` if the command cannot block.
     Blocking {
         command: &'static Command,
-        /// Arguments of the command, its name first.
+        /// Arguments of the blocking command, its name first.
         arguments: Arc<[Box<[u8]>]>,
         blocked: PendingRead<Result<Option<Blocked>, Failure>>,
     },
@@ -45,7 +45,7 @@ pub(crate) enum LongReadKind {
     Watch { watched: PendingRead<Result<Vec<Watch>, Failure>> },
 }
 
-/// Reply to a long read.
+/// Reply that reader threads have made for a long read.
 #[derive(Debug)]
 pub(crate) enum LongReply {
     /// A reply whose encoding takes almost no time, such as a number or an error. A string is passed on by reference.

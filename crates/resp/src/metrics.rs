@@ -62,9 +62,9 @@ pub(crate) struct Totals {
     pub connections: u64,
     /// Number of connections rejected because there were too many.
     pub rejected_connections: u64,
-    /// Number of bytes received from clients.
+    /// Number of bytes received from Redis clients.
     pub received: u64,
-    /// Number of bytes sent to clients.
+    /// Number of bytes sent to Redis clients.
     pub sent: u64,
 }
 
@@ -109,12 +109,12 @@ impl Metrics {
         self.not_authenticated.fetch_add(1, Relaxed);
     }
 
-    /// Adds bytes received from clients.
+    /// Adds to the number of bytes received from Redis clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.turns.add(RECEIVED_BYTES, bytes as u64);
     }
 
-    /// Adds bytes sent to clients.
+    /// Adds to the number of bytes sent to Redis clients.
     pub(crate) fn sent(&self, bytes: usize) {
         self.turns.add(SENT_BYTES, bytes as u64);
     }

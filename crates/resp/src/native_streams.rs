@@ -210,8 +210,8 @@ impl StreamCommands {
         }
     }
 
-    /// Returns the stream to append to, and the record as a batch. Creates a missing stream. Returns `None` if the
-    /// stream is missing and must not be created.
+    /// Returns the stream to which an `XADD` appends, and its record as a batch. Creates a missing stream. Returns
+    /// `None` if the stream is missing and `no_stream` says that it must not be created.
     async fn prepare(
         &mut self,
         name: &str,

@@ -9,9 +9,9 @@ use super::{burst::Slot, database::Outcome, pubsub::Kind};
 /// Change of the client's subscriptions to a list of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubscriptionChange {
-    /// The client subscribes to the names.
+    /// The client subscribes to the names in the list.
     Subscribe,
-    /// The client unsubscribes from the names.
+    /// The client unsubscribes from the names in the list.
     Unsubscribe,
     /// The client unsubscribes from all names of one kind (channels, patterns or sharded channels).
     UnsubscribeAll,
@@ -65,7 +65,7 @@ pub(crate) struct SubscriptionList {
     pub change: SubscriptionChange,
     pub kind: Kind,
     bytes: Vec<u8>,
-    /// Position in `bytes` at which each name ends.
+    /// Position in `bytes` at which each name of a channel or pattern ends.
     ends: Vec<u32>,
     pub next: usize,
     pub muted: bool,

@@ -11,7 +11,7 @@ use super::commands::Commands;
 /// A client's transaction before `EXEC`: the commands queued since `MULTI`, and their memory.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    /// The queued commands with their arguments.
+    /// Commands that the client has queued since `MULTI`, with their arguments.
     pub commands: Commands,
     /// True if a command of the transaction was rejected. `EXEC` then discards the transaction.
     pub is_refused: bool,
@@ -49,9 +49,9 @@ impl Transaction {
 /// A key that a client watches with `WATCH`.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
-    /// Index of the key's database.
+    /// Index of the database that has the watched key.
     pub database: usize,
-    /// Name of the key.
+    /// Name of the watched key.
     pub key: Box<[u8]>,
     /// Version of the key when it was watched; 0 if it did not exist.
     pub version: u64,

@@ -71,7 +71,7 @@ pub(crate) enum CommandProgress {
 pub(crate) enum ReplyMode {
     /// No reply is suppressed: the client wants all replies.
     No,
-    /// The client wants no replies until it turns them on.
+    /// The client wants no replies until it sends `CLIENT REPLY ON`.
     Off,
     /// The client wants no reply to the next command.
     Next,
@@ -80,18 +80,19 @@ pub(crate) enum ReplyMode {
 /// State of a client's session: its database, transaction, pending commands and subscriptions.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// State shared by all sessions.
+    /// State of the Redis protocol that all sessions share.
     pub resp: Arc<Resp>,
     pub(super) registered: Registered,
     /// Account of the connection. It counts what the connection holds of the server's limited resources.
     pub account: Arc<Account>,
     /// Counter of the connections that the session's thread serves.
     pub(super) load: ThreadLoad,
-    /// RESP version of the client.
+    /// RESP version that the client uses.
     pub protocol: Protocol,
     /// Index of the database that the client has selected, in the list of databases.
     pub database: usize,
-    /// Authentication state of the client.
+    /// State of the client's authentication: authenticated, or not yet. Clients that need no password count as
+    /// authenticated.
     pub trust: Trust,
     /// Timer that ends when the client's waiting attempt to authenticate may be checked; `None` if no attempt waits.
     pub(super) auth_wait: Option<Pin<Box<Sleep>>>,
@@ -158,7 +159,7 @@ impl std::fmt::Display for RequestId {
 }
 
 impl Session {
-    /// Creates the session of a new client.
+    /// Creates the session of a new client, which has selected database 0.
     pub(crate) fn new(resp: &Arc<Resp>, account: Arc<Account>, registered: Registered, load: ThreadLoad) -> Self {
         Self {
             trust: resp.first_trust(),

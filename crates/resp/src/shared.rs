@@ -20,9 +20,9 @@ use super::{
 pub struct Resp {
     /// State of the server: database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Databases that `SELECT` chooses from.
+    /// All databases that clients can choose with `SELECT`.
     pub(crate) databases: Databases,
-    /// Table of connected clients.
+    /// Table of all connected Redis clients.
     pub(crate) clients: Arc<Clients>,
     /// Table that maps the numeric cursors of scans in progress to positions in databases.
     pub(crate) cursors: Cursors,

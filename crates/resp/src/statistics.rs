@@ -24,11 +24,11 @@ use thalweg_serving::metrics::{HistogramCounts, Shards};
 /// Index of one counter among the [`COUNTERS`] counters of a command.
 #[derive(Clone, Copy, Debug)]
 enum Counter {
-    /// Number of times that the command ran.
+    /// Counter of the runs of the command.
     Calls,
-    /// Number of runs of the command that ended with an error.
+    /// Counter of the runs of the command that ended with an error.
     Failed,
-    /// Number of times that the command was rejected before it ran.
+    /// Counter of the rejections of the command before it ran.
     Rejected,
 }
 
@@ -77,7 +77,7 @@ impl Statistics {
         self.shards().add(command * COUNTERS + counter as usize, count);
     }
 
-    /// Counts runs of the command with this number.
+    /// Counts `count` runs of the command with the number `command`.
     pub(crate) fn called(&self, command: usize, count: u64) {
         self.add(command, Counter::Calls, count);
     }

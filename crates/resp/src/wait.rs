@@ -20,7 +20,7 @@ pub(crate) struct Wait {
     /// Futures that complete when clients of other protocols append to one of the awaited streams.
     pub others: Vec<Appended>,
     /// Registration that wakes the client when the node applies a log entry that adds to streams, whichever node has
-    /// proposed it. `None` for a cache.
+    /// proposed it. `None` if the database is a cache, whose writes do not go through the log.
     pub _growth: Option<GrowthWaiter>,
     /// Timer that ends the read after its timeout; `None` if the read has no timeout.
     pub until: Option<Pin<Box<Sleep>>>,

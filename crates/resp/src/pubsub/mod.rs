@@ -148,7 +148,7 @@ pub(crate) enum Delivery {
 }
 
 impl Subscriber {
-    /// Number of the client's subscriptions of a kind.
+    /// Number of the client's subscriptions of this kind (to channels, patterns or sharded channels).
     #[must_use]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.names[kind as usize].len()
@@ -177,7 +177,7 @@ impl Subscriber {
         self.names[kind as usize].keys().next().cloned()
     }
 
-    /// Number of the client's subscriptions of all kinds.
+    /// Number of the client's subscriptions to channels, patterns and sharded channels together.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.names.iter().map(BTreeMap::len).sum()

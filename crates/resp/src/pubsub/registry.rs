@@ -27,7 +27,7 @@ const MAX_COMPARISONS: u64 = 300_000;
 /// bytes.
 const COMPARISONS_OF_SUBJECT: u64 = 64;
 
-/// Kind of a client's subscription.
+/// Kind of a client's subscription: to a channel, to a pattern, or to a sharded channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Subscription to a channel by name.

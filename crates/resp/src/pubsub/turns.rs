@@ -38,7 +38,7 @@ struct Turns {
 
 /// State of the task that gives the waiting clients their turns. Each thread has one such task.
 enum TurnTask {
-    /// The task is not running.
+    /// The task that gives clients their turns is not running.
     Missing,
     /// The task gives clients their turns, or was woken to do this.
     Busy,
