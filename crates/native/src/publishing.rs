@@ -104,9 +104,9 @@ pub(crate) struct Publishing {
 /// messages is published at once, or waits for more messages until it is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputState {
-    /// Frames arrived in this poll of the channel's task.
+    /// The channel has received frames in this poll of its task.
     Open,
-    /// No frames arrived in this poll of the channel's task.
+    /// The channel has received no frames in this poll of its task.
     Paused,
 }
 

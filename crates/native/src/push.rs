@@ -85,7 +85,7 @@ fn records_bytes(delivered: &DeliveryFrame) -> u64 {
     delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| run.bytes.len() as u64).sum()
 }
 
-/// Converts a delivery into a push frame.
+/// Converts a delivery of records into the next frame of a push.
 fn found(delivered: DeliveryFrame, room: FrameMemory) -> StepResult {
     let records = delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| u64::from(run.count)).sum();
     let bytes = records_bytes(&delivered);

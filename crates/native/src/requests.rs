@@ -52,7 +52,7 @@ pub(crate) enum IdUse {
 /// A request whose reply is pending.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {
-    /// Id that the client has given to the request.
+    /// Id that the client has given to the pending request.
     pub id: u32,
     /// Kind of the request's frame. Metrics count the request by it.
     pub kind: Kind,

@@ -33,7 +33,7 @@ pub(crate) struct StepLimits {
     pub credit: (u64, u64),
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
-    /// Behaviour if there are no messages for the frame.
+    /// Behaviour of the step if there are no messages for the frame.
     pub when_empty: WhenEmpty,
     /// Account of the connection, in which large frames count.
     pub account: Arc<Account>,
@@ -81,10 +81,10 @@ pub(crate) enum StepResult {
         messages: u64,
         /// Bytes of the messages in the frames, as the client's credit counts them.
         bytes: u64,
-        /// Function that encodes the frames into the outbox.
+        /// Function that encodes the step's frames into the outbox.
         encode: Encode,
     },
-    /// There are no messages to send now.
+    /// The step has no frame, because there are no messages to send now.
     Nothing,
     /// The subscription has ended for this reason; no more messages will follow.
     Ended(Failure),

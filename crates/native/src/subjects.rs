@@ -85,7 +85,7 @@ pub(crate) struct Subscription {
     /// True after the client has cancelled the subscription but still wants its queued messages. The subscription ends
     /// when no more of them can be sent.
     pub(crate) draining: bool,
-    /// Reservation of one of the server's subscriptions.
+    /// Reservation of one of the subscriptions that the server permits, held while this subscription exists.
     pub(crate) _held: SubscriptionShare,
 }
 

@@ -191,7 +191,7 @@ impl Subscription {
         over.map(|failure| self.with_position(failure))
     }
 
-    /// Adds credit that the client has granted.
+    /// Adds credit that the client has granted to the subscription.
     pub(crate) fn permit(&mut self, credit: &Credit) {
         self.credit.raise(credit);
     }

@@ -125,7 +125,7 @@ impl Reply {
         Self::Frame(Box::new(encode))
     }
 
-    /// Puts the reply's frames into the outbox.
+    /// Puts the reply's frames into the outbox `out`, as the reply to the request with the id `id`.
     pub(crate) fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),

@@ -222,7 +222,7 @@ impl WaitingCommand {
     }
 }
 
-/// A command that was proposed.
+/// A client's command that was proposed, with its reservation.
 struct Proposed {
     pending: PendingCommand,
     /// Reservation for objects that the command creates or deletes; `None` if it needs none.
@@ -236,11 +236,11 @@ enum Share {
     Keyspace(String, Reservation),
     /// The command grants a lease that lives for this time.
     Lease(Duration, CreatePermit),
-    /// The command revokes a lease.
+    /// The command revokes the lease with this id, so that the lease's reservation can be released.
     Revoked(LeaseId),
-    /// The command creates a stream.
+    /// The command creates a stream, for which this permission is held.
     Stream(CreatePermit),
-    /// The command creates a consumer group.
+    /// The command creates a consumer group, for which this permission is held.
     Group(CreatePermit),
     /// The command deletes keys by prefix, or a keyspace.
     Deletes(DeleteShare),

@@ -42,7 +42,7 @@ pub(crate) struct WriteQueue<T> {
     waiting: VecDeque<WaitingWrite<T>>,
     /// Number of waiting writes for which other threads read rows from the disk.
     fetches: usize,
-    /// Memory in bytes of the waiting writes.
+    /// Memory in bytes of all writes that wait in the queue.
     bytes: usize,
 }
 
