@@ -41,7 +41,7 @@ pub(crate) struct Appends {
     /// unacknowledged.
     pub every: Duration,
     pub batches: u64,
-    /// Maximum number of unacknowledged batches.
+    /// Maximum number of batches that are sent and not acknowledged yet.
     pub in_flight: usize,
     pub seed: u64,
 }

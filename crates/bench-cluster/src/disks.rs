@@ -60,7 +60,7 @@ pub(crate) fn freeze(at: &Path, time: Duration) -> std::io::Result<Child> {
     Command::new("sh").args(["-c", script]).arg(at).arg(time.as_secs_f64().to_string()).spawn()
 }
 
-/// Runs a command. If it fails, returns the reason.
+/// Runs a system command. If it fails, returns the reason.
 fn done(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name}: {error}"))?;

@@ -46,14 +46,14 @@ const PORTS: u16 = 20_000;
 pub(crate) enum RespPort {
     /// The nodes get no port for Redis clients.
     Off,
-    /// Each node gets a free port.
+    /// Each node gets a free port for Redis clients.
     Free,
 }
 
 /// Way in which a new cluster is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Founding {
-    /// All nodes found the cluster together.
+    /// All nodes are founders: they create the cluster together.
     Together,
     /// The first node creates the cluster, and the others join it.
     ByFirst,
@@ -69,7 +69,7 @@ pub(crate) struct Setup<'a> {
     pub binary: Option<&'a Path>,
     /// Directory below which the nodes keep their data.
     pub dir: &'a Path,
-    /// Additional arguments of `serve`.
+    /// Additional arguments of `serve` for each node.
     pub args: &'a [String],
     pub native: NativePort,
     pub resp: RespPort,
@@ -137,7 +137,7 @@ struct NodeLauncher {
     disks: Vec<PathBuf>,
 }
 
-/// Tokens of a cluster that the benchmark founds.
+/// Tokens of a cluster that the benchmark founds: one for joining nodes, and one for the administrator.
 #[derive(Clone, Debug)]
 struct Tokens {
     join: String,
@@ -308,7 +308,7 @@ impl Nodes {
         self.all[number].process.as_ref().map(ServerProcess::id)
     }
 
-    /// Starts a node again, and returns immediately.
+    /// Starts a killed or stopped node again, and returns without waiting for it.
     pub(crate) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)
     }
@@ -453,7 +453,7 @@ impl Node {
 }
 
 impl NodeLauncher {
-    /// Returns the directory of a node's data.
+    /// Returns the data directory of the node with this number.
     fn data(&self, number: usize) -> PathBuf {
         self.disks.get(number).cloned().unwrap_or_else(|| self.dir.join(name(number)))
     }
@@ -463,7 +463,7 @@ impl NodeLauncher {
     }
 }
 
-/// Returns the name of a node.
+/// Returns the name of the node with this number.
 pub(crate) fn name(number: usize) -> String {
     format!("n{}", number + 1)
 }

@@ -30,9 +30,9 @@ const LARGE_FILE_BYTES: u64 = 256 << 20;
 /// Speed of the machine without a database: a round trip over the loopback, and a write with its fsync.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probed {
-    /// Median of a round trip over the loopback, in microseconds.
+    /// Median time of a round trip over the loopback, in microseconds.
     pub round_trip_us: f64,
-    /// Median of a write with its fsync, in microseconds.
+    /// Median time of a small write with its fsync, in microseconds.
     pub fsync_us: f64,
 }
 

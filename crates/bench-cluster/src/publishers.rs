@@ -1,13 +1,13 @@
 //! Stream appends: publishers append batches of records to one stream over the native protocol, as fast as the cluster
 //! acknowledges them.
 //!
-//! Owns: the publishers, the goals, and the table of this part. Does not own: appends as a load beside other
-//! measurements (`appends`), or the nodes' counters (`counted`).
+//! Owns: the publishers, the goals, and the table of this part of the report. Does not own: appends as a load beside
+//! other measurements (`appends`), or the nodes' counters (`counted`).
 //!
-//! Each publisher is a client of its own, which follows the leader. A batch waits for the level `quorum`. Runs in which
-//! a publisher has one batch in flight alternate with runs in which it has several. After each run, the stream must
-//! have all records. The goal depends on the speed of the disk in the same minute, because each of three nodes writes
-//! each record about twice.
+//! Each publisher is a client of its own, which follows the leader. A batch is acknowledged once a majority of the
+//! nodes has it on disk. Runs in which a publisher has one batch in flight alternate with runs in which it has several.
+//! After each run, the benchmark checks that the stream contains all acknowledged records. The goal for the rate
+//! depends on the disk's speed right before the run, because each of three nodes writes each record about twice.
 
 use std::{
     net::SocketAddr,
@@ -64,7 +64,7 @@ const WRITTEN_PER_BYTE: f64 = 6.1;
 /// Results of one run of the publishers.
 #[derive(Clone, Debug)]
 struct Turn {
-    /// Acknowledged records per second.
+    /// Acknowledged records per second, of all publishers together.
     rate: f64,
     /// Time from the append of a batch until its acknowledgement.
     times: Latencies,

@@ -26,9 +26,9 @@ use crate::{
     work::{self, TargetNodes, Turn},
 };
 
-/// Number of connections.
+/// Number of connections of Redis clients in each measurement.
 const CONNECTIONS: usize = 50;
-/// Number of requests in flight on each connection.
+/// Number of requests that each connection has in flight.
 const PIPELINE: usize = 16;
 /// Size of a value in bytes, the default of redis-benchmark.
 const VALUE_BYTES: usize = 3;

@@ -106,7 +106,7 @@ enum Event {
     Look(usize),
 }
 
-/// A simulated cluster.
+/// State of the simulation of one cluster: its virtual clock, detectors and scheduled events.
 struct Simulation<'a> {
     delays: &'a Delays,
     random: Generator,

@@ -68,7 +68,7 @@ struct Condition {
     slowness: Slowness,
 }
 
-/// The follower that is slowed down.
+/// The follower that is slowed down, as a process and a disk.
 #[derive(Clone, Copy, Debug)]
 struct SlowNode<'a> {
     process: u32,

@@ -190,7 +190,7 @@ fn took_little_memory(round: u32, [leader, new]: [Option<u64>; 2]) -> [Check; 2]
     })
 }
 
-/// Stores `count` values, several in each commit.
+/// Stores `count` values in the cluster, several in each commit.
 async fn store(nodes: &[SocketAddr], count: u64, options: &ClusterOptions) -> Result<(), BenchError> {
     let values = Rc::new(Values::new(VALUE_BYTES, options.seed));
     let client = connect(nodes).await?;

@@ -127,7 +127,7 @@ fn scenarios(
 
 struct Suite<'a> {
     options: &'a ClusterOptions,
-    /// Directory for the benchmark's own files.
+    /// Directory for the benchmark's own files, such as profiles and the file of the disk probe.
     dir: &'a Path,
     nodes: &'a Nodes,
     peer: Option<&'a mut Peer>,

@@ -45,7 +45,7 @@ const PACED_CLIENTS: usize = 8;
 /// without a pause until that measurement ends.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// Consistency level of reads.
+/// Consistency level of the reads of a row of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Linearizable,
@@ -63,13 +63,13 @@ impl Level {
     }
 }
 
-/// Nodes to which the clients send their requests.
+/// Nodes to which the clients of a row of the report send their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetNodes {
     Leader,
-    /// One follower.
+    /// The clients send all requests to one follower.
     Follower,
-    /// All nodes. The clients are spread evenly over them.
+    /// The clients are spread evenly over all nodes.
     All,
 }
 
