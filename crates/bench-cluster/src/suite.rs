@@ -140,8 +140,8 @@ struct Rounds {
     work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
-    /// For each round, the highest number of puts per second that one client could reach, according to the probes of
-    /// the machine right before the round.
+    /// Highest number of puts per second that one client could reach, one value for each round. It follows from the
+    /// probes of the machine right before the round.
     allowed: Vec<f64>,
 }
 

@@ -31,7 +31,8 @@ pub struct Metrics {
     /// Histograms of the times of requests, by frame kind and durability of the reply, and counters of requests, by
     /// kind and result. Two more counters, the last ones, are for bytes received and sent.
     requests: Shards,
-    /// For each number of a frame kind, the position of this kind in `kinds`, the list of the kinds that are counted.
+    /// Position of each frame kind in `kinds`, the list of the kinds that are counted. The index is the number of the
+    /// frame kind.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
     /// Counters of opened and closed connections, which the server's status shows as well.

@@ -86,7 +86,8 @@ pub(crate) struct Publishing {
     /// Waiting publishes, in order of arrival. Empty unless the queue of a subscriber whose policy blocks publishers is
     /// full.
     blocked: VecDeque<BlockedItem>,
-    /// For the publish that is first in `blocked`, the result for its batches that were already published.
+    /// Result for those batches that were already published, of the publish that is first in `blocked`. Other batches
+    /// of this publish still wait.
     total: Published,
     /// Number of batches that the channel has published. One in [`SAMPLED_OF`] is timed.
     batches: u32,

@@ -45,7 +45,7 @@ use crate::admission::{AddressKey, Reservation};
 /// Stands for any literal token of a pattern in a key. It differs from all tokens, because no token contains a dot.
 const LITERAL: &[u8] = b".";
 
-/// For each client address, counts of those of its subscriptions that can match one subject.
+/// Counts of subscriptions that can match one subject. Each client address has counts of its own.
 #[derive(Debug)]
 pub(crate) struct Overlaps {
     /// Maximum number of subscriptions of one address that can match one subject and have the same first token, or a
