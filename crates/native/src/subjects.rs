@@ -108,8 +108,7 @@ pub(crate) struct Subjects {
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Buffer for batches taken from the link to the broker. It is reused.
     taken: Vec<Outbound>,
-    /// Time at which a batch was taken from its queue whose stages are measured; `None` once the outbox has been sent,
-    /// or if no such batch is in the outbox.
+    /// Time at which a batch with measured stages was taken from its queue. `None` if the outbox contains no such batch.
     timed: Option<Moment>,
     /// True if the link to the broker may have more batches than [`deliver`](Self::deliver) has taken from it.
     more: bool,
