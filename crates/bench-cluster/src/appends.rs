@@ -1,9 +1,10 @@
 //! Load generator for the scenarios of the cluster benchmark that write much: it appends batches of records to one
 //! stream over the native protocol.
 //!
-//! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. Each batch waits for the
-//! level `quorum`, and several are in flight at a time. Latencies count from the scheduled time of a batch. The figures
-//! are void if the load itself sends batches late, or if the machine's clocks were unusable meanwhile.
+//! Owns: a client of the cluster, which follows the leader, and the schedule of the batches. The cluster acknowledges a
+//! batch once a majority has it on disk (level `quorum`). Several batches are in flight at a time. The latency of a
+//! batch counts from its scheduled time. The measured figures are void if the load generator itself sends batches late,
+//! or if the machine's wall clock and monotonic clock disagreed during the load.
 
 use std::{
     net::SocketAddr,
@@ -40,23 +41,24 @@ pub(crate) struct Appends {
     /// unacknowledged.
     pub every: Duration,
     pub batches: u64,
-    /// Maximum number of unacknowledged batches.
+    /// Maximum number of batches that are sent and not acknowledged yet.
     pub in_flight: usize,
     pub seed: u64,
 }
 
-/// Result of a finished load: its acknowledged records, and the times of its batches.
+/// Result of a finished load: the number of acknowledged records, and the latencies of the batches.
 #[derive(Clone, Debug)]
 pub(crate) struct Appended {
     pub records: u64,
     /// Time from the first batch until the last acknowledgement.
     pub took: Duration,
-    /// Time of each batch, from its scheduled time until its acknowledgement.
+    /// Latency of each batch, from its scheduled time until its acknowledgement.
     pub times: Latencies,
     /// Time by which the load sent each scheduled batch late. Batches that were late because the cluster had not
     /// acknowledged earlier ones are left out.
     pub lag: Latencies,
-    /// State of the machine's clocks and processors during the load.
+    /// Readings of the machine's clocks during the load: the drift of the wall clock, and the processor time that a
+    /// virtual machine's host took away. They show if the measured times can be trusted.
     pub clocks: Clocks,
 }
 
@@ -66,8 +68,9 @@ impl Appended {
         self.records as f64 / self.took.as_secs_f64()
     }
 
-    /// Tells if the measured times and rates can be used. They are void if the clocks were unusable, or if the 99th
-    /// percentile of the load's own lateness is above `max_lag`.
+    /// Tells if the measured times and rates can be used. They are void if the machine's clocks and processors were not
+    /// reliable during the load (see `clocks`), or if the 99th percentile of the load's own lateness is above
+    /// `max_lag`.
     pub(crate) fn validity(&self, max_lag: Duration) -> Validity {
         unusable_clocks(&self.clocks).or_else(|| saturated(&self.lag, max_lag, 0.0)).unwrap_or(Validity::Good)
     }
@@ -84,12 +87,13 @@ impl Appends {
         Self { records_per_batch, record_bytes, every, batches, in_flight: 1000, seed }
     }
 
-    /// Returns the number of records in each batch of a load of `rate` records per second.
+    /// Returns the number of records in each batch of a load of `rate` records per second. The load sends one batch
+    /// each millisecond.
     pub(crate) fn batch_at_rate(rate: u64) -> u64 {
         (rate / 1000).max(1)
     }
 
-    /// Returns a load that appends this many bytes as fast as the cluster acknowledges them.
+    /// Returns a load that appends `bytes` bytes of records as fast as the cluster acknowledges them.
     pub(crate) fn of_bytes(bytes: u64, seed: u64) -> Self {
         let (record_bytes, records_per_batch) = (1024, 256);
         let batches = bytes.div_ceil(record_bytes as u64 * records_per_batch);
@@ -102,7 +106,8 @@ impl Appends {
         (0..BATCHES.min(self.batches)).map(batch).collect()
     }
 
-    /// Appends all batches, through any of the nodes at these native addresses.
+    /// Appends all batches, through any of the nodes. `nodes` has the addresses at which they serve the native
+    /// protocol.
     pub(crate) fn run(&self, nodes: &[SocketAddr]) -> Result<Appended, BenchError> {
         let batches = self.encoded()?;
         block_on_thread(async {
@@ -151,7 +156,7 @@ impl Appends {
     }
 }
 
-/// Encodes the batch with this number. It has `records` records.
+/// Encodes the batch number `number` of the load, which has `records` records with values from `values`.
 pub(crate) fn encoded_batch(values: &Values, number: u64, records: u64) -> Result<RecordBatch, BenchError> {
     let mut batch = RecordBatch::new();
     for record in 0..records {

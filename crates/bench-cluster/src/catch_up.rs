@@ -1,11 +1,12 @@
 //! Catch-up: a follower is down while the cluster writes a number of bytes, and gets them when it is back.
 //!
 //! Clients put small values at a fixed rate before and during the catch-up, so the report shows how much the catch-up
-//! slows them down. All nodes share one disk here, so a probe shows what that alone costs: writes of the same size and
-//! rate, each with an fsync, alone and beside a thread that writes at the goal's rate.
+//! slows them down. All nodes share one disk here, so the load on the disk alone also slows down the puts. A probe of
+//! the disk without any node measures this part: it makes small writes as often as the clients, each with an fsync,
+//! first alone and then beside a thread that writes large blocks at the rate of the goal.
 //!
-//! The time of the catch-up counts from the moment at which the restarted process answers. It excludes the replay of the
-//! process's own log. The report also has the time from the start of the process.
+//! The time of the catch-up counts from the moment at which the restarted process answers. It excludes the replay of
+//! the process's own log. The report also has the time from the start of the process.
 
 use std::time::{Duration, Instant};
 
@@ -30,23 +31,25 @@ const GOAL: f64 = 200e6;
 /// small writes by a larger factor, that factor is the goal.
 const GOAL_OF_P99: f64 = 2.0;
 
-/// Times and latencies measured in one catch-up.
+/// Times and latencies measured while one follower catches up.
 struct CatchUpFigures {
     missed_bytes: u64,
-    /// Time from the start of the process until it answered.
+    /// Time from the start of the follower's process until it first answered.
     start: Duration,
-    /// Time from the first answer until the node had applied all entries that were committed when it started.
+    /// Time from the follower's first answer until it had applied all entries that were committed before its process
+    /// started.
     caught_up: Duration,
     before: Latencies,
     meanwhile: Latencies,
     /// Speed of the disk before the measurement: bytes per second of large writes, each with an fsync.
     disk: f64,
-    /// Times of small writes with an fsync each, measured before the catch-up.
+    /// Times of small writes to the disk with an fsync each, alone and beside large writes. Measured before the
+    /// catch-up, without any node.
     small_writes: SmallWrites,
     validity: Validity,
 }
 
-/// Measures a catch-up as many times as the option `rounds` states.
+/// Measures the catch-up of a follower as many times as the option `rounds` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("catch-up of a follower that missed entries, 3 nodes, durability quorum");
@@ -108,8 +111,8 @@ fn index(nodes: &Nodes, number: usize, field: &str) -> Option<u64> {
     nodes.status(number)?[field].as_u64()
 }
 
-/// Waits until a started node answers and has applied the entry `wanted`. Returns the time from `begun` to the first
-/// answer, and the time from the answer to the applied entry.
+/// Waits until the restarted node `victim` answers and has applied the log entry with the index `wanted`. Returns the
+/// time from `begun` to the first answer, and the time from the first answer until the entry was applied.
 fn until_caught_up(
     nodes: &Nodes,
     victim: usize,

@@ -17,7 +17,7 @@ const SENT_METRIC: &str = "thalweg_cluster_link_sent_bytes_total";
 /// Name and labels of the metric with the server's times of puts over HTTP.
 const PUTS: (&str, &[(&str, &str)]) = ("thalweg_http_request_duration_seconds", &[("operation", "kv_put")]);
 
-/// Increase of the metrics of all nodes together; `None` if a node was down or showed no metrics.
+/// Increase of the metrics of all nodes together during a measurement; `None` if a node was down or showed no metrics.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted(Option<Metrics>);
 
@@ -34,7 +34,7 @@ impl Counted {
         (result, Self(increase))
     }
 
-    /// Returns the sum of several increases. Unknown increases add nothing.
+    /// Returns the sum of the increases of several measurements. Unknown increases add nothing.
     pub(crate) fn sum<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut sum: Option<Metrics> = None;
         for metrics in all.into_iter().filter_map(|counted| counted.0.as_ref()) {
@@ -55,9 +55,9 @@ impl Counted {
         Stages::of_durable_writes(self.0.as_ref()?, label, PUTS, response_us)
     }
 
-    /// Returns a table of the average times that writes spent in each stage in the servers, for writes whose whole time
-    /// the servers do not measure. `response_us` is the average response time that the clients measured. `None` if the
-    /// nodes counted no replicated write.
+    /// Returns a table of the average times that writes spent in each stage in the servers. Meant for writes for which
+    /// the servers have no metric of the total time, such as appends over the native protocol. `response_us` is the
+    /// average response time that the clients measured. `None` if the nodes counted no replicated write.
     pub(crate) fn stages(&self, label: &str, response_us: f64) -> Option<Stages> {
         Stages::of_durable_writes(self.0.as_ref()?, label, ("", &[]), Some(response_us).filter(|time| *time > 0.0))
     }

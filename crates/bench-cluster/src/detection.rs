@@ -32,7 +32,7 @@ struct Times {
     down: Latencies,
 }
 
-/// Measures detection with each number of nodes of the options.
+/// Measures the detection of killed nodes in clusters of each size that the options list.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let title = "detection: SIGKILL of a node until the events of each other node, default times, durability quorum";
@@ -63,7 +63,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     Ok(figures)
 }
 
-/// Simulates detection with each cluster size of the options.
+/// Simulates the detection of failed nodes in clusters of each size that the options list.
 fn simulated(scenario: &mut Scenario<'_>, figures: &mut Figures) -> Result<(), BenchError> {
     let options = scenario.options;
     let title = "detection, simulated: failure of a node until the others' detectors report it, over a virtual clock, \
@@ -137,8 +137,8 @@ fn unix_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_micros() as u64)
 }
 
-/// Connection that reads the events of one node. The first events happened before the connection was opened; the node
-/// has kept them.
+/// Connection that reads the events of one node. It first gets events that happened before the connection was opened,
+/// because the node keeps its last events.
 struct Events {
     client: Client,
     after: u64,
@@ -150,7 +150,7 @@ impl Events {
         Ok(Self { client, after: 0 })
     }
 
-    /// Waits for the next event. Events from before the connection was opened come first.
+    /// Waits for the node's next event. Events from before the connection was opened come first.
     fn next(&mut self) -> Result<Value, BenchError> {
         let fail = BenchError::target("the cluster's events");
         let path = format!("/v1/cluster/events?after={}&limit=1", self.after);

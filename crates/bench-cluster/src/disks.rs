@@ -1,7 +1,8 @@
 //! A file system for each node, on a loop device, so that the benchmark can freeze the disk of one node.
 //!
-//! Owns: the images and the mounts, which dropping [`Disks`] removes. Needs root, loop devices and the usual tools. A
-//! separate process ends each freeze, so that no freeze outlasts the benchmark.
+//! Owns: the image files and the mounts, which dropping [`Disks`] removes. Needs root, loop devices, and the programs
+//! that create, mount and freeze file systems. A separate process ends each freeze, so that no freeze outlasts the
+//! benchmark.
 
 use std::{
     fs::{self, File},
@@ -59,7 +60,7 @@ pub(crate) fn freeze(at: &Path, time: Duration) -> std::io::Result<Child> {
     Command::new("sh").args(["-c", script]).arg(at).arg(time.as_secs_f64().to_string()).spawn()
 }
 
-/// Runs a command. If it fails, returns the reason.
+/// Runs a system command. If it fails, returns the reason.
 fn done(command: &mut Command) -> Result<(), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("{name}: {error}"))?;

@@ -32,7 +32,7 @@ use crate::{
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause of a client after an error. Without it, refused requests would take processor time from the election.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Number of acknowledgements of all clients together before the next kill.
+/// Number of writes, over all clients, that must be acknowledged before the leader is killed again.
 const WRITES_BETWEEN: u64 = 100;
 /// Number of writes that a client sends to another node, after an error at its first node, before it returns to the
 /// first. Clients begin at different nodes. So when the leader is killed, some clients write directly to it and notice
@@ -40,7 +40,7 @@ const WRITES_BETWEEN: u64 = 100;
 const WRITES_AWAY: u64 = 50;
 const PUT_HEADERS: &str = "Thalweg-Durability: quorum\r\nThalweg-Timeout: 5\r\n";
 
-/// Number of kills between two probes of the machine.
+/// Number of kills of the leader between two probes of the machine (a round trip over the loopback, and an fsync).
 const PROBE_EVERY: u32 = 10;
 /// Maximum number of acknowledged writes of each client that are remembered, and read after the next kill.
 const REMEMBERED: usize = 100;
@@ -56,7 +56,8 @@ struct Shared {
     waiting: Mutex<Option<(Instant, Sender<Instant>)>>,
 }
 
-/// Kills the leader as many times as the options state.
+/// Kills the leader as many times as the options state, and measures the time until the next acknowledgement after each
+/// kill.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let nodes = &mut Nodes::start(scenario.setup("failover"), scenario.progress)?;

@@ -25,16 +25,16 @@ const INTERVALS: [Duration; 2] = [Duration::from_millis(80), Duration::from_secs
 /// Results of row S, a published benchmark: number of nodes, and heartbeat bytes of the whole cluster in a minute.
 const ROW_S_BYTES: [(usize, f64); 2] = [(3, 2e3), (10, 12e3)];
 
-/// Bytes that all nodes have sent since they started.
+/// Bytes that all nodes have sent to each other since they started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct TrafficCounts {
-    /// Bytes sent on the channel of pings and heartbeats.
+    /// Bytes sent on the channel that carries pings and heartbeats.
     control: f64,
-    /// Bytes sent on all channels.
+    /// Bytes sent on all channels between the nodes.
     all: f64,
 }
 
-/// Measures each number of nodes of the options at each of the requested intervals.
+/// Measures the bytes of an idle cluster, for each number of nodes and each heartbeat interval that the options list.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let mut figures = Figures::default();
     let mut table = Table::new("heartbeats: bytes that an idle node sends a minute, durability quorum");

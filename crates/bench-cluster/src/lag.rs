@@ -37,7 +37,7 @@ const RECORD_BYTES: usize = 1024;
 const PAUSE: Duration = Duration::from_millis(5);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Smallest part of the scheduled rate that the load must reach. If it reaches less, the report marks the check of the
-/// rate as missed.
+/// rate as failed.
 const REACHED: f64 = 0.97;
 
 /// Lag of all followers at each sample of one measurement, in records of the stream and in entries of the replicated
@@ -90,7 +90,8 @@ fn millis_of(appended: &Appended, percentile: f64) -> f64 {
     appended.times.percentile(percentile).as_secs_f64() * 1e3
 }
 
-/// Creates the check that the load kept its rate. If it did not, the measured lag is not the lag at this rate.
+/// Creates the check that the load appended at its scheduled rate. If it did not, the measured lag is not the lag at
+/// this rate.
 fn kept_up(rate: u64, appended: &Appended, millis: u64) -> Check {
     let is_good = appended.rate() >= REACHED * rate as f64;
     Check {

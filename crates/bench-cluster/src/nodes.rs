@@ -46,14 +46,14 @@ const PORTS: u16 = 20_000;
 pub(crate) enum RespPort {
     /// The nodes get no port for Redis clients.
     Off,
-    /// Each node gets a free port.
+    /// Each node gets a free port for Redis clients.
     Free,
 }
 
-/// Way in which the nodes of a cluster come together.
+/// Way in which a new cluster is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Founding {
-    /// All nodes found the cluster together.
+    /// All nodes are founders: they create the cluster together.
     Together,
     /// The first node creates the cluster, and the others join it.
     ByFirst,
@@ -69,11 +69,12 @@ pub(crate) struct Setup<'a> {
     pub binary: Option<&'a Path>,
     /// Directory below which the nodes keep their data.
     pub dir: &'a Path,
-    /// Additional arguments of `serve`.
+    /// Additional arguments of `serve` for each node.
     pub args: &'a [String],
     pub native: NativePort,
     pub resp: RespPort,
-    /// Delay of all bytes between two nodes, in each direction. Zero for no relays.
+    /// Delay of all bytes between two nodes, in each direction. If it is zero, the nodes connect directly, without
+    /// relays.
     pub delay: Duration,
     pub founding: Founding,
     /// Data directory of each node, in the order of the nodes' numbers. If empty, the data is below `dir`.
@@ -98,7 +99,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// The nodes of the measured cluster, with the means to start further ones.
+/// The nodes of the measured cluster, and the settings with which the benchmark starts further nodes.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     all: Vec<Node>,
@@ -116,7 +117,8 @@ pub(crate) struct Node {
     pub resp: Option<SocketAddr>,
     /// Address at which the node listens for other nodes. Unused if the benchmark did not start the node.
     peer: SocketAddr,
-    /// Relay through which the other nodes reach this one; `None` if the network has no delay.
+    /// Relay through which the other nodes connect to this node, and which delays the bytes; `None` if the network has
+    /// no delay.
     relay: Option<Relay>,
     /// Process of the node; `None` if it is down, or if the benchmark did not start it.
     process: Option<ServerProcess>,
@@ -135,7 +137,7 @@ struct NodeLauncher {
     disks: Vec<PathBuf>,
 }
 
-/// Tokens of a cluster that the benchmark founds.
+/// Tokens of a cluster that the benchmark founds: one for joining nodes, and one for the administrator.
 #[derive(Clone, Debug)]
 struct Tokens {
     join: String,
@@ -306,7 +308,7 @@ impl Nodes {
         self.all[number].process.as_ref().map(ServerProcess::id)
     }
 
-    /// Starts a node again, and returns immediately.
+    /// Starts a killed or stopped node again, and returns without waiting for it.
     pub(crate) fn restart_only(&mut self, number: usize) -> Result<(), BenchError> {
         self.spawn(number)
     }
@@ -371,7 +373,7 @@ impl Nodes {
         (0..self.all.len()).find(|number| self.status(*number).is_some_and(|status| status["leads"] == true))
     }
 
-    /// Returns the addresses of the nodes with this role.
+    /// Returns the HTTP addresses of the leader, or of all followers, as `role` says.
     pub(crate) fn of_role(&self, role: Role) -> Result<Vec<SocketAddr>, BenchError> {
         let leader = self.leader()?;
         let is_wanted = |number: usize| (number == leader) == (role == Role::Leader);
@@ -388,7 +390,7 @@ impl Nodes {
         self.all.iter().filter_map(|node| node.native).collect()
     }
 
-    /// Returns the addresses for Redis clients, in the order of the nodes' numbers.
+    /// Returns the addresses for Redis clients of all nodes, in the order of the nodes' numbers.
     pub(crate) fn resp_addresses(&self) -> Vec<SocketAddr> {
         self.all.iter().filter_map(|node| node.resp).collect()
     }
@@ -444,14 +446,14 @@ impl Drop for Nodes {
 }
 
 impl Node {
-    /// Returns the address at which the other nodes reach this one: that of its relay, if it has one.
+    /// Returns the address at which the other nodes connect to this node: that of its relay, if it has one.
     fn reached_at(&self) -> SocketAddr {
         self.relay.as_ref().map_or(self.peer, Relay::address)
     }
 }
 
 impl NodeLauncher {
-    /// Returns the directory of a node's data.
+    /// Returns the data directory of the node with this number.
     fn data(&self, number: usize) -> PathBuf {
         self.disks.get(number).cloned().unwrap_or_else(|| self.dir.join(name(number)))
     }
@@ -461,7 +463,7 @@ impl NodeLauncher {
     }
 }
 
-/// Returns the name of a node.
+/// Returns the name of the node with this number.
 pub(crate) fn name(number: usize) -> String {
     format!("n{}", number + 1)
 }

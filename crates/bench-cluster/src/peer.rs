@@ -20,8 +20,8 @@ use crate::{
     work::{Kind, RequestLoad, Turn},
 };
 
-/// Longest wait for an answer of the program that runs the other system, in addition to the time of the run. The
-/// program may first start the other system's nodes or store all keys.
+/// Longest time that the benchmark waits for an answer of the program that runs the other system, in addition to the
+/// duration of the requested run. The program may first start the other system's nodes or store all keys.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NAME: &str = "etcd";
 

@@ -1,5 +1,5 @@
-//! Probes of the machine: one round trip over the loopback, one fsync, and large sequential writes. They run in the
-//! same minute as the measured rows.
+//! Probes of the machine's own speed, without a database: one round trip over the loopback, one fsync, and large
+//! sequential writes. Each scenario runs them right before its measurements, because the speed of a machine changes.
 
 use std::{
     io::{Read as _, Write as _},
@@ -22,7 +22,7 @@ use crate::{
 
 /// Length of the probe's file in bytes. The probe overwrites the file repeatedly.
 const FILE_BYTES: u64 = 16 << 20;
-/// Size in bytes of each large write.
+/// Size in bytes of one write of the probe for large sequential writes.
 const LARGE_WRITE: usize = 1 << 20;
 /// Size in bytes of the file for large writes.
 const LARGE_FILE_BYTES: u64 = 256 << 20;
@@ -30,9 +30,9 @@ const LARGE_FILE_BYTES: u64 = 256 << 20;
 /// Speed of the machine without a database: a round trip over the loopback, and a write with its fsync.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Probed {
-    /// Median of a round trip over the loopback, in microseconds.
+    /// Median time of a round trip over the loopback, in microseconds.
     pub round_trip_us: f64,
-    /// Median of a write with its fsync, in microseconds.
+    /// Median time of a small write with its fsync, in microseconds.
     pub fsync_us: f64,
 }
 
@@ -44,7 +44,7 @@ impl Probed {
     }
 }
 
-/// Probes of the loopback and of the disk.
+/// Measures the speed of the loopback and of the disk.
 #[derive(Debug)]
 pub(crate) struct Probes {
     disk: Probe,
@@ -73,17 +73,18 @@ pub(crate) fn sequential_rate(dir: &Path, time: Duration) -> Result<f64, BenchEr
     Ok(probe.run(&vec![7; LARGE_WRITE], Sync::Each, time)?.rate * LARGE_WRITE as f64)
 }
 
-/// Times of small writes with an fsync each at a fixed rate.
+/// Times of small writes to a disk, at a fixed rate and with an fsync each.
 #[derive(Debug)]
 pub(crate) struct SmallWrites {
-    /// Times while nothing else uses the disk.
+    /// Times of the small writes while nothing else uses the disk.
     pub alone: Latencies,
-    /// Times while another thread writes many bytes to the same disk.
+    /// Times of the small writes while another thread writes many bytes to the same disk.
     pub beside: Latencies,
 }
 
 impl SmallWrites {
-    /// Returns how many times as long the slowest write in a hundred takes beside the other thread.
+    /// Returns the 99th percentile of the small writes beside the other thread, divided by the 99th percentile of the
+    /// small writes alone.
     pub(crate) fn ratio_of_p99(&self) -> f64 {
         let seconds = |times: &Latencies| times.percentile(99.0).as_secs_f64();
         seconds(&self.beside) / seconds(&self.alone)

@@ -1,13 +1,13 @@
 //! Stream appends: publishers append batches of records to one stream over the native protocol, as fast as the cluster
 //! acknowledges them.
 //!
-//! Owns: the publishers, the goals, and the table of this part. Does not own: appends as a load beside other
-//! measurements (`appends`), or the nodes' counters (`counted`).
+//! Owns: the publishers, the goals, and the table of this part of the report. Does not own: appends as a load beside
+//! other measurements (`appends`), or the nodes' counters (`counted`).
 //!
-//! Each publisher is a client of its own, which follows the leader. A batch waits for the level `quorum`. Runs in which
-//! a publisher has one batch in flight alternate with runs in which it has several. After each run, the stream must
-//! have all records. The goal depends on the speed of the disk in the same minute, because each of three nodes writes
-//! each record about twice.
+//! Each publisher is a client of its own, which follows the leader. A batch is acknowledged once a majority of the
+//! nodes has it on disk. Runs in which a publisher has one batch in flight alternate with runs in which it has several.
+//! After each run, the benchmark checks that the stream contains all acknowledged records. The goal for the rate
+//! depends on the disk's speed right before the run, because each of three nodes writes each record about twice.
 
 use std::{
     net::SocketAddr,
@@ -58,13 +58,13 @@ const STREAM: &str = "published";
 const GOAL: f64 = 150_000.0;
 /// Goal for the rate, as a part of the rate that the disk permits. It is also met if the rate reaches [`GOAL`].
 const GOAL_SHARE: f64 = 0.6;
-/// Bytes that the three nodes together write to the disk for each byte of a record.
+/// Bytes that the three nodes together write to the disk for each byte of an appended record.
 const WRITTEN_PER_BYTE: f64 = 6.1;
 
 /// Results of one run of the publishers.
 #[derive(Clone, Debug)]
 struct Turn {
-    /// Acknowledged records per second.
+    /// Acknowledged records per second, of all publishers together.
     rate: f64,
     /// Time from the append of a batch until its acknowledgement.
     times: Latencies,
@@ -74,7 +74,8 @@ struct Turn {
     client_cpu_us: f64,
     /// Share of the run, from 0 to 1, during which the publishers' thread was running.
     busy: f64,
-    /// State of the machine's clocks and processors during the run.
+    /// Readings of the machine's clocks during the run: the drift of the wall clock, and the processor time that a
+    /// virtual machine's host took away. They show if the measured times can be trusted.
     clocks: Clocks,
     /// Speed of the disk right before the run: bytes per second of large writes, each with an fsync.
     disk: f64,
@@ -96,14 +97,14 @@ impl Turn {
 /// Numbers of records that the publishers have appended.
 #[derive(Debug, Default)]
 struct Published {
-    /// Records that were acknowledged in the measured time.
+    /// Records that were acknowledged in the measured time, which follows the warm-up.
     counted: u64,
     /// All acknowledged records, including those of the warm-up.
     all: u64,
     times: Latencies,
 }
 
-/// Measures the appends, alternately with each number of batches in flight.
+/// Measures the appends. Runs with each number of batches in flight ([`IN_FLIGHT`]) alternate.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let setup = Setup { native: NativePort::Free, ..scenario.setup("appends") };
@@ -127,7 +128,7 @@ pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
 }
 
 /// Returns a table of the average times that appends spent in each stage in the servers, over all rounds; `None` if the
-/// nodes counted none.
+/// nodes counted no replicated write.
 fn stages(in_flight: usize, turns: &[Turn]) -> Option<Stages> {
     let counted = Counted::sum(turns.iter().map(|turn| &turn.counted));
     let mean_us = median_of(turns, |turn| turn.times.quantiles().mean_us);
@@ -172,16 +173,17 @@ fn figures(nodes: usize, rounds: &[Vec<Turn>]) -> Figures {
     Figures { tables: vec![table], checks, notes: Vec::new() }
 }
 
-/// Creates the check that the clocks of the machine were usable in all runs. If the publishers had no spare time, the
-/// check says that the rate is only a lower bound.
+/// Creates the check that the machine's clocks and processors were reliable in all runs, so that the measured times can
+/// be trusted. If the publishers had no spare time, the check says that the rate is only a lower bound.
 fn validity(name: &str, turns: &[Turn]) -> Check {
     let unusable: Vec<_> = turns.iter().filter_map(|turn| unusable_clocks(&turn.clocks)).collect();
     let check = Validity::worst(&unusable).check(format!("{name}: clocks and processors"), "usable in all runs");
     name_lower_bound(check, turns.iter().map(|turn| turn.busy))
 }
 
-/// Creates the check of the goal. It is met if the rate, or its part of what the disk permits, is high enough. On a
-/// slow disk no program reaches the rate.
+/// Creates the check of the append rate. It passes if `rate` (records per second) reaches [`GOAL`], or if `share`
+/// reaches [`GOAL_SHARE`]. `share` is the rate divided by the rate that the disk permits: on a slow disk no program
+/// reaches [`GOAL`].
 fn goal(name: &str, rate: f64, share: f64) -> Check {
     if rate >= GOAL {
         Check::at_least(format!("{name}: rate"), rate, GOAL, " records/s")

@@ -26,17 +26,18 @@ use crate::{
     work::{self, TargetNodes, Turn},
 };
 
-/// Number of connections.
+/// Number of connections of Redis clients in each measurement.
 const CONNECTIONS: usize = 50;
-/// Number of requests in flight on each connection.
+/// Number of requests that each connection has in flight.
 const PIPELINE: usize = 16;
 /// Size of a value in bytes, the default of redis-benchmark.
 const VALUE_BYTES: usize = 3;
-/// Goal: requests per second.
+/// Goal for the rate of `SET` requests, in requests per second.
 const GOAL: f64 = 150_000.0;
 const PLACES: [TargetNodes; 2] = [TargetNodes::Leader, TargetNodes::All];
 
-/// Measures alternately with all connections to the leader, and with connections spread over all nodes.
+/// Measures `SET` requests: runs with all connections to the leader alternate with runs whose connections are spread
+/// over all nodes.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut args = options.server_arg.clone();

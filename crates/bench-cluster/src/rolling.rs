@@ -31,7 +31,7 @@ use crate::{
 const MAX_PAUSE_MS: f64 = 300.0;
 /// Number of requests that all clients together make before a node is stopped, and again after it is back.
 const REQUESTS_BETWEEN: u64 = 200;
-/// Maximum number of failures that the report shows.
+/// Maximum number of failed requests that the report shows.
 const SHOWN: usize = 5;
 
 /// Names of the roles that a node can have when it is stopped.
@@ -47,7 +47,7 @@ struct Shared {
     longest: Mutex<Longest>,
 }
 
-/// Longest request since the last restart began.
+/// The client request that took longest since the last restart of a node began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Longest {
     took: Duration,

@@ -3,11 +3,11 @@
 //! Owns: the virtual clock, the messages, the failures, and the two measured distributions. Does not own: the detector
 //! (`thalweg_cluster::detector`), or detection between real nodes (`detection`).
 //!
-//! Each node of the simulation has the detector of a real node with the default times. It sends signs of life to all
-//! others, and looks at its detector, at the intervals of a real node. Two distributions are measured on this machine
-//! before the simulation: the lateness of timers, and the time of a message over the loopback. Each event draws from
-//! them. So the result shows the effect of the intervals and of the detector, and not how fifty processes share the
-//! processors.
+//! Each node of the simulation has the detector of a real node with the default times. As often as a real node, it
+//! sends a sign of life (a ping or heartbeat) to all others, and asks its detector which nodes have been silent for too
+//! long. Two distributions are measured on this machine before the simulation: the lateness of timers, and the time of
+//! a message over the loopback. The time of each simulated event is drawn from them at random. So the result shows the
+//! effect of the intervals and of the detector, and not how fifty processes share the processors.
 //!
 //! A simulation is a function of its arguments, which include the measured distributions and the seed. Events at the
 //! same time happen in the order in which they were scheduled.
@@ -30,33 +30,34 @@ use crate::{
     random::{Generator, generator},
 };
 
-/// Time between two checks by a node if its detector has news about other nodes.
+/// Time after which a node asks its detector again which other nodes are newly suspect or down.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time before the first failure and between two failures. In this time the detectors learn the intervals.
+/// Simulated time before the first failure and between two failures. In this time the detectors learn how often other
+/// nodes send signs of life.
 const SETTLE: Duration = Duration::from_secs(6);
 /// Time after a failure in which all other nodes must have reported it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time for which each distribution is measured.
+/// Time for which each of the two distributions, the lateness of timers and the times of messages, is measured.
 const MEASURE: Duration = Duration::from_millis(300);
-/// Size in bytes of the messages that are timed, about that of a sign of life with its frame.
+/// Size in bytes of the messages that are timed, about that of a sign of life (a ping or heartbeat) with its frame.
 const MESSAGE_BYTES: usize = 64;
 /// Length of the sleeps with which the lateness of timers is measured.
 const SLEEP: Duration = Duration::from_micros(500);
-/// Number of equally likely values that represent a distribution.
+/// Number of equally likely values by which a measured distribution is represented.
 const QUANTILES: u32 = 1000;
 
-/// Measured distributions of times.
+/// Measured distributions: the times of messages over the loopback, and the lateness of timers.
 #[derive(Clone, Debug)]
 pub(crate) struct Delays {
     /// Times of a message to another node. Each is half of a measured round trip.
     messages: Vec<Duration>,
-    /// Lateness of timers.
+    /// Lateness of timers: times by which a sleeping thread woke up too late.
     timers: Vec<Duration>,
 }
 
 impl Delays {
-    /// Measures both distributions on this machine.
+    /// Measures the times of messages and the lateness of timers on this machine.
     pub(crate) fn measure() -> Result<Self, BenchError> {
         let trips = round_trips(MESSAGE_BYTES, MEASURE).map_err(BenchError::subject("the loopback", "a round trip"))?;
         let (begun, mut timers) = (Instant::now(), Latencies::default());
@@ -69,7 +70,7 @@ impl Delays {
         Ok(Self { messages, timers: quantiles(&timers) })
     }
 
-    /// Returns the same percentile of both distributions: the time of a message, and the lateness of a timer.
+    /// Returns the same percentile of two distributions: of the time of a message, and of the lateness of a timer.
     pub(crate) fn percentile(&self, percentile: f64) -> (Duration, Duration) {
         let at =
             |values: &[Duration]| values[((percentile / 100.0 * values.len() as f64) as usize).min(values.len() - 1)];
@@ -97,20 +98,20 @@ pub(crate) struct Detected {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A node sends a sign of life to all others.
+    /// A node sends a sign of life (a ping or heartbeat) to all others.
     Sign(usize),
-    /// A node's sign of life arrives at another node.
+    /// A sign of life (a ping or heartbeat) of the node `from` arrives at the node `to`.
     Arrival { from: usize, to: usize },
-    /// A node checks if its detector has news about other nodes.
+    /// A node asks its detector which other nodes are newly suspect or down.
     Look(usize),
 }
 
-/// A simulated cluster.
+/// State of the simulation of one cluster: its virtual clock, detectors and scheduled events.
 struct Simulation<'a> {
     delays: &'a Delays,
     random: Generator,
     now: Duration,
-    /// Time between two signs of life that a node sends.
+    /// Time between two signs of life (pings or heartbeats) that a node sends.
     sign: Duration,
     detectors: Vec<Detector>,
     /// Scheduled events, ordered by time, and by a sequence number for equal times.
@@ -126,7 +127,7 @@ fn defaults() -> NodeOptions {
     NodeOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), Secret::new(&[0; 32]))
 }
 
-/// Returns the time between two signs of life of a node with the default options.
+/// Returns the time between two signs of life (pings or heartbeats) of a node with the default options.
 fn sign_interval() -> Duration {
     let options = defaults();
     options.detector.interval.min(options.consensus.heartbeat)
@@ -200,8 +201,8 @@ impl<'a> Simulation<'a> {
         self.events.push(Reverse((self.now + after, self.scheduled, event)));
     }
 
-    /// Schedules the next event of a node that sleeps for `interval`. The event comes later by a drawn lateness of a
-    /// timer.
+    /// Schedules the next event of a node that sleeps for `interval`. The node wakes late, by a time that is drawn at
+    /// random from the measured lateness of timers.
     fn repeat(&mut self, interval: Duration, event: Event) {
         let late = self.drawn(|delays| &delays.timers);
         self.schedule(interval + late, event);
@@ -211,7 +212,7 @@ impl<'a> Simulation<'a> {
         self.failed.is_some_and(|(failed, _)| failed == number)
     }
 
-    /// Makes a node fail: it neither sends nor receives any more. Signs that it has already sent still arrive.
+    /// Makes a node fail: it neither sends nor receives any more. Signs of life that it has already sent still arrive.
     fn fail(&mut self, number: usize) {
         self.failed = Some((number, self.now));
     }
@@ -264,7 +265,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Lets a node check its detector, and records which nodes are newly suspect or down.
+    /// Lets a node ask its detector, and records which other nodes are newly suspect or down.
     fn look(&mut self, number: usize) {
         for change in self.detectors[number].tick(self.now) {
             let failed = self.failed.filter(|(failed, _)| id(*failed) == change.node);

@@ -50,25 +50,25 @@ const DISK_MOVES: Duration = Duration::from_secs(4);
 #[derive(Clone, Debug)]
 enum Slowness {
     None,
-    /// The process is in this control group, which limits its processor time.
+    /// The follower's process is in this control group, which limits its processor time.
     Quota(std::rc::Rc<ControlGroup>),
-    /// The file system is repeatedly frozen and thawed.
+    /// The follower's file system is repeatedly frozen and thawed.
     Frozen,
-    /// The process is alternately stopped and running, for these times.
+    /// The follower's process is alternately stopped and running, for these times.
     Stopped {
         stopped: Duration,
         runs: Duration,
     },
 }
 
-/// A condition under which the puts are measured.
+/// A condition under which the puts are measured, such as a follower with little processor time.
 #[derive(Clone, Debug)]
 struct Condition {
     name: &'static str,
     slowness: Slowness,
 }
 
-/// The follower that is slowed down.
+/// The follower that is slowed down, as a process and a disk.
 #[derive(Clone, Copy, Debug)]
 struct SlowNode<'a> {
     process: u32,
@@ -76,7 +76,9 @@ struct SlowNode<'a> {
     disk: Option<&'a Path>,
 }
 
-/// Returns the conditions for this machine. The notes name the ones that a substitute replaces, and why.
+/// Returns the three conditions under which puts are measured on this machine: all nodes run, one follower has little
+/// processor time, and the disk of one follower stands still. Also returns notes for the report. They say if stopping
+/// the process replaces a quota or a frozen disk that the machine does not permit, and why.
 fn conditions(disks: &Result<Disks, String>) -> ([Condition; 3], Vec<String>) {
     let mut notes = vec![
         "slow-follower: a thread of the benchmark uses the processor time that the slow follower leaves unused of its \
@@ -166,7 +168,7 @@ fn figures(conditions: &[Condition], clients: usize, rounds: &[Vec<(Turn, Proces
     Figures { tables: vec![table], checks, notes: Vec::new() }
 }
 
-/// Calls `work` while the follower is slowed down.
+/// Calls `work` while the follower `node` is slowed down in the way that `slowness` describes.
 fn slowed<T>(slowness: &Slowness, node: SlowNode<'_>, work: impl FnOnce() -> T) -> std::io::Result<T> {
     match slowness {
         Slowness::None => Ok(work()),

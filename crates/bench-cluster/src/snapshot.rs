@@ -45,9 +45,9 @@ use crate::{
 const KEYSPACE: &str = "snapshot";
 /// Length of a value in bytes. The state stores values of this length itself, and not only their position in the log.
 const VALUE_BYTES: usize = 1024;
-/// Number of values in a commit.
+/// Number of values that one commit stores.
 const VALUES_PER_COMMIT: u64 = 256;
-/// Number of commits in flight.
+/// Number of commits in flight while the values are stored.
 const IN_FLIGHT: usize = 16;
 /// Interval at which the benchmark asks the new node for its progress.
 const LOOK: Duration = Duration::from_millis(20);
@@ -59,20 +59,20 @@ const MAX_MEMORY_BYTES: u64 = 256 << 20;
 /// as a snapshot. Random values cannot be compressed.
 const LEAST_SHARE: f64 = 0.9;
 
-/// Progress of a transfer, according to the new node. Times count from the start of its process.
+/// Progress of the transfer of a snapshot, according to the new node. Times count from the start of its process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Transfer {
     received_bytes: f64,
-    /// Time of the last sample without any received bytes.
+    /// Time of the last sample in which the new node had not received any byte of the snapshot.
     began: Duration,
-    /// Time of the first sample with all received bytes.
+    /// Time of the first sample in which the new node had received all bytes of the snapshot.
     ended: Duration,
-    /// Time at which the node had applied all entries that were committed when it started.
+    /// Time at which the new node had applied all entries that were committed when its process started.
     usable: Duration,
 }
 
 impl Transfer {
-    /// Records the number of bytes that had arrived at a time.
+    /// Records that the new node had received `received_bytes` of the snapshot at the time `at`.
     fn note(&mut self, received_bytes: f64, at: Duration) {
         if received_bytes == 0.0 {
             self.began = at;
@@ -82,13 +82,14 @@ impl Transfer {
         }
     }
 
-    /// Returns the received bytes per second, from the first byte to the last.
+    /// Returns the bytes of the snapshot that the new node received per second, from the first byte to the last.
     fn rate(&self) -> f64 {
         self.received_bytes / self.ended.saturating_sub(self.began).as_secs_f64()
     }
 }
 
-/// Results of one transfer: its progress and memory, the times of the clients' puts, and the speed of the disk.
+/// Results of one transfer of a snapshot: its progress and memory, the times of the clients' puts, and the speed of the
+/// disk.
 struct TransferFigures {
     transfer: Transfer,
     before: Latencies,
@@ -102,7 +103,7 @@ struct TransferFigures {
     disk: f64,
 }
 
-/// Measures a transfer as many times as the option `rounds` states.
+/// Measures the transfer of a snapshot to a new node as many times as the option `rounds` states.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut args = options.server_arg.clone();
@@ -179,7 +180,8 @@ fn came_as_snapshot(round: u32, share: f64) -> Check {
     }
 }
 
-/// Creates the checks of the memory that the transfer took. `None` (the memory is not known) makes a check void.
+/// Creates the checks of the memory that the transfer took on the leader and on the new node. `None` (the memory is not
+/// known) makes a check void.
 fn took_little_memory(round: u32, [leader, new]: [Option<u64>; 2]) -> [Check; 2] {
     [("the leader", leader), ("the new node", new)].map(|(node, bytes)| {
         let mebibytes = bytes.map_or(f64::NAN, |bytes| bytes as f64 / f64::from(1 << 20));
@@ -188,7 +190,7 @@ fn took_little_memory(round: u32, [leader, new]: [Option<u64>; 2]) -> [Check; 2]
     })
 }
 
-/// Stores `count` values, several in each commit.
+/// Stores `count` values in the cluster, several in each commit.
 async fn store(nodes: &[SocketAddr], count: u64, options: &ClusterOptions) -> Result<(), BenchError> {
     let values = Rc::new(Values::new(VALUE_BYTES, options.seed));
     let client = connect(nodes).await?;
@@ -218,7 +220,7 @@ async fn store(nodes: &[SocketAddr], count: u64, options: &ClusterOptions) -> Re
     Ok(())
 }
 
-/// Returns true if a node has freed a part of its log: the log is smaller than all bytes written to it.
+/// Returns true if a node has freed segments of its log. The log is then smaller than all bytes written to it.
 fn has_freed(nodes: &Nodes, number: usize) -> bool {
     let Some(metrics) = nodes.metrics(number).map(|text| Metrics::parse(&text)) else { return false };
     let value = |name: &str| metrics.sum(name, &[]);
@@ -260,7 +262,8 @@ fn once(
     Ok(TransferFigures { transfer, before: before.times, meanwhile, validity, leader_bytes, new_bytes, disk })
 }
 
-/// Waits until a new node has applied the entry `wanted`. Returns the progress of the transfer.
+/// Waits until the new node has applied the log entry with the index `wanted`. Returns the progress of the snapshot's
+/// transfer.
 fn until_usable(nodes: &Nodes, new: usize, wanted: u64, begun: Instant) -> Result<Transfer, BenchError> {
     let mut transfer = Transfer::default();
     loop {

@@ -1,8 +1,8 @@
 //! `thalweg bench cluster`: performs the runs that the command's options request, and makes the report.
 //!
-//! Owns: the rows of puts and gets in alternate turns with another system, their goals, and the order of the other
-//! parts. Does not own: the run of one row (`work`), the other system (`peer`), or the measurement of a part, which
-//! each part has in its own module.
+//! Owns: the rows of the report for puts and gets, which run alternately on Thalweg and on another system; the goals of
+//! these rows; and the order of the other parts of the report. Does not own: the run of one row (`work`), the other
+//! system (`peer`), or the measurements of the other parts, each of which has a module of its own.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ use crate::{
     work::{self, Kind, Level, RequestLoad, TargetNodes, Turn},
 };
 
-/// Runs the suite.
+/// Runs the cluster benchmark with these options, and returns its report.
 pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Report, BenchError> {
     options.check()?;
     let (mut report, scratch) = Report::begin_below("cluster", options.dir.as_deref())?;
@@ -81,7 +81,8 @@ pub fn run(options: &ClusterOptions, progress: &mut dyn Progress) -> Result<Repo
 /// Function that measures one scenario.
 type Run = fn(&mut Scenario<'_>) -> Result<Figures, BenchError>;
 
-/// Scenarios with nodes of their own, in the order of the report.
+/// Scenarios for which the benchmark starts nodes of their own, with the functions that measure them, in the order of
+/// the report.
 const SCENARIOS: [(Part, Run); 12] = [
     (Part::Founding, founding::run),
     (Part::Resp, resp::run),
@@ -126,7 +127,7 @@ fn scenarios(
 
 struct Suite<'a> {
     options: &'a ClusterOptions,
-    /// Directory for the benchmark's own files.
+    /// Directory for the benchmark's own files, such as profiles and the file of the disk probe.
     dir: &'a Path,
     nodes: &'a Nodes,
     peer: Option<&'a mut Peer>,
@@ -134,13 +135,13 @@ struct Suite<'a> {
     progress: &'a mut dyn Progress,
 }
 
-/// Results of one row of the report, from all rounds so far.
+/// Results of one row of the report, from all rounds (repetitions of the measurement) so far.
 struct Rounds {
     work: RequestLoad,
     ours: Vec<Turn>,
     peer: Vec<Turn>,
-    /// Most puts per second that one client could do in each round, according to the probes of the machine right before
-    /// the round.
+    /// Highest number of puts per second that one client could reach, one value for each round. It follows from the
+    /// probes of the machine right before the round.
     allowed: Vec<f64>,
 }
 
@@ -183,8 +184,8 @@ impl Suite<'_> {
         self.profile_puts(works, report)
     }
 
-    /// Repeats the puts of each number of clients for each kind of profile that the options request. The leader's
-    /// process is recorded meanwhile.
+    /// Repeats the puts of each number of clients while the leader's process is profiled, once for each kind of profile
+    /// that the options request. Adds the profiles to the report.
     fn profile_puts(&mut self, works: &[RequestLoad], report: &mut Report) -> Result<(), BenchError> {
         if self.options.profile.is_empty() {
             return Ok(());

@@ -14,7 +14,7 @@ use crate::{
     work::{self, Kind, RequestLoad, TargetNodes, Turn},
 };
 
-/// Measures the puts of the options on both clusters.
+/// Measures the puts that the options describe, alternately on the cluster with TLS and on the one without.
 pub(crate) fn run(scenario: &mut Scenario<'_>) -> Result<Figures, BenchError> {
     let options = scenario.options;
     let mut encrypted = options.server_arg.clone();

@@ -31,8 +31,9 @@ fn cpu(process: u32) -> Duration {
     Usage::read(MeasuredProcess::Process(process)).cpu
 }
 
-/// Calls `work`. Meanwhile a thread uses the part of `share` that the process leaves unused; `share` is in processors.
-/// Returns the result of `work`, and the processor time of both.
+/// Calls `work`. `share` is the processor time that the process may use, in seconds per second. Meanwhile a thread uses
+/// the part of `share` that the process leaves unused. Returns the result of `work`, and the processor time of the
+/// process and of the thread.
 pub(crate) fn using_rest<T>(process: u32, share: f64, work: impl FnOnce() -> T) -> (T, ProcessorShares) {
     let (over, ended) = channel::<()>();
     let (begun, before) = (Instant::now(), cpu(process));

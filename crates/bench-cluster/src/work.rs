@@ -33,7 +33,7 @@ use crate::{
     report::{Check, Verdict},
 };
 
-/// Longest time for which a client waits for a reply. After a longer one, the run ends as overloaded.
+/// Longest time for which a client waits for a reply. If a reply takes longer, the run ends as overloaded.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(20);
 /// Number of connections that store all keys before the first get.
 const LOADERS: usize = 100;
@@ -41,11 +41,11 @@ const LOADERS: usize = 100;
 pub(crate) const PACED_RATE: f64 = 1000.0;
 /// Number of clients that put at a fixed rate.
 const PACED_CLIENTS: usize = 8;
-/// Length of one run of puts at a fixed rate beside another measurement. Runs follow each other without a pause until
-/// that measurement ends.
+/// Length of one run of the puts at a fixed rate that accompany another measurement. Such runs follow each other
+/// without a pause until that measurement ends.
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// Consistency level of reads.
+/// Consistency level of the reads of a row of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     Linearizable,
@@ -63,13 +63,13 @@ impl Level {
     }
 }
 
-/// Nodes to which the clients send their requests.
+/// Nodes to which the clients of a row of the report send their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetNodes {
     Leader,
-    /// One follower.
+    /// The clients send all requests to one follower.
     Follower,
-    /// All nodes. The clients are spread evenly over them.
+    /// The clients are spread evenly over all nodes.
     All,
 }
 
@@ -136,7 +136,7 @@ impl RequestLoad {
     }
 }
 
-/// Results of one run of a row's requests.
+/// Results of one run of the requests of a row of the report.
 #[derive(Clone, Debug)]
 pub(crate) struct Turn {
     /// Correct replies per second.
@@ -202,7 +202,8 @@ pub(crate) fn share(clients: usize, nodes: usize, number: usize) -> usize {
     clients / nodes + usize::from(number < clients % nodes)
 }
 
-/// Runs all plans at the same time, each on a thread of its own. Returns the results of all plans together.
+/// Runs the loads that all plans describe at the same time, each on a thread of its own. Returns the results of all
+/// plans together.
 pub(crate) fn run_together<P: Protocol>(nodes: &Nodes, plans: &[Plan<P>]) -> Result<Turn, BenchError> {
     let ((outcomes, cpu), counted) = Counted::around(nodes, || {
         let before = nodes.cpu();
@@ -248,7 +249,8 @@ pub(crate) fn name_lower_bound(check: Check, busy: impl Iterator<Item = f64>) ->
     Check { measured: format!("yes, but the rate is a lower bound: {why}"), ..check }
 }
 
-/// Runs all plans at the same time, each on a thread of its own. Returns their outcomes in the order of the plans.
+/// Runs the loads that all plans describe at the same time, each on a thread of its own. Returns their outcomes in the
+/// order of the plans.
 fn all_at_once<P: Protocol>(plans: &[Plan<P>]) -> Result<Vec<Outcome<P::Counts>>, BenchError> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(move || load::run(plan))).collect();
@@ -301,8 +303,8 @@ pub(crate) fn put_beside<T>(
     })
 }
 
-/// Puts values at the fixed rate [`PACED_RATE`] until the caller sets `is_over`. Returns the response times, and the
-/// validity of the runs.
+/// Puts values at the fixed rate [`PACED_RATE`] until the caller sets `is_over`. Returns the response times of the
+/// puts, and the validity of the runs.
 fn put_until(
     is_over: &AtomicBool,
     address: SocketAddr,
@@ -321,7 +323,8 @@ fn put_until(
     Ok((times, with_lateness(&validity, &lag, options.max_lag)))
 }
 
-/// Judges the lateness of all sends. Returns the worse of this judgement and `validity`.
+/// Returns `validity`, or a worse validity if the load generator sent its requests too late: if the 99th percentile of
+/// `lag`, the lateness of all sends, is above `max_lag`.
 fn with_lateness(validity: &Validity, lag: &Latencies, max_lag: Duration) -> Validity {
     // The busy share is 0 here, because each run has already judged it.
     let lateness = saturated(lag, max_lag, 0.0).unwrap_or(Validity::Good);

@@ -1,4 +1,4 @@
-//! Running of reads that take long, or that may wait for the disk, on other threads than those that serve connections.
+//! Running of reads on threads that do not serve connections, because the reads take long or may wait for the disk.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use thalweg_types::budget::BudgetSpent;
 use super::failure::Failure;
 
 /// Runs `read` on a thread for long reads, so that it does not delay other connections of the calling thread. `read`
-/// requests about `bytes` bytes of memory. These threads serve client addresses in turn, and the connections of each
-/// address in turn.
+/// needs about `bytes` bytes of memory. The threads for long reads serve client addresses in turn, and the connections
+/// of each address in turn.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     app: &App,
     account: &Arc<Account>,

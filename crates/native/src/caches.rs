@@ -34,12 +34,12 @@ use super::{
     turn::{Handled, Turn},
 };
 
-/// Maximum reply size in bytes that a `cache scan` request announces when it reserves memory for its page of keys.
+/// Maximum number of bytes for which a `cache scan` request reserves memory before it reads its page of keys.
 const MAX_SCAN_BYTES: usize = 1024 * 1024;
-/// Value of the field `remaining` in the reply, for an entry that does not expire.
+/// Value of the field `remaining` (time to live) in a reply, for a cache entry that does not expire.
 const NEVER: u64 = u64::MAX;
-/// Size in bytes from which a value is shared with the outbox. Smaller values are copied while the shard's mutex is
-/// held.
+/// Size in bytes from which a cache value is put into the outbox by reference. Smaller values are copied into it while
+/// the mutex of the cache's shard is held.
 const SHARED_FROM_BYTES: usize = 16 * 1024;
 /// Number of bytes before the value in a frame with a cache value.
 const VALUE_HEAD_BYTES: usize = 8 + 8;

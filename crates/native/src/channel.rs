@@ -1,13 +1,14 @@
 //! The task of a channel: reads frames, calls their handlers, and writes replies. A connection has one channel over
 //! TCP, and can have several over QUIC.
 //!
-//! Owns: the order of these steps, and backpressure; in its modules, receiving, the handling of requests, answers, and
-//! the ends of the channel, with its keepalive. Does not own: the execution of requests (`dispatch` and the handlers),
-//! pending requests (`requests`), the socket and its timers (`thalweg_serving::served_socket`).
+//! Owns: the order of these steps, and backpressure. Its modules own the receiving of frames, the handling of requests,
+//! the answers, and the ends of the channel, with its keepalive. Does not own: the execution of requests (`dispatch`
+//! and the handlers), pending requests (`requests`), the socket and its timers (`thalweg_serving::served_socket`).
 //!
 //! ```text
 //! one turn:  read once ─► frames ─► finished replies ─► subjects ─► write
 //! ```
+//!
 //! So frames that arrive in one read are answered in one write, and their commands are committed together. Turns repeat
 //! until no step makes progress. Then the task sleeps until its socket, a finished reply, the broker or its timer tick
 //! wakes it.
@@ -56,13 +57,13 @@ enum ChannelPhase {
     Closing,
 }
 
-/// A channel with its pending requests and subscriptions.
+/// Task of a channel, with the channel's pending requests and subscriptions.
 #[derive(Debug)]
 pub(crate) struct ChannelTask {
     session: Session,
     socket: ServedSocket,
     decoder: Decoder,
-    /// Memory reservation for the frame that is arriving; `None` if this frame is small.
+    /// Memory reservation for a large frame that is arriving; `None` if the arriving frame is small.
     arriving: Option<Reservation>,
     out: Replies,
     requests: Requests,
@@ -154,7 +155,7 @@ impl ChannelTask {
         self.phase == ChannelPhase::Open && self.socket.is_open()
     }
 
-    /// Returns true if the client gets no frames except those in the outbox.
+    /// Returns true if the channel is closing, so that the client gets no further frames except those in the outbox.
     fn is_closing(&self) -> bool {
         matches!(self.phase, ChannelPhase::Leaving { .. } | ChannelPhase::Closing) || !self.socket.is_open()
     }

@@ -73,7 +73,8 @@ pub(crate) async fn serve(
     connection.close();
 }
 
-/// Accepts further channels of the connection and serves them, until the first channel ends.
+/// Serves a connection with several channels (QUIC): runs its first channel, `first`, and accepts and serves further
+/// channels until the first one ends.
 async fn multiplexed(session: Session, connection: &Connection, first: impl Future<Output = ()>) {
     let mut channels = JoinSet::new();
     let mut first = std::pin::pin!(first);
@@ -212,8 +213,8 @@ async fn write(channel: &mut Channel, out: &mut Outbox) -> io::Result<()> {
     Ok(())
 }
 
-/// Closes a channel gracefully: reads and discards bytes for a while. The client may still be sending, and must be able
-/// to read the last bytes that were written to it.
+/// Closes a channel gracefully: for a while, reads and discards bytes that the client is still sending. Otherwise the
+/// client might be unable to read the last bytes that were written to it.
 async fn close(channel: &mut Channel) {
     const LINGER: Duration = Duration::from_millis(500);
     let until = Instant::now() + LINGER;

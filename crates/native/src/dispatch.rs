@@ -30,8 +30,8 @@ pub(crate) fn permit_of(frame: &ClientFrame<'_>) -> Option<Permit> {
 pub(crate) enum Consistency {
     /// The request reads the node's state. The state must satisfy the read level that the request states.
     Read,
-    /// The request looks up a consumer group in the node's state before it proposes a command. A node that does not
-    /// lead, or does not have the group, first waits until its state is up to date.
+    /// The request names a consumer group, and this node looks up the group in its state before it proposes a command.
+    /// If the node does not lead the cluster, or does not have the group, it first waits until its state is up to date.
     Names,
     /// The state may be old: the request's command goes to the leader, or it concerns only this node.
     Local,

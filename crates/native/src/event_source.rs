@@ -5,7 +5,7 @@
 //! (`thalweg_serving::cluster`), credit and limits (`subscription`).
 //!
 //! A client that reads its events too slowly delays no other client. The log keeps only its last events, and the next
-//! frame states how many events the client has missed.
+//! frame to the client states how many events it has missed.
 
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ impl EventSource {
         Self { handle: Arc::clone(handle), after }
     }
 
-    /// Waits until there are events that the client does not have yet, and returns the frame with them. A step produces
-    /// one frame of a subscription.
+    /// Waits until there are events that the client does not have yet, and returns a frame with them, within the limits
+    /// `wanted`.
     pub(crate) async fn step(&mut self, wanted: StepLimits) -> StepResult {
         let log = Arc::clone(self.handle.events());
         loop {

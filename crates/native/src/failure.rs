@@ -25,9 +25,9 @@ struct FailureDetails {
     message: Cow<'static, str>,
     details: Vec<(&'static str, u64)>,
     /// Address at which the leader of the cluster serves native clients. Only failures with the code `not_leader` have
-    /// it.
+    /// it; `None` for all others.
     leader: Option<Box<str>>,
-    /// Object whose id is in the message.
+    /// Stream or consumer group whose id is in the message; `None` if the message has no such id.
     subject: Option<Subject>,
 }
 
@@ -150,7 +150,8 @@ impl Failure {
     }
 }
 
-/// Truncates a message that quotes the client's input, so that it fits into a text field and into any frame.
+/// Truncates an error message that may quote long input of the client, so that it fits into a text field and into any
+/// frame.
 fn short(message: &str) -> &str {
     const MAX_MESSAGE_BYTES: usize = 2048;
     &message[..message.floor_char_boundary(MAX_MESSAGE_BYTES)]

@@ -1,8 +1,8 @@
 //! The listener for native connections.
 //!
 //! Owns: the limits on connections (shared with HTTP) and on connections without a finished handshake, one task per
-//! connection, the thread of each task, and the shutdown. Does not own: handshakes. Each runs in its connection's task,
-//! so a slow handshake delays no other client.
+//! connection, the thread of each task, and the shutdown. Does not own: handshakes. The task of each connection does
+//! its own handshake, so a slow handshake delays no other client.
 //!
 //! # Thread of a connection
 //!

@@ -1,9 +1,10 @@
 //! The cluster of this node, as native clients see it: its members, its events, and the leader to which clients send
 //! their writes.
 //!
-//! Owns: the replies about the cluster, the beginning of watches of it, and the rejection of writes that a client
-//! prefers to send to the leader directly. Does not own: the cluster (`thalweg_serving::cluster`), the frames of events
-//! (`event_source`), nor forwarding, which consensus does.
+//! Owns: the replies to requests about the cluster, the beginning of clients' watches of the cluster, and the rejection
+//! of a write if its client prefers to send writes to the leader directly. Does not own: the cluster
+//! (`thalweg_serving::cluster`), the frames of events (`event_source`), nor the forwarding of writes, which consensus
+//! does.
 
 use thalweg_serving::{
     app::App,
@@ -57,8 +58,8 @@ fn member(member: &MemberReport) -> ClusterMember {
     }
 }
 
-/// Returns the leading member, as far as this node knows; `None` if it knows none. If this node has just lost the
-/// leadership, its report may still name the node itself. Such a report counts as no leader.
+/// Returns the member that leads the cluster, as far as this node knows; `None` if it knows none. If this node has just
+/// lost the leadership, its report may still name the node itself. Such a report counts as no leader.
 fn leader<'r>(cluster: &Cluster, report: &'r ClusterReport) -> Option<&'r MemberReport> {
     let leads = cluster.handle.leads();
     let leader = if leads { Some(report.node) } else { report.leader.filter(|leader| *leader != report.node) };
@@ -95,7 +96,8 @@ pub(crate) fn with_leader(cluster: &Cluster, failure: Failure) -> Failure {
     }
 }
 
-/// Returns true if the client wants a redirect to the leader, and no forwarding.
+/// Returns true if the client wants to be told the leader's address, instead of having its request forwarded to the
+/// leader.
 #[inline]
 pub(crate) fn wants_redirect(request: &Request<'_>) -> bool {
     request.fields.route == Some(Route::Redirect)

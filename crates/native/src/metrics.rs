@@ -28,10 +28,11 @@ use super::stages::PublishTimes;
 /// Counters of all native connections, for metrics.
 #[derive(Debug)]
 pub struct Metrics {
-    /// Histograms of the time of requests, by frame kind and durability of the reply. Counters of requests, by kind and
-    /// result; the last two counters are for bytes received and sent.
+    /// Histograms of the times of requests, by frame kind and durability of the reply, and counters of requests, by
+    /// kind and result. Two more counters, the last ones, are for bytes received and sent.
     requests: Shards,
-    /// Table from the number of a frame kind to the index of this kind among the kinds that are counted.
+    /// Position of each frame kind in `kinds`, the list of the kinds that are counted. The index is the number of the
+    /// frame kind.
     places: Box<[u8]>,
     kinds: Vec<Kind>,
     /// Counters of opened and closed connections, which the server's status shows as well.
@@ -113,7 +114,7 @@ impl Metrics {
         self.requests.add(self.received_bytes() + 1, bytes as u64);
     }
 
-    /// Returns the number of the counter of received bytes. The next number is that of sent bytes.
+    /// Returns the index of the counter of received bytes. The counter of sent bytes has the next index.
     fn received_bytes(&self) -> usize {
         self.kinds.len() * 2
     }

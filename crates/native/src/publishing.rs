@@ -45,7 +45,7 @@ use super::{
 /// Size in bytes from which a batch stays in its receive buffer and is not copied.
 const SHARED_FROM_BYTES: usize = READ_BYTES / 2;
 
-/// Encoder of a batch that gathers single messages.
+/// Encoder that collects single messages in one batch.
 #[derive(Debug)]
 pub(crate) struct MessageEncoder(BatchWriter);
 
@@ -67,12 +67,13 @@ pub(crate) struct CheckedBatch<'f> {
     pub subject: Subject,
 }
 
-/// Entry of the queue of publishes that wait because a subscriber's queue is full.
+/// Entry in the queue of a channel's publishes that wait because the queue of a subscriber is full.
 enum BlockedItem {
     Batch(Batch),
-    /// Beginning of a publish that gets a reply. Contains the result for its batches that were already published.
+    /// Beginning of a publish that gets a reply. Contains the result for those of its batches that were already
+    /// published. The batches that still wait follow in the queue.
     Begin(Published),
-    /// End of a publish that gets a reply. Contains the sender of the total result.
+    /// End of a publish that gets a reply. Contains the sender for the total result of the publish.
     Done(oneshot::Sender<Published>),
 }
 
@@ -85,7 +86,8 @@ pub(crate) struct Publishing {
     /// Waiting publishes, in order of arrival. Empty unless the queue of a subscriber whose policy blocks publishers is
     /// full.
     blocked: VecDeque<BlockedItem>,
-    /// Result of those batches that were already published, of the publish that is first in `blocked`.
+    /// Result for those batches that were already published, of the publish that is first in `blocked`. Other batches
+    /// of this publish still wait.
     total: Published,
     /// Number of batches that the channel has published. One in [`SAMPLED_OF`] is timed.
     batches: u32,
@@ -94,18 +96,18 @@ pub(crate) struct Publishing {
     /// Deliveries that the client's publishes have caused, and time of its requests, since the client last waited for
     /// other clients of its thread.
     pub(crate) caused: CausedWork,
-    /// Timer at which a gathered batch is published even if no more messages arrive. Created when a batch first needs
-    /// it.
+    /// Timer at which the gathered batch is published even if no more messages arrive. It is created when a batch first
+    /// needs a timer.
     timer: Option<Timer>,
 }
 
-/// Tells if frames have just arrived on the channel. If none have, the batch of gathered messages is published, or
-/// waits for more until it is due, as configured.
+/// Tells if the channel has just received frames. If it has not, the configuration decides if the batch of gathered
+/// messages is published at once, or waits for more messages until it is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputState {
-    /// Frames arrived in this poll of the channel's task.
+    /// The channel has received frames in this poll of its task.
     Open,
-    /// No frames arrived in this poll of the channel's task.
+    /// The channel has received no frames in this poll of its task.
     Paused,
 }
 
@@ -313,7 +315,8 @@ pub(crate) struct PublishTarget<'a> {
 }
 
 impl PublishTarget<'_> {
-    /// Publishes a batch. `count` counts the batches of the channel; one in [`SAMPLED_OF`] is timed.
+    /// Publishes a batch, and increases `count`, the number of batches that the channel has published. One in
+    /// [`SAMPLED_OF`] batches is timed.
     fn publish(&self, batch: &Batch, count: &mut u32) -> Result<Published, WouldBlock> {
         *count = count.wrapping_add(1);
         if *count % SAMPLED_OF == 1 {

@@ -1,7 +1,7 @@
-//! Pushes of consumer groups: one delivery per step.
+//! Pushes of consumer groups: one delivery per step. A step produces the next frame of a subscription.
 //!
-//! A delivery of one large record counts in the limit on reply bytes. If the limit has no room, the record returns to
-//! the group, and does not count as delivered.
+//! A delivery of one large record counts in the limit on the bytes of replies that wait for clients. If this limit is
+//! reached, the record returns to the group, and does not count as delivered.
 //!
 //! Owns: the steps of a push as a subscription. Does not own: the fetches of a push, its end on a member of a cluster
 //! and the return of its records (`serving::pushing`), credit and limits (`subscription`), and the bytes of a delivery
@@ -85,7 +85,7 @@ fn records_bytes(delivered: &DeliveryFrame) -> u64 {
     delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| run.bytes.len() as u64).sum()
 }
 
-/// Converts a delivery into a push frame.
+/// Converts a delivery of records into the next frame of a push.
 fn found(delivered: DeliveryFrame, room: FrameMemory) -> StepResult {
     let records = delivered.parts.iter().flat_map(|(_, runs)| runs).map(|run| u64::from(run.count)).sum();
     let bytes = records_bytes(&delivered);

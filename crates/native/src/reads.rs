@@ -29,7 +29,7 @@ use super::{
     turn::{Handled, Reply, Turn},
 };
 
-/// Value of the field `remaining` in the reply, for a key that does not expire.
+/// Value of the field `remaining` (time to live) in a reply, for a key that does not expire.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Handles a `get` request: replies with the value of one key.
@@ -239,7 +239,7 @@ fn remaining(app: &App, expiry: &Expiry) -> Result<u64, Failure> {
     Ok(left.map_or(NEVER, |left| u64::try_from(left.as_micros()).unwrap_or(NEVER)))
 }
 
-/// Approximate size in bytes of one item in a reply with a list.
+/// Approximate size in bytes of one item in the reply to a list request, such as a list of streams.
 pub(crate) const LISTED_BYTES: usize = 512;
 
 /// Returns the maximum number of items in a reply. `limit` comes from the request; 0 means the default.
@@ -248,9 +248,9 @@ pub(crate) fn listed(limit: u32) -> usize {
     limit.min(MAX_LISTED) as usize
 }
 
-/// Builds a reply of about `items` items and `bytes` bytes. If it has few items and reading them takes a short time,
-/// this happens immediately, otherwise on a thread for long or cold reads. `read` reads the items, and returns a
-/// function that encodes the reply. `read` may be called several times.
+/// Builds a reply with about `items` items and `bytes` bytes. If there are few items, this thread tries to read them
+/// with a limit on its work. If there are many, or this limit is reached, a thread for long or cold reads builds the
+/// reply. `read` reads the items, and returns a function that encodes the reply. `read` may be called several times.
 pub(crate) fn inline_or_blocking<P>(
     turn: &mut Turn<'_>,
     request: &Request<'_>,
@@ -274,9 +274,9 @@ where
     Ok(reply_off_thread(turn, request, spent, bytes, move |out, id| read()?(out, id)))
 }
 
-/// Reads and encodes a reply of about `bytes` bytes on a thread for long or cold reads; `spent` determines which. The
-/// channel keeps no part of the reply during this time. The bytes of the finished frame count against the server's
-/// limit until they are sent. `put` may be called twice, each time with an empty outbox.
+/// Reads and encodes a reply of about `bytes` bytes on a thread for long reads or for cold reads; `spent` determines
+/// which. The channel's own outbox is not used during this time. The bytes of the finished frame count against the
+/// server's limit on replies until they are sent. `put` may be called twice, each time with an empty outbox.
 pub(crate) fn reply_off_thread(
     turn: &Turn<'_>,
     request: &Request<'_>,

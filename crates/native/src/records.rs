@@ -24,18 +24,21 @@ pub(crate) fn room_for_records(max_frame_bytes: usize) -> u64 {
     max_frame_bytes.saturating_sub(RECORDS_HEAD_BYTES) as u64
 }
 
-/// Limits of one read of a stream: where it begins, and how many records and bytes it returns.
+/// Limits of one read of records from a stream: where it begins, and how many records and bytes it returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Page {
     /// Offset of the first record to read.
     pub from: Offset,
     /// Maximum number of records to read.
     pub max_records: u64,
-    /// Approximate maximum of bytes to read. The read returns at least one append, even if this is larger.
+    /// Approximate maximum number of bytes to read. The read returns at least the records of one append, even if these
+    /// are larger.
     pub max_bytes: u64,
-    /// Number of records from which on the page adds no further append.
+    /// Number of records after which the page contains no further append. The records of one append are not separated
+    /// for this.
     pub enough_records: u64,
-    /// Strict maximum of bytes in the page. An append that exceeds it is split. The page has at least one record.
+    /// Strict maximum number of bytes in the page. If the records of one append exceed it, the page contains only some
+    /// of them, but at least one record.
     pub hard_max_bytes: u64,
 }
 
@@ -59,7 +62,7 @@ impl Page {
 #[derive(Debug)]
 pub(crate) struct RecordsFrame {
     durability: Durability,
-    /// Offset at which the next page begins.
+    /// Offset at which the page after this one begins.
     pub next: Offset,
     /// High watermark of the stream at the time of the read.
     pub high_watermark: Offset,

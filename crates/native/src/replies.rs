@@ -27,7 +27,8 @@ pub(crate) struct Replies {
     outbox: Outbox,
     max_frame_bytes: usize,
     account: Arc<Account>,
-    /// Size in bytes from which a frame is counted against the server's limit on replies.
+    /// Size in bytes from which a frame counts in the server's limit on the bytes of replies
+    /// (`max_reply_bytes_in_flight`).
     counted_from: usize,
     /// Durability level that the last reply states.
     level: Option<Durability>,
@@ -39,9 +40,9 @@ pub(crate) enum FrameMemory {
     /// The frame needs a new memory reservation. It is rejected if the server's limit on replies has been reached. Used
     /// for replies to reads.
     Reserve,
-    /// The frame is counted even above the limit, because the event in it has already happened.
+    /// The frame is counted even above the limit, because the change or message that it reports has already happened.
     Exceed,
-    /// The caller has already reserved memory for the frame.
+    /// The caller has already reserved memory for the frame. Contains the reservation.
     Reserved(Reservation),
     /// This outbox does not count the frame, because its data is small, or counted elsewhere.
     CountedBySource,
@@ -87,7 +88,7 @@ impl Replies {
         ReplyFactory { max_frame_bytes: self.max_frame_bytes, account: Arc::clone(&self.account) }
     }
 
-    /// Appends frames that another thread has encoded with a handle from [`factory`](Self::factory).
+    /// Appends the frames in `aside`, which another thread has encoded with a handle from [`factory`](Self::factory).
     pub(crate) fn append(&mut self, aside: Self) {
         self.level = aside.level.or(self.level);
         self.outbox.append(aside.outbox);
@@ -125,8 +126,8 @@ impl Replies {
         self.outbox.is_empty()
     }
 
-    /// Returns true if another frame may be added, because fewer than [`OUTBOX_BYTES`] wait to be written. So one frame
-    /// may exceed this number.
+    /// Returns true if another frame may be added, because fewer than [`OUTBOX_BYTES`] bytes wait to be written. The
+    /// added frame may exceed this number.
     #[must_use]
     pub(crate) fn has_room(&self) -> bool {
         self.outbox.len() < OUTBOX_BYTES

@@ -21,7 +21,7 @@ pub(crate) struct Request<'f> {
     pub shared: Option<&'f SharedFrame>,
 }
 
-/// Name of a request in log lines.
+/// Name of a request in log lines: the name that the client gave it, or else the numbers of its channel and its id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestId<'w> {
     pub trace: Option<&'w str>,

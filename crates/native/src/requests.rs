@@ -40,7 +40,8 @@ use super::{
 /// Current use of a frame id on a channel: a request or a subscription.
 #[derive(Debug)]
 pub(crate) enum IdUse {
-    /// The id belongs to a pending request. The handle stops the request; `None` if the request cannot be stopped.
+    /// The id belongs to a pending request. Contains the handle that stops the request; `None` if the request cannot be
+    /// stopped.
     Request(Option<Arc<Notify>>),
     /// The id belongs to a subscription that the channel feeds: a tail, a push, or a watch of keys or of the cluster.
     Subscription(Box<Subscription>),
@@ -51,7 +52,7 @@ pub(crate) enum IdUse {
 /// A request whose reply is pending.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingRequest {
-    /// Id that the client has given to the request.
+    /// Id that the client has given to the pending request.
     pub id: u32,
     /// Kind of the request's frame. Metrics count the request by it.
     pub kind: Kind,
@@ -66,8 +67,8 @@ pub(crate) struct PendingRequest {
 pub(crate) enum Finished {
     /// A request has completed with this reply or failure.
     Request(PendingRequest, Result<Reply, Failure>),
-    /// The next frame of the subscription with this id is ready. The source of the subscription comes back with the
-    /// result.
+    /// The next frame of the subscription with this id is ready. The source that produces the subscription's frames is
+    /// returned with the result.
     Step(u32, Source, StepResult),
 }
 
@@ -195,8 +196,8 @@ impl Requests {
         self.subscriptions
     }
 
-    /// Adds a pending command of a request. If the command is already done, returns the request and its reply instead.
-    /// This is common without an fsync.
+    /// Adds a request whose command was proposed. If the command is already done, returns the request and its reply
+    /// instead of adding it. This is common for commands that need no fsync.
     pub(crate) fn write(
         &mut self,
         waiting: PendingRequest,

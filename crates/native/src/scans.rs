@@ -90,7 +90,7 @@ fn pair((key, entry): &(Bytes, Entry)) -> Pair<'_> {
     Pair { revision: entry.revision, key, value: &entry.value }
 }
 
-/// The range of a scan and the position at which it begins.
+/// Parameters of a scan: its range of keys, the revision that it shows, and the cursor after which it continues.
 struct ScanOf {
     range: ScanRange,
     revision: Revision,

@@ -26,9 +26,9 @@ pub(crate) struct Session {
     pub max_frame_bytes: u32,
     /// Keepalive interval; see [`KeepAlive`](thalweg_wire::handshake::KeepAlive).
     pub keep_alive: Duration,
-    /// Maximum number of requests of a channel that are pending at a time.
+    /// Maximum number of pending requests of a channel.
     pub max_requests: u32,
-    /// Maximum number of subscriptions that a channel has at a time.
+    /// Maximum number of subscriptions of a channel.
     pub max_subscriptions: u32,
     /// Maximum time from the arrival of a frame's first bytes until the frame is complete.
     pub frame_timeout: Duration,

@@ -12,7 +12,7 @@ use thalweg_serving::metrics::{NoLabels, Shards};
 /// noticeable part of the time of a small batch.
 pub(crate) const SAMPLED_OF: u32 = 64;
 
-/// Stage of a publish.
+/// Stage in the processing of a publish, whose time is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PublishStage {
     /// Decoding and checking: from the arrival of the request's bytes to the beginning of its distribution.
@@ -54,7 +54,7 @@ impl PublishTimes {
         self.0.record_many(stage as usize, time, time, 1);
     }
 
-    /// Encodes the histograms that have values.
+    /// Encodes those histograms of the stages that have values.
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Time of each stage of a publish to subjects, of a sample of the batches";
         let name = "native_publish_stage_duration";

@@ -1,5 +1,5 @@
-//! A step of a subscription: its bounds ([`StepLimits`]) and its result ([`StepResult`]). Each step produces the next
-//! frame of the subscription. `subscription` decides when a step begins.
+//! A step of a subscription, which produces the subscription's next frame: its bounds ([`StepLimits`]) and its result
+//! ([`StepResult`]). `subscription` decides when a step begins.
 
 use std::{fmt, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
     replies::{FrameMemory, Replies},
 };
 
-/// Behaviour of the work for a subscription's next frame if there are no messages.
+/// Behaviour of a step, the work that produces a subscription's next frame, if there are no messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenEmpty {
     /// The work waits until there are messages, or until it is stopped.
@@ -23,7 +23,7 @@ pub(crate) enum WhenEmpty {
     Return,
 }
 
-/// Limits of a subscription's next frame, and the signal that stops the work for it.
+/// Limits of a step, the work that produces a subscription's next frame, and the signal that stops it.
 #[derive(Clone, Debug)]
 pub(crate) struct StepLimits {
     /// Maximum number of messages in the frame: the number left until the limit of the subscription.
@@ -33,7 +33,7 @@ pub(crate) struct StepLimits {
     pub credit: (u64, u64),
     /// Maximum size in bytes of a frame that the client accepts.
     pub max_frame_bytes: usize,
-    /// Behaviour if there are no messages for the frame.
+    /// Behaviour of the step if there are no messages for the frame.
     pub when_empty: WhenEmpty,
     /// Account of the connection, in which large frames count.
     pub account: Arc<Account>,
@@ -42,9 +42,9 @@ pub(crate) struct StepLimits {
 }
 
 impl StepLimits {
-    /// Returns the memory for a frame with `bytes` bytes of messages. `None` if the frame is large and must wait for
-    /// memory. Lack of memory never drops a frame of a subscription: the frame waits, or, if the subscription is
-    /// ending, exceeds the limit.
+    /// Returns the memory for a frame with `bytes` bytes of messages. Returns `None` if the frame is large and must
+    /// wait until memory is free. A frame of a subscription is never dropped for lack of memory: it waits, or, if the
+    /// subscription is ending, it is sent even above the limit.
     pub(crate) fn room_for(&self, bytes: u64) -> Option<FrameMemory> {
         if bytes <= NATIVE_PAGE_BYTES {
             return Some(FrameMemory::CountedBySource);
@@ -81,18 +81,18 @@ pub(crate) enum StepResult {
         messages: u64,
         /// Bytes of the messages in the frames, as the client's credit counts them.
         bytes: u64,
-        /// Function that encodes the frames into the outbox.
+        /// Function that encodes the step's frames into the outbox.
         encode: Encode,
     },
-    /// There are no messages to send now.
+    /// The step has no frame, because there are no messages to send now.
     Nothing,
     /// The subscription has ended for this reason; no more messages will follow.
     Ended(Failure),
 }
 
 impl StepResult {
-    /// Creates a result with a frame, or several that belong together, of `messages` messages with `bytes` bytes.
-    /// `encode` encodes them.
+    /// Creates the result of a step that has produced one frame, or several that belong together, with `messages`
+    /// messages of `bytes` bytes. `encode` encodes the frames.
     pub(crate) fn frame(
         messages: u64,
         bytes: u64,

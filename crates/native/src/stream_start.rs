@@ -9,7 +9,8 @@ use thalweg_wire::{Position, Tailing};
 
 use super::failure::Failure;
 
-/// Finds the start of a tail, and returns the reply that states it. The search may read a batch of the log.
+/// Converts the position at which a client wants to begin a tail to an offset, and returns the reply that states this
+/// offset. The search for it may read a batch of the log.
 pub(crate) fn tailing(stream: &Stream, from: &Position) -> Result<Tailing, Failure> {
     let next = begin(stream, from)?;
     let info = stream.info()?;

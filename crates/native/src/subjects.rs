@@ -43,11 +43,11 @@ use super::{
     stages::PublishStage,
 };
 
-/// Id of the channel's own subscription, which receives answers to its asks. Ids that clients choose have 32 bits, so
-/// none can equal it.
+/// Id of the subscription at which the channel itself receives the answers to its asks (requests that subscribers
+/// answer). Ids that clients choose have 32 bits, so none can equal it.
 const INBOX: SubscriptionId = SubscriptionId(u64::MAX);
 
-/// Maximum number of batches that a channel takes from its link in one call.
+/// Maximum number of message batches that a channel takes from its link to the broker in one call.
 const BATCHES_AT_ONCE: usize = 256;
 
 /// Result of one delivery to a channel's subscriptions to subjects.
@@ -55,7 +55,7 @@ const BATCHES_AT_ONCE: usize = 256;
 pub(crate) struct DeliveryTurn {
     /// True if there was progress: a frame was put into the outbox, or a batch was published.
     pub moved: bool,
-    /// Ids of the subscriptions that have ended; their last frames are in the outbox.
+    /// Ids of the subscriptions that have ended. Their last frames are already in the outbox.
     pub ended: Vec<u32>,
     /// Reason why the channel must be closed: the queue of a subscription with the policy `disconnect` was full. `None`
     /// if the channel stays open.
@@ -85,7 +85,7 @@ pub(crate) struct Subscription {
     /// True after the client has cancelled the subscription but still wants its queued messages. The subscription ends
     /// when no more of them can be sent.
     pub(crate) draining: bool,
-    /// Reservation of one of the server's subscriptions.
+    /// Reservation of one of the subscriptions that the server permits, held while this subscription exists.
     pub(crate) _held: SubscriptionShare,
 }
 
@@ -96,9 +96,10 @@ pub(crate) struct Subjects {
     pub(crate) bell: Arc<SubjectWaker>,
     pub(crate) waiter: Arc<dyn Notify>,
     pub(crate) publishing: Publishing,
-    /// Owner of the link for the limits of the broker: the client's address.
+    /// Identity under which the broker counts the queued messages of this channel: the client's address.
     owner: Arc<LinkOwner>,
-    /// Link to the broker. The first subscription or ask opens it.
+    /// Link to the broker, with the queue of messages for the channel. The first subscription or ask opens it; `None`
+    /// before that.
     link: Option<Link>,
     pub(crate) subscriptions: HashMap<u32, Subscription>,
     /// Ids of the subscriptions that have a limit, or that were cancelled and end after their queued messages.
@@ -107,10 +108,9 @@ pub(crate) struct Subjects {
     asks: Option<Requests<oneshot::Sender<Batch>>>,
     /// Buffer for batches taken from the link to the broker. It is reused.
     taken: Vec<Outbound>,
-    /// Time at which a batch whose stages are measured was taken from its queue; `None` again once the outbox has been
-    /// sent.
+    /// Time at which a batch with measured stages was taken from its queue. `None` if the outbox contains no such batch.
     timed: Option<Moment>,
-    /// True if the link to the broker may have more batches than the last call has taken.
+    /// True if the link to the broker may have more batches than [`deliver`](Self::deliver) has taken from it.
     more: bool,
 }
 
@@ -341,9 +341,9 @@ impl Subjects {
         }
     }
 
-    /// Counts a batch against the limit of a subscription. Returns true if the subscription gets the whole batch.
-    /// Otherwise sends only as many messages as its limit permits, and returns false. If the subscription is the
-    /// channel's own, completes an ask with the batch and returns false.
+    /// Counts a batch against the maximum number of messages of a subscription. Returns true if the caller must send
+    /// the whole batch to the subscription. Returns false if this function has handled the batch: it sends only as many
+    /// messages as the maximum permits, or completes an ask if the subscription is the channel's own.
     fn counts(&mut self, id: SubscriptionId, batch: &Batch, out: &mut Replies) -> bool {
         if id == INBOX {
             let waiting = self.asks.as_mut().and_then(|asks| asks.complete(batch.subject()));
@@ -366,7 +366,7 @@ impl Subjects {
         false
     }
 
-    /// Puts a batch into the outbox, once for all of these subscriptions. Splits the batch if it is larger than the
+    /// Puts a batch into the outbox, once for all of the subscriptions `to`. Splits the batch if it is larger than the
     /// frames that the client accepts.
     fn send(&mut self, batch: &Batch, to: &[SubscriptionId], out: &mut Replies, delivered: &mut DeliveryTurn) {
         for ids in to.chunks(MAX_DELIVER_SUBSCRIPTIONS) {
@@ -383,7 +383,8 @@ impl Subjects {
         }
     }
 
-    /// Ends subscriptions that have reached their limit, and cancelled ones that can send no more queued messages.
+    /// Ends subscriptions that have sent their maximum number of messages, and cancelled ones that can send no more
+    /// queued messages.
     fn end_those_done(&mut self, out: &mut Replies, delivered: &mut DeliveryTurn) {
         let more = self.more;
         let done = |subscription: &Subscription| match &subscription.left {

@@ -87,13 +87,13 @@ pub(crate) struct Subscription {
     /// Source of the subscription's frames. `None` while the source is producing a frame, because the future of this
     /// work owns it.
     source: Option<Source>,
-    /// Position at which a later subscription can resume: after the frames in the outbox, even if the source has read
-    /// further. `None` for a push and for events of the cluster.
+    /// Position at which a later subscription can resume: after the messages of the frames in the outbox, even if the
+    /// source has read further. `None` for a push and for events of the cluster.
     next: Option<u64>,
     /// True until the reply to the client's request is in the outbox. Producing this reply needs no credit.
     is_starting: bool,
     credit: SendCredit,
-    /// Number of messages that may still be sent before the subscription reaches its limit.
+    /// Number of messages that the subscription may still send before it reaches the limit that its client has set.
     left: u64,
     /// Reason why the subscription must end, and the mode: immediately, or after its pending messages were sent. `None`
     /// if it need not end.
@@ -110,7 +110,7 @@ pub(crate) enum NextAction {
     Step(Step),
     /// The channel waits until the current frame is produced, or until the client grants credit.
     Wait,
-    /// The channel ends the subscription and reports this reason to the client.
+    /// The channel ends the subscription and reports this failure to the client as the reason.
     End(Failure),
 }
 
@@ -191,7 +191,7 @@ impl Subscription {
         over.map(|failure| self.with_position(failure))
     }
 
-    /// Adds credit that the client has granted.
+    /// Adds credit that the client has granted to the subscription.
     pub(crate) fn permit(&mut self, credit: &Credit) {
         self.credit.raise(credit);
     }

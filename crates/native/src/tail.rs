@@ -40,7 +40,7 @@ pub(crate) struct Tail {
 #[derive(Clone, Debug)]
 struct UnknownStart {
     from: Position,
-    /// Reason why the search on the channel's thread ended.
+    /// The limit that the search on the channel's thread reached: it took too long, or needed the disk.
     spent: BudgetSpent,
 }
 

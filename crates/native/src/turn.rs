@@ -14,7 +14,7 @@ use thalweg_wire::{Frame, put_outcome};
 
 use super::{failure::Failure, replies::Replies, subjects::Subjects, subscription::Source, write_queue::WriteQueue};
 
-/// Parts of the channel and of the server that a handler can use while it handles a frame.
+/// The parts of a channel and of the server that a handler of a frame can use.
 pub(crate) struct Turn<'t> {
     /// State of the server that all protocols share: database, configuration, admission.
     pub app: &'t Arc<App>,
@@ -55,7 +55,7 @@ pub(crate) enum Handled {
     /// command.
     Write(PendingCommand),
     /// The future returns the reply. A cancel or the request's timeout drops the future, and the channel replies with a
-    /// failure that states this cause.
+    /// failure: the request was cancelled, or timed out.
     Later(PendingReply),
     /// The future returns the reply. A cancel or the request's timeout drops the future, as for [`Later`](Self::Later).
     /// While the flag is set, the request may have taken effect, and the failure then says so.
@@ -102,7 +102,7 @@ impl fmt::Debug for Handled {
 
 type Encode = Box<dyn FnOnce(&mut Replies, u32) -> Result<(), Failure> + Send>;
 
-/// Reply of a request that was pending.
+/// Reply to a request whose handler did not reply immediately.
 pub(crate) enum Reply {
     /// The reply is the outcome of a command, with the durability level reached.
     Outcome(CommandResult),
@@ -125,7 +125,7 @@ impl Reply {
         Self::Frame(Box::new(encode))
     }
 
-    /// Puts the reply's frames into the outbox.
+    /// Puts the reply's frames into the outbox `out`, as the reply to the request with the id `id`.
     pub(crate) fn put(self, out: &mut Replies, id: u32) -> Result<(), Failure> {
         match self {
             Self::Frame(encode) => encode(out, id),

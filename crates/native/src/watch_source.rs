@@ -28,8 +28,8 @@ const CHANGE_HEAD_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 /// Number of bytes of a `changes` frame in addition to the changes: durability, next revision, number of changes.
 const CHANGES_HEAD_BYTES: usize = 1 + 8 + 4;
 
-/// Memory in bytes of a commit's changes above which the commit is sent in parts. A part is larger than a batch of
-/// several commits, because each part reads the commit from the log again.
+/// Size in bytes of a commit's changes above which the commit is sent in several parts. A part is larger than a batch
+/// with several commits, because each part reads the commit from the log again.
 const PART_BYTES: usize = 4 * MAX_WATCH_QUEUE_BYTES;
 const _: () = assert!(MAX_WATCH_QUEUE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 
@@ -37,13 +37,13 @@ const _: () = assert!(MAX_WATCH_QUEUE_BYTES as u64 <= NATIVE_PAGE_BYTES);
 #[derive(Debug)]
 pub(crate) struct WatchSource {
     app: Arc<App>,
-    /// The engine's watch. `None` only while another thread reads from it.
+    /// The engine's watch, which reads the changes. `None` only while another thread reads from it.
     watch: Option<thalweg_engine::Watch>,
     /// Revision below which the server has sent all changes of the watched keys to the client.
     reported: Revision,
     /// Revision below which the watch has read all changes of the watched keys.
     position: Revision,
-    /// Timer that determines when the next report of the position is due.
+    /// Timer that determines when the server next tells the client how far the watch has come.
     timer: ProgressTimer,
 }
 
@@ -55,7 +55,8 @@ impl WatchSource {
         Self { app: Arc::clone(app), watch: Some(watch), reported: next, position: next, timer }
     }
 
-    /// Returns the revision at which a later watch can resume. The server has sent all changes below this revision.
+    /// Returns the revision at which a later watch of the client can resume. The server has sent all changes below this
+    /// revision.
     #[must_use]
     pub(crate) fn next(&self) -> Revision {
         self.reported
@@ -121,7 +122,7 @@ impl WatchSource {
         }
     }
 
-    /// Moves the watch back to its position before the last batch.
+    /// Moves the watch back to its position before the last batch of changes, so that it reads the batch again.
     fn unread(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.unread();

@@ -1,11 +1,11 @@
 //! Handlers of writes: encoded commands, which are checked and proposed without being decoded.
 //!
-//! Owns: the handlers, the choice of the level, the reservations for objects that a command creates or deletes, and the
-//! publish after a commit. Does not own: writes that wait for rows from the disk (`write_queue`), or the checks of a
-//! command's bytes (`ClientCommand` of the wire crate).
+//! Owns: the handlers, the choice of the durability level, the reservations for objects that a command creates or
+//! deletes, and the publish of messages after a commit. Does not own: writes that wait for rows from the disk
+//! (`write_queue`), or the checks of a command's bytes (`ClientCommand` of the wire crate).
 //!
-//! Invariant: batches are published only after their command was carried out, and a repeated command does not publish
-//! again.
+//! Invariant: batches of messages are published only after their command was carried out, and a repeated command does
+//! not publish again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -66,7 +66,7 @@ pub(crate) fn write(turn: &mut Turn<'_>, request: &Request<'_>, write: &Write<'_
 }
 
 /// Returns the reply to a proposed command. When the outcome of the command is known, keeps or releases the client's
-/// reservation, even if the channel ends before.
+/// reservation for objects, even if the channel ends before.
 fn settled(app: &Arc<App>, proposed: Proposed) -> PendingReply {
     let (app, Proposed { pending, share }) = (Arc::clone(app), proposed);
     let Some(share) = share else { return Box::pin(async move { Ok(Reply::Outcome(pending.await?)) }) };
@@ -171,7 +171,8 @@ fn begin_fetch(turn: &Turn<'_>, checked: &ClientCommand<'_>) -> Option<FetchingR
     turn.writes.begin(fetcher, turn.app.db.blocking(), checked.bytes)
 }
 
-/// Queues a command with `bytes` bytes of data until its rows are read and all earlier writes are proposed.
+/// Queues a command with `bytes` bytes of data until the rows that it needs are read and all earlier writes of the
+/// channel are proposed.
 fn wait(
     turn: &mut Turn<'_>,
     fetching: FetchingRows,
@@ -221,7 +222,7 @@ impl WaitingCommand {
     }
 }
 
-/// A command that was proposed.
+/// A client's command that was proposed, with its reservation.
 struct Proposed {
     pending: PendingCommand,
     /// Reservation for objects that the command creates or deletes; `None` if it needs none.
@@ -235,19 +236,19 @@ enum Share {
     Keyspace(String, Reservation),
     /// The command grants a lease that lives for this time.
     Lease(Duration, CreatePermit),
-    /// The command revokes a lease.
+    /// The command revokes the lease with this id, so that the lease's reservation can be released.
     Revoked(LeaseId),
-    /// The command creates a stream.
+    /// The command creates a stream, for which this permission is held.
     Stream(CreatePermit),
-    /// The command creates a consumer group.
+    /// The command creates a consumer group, for which this permission is held.
     Group(CreatePermit),
     /// The command deletes keys by prefix, or a keyspace.
     Deletes(DeleteShare),
 }
 
 impl Share {
-    /// Reserves what a command needs in the limits on objects of clients; `None` if it needs nothing. Returns an error
-    /// if the client's address may hold no more.
+    /// Reserves the objects that a command creates or deletes, in the limits on objects of the client's address.
+    /// Returns `None` for commands that create and delete none. Returns an error if the address may hold no more.
     fn reserve(app: &Arc<App>, account: &Arc<Account>, command: &Command<'_>) -> Result<Option<Self>, Failure> {
         let db = app.db.blocking();
         Ok(match command {
@@ -304,7 +305,9 @@ impl Share {
     }
 }
 
-/// Returns the durability level at which a client's command is proposed.
+/// Returns the durability level at which a client's command is proposed: the level that the request states, or the
+/// configured one, raised if the command needs a higher level. Returns a failure if the level is too low for a command
+/// whose level is not raised.
 fn level(app: &App, wanted: Level, checked: &ClientCommand<'_>) -> Result<Durability, Failure> {
     checked.level(wanted.0.unwrap_or(app.config.durability)).map_err(|refused| Failure::of(&refused))
 }

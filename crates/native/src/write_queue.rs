@@ -33,16 +33,16 @@ const MAX_WAITING_BYTES: usize = 1 << 20;
 /// Memory in bytes of a waiting write, in addition to its data.
 const WRITE_BYTES: usize = 1024;
 
-/// Function that proposes a write. The channel commits the command afterwards.
+/// Function that proposes a write. The channel commits the proposed command afterwards.
 pub(crate) type Propose<T> = Box<dyn FnOnce() -> T + Send>;
 
 /// Queue of a channel's writes that wait until other threads have read rows for them. Proposing a write returns a `T`.
 /// See the [module](self).
 pub(crate) struct WriteQueue<T> {
     waiting: VecDeque<WaitingWrite<T>>,
-    /// Number of waiting writes for which other threads had to read rows from the disk.
+    /// Number of waiting writes for which other threads read rows from the disk.
     fetches: usize,
-    /// Memory in bytes of the waiting writes.
+    /// Memory in bytes of all writes that wait in the queue.
     bytes: usize,
 }
 
@@ -52,7 +52,7 @@ struct WaitingWrite<T> {
     has_fetch: bool,
     propose: Propose<T>,
     proposed: oneshot::Sender<T>,
-    /// Memory in bytes of the write.
+    /// Memory in bytes of the waiting write and its data.
     bytes: usize,
     _held: Option<Reservation>,
 }

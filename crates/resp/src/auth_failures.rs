@@ -32,12 +32,13 @@ use thalweg_serving::admission::AddressKey;
 const MAX_ADDRESSES: usize = 10_000;
 /// Time without failures after which the failures of an address are forgotten.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
-/// Delay after the first failure. The delay doubles with each further failure, up to [`MAX_DELAY`].
+/// Delay of the next attempt after the first failed attempt from an address. The delay doubles with each further
+/// failure, up to [`MAX_DELAY`].
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// Longest delay after a failure.
+/// Longest delay of an attempt to authenticate after failures.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// Failed attempts to authenticate, by client address; see the module's documentation.
+/// Failed attempts to authenticate, counted for each client address; see the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct AuthFailures {
     table: Mutex<HashMap<AddressKey, Failures>>,
@@ -45,13 +46,13 @@ pub(crate) struct AuthFailures {
 
 #[derive(Clone, Copy, Debug)]
 struct Failures {
-    /// Number of failures, at least 1.
+    /// Number of failed attempts to authenticate from one address, at least 1.
     count: u32,
     last: Instant,
-    /// End of the delay that the last failure caused.
+    /// End of the delay that the address's last failure caused.
     failed_until: Instant,
-    /// End of the delay that the latest password check causes if it fails. A successful check sets it to the present,
-    /// so that the next check may begin immediately.
+    /// End of the delay that the address's latest password check causes if the password is wrong. If it is right, this
+    /// time is set to the present, so that the next check may begin immediately.
     checking_until: Instant,
 }
 
@@ -70,7 +71,7 @@ impl AuthFailures {
         Ok(())
     }
 
-    /// Counts a failed attempt from `address`. Returns the number of failures of the address.
+    /// Counts a failed attempt from `address`. Returns the number of failures of the address so far.
     pub(crate) fn failed(&self, address: AddressKey, now: Instant) -> u32 {
         let mut table = self.table();
         if !table.contains_key(&address) && table.len() >= MAX_ADDRESSES {

@@ -49,7 +49,8 @@ use super::{
 /// Redis clients of this node are notified immediately. Each check costs one lookup of a key and one of a group.
 const RECHECK: Duration = Duration::from_secs(1);
 
-/// Maximum number of streams for which one blocking read waits. Looking at all of them takes about a millisecond.
+/// Maximum number of streams for which one blocking read waits. Checking all of them for new entries takes about a
+/// millisecond.
 const MAX_STREAMS: usize = 256;
 
 impl Session {
@@ -100,7 +101,7 @@ impl Session {
         self.send_burst();
     }
 
-    /// Registers the client for changes of the keys of its blocking read, and runs the read.
+    /// Registers the client for notifications of changes of the keys in its blocking read, and then runs the read.
     fn read_or_wait(
         &mut self,
         blocked: Blocked,
@@ -145,7 +146,7 @@ impl Session {
         }
     }
 
-    /// Runs a blocking read once. If the read finds no entry, the client begins to wait.
+    /// Runs a blocking read once. If the read finds no entry, the client waits until it is notified of a change.
     fn try_to_read(
         &mut self,
         command: &'static Command,

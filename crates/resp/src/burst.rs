@@ -1,8 +1,9 @@
 //! A burst: the commands of one client that are committed together, and the order of their replies.
 //!
-//! Owns: the order of replies. A burst begins with a command that writes to a batched database. All later commands of
-//! the same read from the socket join the burst. Reads join it too, because they must see the earlier writes. Commands
-//! that need no database, such as `PING`, only add the encoded bytes of their reply.
+//! Owns: the order of replies. A burst begins with a command that writes to a batched database (one that replies after
+//! a commit, such as a keyspace). All later commands of the same read from the socket join the burst. Reads join it
+//! too, because they must see the earlier writes. Commands that need no database, such as `PING`, only add the encoded
+//! bytes of their reply.
 //!
 //! ```text
 //! SET a 1 · GET a · PING · MULTI · INCR a · EXEC          one command of one entry, with three commands:
@@ -29,38 +30,39 @@ const MAX_SLOTS: usize = MAX_REDIS_COMMANDS;
 /// Source of one reply to a burst. (A burst is a list of commands of one client that are committed together.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Slot {
-    /// The next reply that the database returns. If the command is a scan, the cursor in the reply must be translated.
+    /// The next reply that the database returns. If the command is a scan, the position in the reply must be replaced
+    /// by a numeric cursor.
     Outcome {
-        /// True if the command is SCAN or HSCAN.
+        /// True if the command is a scan: SCAN or HSCAN.
         is_scan: bool,
         /// True if the command only reads.
         is_read: bool,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to the command.
         muted: bool,
         /// [Number](thalweg_redis::Command::number_of) of the command.
         command: u16,
     },
     /// Replies that are already encoded. They are the next bytes of [`Burst::held`]; contains their number of bytes.
     Held(u32),
-    /// Head of the reply to `EXEC`. This reply is an array of the replies in the following slots.
+    /// Head of the reply to `EXEC`. This reply is an array, and its elements are the replies in the following slots.
     Group {
         /// Number of following slots that belong to the reply to `EXEC`.
         len: u32,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to `EXEC`.
         muted: bool,
     },
-    /// An error reply to a command that was rejected before it reached the database. The text comes from the session.
+    /// An error reply to a command that was rejected before it reached the database.
     Refused {
-        /// Text of the error reply.
+        /// Text of the error reply to the rejected command.
         error: &'static str,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to the rejected command.
         muted: bool,
     },
     /// A command that is part of a transaction and that the session itself implements. It runs when its reply is due.
     Session {
-        /// Arguments of the command, its name first.
+        /// Arguments of the session's command, its name first.
         arguments: Box<[Box<[u8]>]>,
-        /// True if the client wants no reply.
+        /// True if the client wants no reply to the session's command.
         muted: bool,
     },
 }
@@ -83,8 +85,8 @@ pub(crate) struct Burst {
     /// Keys that the commands may change. When the commands have been applied, clients that wait for these keys in
     /// blocking reads are notified.
     pub touched: super::waiting::TouchedKeys,
-    /// Reservations of those commands that delete all keys of a database. They are held until the outcome of the
-    /// commands is known.
+    /// Reservations for those commands of the burst that delete all keys of a database. They are held until the outcome
+    /// of the commands is known.
     pub deletes: Vec<DeleteShare>,
 }
 
@@ -120,9 +122,9 @@ impl Burst {
 pub(crate) struct PendingBurst {
     /// Future that returns the replies to the proposed commands.
     pub commands: PendingOutcome,
-    /// Reservations of those commands that delete many keys.
+    /// Reservations for those of the proposed commands that delete all keys of a database.
     pub deletes: Vec<DeleteShare>,
-    /// Reservation of a slot among the server's requests in flight.
+    /// Reservation of one of the server's permitted requests in flight, held until the replies are known.
     pub _held: Reservation,
 }
 

@@ -46,7 +46,8 @@ const MAX_COPIED_BYTES: usize = 4096;
 const FIRST_PAGE_KEYS: usize = 256;
 /// Maximum total bytes of the keys that a scan reads from the cache in one page.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Number of bytes of a value that count as one step of work when they are copied into a cache.
+/// Number of bytes that count as one step of work when a value is copied into a cache. Steps of work are the units in
+/// which the cost of commands is limited.
 const BYTES_COPIED_PER_STEP: usize = 256;
 /// Error reply to a command that is not executed, because earlier commands of its transaction have used up the work
 /// that one transaction may do.
@@ -60,7 +61,7 @@ const MAX_DRIFT_NANOS: u64 = 500_000_000;
 pub struct CacheDatabase {
     cache: Arc<Cache>,
     now: Box<dyn Fn() -> Moment + Send + Sync>,
-    /// Lock that lets only one Redis client write to the cache at a time.
+    /// Lock that one Redis client at a time holds while it writes to the cache.
     writing: Mutex<()>,
     /// Wall-clock time at which the cache's monotonic clock was zero, in nanoseconds since the Unix epoch.
     began: AtomicU64,
@@ -139,9 +140,9 @@ struct CacheView<'c> {
     /// Wall-clock time at which the cache's clock was zero, in nanoseconds since the Unix epoch; computed at the
     /// first use.
     began: OnceCell<u64>,
-    /// Steps of work that were used so far, without those of lookups.
+    /// Steps of work that this command or transaction has used so far, without those of lookups.
     steps: Cell<u64>,
-    /// Number of steps of work after which the view refuses operations; `u64::MAX` if there is no such limit.
+    /// Number of steps of work that this command or transaction may still use; `u64::MAX` if there is no limit.
     left: Cell<u64>,
 }
 

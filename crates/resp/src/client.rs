@@ -16,8 +16,9 @@ use std::{
 
 use super::waiting::Bell;
 
-/// Values of [`Client::blocked`]. This one means that the client is not blocked in a read. The following ones mean a
-/// blocked read, a blocked read that must end as after a timeout, and one that must end with an error.
+/// Value of [`Client::blocked`] for a client that is not blocked in a read. The other values mean: blocked in a read
+/// (`BLOCKED`), in a read that must end as after a timeout (`TIMED_OUT`), and in a read that must end with an error
+/// (`GIVEN_UP`).
 const LISTENING: u8 = 0;
 const BLOCKED: u8 = 1;
 const TIMED_OUT: u8 = 2;
@@ -26,23 +27,23 @@ const GIVEN_UP: u8 = 3;
 /// Maximum size in bytes of a client's name, library name and library version.
 pub(crate) const MAX_NAME_BYTES: usize = 1024;
 
-/// End of a blocking read that another client requests with `CLIENT UNBLOCK`.
+/// Way in which a blocking read ends that another client ends with `CLIENT UNBLOCK`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unblock {
-    /// The read ends as if its timeout had expired.
+    /// The blocking read ends as if its timeout had expired.
     Timeout,
-    /// The read ends with an error.
+    /// The blocking read ends with an error reply.
     Error,
 }
 
-/// Names that a client has set for itself.
+/// Names that a Redis client has set for itself and its library.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientNames {
-    /// Name set with `CLIENT SETNAME`.
+    /// Name of the client, set with `CLIENT SETNAME`.
     pub name: String,
-    /// Name set with `CLIENT SETINFO LIB-NAME`.
+    /// Name of the client's library, set with `CLIENT SETINFO LIB-NAME`.
     pub library: String,
-    /// Version set with `CLIENT SETINFO LIB-VER`.
+    /// Version of the client's library, set with `CLIENT SETINFO LIB-VER`.
     pub library_version: String,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Client {
     pub peer: SocketAddr,
     /// Address of the server to which the client has connected.
     pub local: SocketAddr,
-    /// Names that the client has set.
+    /// Names that the client has set for itself and its library.
     pub names: Mutex<ClientNames>,
     /// Number of the database that the client has selected.
     pub database: AtomicU64,
@@ -194,7 +195,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// Adds a new client to the table.
+    /// Adds a new client to the table of connected clients. `peer` is the client's address, and `local` the server's.
     pub(crate) fn add(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr, now: Instant) -> Registered {
         let client = Arc::new(Client {
             id: self.last.fetch_add(1, Relaxed) + 1,
@@ -218,17 +219,17 @@ impl Clients {
         Registered { clients: Arc::clone(self), client }
     }
 
-    /// Returns all clients, oldest first.
+    /// Returns all connected clients, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Returns the connected client with this id.
+    /// Returns the connected client with the id `id`; `None` if there is none.
     pub(crate) fn of(&self, id: u64) -> Option<Arc<Client>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    /// Number of connected clients.
+    /// Number of connected Redis clients.
     pub(crate) fn count(&self) -> usize {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

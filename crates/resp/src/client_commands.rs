@@ -171,7 +171,8 @@ fn reply(session: &mut Session, mode: &[u8], out: &mut Outbox) {
 enum Type {
     Normal,
     Subscriber,
-    /// Replication peers of Redis. No client has this type, because the server has no Redis replication.
+    /// The types `master` and `replica` of Redis's replication. No client has one of them, because the server has no
+    /// Redis replication.
     Peer,
 }
 

@@ -1,9 +1,9 @@
-//! A list of commands with all arguments in one buffer. Used for the queued commands of a transaction and for commands
-//! that are passed to the log.
+//! A list of Redis commands with all arguments in one buffer. Used for the queued commands of a transaction, and for
+//! the commands of a client that are committed together in the log.
 
 use thalweg_redis::Command;
 
-/// Number of arguments up to which a command's arguments are passed on without an allocation.
+/// Number of arguments up to which [`Commands::each`] shows a command without an allocation.
 const FEW: usize = 16;
 
 /// Returns true for `MULTI` and `EXEC` in a list of commands. They only mark the beginning and the end of a
@@ -59,7 +59,7 @@ impl Commands {
         self.list.is_empty()
     }
 
-    /// Approximate size in bytes of the commands in a log entry.
+    /// Approximate size in bytes that the commands of the list have in a log entry.
     #[must_use]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.len() + 4 * (self.ends.len() + self.list.len())

@@ -42,7 +42,7 @@ const MAX_UNREAD_BYTES: usize = 2 * READ_BYTES;
 /// State of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionPhase {
-    /// The session takes requests.
+    /// The connection receives requests, and its session handles them.
     Open,
     /// The client has closed its sending side. The session still handles the requests that were received.
     Received,
@@ -57,12 +57,13 @@ pub(crate) struct Connection {
     socket: ServedSocket,
     input: Input,
     out: Outbox,
-    /// Memory reservation for the request that is being received, if that request is large.
+    /// Memory reservation for the bytes of a large request that is being received; `None` if no large request is
+    /// arriving.
     arriving: Option<Reservation>,
     /// Slot among the server's connections. A newer connection can take the slot until the client has authenticated and
     /// sent a command.
     place: Slot,
-    /// True once the task has read bytes of the client.
+    /// True once the task has read bytes that the client sent.
     has_received: bool,
     phase: ConnectionPhase,
     /// Arrival time of the oldest command without a complete reply; `None` if all commands are answered.
@@ -155,9 +156,9 @@ impl Connection {
         self.session.trust == Trust::Known || !self.has_received && self.socket.has_unread()
     }
 
-    /// Returns true if a further round of receiving, executing and sending would certainly find nothing to do. In this
-    /// case all bytes are read, all commands are executed or proposed, and all output is sent. This is the case after
-    /// most requests.
+    /// Returns true if receiving, executing and sending again would certainly find nothing to do. In this case all
+    /// bytes are read, all commands are executed or proposed, and all output is sent. This is the case after most
+    /// requests.
     fn is_idle(&self) -> bool {
         let all_taken = self.input.pending_bytes() == 0 || self.session.is_under_way();
         let is_quiet = self.phase == ConnectionPhase::Open && !self.socket.has_alarms() && !self.session.has_work();

@@ -1,8 +1,8 @@
-//! Commands about the connection: protocol version, authentication, selection of a database. Also queries about the
+//! Commands about the connection (protocol version, authentication, selection of a database) and queries about the
 //! server.
 //!
-//! Owns: the dispatch of these commands, and the implementation of the short ones. The longer ones have modules of
-//! their own.
+//! Owns: the choice of the function for each of these commands, and the implementation of the short commands. The
+//! longer ones have modules of their own.
 
 use std::{
     sync::atomic::Ordering,

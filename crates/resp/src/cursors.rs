@@ -34,15 +34,15 @@ struct Table {
     owners: HashMap<AddressKey, OwnedCursors>,
     /// Addresses with cursors, ordered by the memory weight of their cursors, lightest first.
     by_weight: BTreeSet<(usize, AddressKey)>,
-    /// Total bytes of all positions.
+    /// Total bytes of the positions of all cursors.
     bytes: usize,
     last: u64,
 }
 
-/// Cursors of the clients of one address.
+/// Cursors of the scans of all clients of one address.
 #[derive(Debug, Default)]
 struct OwnedCursors {
-    /// Numeric cursors, oldest first.
+    /// Numbers of the cursors as clients see them, oldest first.
     numbers: VecDeque<u64>,
     /// Memory weight of the address: the bytes of the positions of its cursors, and [`CURSOR_WEIGHT`] for each cursor.
     weight: usize,
@@ -87,7 +87,7 @@ impl Table {
     }
 }
 
-/// Table that maps the numeric cursors of Redis clients to positions in databases.
+/// Table that maps the numeric cursors that Redis clients see to positions in databases.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors(Mutex<Table>);
 

@@ -19,7 +19,8 @@ use super::{cache::CacheDatabase, commands::Commands, failure::Failure};
 /// Result of commands that were proposed to a [`Batched`] database: their replies in order. `None` means that a watched
 /// key had changed, so no command was executed.
 pub(crate) type Outcome = Result<Option<Vec<Reply>>, Failure>;
-/// Future result of commands that were given to a database. Dropping the future does not undo the commands.
+/// Future that returns the replies to commands which were given to a database. Dropping the future does not undo the
+/// commands.
 pub(crate) type PendingOutcome = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 /// A key that a client watches with `WATCH`, and the version that the key must still have. 0 means that the key must
 /// not exist.
@@ -44,8 +45,8 @@ impl fmt::Debug for Appended {
 /// A database that completes writes later, many of them in one commit. An example is a keyspace: its commands go
 /// through the log.
 pub(crate) trait Batched: fmt::Debug + Send + Sync {
-    /// Calls `act` with a view of the applied state. May call `act` again with a newer view; only the result of the
-    /// last call counts.
+    /// Calls `act` with a view of the database's applied state. May call `act` again with a newer view; only the result
+    /// of the last call counts.
     fn read(&self, act: &mut dyn FnMut(&dyn Read) -> Result<(), StoreError>) -> Result<(), Failure>;
     /// Proposes commands of a client. Either all of them run, without other commands in between, or none runs because a
     /// watched key has changed. The database may first let `fetcher` read rows that the commands need. In this case it
@@ -104,8 +105,9 @@ impl Database {
     /// Reads like [`read`](Self::read), but with a limit on the work, because the calling thread serves other clients.
     ///
     /// # Errors
-    /// [`BudgetSpent`] if the read has reached the limit; its result was dropped. The
-    /// [readers](thalweg_serving::readers) must then perform the read.
+    ///
+    /// [`BudgetSpent`] if the read has reached the limit; its result was dropped. The caller must then give the read to
+    /// the [readers](thalweg_serving::readers).
     #[inline]
     pub(crate) fn read_briefly<R>(
         &self,

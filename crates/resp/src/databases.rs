@@ -26,7 +26,7 @@ pub(crate) struct Numbered {
 /// selected for new clients.
 #[derive(Clone, Debug)]
 pub struct Databases {
-    /// Databases in the order of the configuration.
+    /// All databases, in the order in which the configuration lists them.
     pub(crate) list: Vec<Numbered>,
 }
 
@@ -36,21 +36,21 @@ pub enum DatabaseError {
     /// The keyspace of the database cannot be created.
     #[error("database {number} of Redis clients: the keyspace {name:?} can't be created: {error}")]
     Keyspace {
-        /// Number of the database.
+        /// Number of the database that needs the keyspace.
         number: u32,
-        /// Name of the keyspace.
+        /// Name of the keyspace that cannot be created.
         name: String,
-        /// Cause of the failure.
+        /// Cause for which the keyspace cannot be created.
         error: WriteError,
     },
     /// The cache of the database cannot be created.
     #[error("database {number} of Redis clients: the cache {name:?} can't be created: {error}")]
     Cache {
-        /// Number of the database.
+        /// Number of the database that needs the cache.
         number: u32,
-        /// Name of the cache.
+        /// Name of the cache that cannot be created.
         name: String,
-        /// Cause of the failure.
+        /// Cause for which the cache cannot be created.
         error: CreateCacheError,
     },
 }

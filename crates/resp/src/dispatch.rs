@@ -180,8 +180,8 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Replies to the current command with an error. Within a transaction, this error makes `EXEC` discard the
-    /// transaction.
+    /// Replies to the current command with an error that has this text. Within a transaction, this error makes `EXEC`
+    /// discard the transaction.
     pub(super) fn refuse(&mut self, text: &str, out: &mut Outbox) -> CommandProgress {
         if let Some(transaction) = &mut self.transaction {
             transaction.is_refused = true;
@@ -281,7 +281,8 @@ fn is_publish(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"publish") || name.eq_ignore_ascii_case(b"spublish")
 }
 
-/// Returns true for commands that run immediately within a transaction, instead of being queued until `EXEC`.
+/// Returns true for commands such as `EXEC` and `DISCARD`, which run immediately within a transaction instead of being
+/// queued until `EXEC`.
 fn ends_queueing(name: &str) -> bool {
     matches!(name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }

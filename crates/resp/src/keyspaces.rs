@@ -1,8 +1,9 @@
-//! A keyspace as a database. Each read uses one view of the state. Writes are commands of the log.
+//! A keyspace as a database of Redis clients. Each read uses one view of the state. Writes are commands of the log.
 //!
-//! Owns: the batches of a burst, the parts of a large delete, and the further batches for commands that did not run
-//! because a batch had used up its steps. Does not own: the execution of commands (`thalweg_redis`), the name of the
-//! keyspace (`named_keyspace`), or the order of replies to a client (`burst`).
+//! Owns: the batches of commands into which a client's commands are divided for the log; the division of a large delete
+//! into several commands; and the batches for commands that did not run because the batch before them had used up its
+//! steps of work. Does not own: the execution of commands (`thalweg_redis`), the name of the keyspace
+//! (`named_keyspace`), or the order of replies to a client (`burst`).
 //!
 //! While no keyspace has the name, reads see an empty database. The next write creates the keyspace.
 //!
@@ -77,8 +78,8 @@ impl KeyspaceDatabase {
         Ok(Built { batch: builder.finish(), purpose, replies, splits })
     }
 
-    /// Returns the steps of work for the values that the commands of a batch use, estimated from the sizes of these
-    /// values. `None` if the estimate is not possible, or if the rows are not in memory.
+    /// Returns the steps of work that commands of a batch need for the values that they use, estimated from the sizes
+    /// of these values. `None` if the estimate is not possible, or if the rows that have the sizes are not in memory.
     fn value_reads(&self, commands: &Commands) -> Option<u64> {
         let (lookups, keyspace) = (ValueLookups::of(commands)?, self.keyspace.known_id()?);
         let db = self.db.blocking();
@@ -171,11 +172,11 @@ impl Proposer {
     }
 }
 
-/// An encoded batch of commands.
+/// A batch of commands that is encoded for a proposal.
 struct Built {
     batch: Vec<u8>,
     purpose: Purpose,
-    /// Number of replies that the batch gets.
+    /// Number of replies that the commands of the batch produce.
     replies: usize,
     /// Large deletes that the batch contains as several smaller commands, in the order of their replies.
     splits: Vec<Split>,
@@ -184,7 +185,7 @@ struct Built {
 /// A large delete that is proposed as several smaller commands. This way a delete of any size is accepted, and other
 /// commands can run between its parts.
 struct Split {
-    /// Number of replies in the batch that come before those of this delete.
+    /// Number of replies in the batch that come before those to the parts of this delete.
     first: usize,
     parts: usize,
 }
@@ -270,7 +271,7 @@ fn log_once(failure: &str) {
     }
 }
 
-/// Returns a batch of the remaining commands, without the first `ran` commands of `batch`.
+/// Returns a batch with the commands of `batch` after its first `ran` commands, which have run already.
 fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
     match Command::decode(batch) {
         Ok(Command::Redis(batch)) => batch.rest(ran),
@@ -278,7 +279,7 @@ fn rest(batch: &[u8], ran: usize) -> Vec<u8> {
     }
 }
 
-/// Returns a batch with the same commands for another keyspace.
+/// Returns a batch with the same commands as `batch`, for the keyspace `keyspace`.
 fn for_keyspace(batch: &[u8], keyspace: KeyspaceId) -> Vec<u8> {
     match Command::decode(batch) {
         Ok(Command::Redis(batch)) => batch.for_keyspace(keyspace),
@@ -316,8 +317,8 @@ fn halved(batch: &[u8]) -> Option<Vec<u8>> {
     Some(builder.finish())
 }
 
-/// Records that a command of the batch, or a part of a command, was split in two. Its reply had the number `at` in the
-/// batch, and is now replaced by two replies.
+/// Records that a command of the batch was split in two, or that a part of a large delete was. Its reply had the number
+/// `at` in the batch, and is now replaced by two replies.
 fn split_again(splits: &mut Vec<Split>, at: usize) {
     let after = splits.partition_point(|split| split.first <= at);
     splits[after..].iter_mut().for_each(|split| split.first += 1);

@@ -12,15 +12,15 @@ use super::{burst::Slot, database::Outcome, failure::Failure, queued::Watch, wai
 /// A read that reader threads perform for the session, because it takes long or waits for the disk.
 #[derive(Debug)]
 pub(crate) struct LongRead {
-    /// Commands that the reader threads run, and the future of their result.
+    /// Type of the read: the command or commands that the reader threads run, and the future of their result.
     pub kind: LongReadKind,
-    /// True if the client wants no reply.
+    /// True if the client wants no reply to the command.
     pub muted: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum LongReadKind {
-    /// A command outside of a transaction.
+    /// A command outside of a transaction, which reader threads run.
     Command {
         /// [Number](thalweg_redis::Command::number_of) of the command.
         number: usize,
@@ -29,7 +29,7 @@ pub(crate) enum LongReadKind {
         wait: Option<Box<Wait>>,
         reply: PendingRead<Result<LongReply, Failure>>,
     },
-    /// A transaction that only reads.
+    /// A transaction that only reads, which reader threads run.
     Transaction { slots: Vec<Slot>, outcome: PendingRead<Outcome> },
     /// An `EXEC` whose watched keys are in other databases. The reader threads compare these keys. The result is false
     /// if one of them has changed.
@@ -37,7 +37,7 @@ pub(crate) enum LongReadKind {
     /// A command with the option `BLOCK`, before it begins to wait. The result is `None` if the command cannot block.
     Blocking {
         command: &'static Command,
-        /// Arguments of the command, its name first.
+        /// Arguments of the blocking command, its name first.
         arguments: Arc<[Box<[u8]>]>,
         blocked: PendingRead<Result<Option<Blocked>, Failure>>,
     },
@@ -45,7 +45,7 @@ pub(crate) enum LongReadKind {
     Watch { watched: PendingRead<Result<Vec<Watch>, Failure>> },
 }
 
-/// Reply to a long read.
+/// Reply that reader threads have made for a long read.
 #[derive(Debug)]
 pub(crate) enum LongReply {
     /// A reply whose encoding takes almost no time, such as a number or an error. A string is passed on by reference.

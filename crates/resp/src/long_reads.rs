@@ -49,9 +49,10 @@ use super::{
     wait::Wait,
 };
 
-/// Number of keys of a cache that one part of a long write changes. Other writes of Redis clients wait during a part.
+/// Number of keys of a cache that a long write changes at a time. Other Redis clients can write to the cache only
+/// between two such parts of the write.
 const PART_KEYS: usize = 1_000;
-/// Error reply to a write in a cache that cannot be executed in parts.
+/// Error reply to a write of many keys of a cache that cannot be executed in parts.
 const TOO_LONG_FOR_CACHE: &str = "ERR too expensive: a cache takes at most 1000 pairs in this command";
 /// Error reply to a long read if the client already has as many long reads in progress as it may.
 const TOO_MANY: &str = "BUSY too many long reads at a time: retry later";
@@ -115,8 +116,8 @@ impl Session {
         })
     }
 
-    /// Passes work with a single reply to the threads for long reads. If the command is a blocking read and finds
-    /// nothing, its client then waits as described by `wait`.
+    /// Passes the function `work`, which returns one reply, to the threads for long reads. If the command is a blocking
+    /// read and finds nothing, its client then waits as described by `wait`.
     pub(super) fn run_again(
         &mut self,
         spent: BudgetSpent,

@@ -9,7 +9,8 @@ use thalweg_types::budget::BudgetSpent;
 /// Reads that were begun in advance for the commands after the current one, in the order of these commands.
 #[derive(Debug, Default)]
 pub(crate) struct Lookahead {
-    /// One item for each of the next commands: its read, or `None` if it seems to need no read from disk.
+    /// One item for each of the client's next commands: the read that was begun for it, or `None` if the command seems
+    /// to need no read from disk.
     reads: VecDeque<Option<PendingRead<()>>>,
     has_missed: bool,
 }
@@ -21,18 +22,18 @@ impl Lookahead {
         self.has_missed |= spent == BudgetSpent::Disk;
     }
 
-    /// Returns true if a command has needed the disk since the last call.
+    /// Returns true if a command of the client has needed the disk since the last call of this function.
     pub(crate) fn take_miss(&mut self) -> bool {
         std::mem::take(&mut self.has_missed)
     }
 
-    /// Returns the number of next commands that were already examined.
+    /// Returns the number of commands after the current one that were already examined for a read from disk.
     pub(crate) fn known(&self) -> usize {
         self.reads.len()
     }
 
-    /// Adds the read of one more command, the next one after those that were examined. `None` if it seems to need no
-    /// read from disk.
+    /// Adds an item for one more pipelined command, the next one after those that were examined: the read that was
+    /// begun for it, or `None` if it seems to need no read from disk.
     pub(crate) fn push(&mut self, read: Option<PendingRead<()>>) {
         self.reads.push_back(read);
     }

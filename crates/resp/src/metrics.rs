@@ -34,22 +34,22 @@ const TURNS: usize = 0;
 const RECEIVED_BYTES: usize = 1;
 /// Index of the counter of bytes sent to clients.
 const SENT_BYTES: usize = 2;
-/// Number of the counters above.
+/// Number of counters beside the histogram of turns: one of turns, one of received bytes, and one of sent bytes.
 const COUNTERS: usize = 3;
 
-/// Counters of all Redis clients.
+/// Counters of all Redis clients, from which metrics and `INFO` are made.
 #[derive(Debug)]
 pub struct Metrics {
     /// Histogram of the times of turns, with counters of turns and of the bytes received and sent. The time of a turn
     /// runs from a read that brings commands of a client to the last reply to these commands.
     turns: Shards,
-    /// Counters of commands and error replies.
+    /// Counters of each command and of error replies.
     pub(crate) statistics: Statistics,
-    /// Counters of connections.
+    /// Counters of connections of Redis clients.
     pub(crate) connections: Connections,
     not_authenticated: AtomicU64,
     auth_failures: AtomicU64,
-    /// Totals at the last `CONFIG RESETSTAT`.
+    /// Totals at the last `CONFIG RESETSTAT`. `INFO` shows the difference from them.
     reset: Mutex<Totals>,
 }
 
@@ -58,13 +58,13 @@ pub struct Metrics {
 pub(crate) struct Totals {
     /// Counts and latencies of commands, and counts of error replies.
     pub figures: Figures,
-    /// Number of connections accepted.
+    /// Number of connections of Redis clients that were accepted.
     pub connections: u64,
     /// Number of connections rejected because there were too many.
     pub rejected_connections: u64,
-    /// Number of bytes received from clients.
+    /// Number of bytes received from Redis clients.
     pub received: u64,
-    /// Number of bytes sent to clients.
+    /// Number of bytes sent to Redis clients.
     pub sent: u64,
 }
 
@@ -109,12 +109,12 @@ impl Metrics {
         self.not_authenticated.fetch_add(1, Relaxed);
     }
 
-    /// Adds bytes received from clients.
+    /// Adds to the number of bytes received from Redis clients.
     pub(crate) fn received(&self, bytes: usize) {
         self.turns.add(RECEIVED_BYTES, bytes as u64);
     }
 
-    /// Adds bytes sent to clients.
+    /// Adds to the number of bytes sent to Redis clients.
     pub(crate) fn sent(&self, bytes: usize) {
         self.turns.add(SENT_BYTES, bytes as u64);
     }
@@ -147,7 +147,7 @@ impl Metrics {
 /// [number](thalweg_redis::Command::number_of).
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// Command that the session has counted last.
+    /// Number of the command that the session has counted last; `None` if it has counted none.
     last: Option<usize>,
     /// Number of times that the command `last` was counted and not yet added to its counter.
     count: u64,
@@ -156,14 +156,14 @@ pub(crate) struct Tally {
     /// Commands of the client that are not all answered yet, each with its number of times. Their latency is known when
     /// the last one is answered.
     turn: Vec<(usize, u64)>,
-    /// Number of error replies of the session.
+    /// Number of error replies of the session that are not yet added to the metrics.
     pub errors: u64,
 }
 
 /// Number of different commands for which an idle session keeps memory.
 const IDLE_COMMANDS: usize = 16;
 
-/// Adds to the count of a command in a list. The list has one item for each command.
+/// Adds `count` to the count of a command in `list`. The list has one item for each different command.
 fn add(list: &mut Vec<(usize, u64)>, command: usize, count: u64) {
     match list.iter_mut().find(|(known, _)| *known == command) {
         Some((_, known)) => *known += count,
@@ -216,7 +216,7 @@ impl Tally {
     }
 }
 
-/// Collector that encodes the metrics for a scrape.
+/// Collector that encodes the metrics of Redis clients when they are scraped.
 #[derive(Debug)]
 pub struct RespCollector(pub Arc<Metrics>);
 

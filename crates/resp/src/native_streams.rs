@@ -38,7 +38,7 @@ use super::{
     failure::Failure,
 };
 
-/// Interval at which a blocked read looks for a stream that does not exist yet.
+/// Interval at which a blocked read checks if a stream that did not exist has been created.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const NO_WATCH: &str = "ERR a transaction on native streams can't depend on WATCH: use a keyspace's database";
@@ -117,7 +117,7 @@ impl Batched for NativeStreams {
 
 type Request = (&'static Command, Vec<Vec<u8>>);
 
-/// An `XADD` that waits for its commit, which it shares with other `XADD`s.
+/// An `XADD` that waits to be committed together with other `XADD`s.
 struct PendingAppend {
     reply: usize,
     name: String,
@@ -130,7 +130,7 @@ struct PendingAppend {
 
 struct StreamCommands {
     app: Arc<App>,
-    /// Account of the client. Streams that the client creates are charged to it.
+    /// Account of the client that has sent the commands. Streams that the client creates are charged to it.
     account: Arc<Account>,
     db: AsyncDatabase,
     level: Durability,
@@ -210,8 +210,8 @@ impl StreamCommands {
         }
     }
 
-    /// Returns the stream to append to, and the record as a batch. Creates a missing stream. Returns `None` if the
-    /// stream is missing and must not be created.
+    /// Returns the stream to which an `XADD` appends, and its record as a batch. Creates a missing stream. Returns
+    /// `None` if the stream is missing and `no_stream` says that it must not be created.
     async fn prepare(
         &mut self,
         name: &str,

@@ -1,5 +1,5 @@
-//! The state of work that a session does in slices of about a millisecond each, so that its thread serves other clients
-//! in between. The module `slices` does the work.
+//! The state of long work that a client's session does in slices of about a millisecond each, so that its thread serves
+//! other clients in between. The module `slices` does the work.
 
 use thalweg_redis::Reply;
 use thalweg_serving::admission::Reservation;
@@ -9,9 +9,9 @@ use super::{burst::Slot, database::Outcome, pubsub::Kind};
 /// Change of the client's subscriptions to a list of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubscriptionChange {
-    /// The client subscribes to the names.
+    /// The client subscribes to the names in the list.
     Subscribe,
-    /// The client unsubscribes from the names.
+    /// The client unsubscribes from the names in the list.
     Unsubscribe,
     /// The client unsubscribes from all names of one kind (channels, patterns or sharded channels).
     UnsubscribeAll,
@@ -36,9 +36,9 @@ pub(crate) struct Replying {
     /// Reply that replaces the replies to all commands, because none was executed; `None` if the commands were
     /// executed.
     pub instead: Option<Reply>,
-    /// Position in `slots` of the next reply.
+    /// Position in `slots` of the reply that is written next.
     pub at: usize,
-    /// Position in `held` of the next bytes.
+    /// Position in `held`, the encoded replies, of the bytes that are written next.
     pub held_at: usize,
     /// Number of following slots that belong to the reply to an `EXEC`.
     pub queued: u32,
@@ -58,13 +58,14 @@ impl Replying {
     }
 }
 
-/// Names of channels or patterns in one command. Some of the first names may already be handled.
+/// Names of channels or patterns in one command that changes subscriptions. Some of the first names may already be
+/// handled.
 #[derive(Debug)]
 pub(crate) struct SubscriptionList {
     pub change: SubscriptionChange,
     pub kind: Kind,
     bytes: Vec<u8>,
-    /// Position in `bytes` at which each name ends.
+    /// Position in `bytes` at which each name of a channel or pattern ends.
     ends: Vec<u32>,
     pub next: usize,
     pub muted: bool,
@@ -72,7 +73,7 @@ pub(crate) struct SubscriptionList {
 }
 
 impl SubscriptionList {
-    /// Copies the names of a command.
+    /// Copies the names of channels or patterns in a command that changes subscriptions.
     pub(crate) fn new(change: SubscriptionChange, kind: Kind, names: &[&[u8]], muted: bool, held: Reservation) -> Self {
         let bytes = names.concat();
         let mut end = 0;
@@ -84,7 +85,7 @@ impl SubscriptionList {
         Self { change, kind, ends: ends.collect(), bytes, next: 0, muted, _held: held }
     }
 
-    /// Returns the name at a position in the list.
+    /// Returns the name with the index `at` in the list; `None` after the last name.
     pub(crate) fn name(&self, at: usize) -> Option<&[u8]> {
         let begin = if at == 0 { 0 } else { self.ends[at - 1] };
         self.ends.get(at).map(|end| &self.bytes[begin as usize..*end as usize])

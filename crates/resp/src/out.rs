@@ -8,7 +8,7 @@ use thalweg_transport::Outbox;
 pub(crate) enum ReplyTarget<'a> {
     /// The client's outbox, which is sent to the socket.
     Outbox(&'a mut Outbox),
-    /// Buffer for replies that are kept or discarded.
+    /// A buffer of the caller, for replies that are kept for later or discarded.
     Buffer(&'a mut Vec<u8>),
 }
 

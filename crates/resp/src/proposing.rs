@@ -1,8 +1,8 @@
 //! Proposing and committing a client's commands.
 //!
-//! A burst is a list of a client's commands that are committed together. Owns: the admission of commands to the burst,
-//! the proposal of the burst to the database, and the outcome. Does not own the list of the replies (`burst`), nor the
-//! batches into which the database divides the burst (`keyspaces`).
+//! Owns: the admission of commands to a burst (a list of a client's commands that are committed together), the proposal
+//! of the burst to the database, and the outcome. Does not own the list of the replies (`burst`), nor the batches into
+//! which the database divides the burst (`keyspaces`).
 
 use thalweg_redis::{Command, Reply, Run, errors::NO_REPLY_ROOM};
 use thalweg_serving::{admission::Resource, fetched::RowFetcher};

@@ -8,10 +8,10 @@ use thalweg_serving::admission::{Account, Reservation, Resource};
 
 use super::commands::Commands;
 
-/// A client's transaction, with the commands queued since `MULTI`.
+/// A client's transaction before `EXEC`: the commands queued since `MULTI`, and their memory.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    /// The queued commands with their arguments.
+    /// Commands that the client has queued since `MULTI`, with their arguments.
     pub commands: Commands,
     /// True if a command of the transaction was rejected. `EXEC` then discards the transaction.
     pub is_refused: bool,
@@ -49,16 +49,17 @@ impl Transaction {
 /// A key that a client watches with `WATCH`.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
-    /// Index of the key's database.
+    /// Index of the database that has the watched key.
     pub database: usize,
-    /// Name of the key.
+    /// Name of the watched key.
     pub key: Box<[u8]>,
     /// Version of the key when it was watched; 0 if it did not exist.
     pub version: u64,
 }
 
 impl Watch {
-    /// Creates watches of keys of a database, with the versions that the keys have in the view `read`.
+    /// Creates the records of keys that a client watches in a database, with the versions that the keys have in the
+    /// view `read`.
     pub(crate) fn all(read: &dyn Read, database: usize, keys: &[&[u8]]) -> Result<Vec<Self>, StoreError> {
         let watch = |key: &&[u8]| {
             let version = read.look(key)?.map_or(0, |look| look.version);

@@ -23,9 +23,10 @@ use super::{cursors::cursor_argument, database::Database, long_reads::slices, se
 
 /// Maximum number of commands after the current one that are read ahead.
 const MAX_AHEAD: usize = 16;
-/// Number of cold reads waiting for a thread at which nothing more is read ahead.
+/// Number of cold reads (reads from disk) that wait for a thread, of all clients together, at which no further reads
+/// are begun in advance.
 const MAX_QUEUED: usize = 32;
-/// Limit on the work with which the serving thread tests if a command needs the disk.
+/// Limit on the work of the short attempt with which the serving thread tests if a command needs the disk.
 const GLANCE: Budget = Budget::resident(128);
 
 impl Session {
@@ -45,7 +46,8 @@ impl Session {
         }
     }
 
-    /// Begins a read for a command that needs the disk. Returns `None` if the command seems not to need it.
+    /// Begins to read the rows of a later command from the disk. Returns `None` if the command seems not to need the
+    /// disk.
     fn begin_ahead(&self, command: &'static Command, arguments: &[&[u8]]) -> Option<PendingRead<()>> {
         let Database::Batched(_) = self.store() else { return None };
         let glance = self.store().read_briefly(GLANCE, |read: &dyn Read| run_read(read, command, arguments));

@@ -141,7 +141,7 @@ impl Session {
         self.error(why, out);
     }
 
-    /// Writes an error reply to the current command.
+    /// Writes an error reply with this text to the current command.
     pub(super) fn error(&mut self, text: &str, out: &mut Outbox) {
         self.count_error(text);
         self.write_reply(out, |writer| writer.error(text.as_bytes()));

@@ -71,7 +71,7 @@ pub(crate) enum CommandProgress {
 pub(crate) enum ReplyMode {
     /// No reply is suppressed: the client wants all replies.
     No,
-    /// The client wants no replies until it turns them on.
+    /// The client wants no replies until it sends `CLIENT REPLY ON`.
     Off,
     /// The client wants no reply to the next command.
     Next,
@@ -80,18 +80,19 @@ pub(crate) enum ReplyMode {
 /// State of a client's session: its database, transaction, pending commands and subscriptions.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// State shared by all sessions.
+    /// State of the Redis protocol that all sessions share.
     pub resp: Arc<Resp>,
     pub(super) registered: Registered,
-    /// Account of the connection. It holds the connection's shares of the server's resources.
+    /// Account of the connection. It counts what the connection holds of the server's limited resources.
     pub account: Arc<Account>,
-    /// Number of connections on the session's thread.
+    /// Counter of the connections that the session's thread serves.
     pub(super) load: ThreadLoad,
-    /// RESP version of the client.
+    /// RESP version that the client uses.
     pub protocol: Protocol,
-    /// Index of the selected database.
+    /// Index of the database that the client has selected, in the list of databases.
     pub database: usize,
-    /// Authentication state of the client.
+    /// State of the client's authentication: authenticated, or not yet. Clients that need no password count as
+    /// authenticated.
     pub trust: Trust,
     /// Timer that ends when the client's waiting attempt to authenticate may be checked; `None` if no attempt waits.
     pub(super) auth_wait: Option<Pin<Box<Sleep>>>,
@@ -104,13 +105,13 @@ pub(crate) struct Session {
     pub(super) muted: bool,
     pub(super) burst: Burst,
     pub(super) pending: Option<PendingBurst>,
-    /// Confirms for the received commands that this node's state is recent enough for reads. Unused on a node without a
-    /// cluster.
+    /// Read barrier of the connection: it confirms for the received commands that this node's state is recent enough
+    /// for reads. Unused on a node without a cluster.
     pub(super) barrier: ConnectionBarrier,
     /// Number of received bytes that are not handled yet, including the current command.
     pub(super) unhandled: usize,
-    /// Read that reader threads perform; `None` if there is none. The session never has more than one of these three: a
-    /// pending burst, a long read, a blocking read.
+    /// Read that reader threads perform for the session; `None` if there is none. The session never has more than one
+    /// of these three: a pending burst (commands that are committed together), a long read, a blocking read.
     pub(super) reading: Option<Box<LongRead>>,
     /// Reads that were begun in advance for pipelined commands after the current one.
     pub(super) lookahead: Lookahead,
@@ -158,7 +159,7 @@ impl std::fmt::Display for RequestId {
 }
 
 impl Session {
-    /// Creates the session of a new client.
+    /// Creates the session of a new client, which has selected database 0.
     pub(crate) fn new(resp: &Arc<Resp>, account: Arc<Account>, registered: Registered, load: ThreadLoad) -> Self {
         Self {
             trust: resp.first_trust(),
@@ -246,8 +247,8 @@ impl Session {
         self.barrier.received(bytes);
     }
 
-    /// Handles the client's received commands as far as possible, but for at most the time of a [`Slice`] from
-    /// `socket.now` on. Returns true if there was progress.
+    /// Handles the client's received commands until one must wait, the outbox is full, or the time of a [`Slice`] that
+    /// begins at `socket.now` is over. Returns true if there was progress.
     pub(crate) fn run_received(&mut self, input: &mut Input, socket: &mut ServedSocket, out: &mut Outbox) -> bool {
         if !self.listens() || input.pending_bytes() == 0 {
             return self.send_gathered(out);
@@ -308,7 +309,8 @@ impl Session {
         moved
     }
 
-    /// Publishes the gathered messages, and proposes the gathered commands. Returns true if there were commands.
+    /// Publishes the client's gathered messages, and proposes its gathered commands to their database. Returns true if
+    /// there were commands.
     fn send_gathered(&mut self, out: &mut Outbox) -> bool {
         self.flush_published(out);
         let is_gathered = self.pending.is_none() && !self.burst.is_empty();

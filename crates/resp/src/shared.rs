@@ -20,9 +20,9 @@ use super::{
 pub struct Resp {
     /// State of the server: database, configuration, admission.
     pub(crate) app: Arc<App>,
-    /// Databases that `SELECT` chooses from.
+    /// All databases that clients can choose with `SELECT`.
     pub(crate) databases: Databases,
-    /// Table of connected clients.
+    /// Table of all connected Redis clients.
     pub(crate) clients: Arc<Clients>,
     /// Table that maps the numeric cursors of scans in progress to positions in databases.
     pub(crate) cursors: Cursors,
@@ -32,7 +32,7 @@ pub struct Resp {
     pub(crate) subscriptions: Registry,
     /// Failed attempts to authenticate, which delay further attempts from their addresses.
     pub(crate) auth_failures: AuthFailures,
-    /// Number of this run of the server. The server chooses another number at each start.
+    /// Number that identifies this run of the server, from its start to its stop. Each start chooses another number.
     pub(crate) run: u64,
     /// Metrics of Redis clients.
     pub(crate) metrics: Arc<Metrics>,

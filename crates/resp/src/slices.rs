@@ -21,7 +21,7 @@ use super::{
     session::{CommandProgress, Session, missing_reply},
 };
 
-/// Number of replies that are written before the clock is read again.
+/// Number of replies that are written between two readings of the clock.
 const FEW_REPLIES: usize = 64;
 
 impl Session {
@@ -71,8 +71,8 @@ impl Session {
         moved
     }
 
-    /// Counts the time of a slice of work for the client. After too much counted time, the client waits for other
-    /// clients of its thread.
+    /// Counts the time of a slice (a short period of long work) for the client. After too much counted time, the client
+    /// waits for other clients of its thread.
     fn end_slice(&mut self, slice: Option<Slice>) {
         if let Some(time) = slice.and_then(Slice::work) {
             self.worked += time;
@@ -165,7 +165,7 @@ impl Session {
         *at >= slots.len()
     }
 
-    /// Continues to change subscriptions. Returns true if no names are left.
+    /// Continues to change subscriptions to the names in `list`. Returns true if no names are left.
     fn continue_list(&mut self, list: &mut SubscriptionList, out: &mut Outbox) -> bool {
         self.muted = list.muted;
         let mut slice = Slice::begin(Instant::now());

@@ -21,14 +21,14 @@ use std::{
 use thalweg_redis::table::full_names;
 use thalweg_serving::metrics::{HistogramCounts, Shards};
 
-/// Index of one counter among the counters of a command.
+/// Index of one counter among the [`COUNTERS`] counters of a command.
 #[derive(Clone, Copy, Debug)]
 enum Counter {
-    /// Number of times that the command ran.
+    /// Counter of the runs of the command.
     Calls,
-    /// Number of runs of the command that ended with an error.
+    /// Counter of the runs of the command that ended with an error.
     Failed,
-    /// Number of times that the command was rejected before it ran.
+    /// Counter of the rejections of the command before it ran.
     Rejected,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Statistics {
 /// Counts of one command: its calls, failures and rejections, and its latency.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommandFigures {
-    /// Number of times that the command ran.
+    /// Number of times that the command ran, with or without an error.
     pub calls: u64,
     failed: u64,
     rejected: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Figures {
     /// command.
     pub commands: BTreeMap<usize, CommandFigures>,
     errors: BTreeMap<Box<str>, u64>,
-    /// Number of error replies.
+    /// Number of error replies of all commands, including those whose first word is not counted separately.
     pub error_replies: u64,
 }
 
@@ -77,7 +77,7 @@ impl Statistics {
         self.shards().add(command * COUNTERS + counter as usize, count);
     }
 
-    /// Counts runs of the command with this number.
+    /// Counts `count` runs of the command with the number `command`.
     pub(crate) fn called(&self, command: usize, count: u64) {
         self.add(command, Counter::Calls, count);
     }
@@ -161,7 +161,7 @@ impl Figures {
         }
     }
 
-    /// Number of commands that ran.
+    /// Number of runs of all commands together.
     pub(crate) fn calls(&self) -> u64 {
         self.commands.values().map(|figures| figures.calls).sum()
     }

@@ -34,8 +34,8 @@ use super::{
 
 /// Minimum time of a delivery of messages that counts as work of the connection. Shorter times are ignored.
 const LONG_DELIVERY: Duration = Duration::from_micros(100);
-/// Maximum number of names that one command handles at once. Longer lists are handled in parts, so that the thread
-/// serves other clients in between.
+/// Maximum number of channels or patterns in one command that the session handles at once. Longer lists are handled in
+/// parts, so that the thread serves other clients in between.
 const FEW_NAMES: usize = 64;
 
 /// Reply to `PUBSUB HELP`.
@@ -152,7 +152,7 @@ impl Session {
         CommandProgress::Done
     }
 
-    /// Subscribes the client to a name, or unsubscribes it from the name, and confirms the change.
+    /// Subscribes the client to the channel or pattern `name`, or ends its subscription to it, and confirms the change.
     pub(super) fn change_subscription(
         &mut self,
         change: SubscriptionChange,
@@ -252,7 +252,7 @@ fn report(registry: &Registry, arguments: &[&[u8]]) -> Reply {
     }
 }
 
-/// Returns the number of clients that are subscribed to each of the names.
+/// Returns the number of clients that are subscribed to each of the channels `names`.
 fn counts(registry: &Registry, kind: Kind, names: &[&[u8]]) -> Reply {
     let mut pairs = Vec::with_capacity(2 * names.len().min(PAGE_NAMES));
     for name in names {
@@ -264,8 +264,8 @@ fn counts(registry: &Registry, kind: Kind, names: &[&[u8]]) -> Reply {
     Reply::Array(pairs)
 }
 
-/// Returns the names of a kind to which clients are subscribed: the names that the glob matches, or all names if `glob`
-/// is `None`.
+/// Returns the channels or patterns to which clients have subscriptions of this kind: those that `glob` matches, or all
+/// if `glob` is `None`.
 fn names(registry: &Registry, kind: Kind, glob: Option<&[u8]>) -> Reply {
     if glob.is_some_and(|glob| glob.len() > MAX_REDIS_PATTERN_BYTES) {
         return Reply::error(PATTERN_TOO_LONG);

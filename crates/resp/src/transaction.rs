@@ -46,7 +46,7 @@ const MAX_TRANSACTION_BYTES: usize = MAX_COMMAND_BYTES - 1024 * 1024;
 /// Maximum total size in bytes of the keys that a client watches.
 const MAX_WATCHED_BYTES: usize = 1024 * 1024;
 
-/// Execution plan of a transaction: its commands on keys, and the source of each reply.
+/// Execution plan of a transaction: its commands on keys, and where the reply to each command comes from.
 struct Plan {
     /// Commands on keys. Numeric cursors of scans are already replaced by positions in the database.
     keys: Commands,
@@ -321,8 +321,8 @@ impl Session {
         CommandProgress::Send
     }
 
-    /// Adds `MULTI` or `EXEC` to the commands that are committed together, if `is_marked` is true. By these marks, the
-    /// database recognises the commands of a transaction. Marks get no reply.
+    /// Adds the command `MULTI` or `EXEC` to the commands that are committed together, if `is_marked` is true. These
+    /// two commands mark the beginning and the end of a transaction for the database. They get no reply.
     fn mark(&mut self, is_marked: bool, name: &'static [u8]) {
         if is_marked && let Some(command) = thalweg_redis::find(name) {
             self.burst.commands.push(command, [name].into_iter());
@@ -360,7 +360,8 @@ pub(super) fn read_all(
     }
 }
 
-/// Runs all commands, even after one of them fails. Returns their replies, or the first failure if there was one.
+/// Runs all commands of a transaction, even after one of them fails. Returns their replies, or the first failure if
+/// there was one.
 fn all<'a>(
     commands: &'a Commands,
     mut run: impl FnMut(&'static Command, &[&'a [u8]]) -> Result<Reply, StoreError>,

@@ -20,11 +20,11 @@ use thalweg_types::{
 
 use crate::commands::Commands;
 
-/// Maximum number of lookups for one batch.
+/// Maximum number of values whose sizes are looked up for one batch.
 const MAX_LOOKUPS: usize = 256;
 const _: () = assert!(MAX_LOOKUPS as u64 * 2 * READ < SHORT_READ, "values in memory are looked up within a short read");
 
-/// Lookups for the values that the commands of a batch use.
+/// Lookups of the sizes of the values that the commands of a batch use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ValueLookups<'a>(&'a Commands);
 

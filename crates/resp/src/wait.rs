@@ -14,18 +14,19 @@ use super::{database::Appended, failure::Failure, waiting::Waiter};
 pub(crate) struct Wait {
     /// The blocked command. It can check if there is an entry for it.
     pub blocked: Blocked,
-    /// Handle that other Redis clients of this node ring when they change one of the awaited keys.
+    /// Registration at which other Redis clients of this node notify this client when they change one of the awaited
+    /// keys.
     pub waiter: Waiter,
     /// Futures that complete when clients of other protocols append to one of the awaited streams.
     pub others: Vec<Appended>,
     /// Registration that wakes the client when the node applies a log entry that adds to streams, whichever node has
-    /// proposed it. `None` for a cache.
+    /// proposed it. `None` if the database is a cache, whose writes do not go through the log.
     pub _growth: Option<GrowthWaiter>,
     /// Timer that ends the read after its timeout; `None` if the read has no timeout.
     pub until: Option<Pin<Box<Sleep>>>,
     /// Timer for the regular check that the consumer group still exists; `None` if the read needs no such check.
     pub recheck: Option<Pin<Box<Sleep>>>,
-    /// Check of the awaited keys that reader threads perform; `None` if none is under way.
+    /// Check for new entries under the awaited keys, which reader threads perform; `None` if no check is running.
     pub look: Option<PendingRead<Result<Found, Failure>>>,
     /// True if a key may have changed since reader threads began to check the keys. Another check must then follow.
     pub is_look_outdated: bool,

@@ -123,8 +123,8 @@ impl WaitingClients {
     }
 }
 
-/// Notifies the clients that wait for entries of keyspaces and native streams. The node calls it when it has applied a
-/// log entry that adds to streams. Any client of any node may have proposed the log entry.
+/// Listener that notifies clients in blocking reads of new entries in keyspaces and native streams. The node calls it
+/// when it has applied a log entry that adds to streams. Any client of any node may have proposed the log entry.
 #[derive(Debug)]
 pub(crate) struct AppliedGrowth {
     pub(crate) waiting: Weak<WaitingClients>,
@@ -168,7 +168,8 @@ impl Waiter {
         self.bell.ring();
     }
 
-    /// Returns `Ready` if one of the awaited keys may have changed since this function last returned `Ready`.
+    /// Returns `Ready` if one of the awaited keys may have changed since the last time that this function returned
+    /// `Ready`.
     pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         self.bell.poll(cx)
     }

@@ -16,24 +16,24 @@ use tokio::{
 
 /// Pause after the server failed to accept a connection, for example because too many files were open.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Shortest time between two log lines about failures to accept a connection. A process without a free file descriptor
-/// fails to accept 20 times per second.
+/// Shortest time between two log lines about failures to accept connections. Without this bound, a process that has no
+/// free file descriptor would log 20 failures per second.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
 /// Number of connections that the loop accepts before the other tasks of its thread run. Without this bound the loop
 /// would accept 128, and connected clients would wait while many others connect.
 const AT_ONCE: u32 = 8;
 
-/// Sets the options of a client's socket: the kernel sends replies without delay, and accepts few bytes that it cannot
-/// send yet.
+/// Sets the options of a client's socket: the kernel sends replies without delay, and buffers only few bytes that the
+/// client has no room for yet.
 pub fn prepare(stream: &TcpStream) {
     // These calls fail only if the client has already disconnected. The first read reports that.
     let _ = stream.set_nodelay(true);
     thalweg_transport::limit_unsent(stream);
 }
 
-/// Accepts connections until `stop` resolves. `begin` starts a task for each connection. `clients` names the
-/// kind of clients in log lines.
+/// Accepts connections with `accept` until `stop` resolves. `begin` starts a task for each connection. `clients` names
+/// the clients in log lines, for example as Redis clients.
 pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
     stop: impl Future<Output = ()>,
     accept: impl Fn() -> A,
@@ -77,7 +77,7 @@ pub async fn accept_until<T, A: Future<Output = io::Result<T>>>(
 #[derive(Debug, Default)]
 struct Failures {
     said: Option<Instant>,
-    /// Number of failures since the last log line.
+    /// Number of failures to accept a connection since the last log line about them.
     unsaid: u64,
 }
 

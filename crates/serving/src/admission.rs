@@ -92,7 +92,7 @@ impl Bound {
         }
     }
 
-    /// Returns the amount that is in use.
+    /// Returns the amount of the bound's resource that is in use.
     #[must_use]
     pub fn used(&self) -> u64 {
         at_least_zero(self.used.load(Relaxed))
@@ -104,7 +104,7 @@ impl Bound {
         self.rejected.load(Relaxed)
     }
 
-    /// Returns the limit of the bound.
+    /// Returns the maximum amount of the bound's resource that may be in use.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
@@ -145,7 +145,7 @@ impl Bound {
 pub struct AddressKey(u128);
 
 impl AddressKey {
-    /// Key of callers in the server's own process.
+    /// Key for work that the server's own process does, without a client.
     pub const LOCAL: Self = Self(0);
 
     /// Returns the key of a client's address.
@@ -167,20 +167,20 @@ impl std::fmt::Display for AddressKey {
     }
 }
 
-/// Amounts that all connections of one address hold.
+/// Amounts of each resource that all connections of one client address hold together.
 #[derive(Debug)]
 struct AddressAccount {
     key: AddressKey,
     held: [AtomicU64; Resource::COUNT],
     /// The client's address in the queue of commands, which measures the time that each address's commands take.
     client_address: Arc<ClientAddress>,
-    /// Owner of the broker links of this address's connections. The broker counts their queued messages together.
+    /// Identity by which the broker counts the queued messages of all connections of this address together.
     link_owner: Arc<LinkOwner>,
     admission: Arc<Admission>,
 }
 
 impl AddressAccount {
-    /// Returns the amount of a resource that the address holds.
+    /// Returns the amount of a resource that all connections of this client address hold.
     fn held(&self, resource: Resource) -> u64 {
         let held = |resource: Resource| self.held[resource as usize].load(Relaxed);
         let of_parts = resource.parts().iter().map(|(part, each)| held(*part).saturating_mul(*each));
@@ -226,7 +226,7 @@ impl Account {
     }
 
     /// Returns true if the connection may take 1 of a resource; otherwise counts a rejection. Takes nothing. Meant for
-    /// work that usually ends immediately: the caller [counts](Self::count) only work that stays in progress.
+    /// work that usually ends immediately: the caller calls [`count`](Self::count) only if the work stays in progress.
     #[inline]
     #[must_use]
     pub fn has_room(&self, resource: Resource) -> bool {
@@ -261,8 +261,8 @@ impl Account {
         Some(counted(bytes, held))
     }
 
-    /// Returns `wanted` if the connection may hold a reply of that many bytes now, and otherwise a size that is free of
-    /// charge. Meant for work that cannot be undone easily once its reply exists.
+    /// Returns `wanted` if the connection may hold a reply of that many bytes now, and otherwise a size that is too
+    /// small to be counted. Meant for work that cannot be undone easily once its reply exists.
     #[must_use]
     pub fn reply_room(&self, wanted: u64) -> u64 {
         let used = self.bound(Resource::ReplyBytes).used();
@@ -281,8 +281,8 @@ impl Account {
         Ok(self.may_hold_reply(len()?.unwrap_or(0)))
     }
 
-    /// Returns the largest size in bytes, at most `most`, that a reply of the connection may have now. Sizes free of
-    /// charge are always permitted. Meant for reads that learn the size of their reply while they copy values.
+    /// Returns the largest size in bytes, at most `most`, that a reply of the connection may have now. Sizes too small
+    /// to be counted are always permitted. Meant for reads that learn their reply's size while they copy values.
     #[must_use]
     pub fn reply_room_up_to(&self, most: u64) -> u64 {
         const UNCOUNTED: u64 = COUNTED_REPLY_BYTES as u64 - 1;
@@ -329,7 +329,7 @@ impl Account {
         self.address.key
     }
 
-    /// Returns the owner of the connection's links to the broker: all connections from its address together.
+    /// Returns the identity by which the broker counts the queued messages of all connections of this address together.
     #[must_use]
     pub fn link_owner(&self) -> Arc<LinkOwner> {
         Arc::clone(&self.address.link_owner)
@@ -341,8 +341,8 @@ impl Account {
         &self.client
     }
 
-    /// Returns true if the server should close idle connections of this address: only the reserve of the resource is
-    /// free, and the address holds more than is free in the reserve's lower half. The upper half is for new clients.
+    /// Returns true if the server should close idle connections from the same address: only the reserve of the resource
+    /// is free, and the address holds more than is free in the reserve's lower half. The upper half is for new clients.
     #[must_use]
     pub fn is_over_share(&self, resource: Resource) -> bool {
         let bound = self.bound(resource);
@@ -519,7 +519,7 @@ impl Reservation {
         self.amount -= less;
     }
 
-    /// Returns the amount that this guard holds.
+    /// Returns the amount of its resource that this guard holds.
     #[must_use]
     pub fn amount(&self) -> u64 {
         self.amount
@@ -549,7 +549,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Creates the bounds of a configuration.
+    /// Creates the bounds that a configuration states, with nothing in use.
     #[must_use]
     pub fn new(config: &Config) -> Arc<Self> {
         let limit = |resource| match resource {

@@ -45,12 +45,13 @@ pub struct App {
     pub admission: Arc<Admission>,
     /// Slots of connections that have not finished a handshake, authenticated, or sent a request.
     pub slots: Arc<ConnectionSlots>,
-    /// Account of callers in this process, such as the start of the server.
+    /// Account for work that the server does for itself and not for a client, such as creating configured caches at its
+    /// start. An account counts the resources that its owner holds.
     pub local: Arc<Account>,
-    /// Reservations for the keyspaces, streams, leases, groups and unfinished deletes that clients have created in the
-    /// database, by client address.
+    /// Reservations for everything that clients have created in the database, by client address: keyspaces, streams,
+    /// leases, groups, and deletes of many keys that are not finished.
     pub(crate) created: Arc<CreatedByClients>,
-    /// Memory of streams, consumer groups and leases.
+    /// Bound on the memory of streams, consumer groups and leases, with the amount in use.
     pub(crate) objects: Arc<ObjectMemory>,
     /// Measures how much log is kept because snapshots are open.
     pub held_log: Arc<HeldLog>,
@@ -58,7 +59,7 @@ pub struct App {
     pub native_connections: Arc<Connections>,
     /// Detects a connection that is the only active one of the server.
     pub sole_client: SoleClientMode,
-    /// Threads for long and cold reads of all protocols.
+    /// Threads that perform long reads, and reads from the disk, for all protocols.
     pub readers: Arc<Readers>,
     /// Distributes turns to send bulk output (deliveries and other long output) among the connections on the async
     /// runtime: HTTP, and the native protocol over TLS and QUIC. Each thread that serves other connections has
@@ -124,9 +125,9 @@ impl App {
         self.id_seed.wrapping_add(self.id_next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the origin of a client's commands: the client, and the name of its request if a node needs the name.
-    /// `name` is called only then. A name is needed if this node is not the leader and so forwards the commands, or if
-    /// a member logs the names of requests.
+    /// Returns the origin of a client's commands: the client, and the name of its request if a node needs this name. A
+    /// name is needed if this node is not the leader and so forwards the commands, or if a member logs the names of
+    /// requests. `name` is called only if the name is needed.
     pub fn origin<T: Into<Arc<str>>>(&self, account: &Arc<Account>, name: impl FnOnce() -> T) -> Origin {
         let cluster = self.cluster.as_ref().map(|cluster| &cluster.handle);
         let is_named = cluster.is_some_and(|cluster| !cluster.leads() || cluster.names_requests());

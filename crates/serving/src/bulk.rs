@@ -117,9 +117,9 @@ pub struct BulkTurns {
 #[derive(Debug)]
 struct Waiting {
     queue: FairQueue<Arc<TurnTicket>>,
-    /// Connections whose turn was interrupted by the end of a round, and continues in the next round.
+    /// Connections whose turn the end of a round interrupted. Their turns continue in the next round.
     paused: Vec<Arc<TurnTicket>>,
-    /// Number of connections that got a turn when the last round began.
+    /// Number of connections that got a turn at the beginning of the last round.
     turns: usize,
     next_ticket: u64,
 }
@@ -147,7 +147,7 @@ impl BulkTurns {
         })
     }
 
-    /// Returns the counters of bulk output.
+    /// Returns the counters to which the turns add sent bytes of bulk output.
     #[must_use]
     pub fn counters(&self) -> &Arc<BulkCounters> {
         &self.counters
@@ -369,7 +369,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Starts the period at the current time, `now`.
+    /// Starts the period in which the requests of one poll are handled, at the current time `now`.
     #[inline]
     #[must_use]
     pub fn begin(now: Instant) -> Self {

@@ -66,19 +66,20 @@ pub(crate) enum DeleteOutcome {
 #[derive(Debug)]
 pub(crate) struct Created<K> {
     held: HashMap<K, CreatedShare>,
-    /// Sum of the amounts of `held`.
+    /// Sum of the amounts of all reservations in `held`.
     amount: u64,
-    /// Keys of `held` in the order in which they are checked. A key that is no longer in `held` is skipped.
+    /// Keys of the reservations in `held`, in the order in which they are checked. A key whose reservation is no longer
+    /// in `held` is skipped.
     order: VecDeque<K>,
-    /// One account for each client address. Reservations keep this account and not that of a connection, which needs
-    /// much more memory.
+    /// One account for each client address. Reservations refer to this account and not to that of a connection, which
+    /// needs much more memory.
     owners: HashMap<AddressKey, Arc<Account>>,
 }
 
 #[derive(Debug)]
 struct CreatedShare {
     share: Reservation,
-    /// Time until which the object is known to exist, unless a client removes it through another node.
+    /// Time until which the reserved object is known to exist, unless a client removes it through another node.
     known_until: Instant,
 }
 

@@ -52,9 +52,9 @@ pub struct ApiError {
 /// Object that an error is about. Commands contain ids only, so the layers that execute them do not know its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// A stream, as `stream 7` in the message.
+    /// The error is about a stream, which the message names by its id, as `stream 7`.
     Stream(StreamId),
-    /// A consumer group, as `consumer group 7` in the message.
+    /// The error is about a consumer group, which the message names by its id, as `consumer group 7`.
     Group(GroupId),
 }
 

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::admission::AddressKey;
 
-/// Position of an item in the queue: its client address, its connection and its number.
+/// Position of an item in a fair queue: the item's client address, its connection and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueuePosition {
     pub address: AddressKey,
@@ -46,7 +46,7 @@ impl<T> FairQueue<T> {
         self.len
     }
 
-    /// Adds an item after all items of its connection.
+    /// Adds an item to the queue, behind all other items of its connection.
     pub(crate) fn push(&mut self, place: QueuePosition, item: T) {
         let Self { turns, addresses, len, .. } = self;
         let of_address = addresses.entry(place.address).or_insert_with(|| {

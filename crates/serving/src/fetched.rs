@@ -1,5 +1,5 @@
-//! Reads of the rows that a write needs, before the write is proposed. Applying the write then finds the rows in
-//! memory, so that no commit waits for the disk.
+//! Reads of the database rows that a write needs, before the write is proposed. Applying the write then finds the rows
+//! in memory, so that no commit waits for the disk.
 //!
 //! Owns: the transfer of these reads to the [readers](crate::readers) if the rows are not in memory. Does not own: the
 //! choice of the rows, or the decision to look them up (`row_fetch` of the engine).
@@ -28,13 +28,13 @@ use crate::{
 pub struct RowFetcher<'a> {
     /// Threads that read rows that are not in memory.
     pub readers: &'a Arc<Readers>,
-    /// Account of the client. The client's reads take turns with those of other clients.
+    /// Account of the client whose writes need the rows. The client's reads take turns with those of other clients.
     pub account: &'a Arc<Account>,
     /// Maximum work of the first attempt to read the rows. The thread that serves the client makes this attempt.
     pub budget: Budget,
 }
 
-/// Reads of rows on other threads. Dropping this value cancels the reads that have not begun.
+/// Reads of rows that are in progress on other threads. Dropping this value cancels the reads that have not begun.
 #[derive(Debug, Default)]
 #[must_use = "the write is proposed after the reads"]
 pub struct FetchingRows(Vec<PendingRead<()>>);
@@ -51,7 +51,7 @@ impl RowFetcher<'_> {
 }
 
 impl FetchingRows {
-    /// Returns true if all reads have ended.
+    /// Returns true if all reads of rows have ended.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.0.is_empty()

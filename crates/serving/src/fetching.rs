@@ -57,21 +57,21 @@ pub struct Fetcher<'a> {
     pub db: &'a AsyncDatabase,
     /// Group from which the client fetches.
     pub group: &'a Group,
-    /// Durability level that each delivery reaches.
+    /// Durability level that a delivery reaches before the client gets its records.
     pub level: Durability,
     /// Flag that is set while the request may have taken effect. It is set when a command is proposed, and cleared if
     /// the command has delivered nothing. `None` if the caller does not need it.
     pub begun: Option<&'a AtomicBool>,
 }
 
-/// Error of a fetch.
+/// Reason why a fetch of records from a consumer group failed.
 #[derive(Debug)]
 pub(crate) enum FetchError {
-    /// The group or its stream is gone, or the command failed.
+    /// The consumer group or its stream does not exist any more, or the fetch command failed.
     Group(GroupError),
     /// A lookup before the fetch command failed, or reading the delivered records after it failed.
     Read(ApiError),
-    /// There is no memory for more unsettled records.
+    /// The memory for stored objects has no room for more unsettled records, so the group cannot deliver new ones.
     NoRoom,
 }
 
@@ -233,8 +233,8 @@ impl Drop for HeldRecords {
 /// Future of a fetch command that is being committed.
 type Committing = Pin<Box<dyn Future<Output = Result<UnreadDelivery, GroupError>> + Send>>;
 
-/// A fetch command that was proposed. If this future is dropped, a new task waits for the command, and returns the
-/// records to their group.
+/// A fetch command that was proposed and may still be committing. If this future is dropped before the command has an
+/// outcome, a new task waits for the command, and returns its records to their group.
 struct ProposedFetch {
     app: Arc<App>,
     group: Group,

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 pub struct Finishing<T: 'static>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
 
 impl<T: 'static> Finishing<T> {
-    /// Wraps `work`, whose command was proposed already.
+    /// Wraps the future `work`, whose command was proposed already, so that it is always finished.
     pub fn new(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self(Some(Box::pin(work)))
     }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 
-/// Number of maintenance runs of the database between two measurements.
+/// Number of maintenance runs of the database between two measurements of the log's growth.
 const ROUNDS: u32 = 5;
 /// Longest time between two measurements of the log's growth.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
@@ -28,12 +28,12 @@ pub struct HeldLog {
     bytes: AtomicU64,
 }
 
-/// Snapshots and log of the database at one time.
+/// Number of open snapshots and size of the log of the database, measured at one time.
 #[derive(Clone, Copy, Debug)]
 struct Measurement {
     /// Number of open snapshots.
     open: u64,
-    /// Size of the log in bytes.
+    /// Size of the node's log in bytes.
     log_bytes: u64,
     /// Number of maintenance runs so far in which the log was able to free segments.
     rounds: u64,

@@ -47,8 +47,8 @@ const COUNTED_EVERY: Duration = Duration::from_secs(1);
 /// Age of the last count of stored objects after which a request counts them again if there is no free memory. A count
 /// takes at most about a millisecond.
 const COUNTED_EVERY_WHEN_SHORT: Duration = Duration::from_millis(20);
-/// Time after which a fetch of returned records no longer blocks such fetches of its group by other clients, for
-/// example because its client has disappeared.
+/// Time after which a fetch of redelivered records no longer prevents other clients from such a fetch in the same
+/// group. Without this bound, a client that disappears during its fetch would block the group.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
 
 /// The memory of stored objects, as this server counts it.
@@ -59,23 +59,24 @@ pub(crate) struct ObjectMemory {
     finished: AtomicU64,
     counted: Mutex<Counted>,
     fetches: Mutex<Fetches>,
-    /// Consumer groups with a fetch in progress that delivers only returned records, each with the time at which its
-    /// fetch began.
+    /// Consumer groups with a fetch in progress that is limited to records that were delivered before and returned to
+    /// the group. Each has the time at which its fetch began.
     returned: Mutex<HashMap<GroupId, Instant>>,
 }
 
-/// Bytes of the stored objects at the last count.
+/// Bytes that the objects in the state took when they were last counted.
 #[derive(Debug, Default)]
 struct Counted {
     at: Option<Instant>,
-    /// Bytes of each consumer group, in the order of ids.
+    /// Bytes of each consumer group at the last count, in the order of the groups' ids.
     groups: Vec<(GroupId, u64)>,
     /// Bytes for each client address: the records, and the members beyond [`FREE_MEMBERS`], of the groups from which
     /// clients of this address were the last to fetch.
     addresses: HashMap<AddressKey, u64>,
 }
 
-/// Client addresses that fetch new records, and the bytes that they hold by this.
+/// Fetches of new records by clients: the address that was the last to fetch from each group, and the bytes that the
+/// fetches of each address have added since the last count.
 #[derive(Debug, Default)]
 struct Fetches {
     /// Address of the client that was the last to fetch from each group.
@@ -109,8 +110,8 @@ pub struct CreatePermit {
     pub(crate) _room: ObjectRoom,
 }
 
-/// Memory that a request has reserved for the objects that it adds. The request drops it when the outcome of its
-/// command is known. The next count then finds the objects in the state.
+/// Memory that a request has reserved for the objects that it adds. The request drops this value when the outcome of
+/// its command is known. The next count of stored objects then includes the added ones.
 #[derive(Debug)]
 pub(crate) struct ObjectRoom {
     memory: Arc<ObjectMemory>,
@@ -121,17 +122,17 @@ pub(crate) struct ObjectRoom {
 /// Reason why a request reserves memory.
 #[derive(Clone, Copy, Debug)]
 enum RoomPurpose {
-    /// A client creates an object.
+    /// A client creates a stream, a lease or a consumer group.
     Creation,
     /// A fetch adds unsettled records to its group.
     NewRecords,
-    /// A fetch from this group delivers only returned records.
+    /// A fetch from this group delivers only records that were delivered before and returned to the group.
     ReturnedRecords(GroupId),
 }
 
 impl ObjectRoom {
-    /// Ends the reservation of a fetch whose outcome is known. Until the next count, the reserved bytes count as added
-    /// to the state.
+    /// Ends the reservation of a fetch whose outcome is known. Until stored objects are counted again, the reserved
+    /// bytes are included in the memory of stored objects.
     pub(crate) fn finish(self) {
         if let RoomPurpose::ReturnedRecords(group) = self.purpose {
             self.memory.returned().remove(&group);

@@ -45,7 +45,7 @@ use crate::admission::{AddressKey, Reservation};
 /// Stands for any literal token of a pattern in a key. It differs from all tokens, because no token contains a dot.
 const LITERAL: &[u8] = b".";
 
-/// Counts of the subscriptions that can match one subject, for each client address.
+/// Counts of subscriptions that can match one subject. Each client address has counts of its own.
 #[derive(Debug)]
 pub(crate) struct Overlaps {
     /// Maximum number of subscriptions of one address that can match one subject and have the same first token, or a
@@ -55,7 +55,8 @@ pub(crate) struct Overlaps {
     counts: Mutex<HashMap<u64, u32>>,
 }
 
-/// Reservations that a subscription holds in the server's bounds until it ends. Dropping the value releases them.
+/// Reservations in the server's limits on subscriptions, which one subscription holds until it ends. Dropping the value
+/// releases them.
 #[derive(Debug)]
 pub struct SubscriptionShare {
     _one: Reservation,

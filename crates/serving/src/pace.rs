@@ -36,7 +36,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Creates the measurement of a transfer that does not wait for its client yet.
+    /// Creates the measurement of a transfer with the minimum rate `rate`. The transfer does not wait for its client
+    /// yet.
     #[must_use]
     pub fn new(rate: MinRate) -> Self {
         Self { rate, since: None, moved: 0 }

@@ -49,7 +49,7 @@ pub enum ReturnRecords {
 pub enum PushEnd {
     /// Another node leads the cluster. The receiver requests a new push, and keeps the records that it holds.
     Moved,
-    /// The node stops.
+    /// The push has ended because the node stops.
     Stopping,
     /// The group or its stream is gone, or a delivery failed.
     Failed(ApiError),
@@ -75,7 +75,7 @@ pub struct ServedPush {
     member: Option<MemberWatch>,
 }
 
-/// Future of a fetch in progress.
+/// Future of a fetch whose delivery a push will send next.
 type Fetching = Pin<Box<dyn Future<Output = Result<(Delivery, HeldRecords), FetchError>> + Send>>;
 
 /// The deliveries of a push: the wait for records within the receiver's credit, and the fetch in progress.

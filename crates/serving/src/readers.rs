@@ -53,8 +53,8 @@ use crate::{
 pub use pool::ReaderError;
 use pool::{Job, Pool};
 
-/// The threads that perform reads for the serving threads, and the queues of reads that wait for them. See the
-/// [module](self).
+/// Threads that perform reads which take long or wait for the disk, so that the serving threads need not, and the
+/// queues of the reads that wait for these threads. See the [module](self).
 #[derive(Debug)]
 pub struct Readers {
     pools: Arc<Pools>,
@@ -77,12 +77,12 @@ struct Counts {
     micros: AtomicU64,
 }
 
-/// Numbers and times of the reads on long-read threads, or on cold-read threads.
+/// Numbers and times of the reads on one group of threads: the threads for long reads, or those for cold reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadFigures {
-    /// Number of reads that wait for a thread.
+    /// Number of reads that wait for one of these threads.
     pub queued: usize,
-    /// Number of reads that have a result.
+    /// Number of reads that these threads have finished.
     pub done: u64,
     /// Sum of the times of the finished reads, in microseconds. The time of a read begins when it is queued and ends
     /// with its result. A cold read that continued as a long one counts as a cold one.
@@ -239,7 +239,7 @@ impl Drop for Readers {
 }
 
 impl Pools {
-    /// Returns the position of a new read in the queues.
+    /// Returns the position in the queues for a new read of the client of `account`.
     fn place(&self, account: &Arc<Account>) -> QueuePosition {
         let ticket = self.next_ticket.fetch_add(1, Relaxed);
         QueuePosition { address: account.address(), connection: Arc::as_ptr(account) as usize, ticket }

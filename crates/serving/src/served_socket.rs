@@ -42,7 +42,7 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Phase in the life of a client's socket, from open to closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SocketPhase {
-    /// The server reads and writes the socket.
+    /// The server reads requests from the socket and writes replies to it.
     Open,
     /// The server has closed its sending side, and for a moment still reads and discards bytes from the client. If it
     /// closed the socket with unread bytes, the kernel would reset the connection, and the client could lose the last
@@ -66,7 +66,7 @@ pub enum SocketEvent {
 pub enum Received {
     /// No bytes are available now; the socket will wake the task.
     Nothing,
-    /// Number of bytes that were read.
+    /// This number of bytes was read from the socket.
     Bytes(usize),
     /// The client sends no more bytes, but may still read replies.
     End,
@@ -103,7 +103,8 @@ pub struct ServedSocket {
     quiet_since: Option<Instant>,
     /// True if the last read in this poll of the task found no bytes. The socket then wakes the task when bytes arrive.
     is_drained: bool,
-    /// Membership of the connection in the queue for bulk output (deliveries and other long output).
+    /// Membership of the connection in its thread's queue for turns to send bulk output (deliveries and other long
+    /// output).
     bulk: BulkSeat,
     /// Measurement of the rate at which the client accepts bytes that wait to be sent.
     sending: Pace,
@@ -152,7 +153,7 @@ impl ServedSocket {
         served
     }
 
-    /// Returns the client's address.
+    /// Returns the address of the client at the other end of the socket.
     pub fn peer(&self) -> SocketAddr {
         self.io.peer()
     }
@@ -209,7 +210,7 @@ impl ServedSocket {
         self.waited(self.quiet_since)
     }
 
-    /// Prepares for a new poll of the connection's task.
+    /// Prepares the socket for a new poll of the connection's task.
     pub fn begin(&mut self) {
         (self.has_alarms, self.is_drained) = (true, false);
     }
@@ -275,7 +276,8 @@ impl ServedSocket {
         self.bulk.worked(time);
     }
 
-    /// Ends a poll of the connection's task, and the connection's turn if it has nothing more to send.
+    /// Ends a poll of the connection's task. If the connection has nothing more to send, also ends its turn to send
+    /// bulk output.
     #[inline]
     pub fn rest(&mut self) {
         self.bulk.rest();
@@ -344,8 +346,8 @@ impl ServedSocket {
         read.is_ready()
     }
 
-    /// Checks the timeouts of the socket at a tick. Returns false if the protocol has no timeouts of its own
-    /// to check at this tick.
+    /// Checks the timeouts of the socket at a tick. Returns true if the socket is open and stays open; the protocol
+    /// must then check its own timeouts.
     pub fn tick(&mut self) -> bool {
         match self.phase {
             SocketPhase::Lingering { since } if self.now >= since + LINGER => self.phase = SocketPhase::Over,
@@ -369,8 +371,8 @@ impl ServedSocket {
         false
     }
 
-    /// Ends the handling of a tick: releases the reply memory of an idle connection, and schedules the next
-    /// tick.
+    /// Ends the handling of a tick: releases the memory that an idle connection keeps for replies in `out`, and
+    /// schedules the next tick.
     pub fn ticked(&mut self, out: &mut Outbox) {
         if std::mem::take(&mut self.heard_since_tick) || !out.is_empty() {
             self.quiet_since = None;

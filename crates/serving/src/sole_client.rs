@@ -33,7 +33,7 @@ pub struct SoleClientMode {
 }
 
 impl SoleClientMode {
-    /// Starts the detection at `now`.
+    /// Starts the detection at `now`. No connection has been active yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self { begun: now, last: AtomicU64::new(0), since: AtomicU64::new(0) }

@@ -42,7 +42,7 @@ struct Worker {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
     bulk: Arc<BulkTurns>,
-    /// Sender whose drop tells the thread to end.
+    /// Sender that is only held: dropping it tells the thread to end.
     _stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }

@@ -51,7 +51,7 @@ struct CacheShare(#[expect(dead_code, reason = "the shares are held until they a
 
 /// The message broker and the caches of a server.
 pub struct Views {
-    /// Broker of the subjects.
+    /// Broker that distributes messages published to subjects.
     pub broker: Broker,
     /// Caches of the server. They are found by name.
     pub caches: Caches,
@@ -126,7 +126,7 @@ impl Views {
         self.started + Duration::from_nanos(moment.nanos())
     }
 
-    /// Converts an [`Instant`] to a time of the clock that broker and caches use.
+    /// Converts an [`Instant`] to a time of the clock that broker and caches use, which starts at zero with the server.
     #[must_use]
     pub fn moment(&self, at: Instant) -> Moment {
         at.saturating_duration_since(self.started).into()
@@ -265,7 +265,8 @@ impl Views {
     }
 }
 
-/// Wakes a task that waits for its connection's queue of messages, or until it may publish.
+/// Notification for a task. It wakes the task when its connection's queue has messages, or when the task may publish
+/// again.
 #[derive(Debug, Default)]
 pub struct Bell(tokio::sync::Notify);
 
@@ -276,7 +277,7 @@ impl Bell {
         Arc::default()
     }
 
-    /// Waits for a ring. Returns immediately if the bell rang since the last wait.
+    /// Waits until the bell rings. Returns immediately if it has rung since the last wait.
     pub async fn rung(&self) {
         self.0.notified().await;
     }

@@ -1,13 +1,14 @@
-//! Reports of the progress of watches.
+//! Reports of the progress of watches: messages that tell a client how far its watch has come when there are no changes
+//! to send.
 //!
 //! A client that reconnects resumes its watch at the last revision that the server has reported. A watch of rarely
-//! changed keys has few changes to send. So the server also reports how far the watch has come, before the history
-//! floor of the log rises above the last report. Owns: the time at which such a report is due. Does not own: watches,
-//! and the format of the reports.
+//! changed keys has few changes to send. So the server also reports the progress alone, before the log frees the
+//! history after the last report. Owns: the time at which such a report is due. Does not own: watches, and the format
+//! of the reports.
 //!
-//! The floor rises for two reasons, and each makes a report due: time passes (`history_age`), and bytes are written
-//! (`history_bytes`). The log frees whole segments, and never the one that it writes to. So one report for each new
-//! segment is enough for the second reason.
+//! The log frees old history for two reasons, and each makes a report due: time passes (`history_age`), and bytes are
+//! written (`history_bytes`). The log frees whole segments, and never the one that it writes to. So one report for each
+//! new segment is enough for the second reason.
 
 use std::time::{Duration, Instant};
 
@@ -15,28 +16,30 @@ use thalweg_engine::Database;
 
 use crate::config::Config;
 
-/// Maximum time between the arrival of a watch at a revision and the report to its client; less if `tail_keep_alive` is
-/// shorter.
+/// Maximum time between the moment at which a watch reaches a revision and the report of this revision to its client.
+/// It is less if `tail_keep_alive` is shorter.
 const MAX_PROGRESS: Duration = Duration::from_secs(1);
-/// Minimum time between two checks of the log, whatever the bounds of the history. A report costs a few dozen bytes.
+/// Minimum time between two checks if the log has begun a new segment, whatever the bounds of the history. A report to
+/// the client costs a few dozen bytes.
 const MIN_PROGRESS: Duration = Duration::from_millis(10);
-/// Number of bytes that a fast disk writes per second. Checks of the log come often enough for such a disk.
+/// Number of bytes that a fast disk writes per second. The log is checked for a new segment so often that such a disk
+/// cannot write more than half of the kept history in between.
 const FAST_DISK_BYTES: u64 = 1 << 30;
 
 /// Timer of the reports with which a watch tells its client how far it has come.
 #[derive(Debug)]
 pub struct ProgressTimer {
-    /// Maximum time between two reports while the watch advances.
+    /// Maximum time between two reports of a watch's progress to its client.
     every: Duration,
-    /// Time between two checks of the log.
+    /// Time between two checks if the log has begun a new segment, because a report is then due.
     pause: Duration,
     reported_at: Instant,
-    /// Number of the segment to which the log wrote at the last report.
+    /// Number of the log segment that was being written at the time of the last report.
     segment: u64,
 }
 
 impl ProgressTimer {
-    /// Creates the timer of a watch that has just told its client a revision.
+    /// Creates the timer of a watch whose client has just been told a revision.
     #[must_use]
     pub fn new(config: &Config, db: &Database) -> Self {
         let every = (config.history_age.0 / 4).clamp(MIN_PROGRESS, MAX_PROGRESS).min(config.tail_keep_alive.0);
@@ -46,13 +49,13 @@ impl ProgressTimer {
         Self { every, pause, reported_at: Instant::now(), segment: db.log_generation() }
     }
 
-    /// Returns the time to wait for changes before the next check of the log.
+    /// Returns the time for which the watch waits for changes before it checks again if a report is due.
     #[must_use]
     pub fn pause(&self) -> Duration {
         self.pause
     }
 
-    /// Returns the time since the client was told a revision.
+    /// Returns the time since the server last reported the progress of the watch to its client.
     #[must_use]
     pub fn silence(&self) -> Duration {
         self.reported_at.elapsed()

@@ -1,7 +1,7 @@
 //! Answers of a channel to its client: replies that become ready, frames of subscriptions, and messages of subjects.
 //!
-//! Owns: the order in which these enter the outbox, and the end of subscriptions. Does not own: their contents
-//! (`requests`, `subscription`, `subjects`), or the write to the socket.
+//! Owns: the order in which these answers enter the outbox, and the end of subscriptions. Does not own: the contents of
+//! the answers (`requests`, `subscription`, `subjects`), or the write to the socket.
 
 use std::task::{Context, Poll};
 
@@ -102,7 +102,8 @@ impl ChannelTask {
         }
     }
 
-    /// Moves pending batches of subscriptions to subjects into the outbox. Returns true if there was progress.
+    /// Moves batches of messages for the client's subscriptions to subjects into the outbox. Returns true if there was
+    /// progress.
     pub(super) fn deliver(&mut self, cx: &mut Context<'_>, heard: bool) -> bool {
         if matches!(self.phase, ChannelPhase::Leaving { .. }) {
             return self.subjects.publish_blocked(cx);

@@ -99,9 +99,9 @@ impl ChannelTask {
         }
     }
 
-    /// Closes the channel if no work is left. A channel that is stopping first answers all requests and ends all
-    /// subscriptions. A channel whose client has said goodbye first publishes the client's last messages, until the
-    /// time limit for this has passed.
+    /// Closes the channel if no work is left. A channel that is stopping must have answered all requests and ended all
+    /// subscriptions. A channel whose client has said goodbye must have published the client's last messages, or the
+    /// time limit for this must have passed.
     pub(super) fn finish(&mut self) {
         let goodbye = match self.phase {
             ChannelPhase::Finishing { goodbye } => goodbye,
@@ -128,7 +128,7 @@ impl ChannelTask {
         }
     }
 
-    /// Ends the channel because the client violated the protocol.
+    /// Ends the channel because the client violated the protocol. The client gets `message` in a goodbye frame.
     pub(super) fn protocol(&mut self, message: &str) {
         self.close_with_goodbye(Reason::Protocol, Action::Fix, message);
     }

@@ -109,9 +109,9 @@ impl ChannelTask {
         }
     }
 
-    /// Returns an error if a limit forbids a request. If the request begins a subscription, reserves one of the
-    /// server's `max_tails` for it, and returns the reservation. Other requests are counted only when they become
-    /// pending, because most are answered immediately.
+    /// Returns an error if a limit forbids the request. `subscribes` is true if the request begins a subscription. In
+    /// this case, reserves one of the server's `max_tails` for it, and returns the reservation. Other requests are
+    /// counted only when they become pending, because most are answered immediately.
     fn check(&self, request: &Request<'_>, subscribes: bool) -> Result<Option<Reservation>, Failure> {
         if request.fields.space.is_some_and(|space| space.0 != 0) {
             return Err(Failure::invalid(

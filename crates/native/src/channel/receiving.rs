@@ -26,7 +26,8 @@ use crate::{
 const MAX_BARRIER: Duration = Duration::from_secs(600);
 
 impl ChannelTask {
-    /// Returns true if the channel may handle its client's next frame.
+    /// Returns true if the channel may handle its client's next frame. It may not while the outbox is full, too many
+    /// writes wait, a publish is blocked, or a read barrier is pending.
     pub(super) fn listens(&self) -> bool {
         let has_room = self.out.has_room() && !self.writes.is_full();
         self.is_open() && has_room && !self.subjects.is_blocked() && !self.barrier.is_pending()
@@ -60,8 +61,8 @@ impl ChannelTask {
         may_continue
     }
 
-    /// Handles the frames that were received already. Then reads from the socket once, and handles the frames of this
-    /// read. Returns true if there was progress.
+    /// Handles the frames that have arrived already. Then reads from the socket once, and handles the frames that this
+    /// read has brought. Returns true if there was progress.
     pub(super) fn receive(&mut self, cx: &mut Context<'_>) -> bool {
         if self.socket.lingers() {
             return self.socket.linger(cx);
@@ -154,9 +155,9 @@ impl ChannelTask {
         }
     }
 
-    /// Reserves memory for the received bytes of the next frame, if this frame is large. A header alone reserves no
-    /// memory, whatever length it announces. If no memory is free, rejects the frame, skips its bytes as they arrive,
-    /// and returns false.
+    /// Reserves memory for the received bytes of the next frame, if this frame is large. A frame header alone reserves
+    /// no memory, whatever length it announces. If no memory is free, rejects the frame, skips its bytes as they
+    /// arrive, and returns false.
     fn admit_next(&mut self) -> bool {
         let Some(header) = self.decoder.peek() else { return true };
         if (header.len as usize) <= READ_BYTES || header.len > self.session.max_frame_bytes {

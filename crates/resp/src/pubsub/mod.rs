@@ -65,10 +65,11 @@ const SUBSCRIPTION_BYTES: u64 = 32 * 1024 * 1024;
 /// Maximum messages queued for one subscription. It limits the memory overhead of the messages.
 const SUBSCRIPTION_MESSAGES: u64 = 1 << 20;
 
-/// Number of comparisons of patterns with channels after which a delivery continues in the client's next turn. So many
-/// comparisons take about a millisecond.
+/// Number of comparisons of patterns with channels after which a delivery to a client stops and continues in the
+/// client's next turn. So many comparisons take about a millisecond.
 const MAX_COMPARISONS: u64 = 1_000_000;
-/// Number of comparisons that sending to one subscription counts as, in addition to the comparisons of its pattern.
+/// Cost of sending to one subscription, expressed as a number of comparisons. It is added to the comparisons of the
+/// subscription's pattern.
 const COMPARISONS_OF_SUBSCRIPTION: u64 = 64;
 
 /// Maximum number of message batches that a client takes from its link to the broker in one call.
@@ -98,7 +99,7 @@ impl Notify for DeliveryNotice {
     }
 }
 
-/// A client's subscription to a name, as found from the id of the matching subscription at the broker.
+/// A client's subscription to a channel or pattern. It is found by the id of the matching subscription at the broker.
 #[derive(Debug)]
 struct Subscription {
     kind: Kind,
@@ -113,7 +114,8 @@ struct Subscription {
 pub(crate) struct Subscriber {
     /// The client's link to the broker; `None` until the first subscription opens it.
     link: Option<(Link, Arc<DeliveryNotice>)>,
-    /// Names to which the client is subscribed, by kind. Each name has the ids of its subscriptions at the broker.
+    /// Channels and patterns to which the client is subscribed, by the kind of subscription. Each name has the ids of
+    /// its subscriptions at the broker.
     names: [BTreeMap<Arc<[u8]>, Vec<SubscriptionId>>; Kind::COUNT],
     by_id: HashMap<SubscriptionId, Subscription>,
     last_id: u64,
@@ -146,7 +148,7 @@ pub(crate) enum Delivery {
 }
 
 impl Subscriber {
-    /// Number of the client's subscriptions of a kind.
+    /// Number of the client's subscriptions of this kind (to channels, patterns or sharded channels).
     #[must_use]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.names[kind as usize].len()
@@ -168,27 +170,29 @@ impl Subscriber {
         }
     }
 
-    /// Returns the first name of a kind to which the client is subscribed.
+    /// Returns the first channel or pattern to which the client has a subscription of this kind; `None` if there is no
+    /// such subscription.
     #[must_use]
     pub(crate) fn first_name(&self, kind: Kind) -> Option<Arc<[u8]>> {
         self.names[kind as usize].keys().next().cloned()
     }
 
-    /// Number of the client's subscriptions of all kinds.
+    /// Number of the client's subscriptions to channels, patterns and sharded channels together.
     #[must_use]
     pub(crate) fn len(&self) -> usize {
         self.names.iter().map(BTreeMap::len).sum()
     }
 
-    /// Returns all names of a kind to which the client is subscribed, in sorted order.
+    /// Returns all channels or patterns to which the client has subscriptions of this kind, in sorted order.
     #[must_use]
     fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         self.names[kind as usize].keys().cloned().collect()
     }
 
-    /// Subscribes the client to a name, unless it is already subscribed to this name.
+    /// Subscribes the client to the channel or pattern `name`, unless it is already subscribed to it.
     ///
     /// # Errors
+    ///
     /// Returns the text of the error reply if the name is invalid or the broker rejects the subscription.
     pub(crate) fn subscribe(
         &mut self,
@@ -249,7 +253,7 @@ impl Subscriber {
         Ok(ids)
     }
 
-    /// Ends the client's subscription to a name, if it has one.
+    /// Ends the client's subscription to the channel or pattern `name`, if it has one.
     pub(crate) fn unsubscribe(&mut self, registry: &Registry, kind: Kind, name: &[u8]) {
         let Some(ids) = self.names[kind as usize].remove(name) else { return };
         self.publish_count(kind);

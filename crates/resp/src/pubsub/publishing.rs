@@ -70,8 +70,8 @@ impl Publishing {
         Ok(Run { subject, writer })
     }
 
-    /// Adds a message to the gathered messages. Returns false if the gathered messages are for another channel, or have
-    /// reached their limit.
+    /// Adds a message for `channel` to the messages that the client is gathering. Returns false if the gathered
+    /// messages are for another channel, or have reached their limit.
     pub(crate) fn try_join(&mut self, channel: &[u8], payload: &[u8]) -> bool {
         let Some(run) = &mut self.run else { return false };
         let is_same = subject_of(channel).is_ok_and(|name| *name == *run.subject.as_bytes());

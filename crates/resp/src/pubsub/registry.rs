@@ -18,22 +18,23 @@ use std::{
 use thalweg_broker::{Pattern, Subject};
 use thalweg_redis::{channels::channel_of, glob};
 
-/// Maximum number of names that are read from the table each time it is locked.
+/// Maximum number of channels or patterns that are read from the table each time it is locked.
 pub(crate) const PAGE_NAMES: usize = 256;
 /// Number of comparisons after which a publish stops comparing globs with its channel, and counts the remaining globs
 /// as matching. So many comparisons take about a third of a millisecond.
 const MAX_COMPARISONS: u64 = 300_000;
-/// Number of comparisons that examining one glob counts as, in addition to the comparisons of its bytes.
+/// Cost of examining one glob, expressed as a number of comparisons. It is added to the comparisons of the glob's
+/// bytes.
 const COMPARISONS_OF_SUBJECT: u64 = 64;
 
-/// Kind of a client's subscription.
+/// Kind of a client's subscription: to a channel, to a pattern, or to a sharded channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Subscription to a channel by name.
     Channel,
     /// Subscription to channels by a glob pattern.
     Pattern,
-    /// Subscription to a sharded channel by name. Its messages have the type `smessage`.
+    /// Subscription to a sharded channel by name. Unlike for other channels, its messages have the type `smessage`.
     Shard,
 }
 
@@ -63,8 +64,8 @@ impl Registry {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a client's subscription to a name. `patterns` are the subject patterns with which the client is subscribed
-    /// at the broker for this name.
+    /// Adds a client's subscription to the channel or glob `name`. `patterns` are the subject patterns with which the
+    /// client is subscribed at the broker for this name.
     pub(crate) fn add(&self, kind: Kind, name: &Arc<[u8]>, patterns: Vec<Pattern>) {
         let mut tables = self.tables();
         let entry = tables[kind as usize].entry(Arc::clone(name)).or_default();
@@ -73,7 +74,7 @@ impl Registry {
         self.globs.store(tables[Kind::Pattern as usize].len(), Ordering::Release);
     }
 
-    /// Removes a client's subscription to a name.
+    /// Removes a client's subscription to the channel or glob `name`.
     pub(crate) fn remove(&self, kind: Kind, name: &[u8]) {
         let mut tables = self.tables();
         let table = &mut tables[kind as usize];
@@ -86,13 +87,13 @@ impl Registry {
         self.globs.store(tables[Kind::Pattern as usize].len(), Ordering::Release);
     }
 
-    /// Number of clients subscribed to a name.
+    /// Number of clients that are subscribed to the channel or glob `name`.
     #[must_use]
     pub(crate) fn clients(&self, kind: Kind, name: &[u8]) -> usize {
         self.tables()[kind as usize].get(name).map_or(0, |entry| entry.clients)
     }
 
-    /// Number of distinct names of a kind to which clients are subscribed.
+    /// Number of distinct channels or globs to which clients have subscriptions of this kind.
     #[must_use]
     pub(crate) fn count(&self, kind: Kind) -> usize {
         self.tables()[kind as usize].len()
@@ -104,8 +105,8 @@ impl Registry {
         self.globs.load(Ordering::Acquire)
     }
 
-    /// Returns at most [`PAGE_NAMES`] names of a kind to which clients are subscribed, in sorted order, after the name
-    /// `after`.
+    /// Returns at most [`PAGE_NAMES`] channels or globs to which clients have subscriptions of this kind, in sorted
+    /// order, after the name `after`.
     #[must_use]
     pub(crate) fn names_after(&self, kind: Kind, after: Option<&Arc<[u8]>>) -> Vec<Arc<[u8]>> {
         let tables = self.tables();

@@ -23,8 +23,8 @@ use std::{
 
 use crate::client::Client;
 
-/// Number of parts into which the waiting clients are divided. One part receives messages between two polls of the
-/// sockets.
+/// Number of groups into which the clients that wait for messages are divided. Between two polls of the sockets, one
+/// group receives messages.
 const SHARES: usize = 8;
 
 thread_local! {
@@ -38,7 +38,7 @@ struct Turns {
 
 /// State of the task that gives the waiting clients their turns. Each thread has one such task.
 enum TurnTask {
-    /// The task is not running.
+    /// The task that gives clients their turns is not running.
     Missing,
     /// The task gives clients their turns, or was woken to do this.
     Busy,

@@ -5,11 +5,11 @@
 
 use crate::limits::{GROUP_BYTES, LEASE_BYTES, OWN_BODY_BYTES, STREAM_BYTES};
 
-/// A resource of the server that clients share.
+/// A limited resource of the server that clients share. Each variant is one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Resource {
-    /// Requests whose handler is running.
+    /// Requests whose handler is running, of all clients.
     Requests,
     /// Bytes of request bodies in memory, except for [`OWN_BODY_BYTES`] of each connection.
     BodyBytes,
@@ -44,7 +44,7 @@ pub enum Resource {
     Deletes,
     /// Connections; each channel of a QUIC connection after the first also counts as one.
     Connections,
-    /// QUIC connections; they also count as connections.
+    /// QUIC connections; they also count as [`Connections`](Self::Connections).
     QuicConnections,
 }
 
@@ -115,7 +115,7 @@ impl Resource {
         )
     }
 
-    /// Returns true if the amounts are bytes.
+    /// Returns true if amounts of this resource are numbers of bytes, and false if they are numbers of items.
     pub(super) const fn is_in_bytes(self) -> bool {
         matches!(self, Self::BodyBytes | Self::ReplyBytes | Self::CacheBytes | Self::ObjectBytes)
     }

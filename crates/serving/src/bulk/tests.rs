@@ -27,7 +27,7 @@ impl Runtime {
         self.turns.counters().bytes() as usize
     }
 
-    /// Sends until the round is over.
+    /// Sends bulk output until the bytes of the current round are used up.
     async fn end_round(&self) {
         let mut seat = self.seat(9);
         seat.turn().await;

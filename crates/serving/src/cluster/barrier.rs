@@ -1,5 +1,5 @@
-//! Confirmation that a node's state is recent enough for the reads of a connection: a barrier, which one exchange with
-//! a quorum gives to all requests that arrived before it.
+//! Read barriers of connections. A barrier is one exchange with a quorum, which confirms that this node's state is
+//! recent enough for reads. One barrier serves all requests of a connection that arrived before it began.
 //!
 //! Owns: the decision which of the received requests a barrier covers, and the wait for the barrier. Does not own: the
 //! requests.
@@ -13,6 +13,7 @@
 //! received:  | request | request | request | ── arrived after the barrier began ── |
 //!                                          ^ end of the cover
 //! ```
+//!
 //! Invariant: `received` is called with all bytes that the connection's buffer gets, before they are handled.
 
 use std::{
@@ -46,7 +47,8 @@ struct Pending {
 #[derive(Debug)]
 struct BarrierOutcome {
     level: ReadLevel,
-    /// Number of bytes that the connection had received when the barrier began.
+    /// Number of bytes that the connection had received when this barrier began. The barrier covers the requests in
+    /// these bytes.
     end: u64,
     outcome: Result<Revision, ClusterError>,
 }
@@ -57,7 +59,7 @@ struct BarrierOutcome {
 pub struct ConnectionBarrier {
     pending: Option<Pending>,
     covered: Option<BarrierOutcome>,
-    /// Number of bytes that the connection has received.
+    /// Number of bytes that the connection has received so far.
     received: u64,
 }
 
@@ -109,8 +111,8 @@ impl ConnectionBarrier {
         Gate::Wait
     }
 
-    /// Polls the pending barrier. Ready when the barrier has ended, or if none is pending. Then the connection can
-    /// handle the requests that the barrier covers.
+    /// Polls the pending barrier. Ready when the barrier has ended, or if none is pending. The connection can then
+    /// handle the requests that arrived before the barrier began.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(pending) = &mut self.pending else { return Poll::Ready(()) };
         let Poll::Ready(outcome) = pending.barrier.as_mut().poll(cx) else { return Poll::Pending };
@@ -121,8 +123,8 @@ impl ConnectionBarrier {
 }
 
 impl BarrierOutcome {
-    /// Returns true if the result of the barrier applies to a read at this level. The failure of a linearizable barrier
-    /// does not apply to weaker reads.
+    /// Returns true if the outcome of this barrier also decides a read at `level`. A successful linearizable barrier
+    /// also permits reads at the weaker levels, but a failed one does not make them fail.
     fn covers(&self, level: ReadLevel) -> bool {
         let is_stronger = self.level == ReadLevel::Linearizable && matches!(level, ReadLevel::Lease | ReadLevel::Stale);
         self.level == level || (is_stronger && self.outcome.is_ok())

@@ -49,15 +49,15 @@ pub enum CredentialsError {
     /// The join token has a newer format version than this program can read.
     #[error("the join token has version {version}, and this program knows version 1: upgrade it")]
     Version {
-        /// Version of the token.
+        /// Format version of the join token.
         version: u8,
     },
     /// The file of the credentials cannot be read or written.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the file.
+        /// Path of the file with the credentials.
         path: PathBuf,
-        /// Error of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
     /// The directory already has credentials, because another process has written them at the same time.
@@ -65,13 +65,13 @@ pub enum CredentialsError {
         "another start has just written {path}: start again if none runs, and the directory belongs to its cluster"
     )]
     Exists {
-        /// Path of the file.
+        /// Path of the file with the credentials.
         path: PathBuf,
     },
     /// The file does not contain credentials.
     #[error("{path} does not hold the credentials of a cluster: restore it from another member's directory")]
     File {
-        /// Path of the file.
+        /// Path of the file that should contain credentials.
         path: PathBuf,
     },
     /// The operating system has no random bytes.
@@ -95,7 +95,7 @@ classified! {
 pub struct AdminToken(String);
 
 impl AdminToken {
-    /// Creates a random token.
+    /// Creates a random administrators' token.
     pub fn random() -> Result<Self, CredentialsError> {
         Ok(Self(format!("{ADMIN_PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?))))
     }
@@ -173,7 +173,7 @@ impl Credentials {
         format!("{JOIN_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// Parses a join token.
+    /// Parses the text of a join token into the credentials that it contains.
     pub fn parse(token: &str) -> Result<Self, CredentialsError> {
         let encoded = token.trim().strip_prefix(JOIN_PREFIX).ok_or(CredentialsError::Malformed)?;
         let bytes = URL_SAFE_NO_PAD.decode(encoded).map_err(|_| CredentialsError::Malformed)?;

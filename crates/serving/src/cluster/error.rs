@@ -41,7 +41,7 @@ pub enum ClusterError {
     RevisionNotReached {
         /// Revision that the read requires.
         wanted: Revision,
-        /// Revision of the node's state.
+        /// Revision of the node's state when the read failed.
         applied: Revision,
     },
     /// The change was sent, but its outcome did not arrive before the request's deadline. The change may or may not
@@ -63,7 +63,7 @@ pub enum ClusterError {
     /// A learner cannot become a voter, because it has not caught up.
     #[error("the learner is {entries} entries behind the leader: retry when it has caught up")]
     LearnerBehind {
-        /// Number of entries that the learner lacks.
+        /// Number of log entries that the learner lacks.
         entries: u64,
     },
     /// A member cannot become a voter or the leader, because the leader has not heard from it recently. The text is its
@@ -99,13 +99,13 @@ pub enum ClusterError {
     DigestTimeout {
         /// Log index after which the members were to compute the digests.
         index: Index,
-        /// Number of members without a digest.
+        /// Number of members that did not report a hash in time.
         missing: usize,
     },
     /// A version of the state machine cannot be put in force, because members do not support it.
     #[error("{members} can't execute version {to} of the state machine, and would stop: upgrade all nodes first")]
     VersionUnknown {
-        /// Version that the request would put in force.
+        /// Version of the state machine that the request would put in force.
         to: u16,
         /// Names of the members that do not support the version.
         members: String,
@@ -117,31 +117,31 @@ pub enum ClusterError {
          start the nodes, or remove them, or repeat the request with force"
     )]
     VersionUnconfirmed {
-        /// Version that the request would put in force.
+        /// Version of the state machine that the request would put in force.
         to: u16,
-        /// Names of the members that did not answer.
+        /// Names of the members that did not say which versions they support.
         members: String,
     },
     /// The cluster refuses a change of its members. `reason` explains why.
     #[error("{reason}")]
     Refused {
-        /// Text that explains why the change is not possible.
+        /// Text that explains why the change of the members is not possible.
         reason: String,
     },
-    /// The request has no administrator's token.
+    /// The request changes the cluster, but has no administrator's token.
     #[error(
         "changes of the cluster need its admin token, as Authorization: Bearer TOKEN; the node printed the token when it \
          created the cluster"
     )]
     TokenMissing,
-    /// The request has a wrong administrator's token.
+    /// The request changes the cluster, but its administrator's token is wrong.
     #[error("the admin token is wrong: use the one that was printed when the cluster was created")]
     TokenWrong,
     /// The node already answers as many reads and administrators' requests as it can at a time. The request had no
     /// effect.
     #[error("this node waits for too many answers of the cluster at a time: retry later")]
     Overloaded,
-    /// The node is stopping.
+    /// The node is stopping and handles no further requests.
     #[error("this node is stopping: use another one")]
     Stopping,
     /// This member has stopped serving, because its state may differ from that of the other members.
@@ -153,7 +153,7 @@ pub enum ClusterError {
     /// The consensus of this node has failed. The node must be restarted.
     #[error("the consensus of this node has failed: {reason}; restart the node")]
     Failed {
-        /// Cause of the failure.
+        /// Cause of the failure of consensus.
         reason: String,
     },
 }

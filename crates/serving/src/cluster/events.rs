@@ -29,7 +29,7 @@ pub enum Event {
     Leader {
         /// The new leader; `None` if no leader is known.
         leader: Option<NodeId>,
-        /// Term of the leader.
+        /// Term of the leader, or the present term if no leader is known.
         term: Term,
     },
     /// A node became a member, as a learner.
@@ -38,15 +38,15 @@ pub enum Event {
     Promoted(NodeId),
     /// A member was removed.
     Removed(NodeId),
-    /// A member that was suspect or down is heard again.
+    /// A member that was suspect or down is alive: this node has heard from it again.
     Alive(NodeId),
-    /// A member has been silent for longer than usual.
+    /// This node has not heard from a member for longer than usual.
     Suspect(NodeId),
-    /// A member has been silent for so long that it counts as failed.
+    /// This node has not heard from a member for so long that the member counts as failed.
     Down(NodeId),
-    /// A replica lacks many entries or bytes.
+    /// A replica lacks many log entries or bytes.
     Lagging(NodeId),
-    /// A replica has been behind for a long time.
+    /// A replica has not been up to date for a long time.
     Stale(NodeId),
     /// A replica keeps up again: it is neither lagging nor stale.
     CaughtUp(NodeId),
@@ -104,11 +104,11 @@ impl Event {
 /// An event with its position and time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterEvent {
-    /// Sequence number on this node, from 1.
+    /// Sequence number of the event on this node. The first event has the number 1.
     pub sequence: u64,
-    /// Wall-clock time of the node in microseconds since 1970.
+    /// Time of the event on the wall clock of this node, in microseconds since 1970.
     pub unix_micros: u64,
-    /// The change.
+    /// The change in the cluster that this event reports.
     pub event: Event,
     /// Last name of the node that the event is about, if the node has been removed; `None` if it is still a member.
     pub former_name: Option<String>,

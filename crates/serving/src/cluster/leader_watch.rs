@@ -31,7 +31,7 @@ impl fmt::Debug for LeaderWatch {
 }
 
 impl LeaderWatch {
-    /// Starts to watch for a change of the leader.
+    /// Starts to watch for a change of the leader in the cluster of `handle`.
     #[must_use]
     pub fn new(handle: Arc<dyn ClusterHandle>) -> Self {
         // The number of the last event is read before the report. A change between the two is then a later event, and

@@ -117,7 +117,7 @@ pub trait ClusterHandle: fmt::Debug + Send + Sync {
 /// The cluster of a server: the handle, and the credentials of administrators.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Handle by which this node calls the cluster.
+    /// Handle by which the protocols of this node call the cluster.
     pub handle: Arc<dyn ClusterHandle>,
     /// Cluster id, secret between nodes, and hash of the administrators' token.
     pub credentials: Arc<Credentials>,

@@ -9,7 +9,7 @@ use thalweg_types::{ClusterId, Index, NodeId, Revision, Term, printable::one_lin
 /// Distance of a replica from the leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Number of entries that the replica lacks.
+    /// Number of log entries that the replica lacks.
     pub entries: u64,
     /// Size in bytes of the entries that the replica lacks, as far as the reporting node's log still has them.
     pub bytes: u64,
@@ -33,11 +33,11 @@ pub struct Triggers {
 /// Addresses at which a node serves clients, as text `HOST:PORT`. An absent address is unknown, or its protocol is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeAddresses {
-    /// Address of HTTP.
+    /// Address at which the node serves HTTP.
     pub http: Option<String>,
-    /// Address of the native protocol.
+    /// Address at which the node serves the native protocol.
     pub native: Option<String>,
-    /// Address for Redis clients.
+    /// Address at which the node serves Redis clients.
     pub resp: Option<String>,
 }
 
@@ -46,7 +46,7 @@ pub struct NodeAddresses {
 pub struct MemberReport {
     /// Id of the node, which is never used again after a removal.
     pub node: NodeId,
-    /// Name of the node, for people to read.
+    /// Name of the member, for people to read.
     pub name: String,
     /// Address at which other nodes reach the member.
     pub address: String,
@@ -56,9 +56,9 @@ pub struct MemberReport {
     pub zone: String,
     /// Version of the program that the node runs; empty if the reporting node never heard from it.
     pub version: String,
-    /// Role of the member.
+    /// Role of the member in the cluster, such as voter.
     pub role: MemberRole,
-    /// Health of the member.
+    /// Health of the member, such as alive or down, as the reporting node sees it.
     pub health: MemberHealth,
     /// Time since the reporting node last heard from the member; `None` if it never did.
     pub heard: Option<ElapsedMillis>,
@@ -66,7 +66,7 @@ pub struct MemberReport {
     pub log_index: Option<Index>,
     /// Last known index that the member has applied; `None` if it is unknown.
     pub applied_index: Option<Index>,
-    /// Distance from the leader; `None` if it is unknown.
+    /// Distance of the member from the leader, in entries and bytes; `None` if it is unknown.
     pub lag: Option<Lag>,
     /// Time since the member was last up to date. `None` if it is up to date now, or if this is unknown.
     pub behind: Option<ElapsedMillis>,
@@ -79,13 +79,13 @@ pub struct MemberReport {
 }
 
 impl MemberReport {
-    /// Returns true if the member lacks more entries or bytes than the trigger permits.
+    /// Returns true if the member lacks more entries or bytes than the thresholds in `triggers` permit.
     #[must_use]
     pub fn is_lagging(&self, triggers: &Triggers) -> bool {
         self.lag.is_some_and(|lag| lag.entries > triggers.lag_entries || lag.bytes > triggers.lag_bytes)
     }
 
-    /// Returns true if the member has not been up to date for longer than the trigger permits.
+    /// Returns true if the member has not been up to date for longer than the threshold in `triggers` permits.
     #[must_use]
     pub fn is_stale(&self, triggers: &Triggers) -> bool {
         self.behind.is_some_and(|behind| behind > triggers.stale_after)
@@ -98,27 +98,28 @@ impl MemberReport {
     }
 }
 
-/// A node's knowledge of its cluster.
+/// One node's view of its cluster and of all members, at the time of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterReport {
-    /// Id of the cluster.
+    /// Id of the cluster to which the reporting node belongs.
     pub cluster: ClusterId,
     /// Id of the reporting node.
     pub node: NodeId,
-    /// Leader that the reporting node knows.
+    /// Leader that the reporting node knows; `None` if it knows none.
     pub leader: Option<NodeId>,
-    /// Term of the reporting node.
+    /// Consensus term that the reporting node is in.
     pub term: Term,
-    /// Last index that a majority has, as far as the reporting node knows.
+    /// Last index of the replicated log that a majority has, as far as the reporting node knows.
     pub commit_index: Index,
-    /// Last index that the reporting node has applied.
+    /// Last index of the replicated log that the reporting node has applied to its state.
     pub applied_index: Index,
     /// Revision of the reporting node's state.
     pub applied_revision: Revision,
-    /// True while a change of the members is not complete.
+    /// True while a change of the cluster's members is not complete.
     pub is_changing: bool,
-    /// Time in milliseconds by which space time lags behind the wall clocks of a majority of the voters. Only the
-    /// leader knows it; `None` on other nodes.
+    /// Time by which the cluster's common clock lags behind the wall clocks of a majority of the voters. Each log entry
+    /// carries the time of this clock, and the clock decides when keys expire. Only the leader knows the lag; `None` on
+    /// other nodes.
     pub time_behind: Option<ElapsedMillis>,
     /// Index of the log entry after which a comparison of the members' states had no majority for any state, so that
     /// this node cannot know if its own state is correct. The node has then stopped serving. `None` if no comparison
@@ -126,7 +127,7 @@ pub struct ClusterReport {
     pub undecided_after: Option<Index>,
     /// Thresholds of the conditions `lagging` and `stale`.
     pub triggers: Triggers,
-    /// All members, by their ids.
+    /// All members of the cluster, in the order of their ids.
     pub members: Vec<MemberReport>,
 }
 
@@ -157,7 +158,7 @@ impl ClusterReport {
         }
     }
 
-    /// Returns the voters.
+    /// Returns the members of the cluster that are voters.
     pub fn voters(&self) -> impl Iterator<Item = &MemberReport> {
         self.members.iter().filter(|member| member.role == MemberRole::Voter)
     }
@@ -191,13 +192,13 @@ impl ClusterReport {
 /// whole frames with their headers, after compression and before encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkTraffic {
-    /// Node at the other end of the link.
+    /// The other node, with which the bytes were exchanged.
     pub node: NodeId,
     /// Name of the channel: `appends`, `control`, `snapshots` or `proposals`. Heartbeats and pings use `control`.
     pub channel: &'static str,
-    /// Bytes that this node has sent.
+    /// Bytes that this node has sent to the other node over the channel.
     pub sent_bytes: u64,
-    /// Bytes that this node has received.
+    /// Bytes that this node has received from the other node over the channel.
     pub received_bytes: u64,
 }
 
@@ -217,7 +218,7 @@ pub struct JoinRequest {
 /// Versions of the state machine that one member supports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberVersion {
-    /// Id of the member.
+    /// Id of the member that supports these versions.
     pub node: NodeId,
     /// Highest version that the member supports, or the reason why it is not known.
     pub known: Result<u16, String>,
@@ -226,7 +227,7 @@ pub struct MemberVersion {
 /// Digest of one member's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberDigest {
-    /// Id of the member.
+    /// Id of the member whose state was hashed.
     pub node: NodeId,
     /// Hash of all replicated rows in hexadecimal, or the reason why there is none.
     pub digest: Result<String, String>,
@@ -237,7 +238,7 @@ pub struct MemberDigest {
 pub struct DigestComparison {
     /// Index of the log entry after which the members computed their digests.
     pub index: Index,
-    /// Digests, one for each member.
+    /// Digests of the members' states, one for each member.
     pub members: Vec<MemberDigest>,
 }
 

@@ -9,16 +9,16 @@ use super::Setting;
 pub enum PemFile {
     /// The development certificate and its key, which the server makes and keeps in the data directory.
     Development,
-    /// The PEM file at this path.
+    /// The PEM file at this path, which an operator has configured.
     At(PathBuf),
 }
 
 /// PEM file for the links between nodes, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerPem {
-    /// No file is configured.
+    /// No PEM file for the links between nodes is configured.
     None,
-    /// The PEM file at this path.
+    /// The PEM file at this path, which an operator has configured.
     At(PathBuf),
 }
 

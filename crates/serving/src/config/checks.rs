@@ -1,4 +1,4 @@
-//! Checks that the values of a configuration fit together.
+//! Checks that the values of a configuration do not contradict each other.
 //!
 //! Owns: the checks of all values but those of a cluster (`cluster_checks`) and the ports (`ports`).
 

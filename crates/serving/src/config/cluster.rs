@@ -15,9 +15,9 @@ const MAX_TEXT_BYTES: usize = 255;
 /// Address at which a node listens for the other nodes of its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClusterAddress {
-    /// The node runs alone.
+    /// The node listens for no other nodes, and is not a member of a cluster.
     Off,
-    /// The node listens at this address.
+    /// The node listens for other nodes at this address.
     At(SocketAddr),
 }
 
@@ -28,7 +28,7 @@ optional_address!(ClusterAddress, "off, or an address and port such as 127.0.0.1
 pub struct HostPort(Arc<str>);
 
 impl HostPort {
-    /// Returns the host, without the port.
+    /// Returns the host name or IP address, without the port.
     pub(super) fn host(&self) -> &str {
         self.0.rsplit_once(':').map_or(&self.0, |(host, _)| host)
     }

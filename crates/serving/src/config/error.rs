@@ -12,7 +12,7 @@ pub enum ConfigError {
     /// The configuration file could not be read.
     #[error("cannot read {path}: {reason}")]
     File {
-        /// Path of the file.
+        /// Path of the configuration file that could not be read.
         path: PathBuf,
         /// Description of the error, from the operating system.
         reason: String,
@@ -20,9 +20,9 @@ pub enum ConfigError {
     /// The configuration file is not valid TOML.
     #[error("{path} is not TOML: {reason}")]
     Syntax {
-        /// Path of the file.
+        /// Path of the configuration file that is not valid.
         path: PathBuf,
-        /// Position and cause, from the parser.
+        /// Position and cause of the syntax error, as the TOML parser reports them.
         reason: String,
     },
     /// The configuration names a value that does not exist.
@@ -31,33 +31,33 @@ pub enum ConfigError {
         .similar.map_or(String::new(), |similar| format!(" (did you mean {similar}?)"))
     )]
     Unknown {
-        /// Unknown name, as given.
+        /// Name that is not the name of any configuration value, as given.
         name: String,
         /// Name of a knob that resembles the unknown name; `None` if no knob does.
         similar: Option<&'static str>,
     },
-    /// Two protocols have the same port.
+    /// Two protocols are configured to listen on the same port.
     #[error("{first} and {second} both have port {port}: give each protocol a port of its own")]
     SamePort {
         /// Name of the configuration value that sets the port of one of the two protocols.
         first: &'static str,
         /// Name of the configuration value that sets the port of the other protocol.
         second: &'static str,
-        /// The port.
+        /// The port that both protocols would use.
         port: u16,
     },
     /// The configuration states more memory than the system offers.
     #[error("memory = {asked} is above the {available}: choose less, or auto for half of it")]
     Memory {
-        /// Configured memory.
+        /// Memory that the configuration states.
         asked: ByteSize,
-        /// Memory that the system offers.
+        /// Memory that the system offers to the process.
         available: AvailableMemory,
     },
     /// The text of a configuration value cannot be parsed.
     #[error("configuration key {name}: {got:?} is not {expected}")]
     Value {
-        /// Name of the configuration value.
+        /// Name of the configuration value whose text cannot be parsed.
         name: &'static str,
         /// Text of the configuration value, as given.
         got: String,
@@ -67,9 +67,9 @@ pub enum ConfigError {
     /// A value is outside its range, or conflicts with another value.
     #[error("configuration key {name} must be {expected}")]
     Range {
-        /// Name of the configuration value.
+        /// Name of the configuration value that is not permitted.
         name: &'static str,
-        /// Description of the values that are valid.
+        /// Description of the values that are valid for this configuration value.
         expected: &'static str,
     },
     /// The server would listen at an address that other machines can reach, although `allow_unprotected` is not set.

@@ -17,17 +17,17 @@ use crate::limits::MAX_STATUS_CONNECTIONS;
 pub enum Source {
     /// The built-in default, because no layer gave a value.
     Default,
-    /// The selected profile.
+    /// The profile (a named set of values) that the configuration selects.
     Profile(Profile),
     /// The value follows from the knob `memory`.
     Memory,
-    /// The value follows from the limit on open files.
+    /// The value was lowered because of the process's limit on open files.
     OpenFiles,
-    /// The configuration file at this path.
+    /// The configuration file at this path states the value.
     File(PathBuf),
-    /// The environment variable of this name.
+    /// The environment variable of this name states the value.
     Environment(String),
-    /// The command-line flag of this name.
+    /// The command-line flag of this name states the value.
     Flag(String),
 }
 
@@ -197,7 +197,7 @@ fn at(place: impl std::fmt::Display, error: ConfigError) -> ConfigError {
 /// A checked configuration, with the source of each value.
 #[derive(Clone, Debug)]
 pub struct Resolved {
-    /// The merged configuration values.
+    /// Configuration values after merging all layers.
     pub config: Config,
     /// Sources of the configuration values, in the order of [`KNOBS`].
     pub(super) sources: Vec<Source>,
@@ -215,7 +215,7 @@ const MAX_FILE_RESERVE: u64 = 4096;
 #[derive(Clone, Copy, Debug)]
 struct FewFiles {
     limit: u64,
-    /// `max_connections` of the configuration.
+    /// Maximum number of connections that the configuration states (`max_connections`).
     wanted: u32,
 }
 

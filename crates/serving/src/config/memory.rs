@@ -28,7 +28,8 @@ const CONNECTION_SUM_BYTES: u64 = CONNECTION_BYTES + (OUTBOX_BYTES + COUNTED_REP
 /// Memory in bytes of a tail or a push, as counted in the sum that `--explain` shows.
 const TAIL_SUM_BYTES: u64 = 2 * NATIVE_PAGE_BYTES + PUSH_LEDGER_BYTES;
 
-/// Knobs whose values follow from `memory` unless they are set. The example file shows them as comments.
+/// Knobs whose values follow from the knob `memory` unless an operator sets them. The example configuration file shows
+/// them as comments.
 pub(super) const FOLLOWERS: [&str; 21] = [
     "native_quic_sockets",
     "native_quic_window",
@@ -106,7 +107,7 @@ impl Config {
 /// Memory that a server may use, from the configuration or from the size that the system reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryBudget {
-    /// Number of bytes; `None` if the configuration states none and the system reports none.
+    /// Number of bytes that the server may use; `None` if the configuration states none and the system reports none.
     pub bytes: Option<u64>,
     /// Memory that the system offers; `None` if the system does not report it.
     pub available: Option<AvailableMemory>,

@@ -16,7 +16,7 @@ const MIB: u64 = 1024 * KIB;
 
 /// Minimum of the bound on the bytes of large replies: three values of the maximum size.
 pub(super) const LEAST_REPLY_BYTES: u64 = 3 * thalweg_types::limits::MAX_VALUE_BYTES as u64;
-/// Smallest size that `memory` accepts.
+/// Smallest size in bytes that the knob `memory` accepts.
 pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 
 /// Memory that a server may use.
@@ -24,7 +24,7 @@ pub(super) const MIN_MEMORY_BYTES: u64 = 64 * MIB;
 pub enum MemorySize {
     /// Half of the memory that the system offers.
     Auto,
-    /// A configured size.
+    /// The number of bytes that the configuration states.
     Bytes(ByteSize),
 }
 
@@ -51,7 +51,7 @@ impl Setting for MemorySize {
 /// Memory that the system offers to this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AvailableMemory {
-    /// Number of bytes.
+    /// Number of bytes that the system offers to this process.
     pub bytes: u64,
     /// File that contains the limit of the control group; `None` if the machine's memory is the limit.
     pub limited_by: Option<PathBuf>,

@@ -125,7 +125,7 @@ impl Setting for RespDatabases {
 pub struct Password(Option<Arc<[u8]>>);
 
 impl Password {
-    /// Returns true if a password is set.
+    /// Returns true if Redis clients must send a password.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.is_some()

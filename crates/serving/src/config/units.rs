@@ -131,7 +131,7 @@ macro_rules! names {
 macro_rules! optional_address {
     ($type:ty, $expected:literal) => {
         impl $type {
-            /// Returns the address; `None` if it is off.
+            /// Returns the address at which to listen; `None` if the setting is `off`.
             #[must_use]
             pub fn address(self) -> Option<SocketAddr> {
                 match self {

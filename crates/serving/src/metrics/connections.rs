@@ -21,7 +21,7 @@ impl Drop for OpenConnection<'_> {
 }
 
 impl Connections {
-    /// Counts a new connection, which was accepted.
+    /// Counts a new connection, which the server has accepted. It counts as open until the returned value is dropped.
     pub fn open(&self) -> OpenConnection<'_> {
         self.opened.fetch_add(1, Relaxed);
         OpenConnection(self)
@@ -33,7 +33,7 @@ impl Connections {
         self.opened.load(Relaxed)
     }
 
-    /// Number of connections that are open.
+    /// Number of connections that are open now.
     #[must_use]
     pub fn count(&self) -> u64 {
         // Read `closed` first, so that the difference is not negative.

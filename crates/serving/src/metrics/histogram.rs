@@ -52,13 +52,14 @@ struct Shard {
     counters: Box<[AtomicU64]>,
 }
 
-/// Histograms of durations, and counters. Each has a number, and is split over shards.
+/// A list of histograms of durations, and a list of counters. Each thread counts in one of several copies (shards).
+/// Callers address a histogram or a counter by its index in the list.
 #[derive(Debug)]
 pub struct Shards {
     shards: Box<[Shard]>,
 }
 
-/// The state of one histogram, summed over the shards.
+/// Counts of one histogram, summed over its copies for the threads (shards).
 #[derive(Clone, Debug, PartialEq)]
 pub struct HistogramCounts {
     /// Number of values in the histogram.
@@ -113,7 +114,7 @@ fn zeroes(len: usize) -> Box<[AtomicU64]> {
 }
 
 impl Shards {
-    /// Creates this number of histograms and counters, all at zero.
+    /// Creates lists of `histograms` histograms and `counters` counters, all at zero.
     #[must_use]
     pub fn new(histograms: usize, counters: usize) -> Self {
         let shard =
@@ -121,7 +122,8 @@ impl Shards {
         Self { shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
-    /// Adds a duration to a histogram, and 1 to a counter.
+    /// Adds the duration `took` to the histogram with the index `histogram`, and 1 to the counter with the index
+    /// `counter`.
     pub fn record(&self, histogram: usize, counter: usize, took: Duration) {
         let shard = &self.shards[own_shard()];
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -130,12 +132,13 @@ impl Shards {
         shard.counters[counter].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds a number to a counter.
+    /// Adds `count` to the counter with the index `counter`.
     pub fn add(&self, counter: usize, count: u64) {
         self.shards[own_shard()].counters[counter].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Adds `count` durations to a histogram, all to the bucket of `each`, and adds `total` to its sum.
+    /// Adds `count` durations to the histogram with the index `histogram`. All are counted in the bucket of the
+    /// duration `each`. `total` is added to the histogram's sum.
     pub fn record_many(&self, histogram: usize, each: Duration, total: Duration, count: u64) {
         let shard = &self.shards[own_shard()];
         let micros = u64::try_from(total.as_micros()).unwrap_or(u64::MAX);
@@ -143,13 +146,13 @@ impl Shards {
         shard.micros[histogram].fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Returns a counter's value.
+    /// Returns the value of the counter with the index `counter`, summed over all threads.
     #[must_use]
     pub fn count(&self, counter: usize) -> u64 {
         self.shards.iter().map(|shard| shard.counters[counter].load(Ordering::Relaxed)).sum()
     }
 
-    /// Returns a histogram, or `None` while it is empty.
+    /// Returns the histogram with the index `histogram`, summed over all threads; `None` while it is empty.
     #[must_use]
     pub fn histogram(&self, histogram: usize) -> Option<HistogramCounts> {
         let in_bucket = |bucket: usize| -> u64 {

@@ -21,7 +21,7 @@ use crate::{
 /// Error of a read that was given to the readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReaderError {
-    /// The read panicked.
+    /// The function that performs the read panicked.
     #[error("the read failed inside the server: see the server's log")]
     Panicked,
     /// The server stopped before the read began.
@@ -47,7 +47,7 @@ pub(super) struct Pool {
 
 #[derive(Debug)]
 struct Shared {
-    /// Name of the threads.
+    /// Name that the threads of the pool have in the operating system.
     name: &'static str,
     max_threads: usize,
     /// Maximum total of the bytes that running reads may request.
@@ -71,7 +71,7 @@ struct State {
 pub(super) struct Job {
     /// Function that performs the read. It catches its panics.
     pub read: Box<dyn FnOnce() + Send>,
-    /// Bytes of memory that the read requests.
+    /// Bytes of memory that the read will need.
     pub bytes: u64,
     /// Account of the connection that sent the read. The queue identifies the connection by the account's memory
     /// address. Holding the account ensures that the address is not reused.
@@ -117,7 +117,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Removes a read that has not begun.
+    /// Removes a read from the queue that has not begun.
     pub(super) fn remove(&self, place: QueuePosition) {
         let removed = self.shared.lock().queue.remove(place);
         // Dropped after the lock is released, because the read may hold other reads.
@@ -186,7 +186,7 @@ impl State {
     }
 }
 
-/// Performs reads until the pool ends.
+/// Performs queued reads on the current thread until the pool ends.
 fn work(shared: &Shared) {
     let max_of_address = (shared.max_threads - 1).max(1);
     let mut state = shared.lock();
