@@ -49,7 +49,7 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Byt
     out.into()
 }
 
-/// Returns the commands that create the keyspace, the stream and the group.
+/// Returns the commands that create the keyspace, the stream and the consumer group that the simulated clients use.
 pub(crate) fn creations() -> [Bytes; 3] {
     let group = GroupConfig { ack_deadline: ACK_DEADLINE, ..GroupConfig::default() };
     [

@@ -157,7 +157,7 @@ pub enum Victim {
 pub struct Fault {
     /// Number of the fault in the script.
     pub number: usize,
-    /// Time at which the fault begins.
+    /// Virtual time at which the fault begins.
     pub at: Duration,
     /// Time for which the fault lasts.
     pub lasts: Duration,

@@ -160,9 +160,9 @@ fn expired(watches: &[Watched]) -> Expired {
 struct Replay<'a> {
     /// Keys that watches have shown as expired.
     expired: &'a Expired,
-    /// Revision of the last replayed command that has used one.
+    /// Revision of the last replayed command that increased the revision.
     revision: u64,
-    /// End of each lease that was neither revoked nor granted again.
+    /// End of each lease that was neither revoked nor granted again, by the id of the lease.
     leases: BTreeMap<u64, SpaceTime>,
     /// Lease of each key that is not removed yet, even if it has expired; `None` for a key without a lease.
     keys: BTreeMap<Vec<u8>, Option<u64>>,

@@ -138,7 +138,7 @@ impl Action {
 /// Answer that a client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The keys had these values after the commit with this revision.
+    /// The request was a read. The keys had these values after the commit with this revision.
     Values {
         /// Revision of the last commit that the read saw.
         revision: u64,

@@ -276,7 +276,8 @@ fn run_many(seeds: std::ops::Range<u64>, artifacts: &Path, stop_at_first: bool, 
     !totals.failed.is_empty()
 }
 
-/// Writes the artifact of a simulation with a violation.
+/// Writes a file with the settings, the violations and the event log of a simulation with a violation to the directory
+/// `artifacts`.
 fn keep(report: &Report, artifacts: &Path) {
     let path = artifacts.join(format!("thalweg-sim-{}.txt", report.settings.seed));
     let text = format!("{:#}\n\n{}", report.json(), report.story());

@@ -1,13 +1,15 @@
 //! The simulated network: messages between nodes take time, get lost, and are cut off in either direction.
 //!
 //! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own:
-//! the meaning of the messages (openraft, `raft`), or the rule about deaf peers (`raft::Hearing`).
+//! the meaning of the messages (openraft, `raft`), or the rule by which a node notices that another node does not
+//! receive its messages (`raft::Hearing`).
 //!
 //! The delay of each message is drawn separately, so messages overtake each other. A lost message looks to its sender
 //! like one that was never answered.
 //!
-//! Notices of commits wait for the next append, as in the product. Their delay differs between seeds. With the
-//! product's delay alone, notices would never wait in a cluster whose followers forward requests all the time.
+//! A leader's notices that entries are committed wait for the next append to the follower, as in the product. Their
+//! delay differs between seeds. With the product's delay alone, notices would never wait in a cluster whose followers
+//! forward requests all the time.
 //!
 //! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry
 //! the number of the last ping that arrived from the recipient. A node ignores the appends of a leader that does not
@@ -88,7 +90,8 @@ pub struct Network(Rc<Inner>);
 struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, SimConsensus>>,
     receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
-    /// State of the pings between two nodes. The first node of a key is the one that keeps this state about the second.
+    /// State of the pings between two nodes. The first node of a key keeps the state; the second is the node that the
+    /// state is about.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
     /// Time of the last request that a follower has forwarded to a leader, and that the leader answers after a commit.
     /// The keys are pairs of leader and follower.
@@ -352,7 +355,7 @@ fn unreachable(reason: &str) -> Unreachable<Types> {
 }
 
 impl Link {
-    /// Delivers one message after its delay. If the message is lost, the sender waits until its time limit.
+    /// Delivers one message after its random delay. If the message is lost, the sender waits until its time limit.
     async fn carry(&self, from: ProcessId, to: ProcessId, limit: Duration) -> Result<(), Unreachable<Types>> {
         let network = &self.network.0;
         network.messages.set(network.messages.get() + 1);
@@ -366,7 +369,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request over the link to the other node, and waits for its answer.
     async fn call<T, E, F>(
         &self,
         option: &RPCOption,

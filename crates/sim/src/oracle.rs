@@ -45,7 +45,7 @@ pub struct Verdict {
     pub violations: Vec<String>,
     /// Records of the stream, in order.
     pub stream: Vec<u64>,
-    /// Offsets of records that the group's members have not acked.
+    /// Offsets of the records that no member of the consumer group has acked.
     pub unacked: Vec<u64>,
 }
 

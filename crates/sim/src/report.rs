@@ -44,7 +44,8 @@ pub struct Report {
     pub refused: usize,
     /// Times from each fault to the next answered write.
     pub gaps: Vec<Gap>,
-    /// Lag of the last entry's timestamp behind the true time when a node first applied the entry.
+    /// Time by which the timestamp of the last committed entry was behind true time when a node first applied the
+    /// entry.
     pub time_behind: Duration,
     /// Number of messages between nodes.
     pub messages: u64,
@@ -52,20 +53,20 @@ pub struct Report {
     pub elapsed: Duration,
     /// Number of times that the simulation's runtime has run a task.
     pub polls: u64,
-    /// Hash of the course. Two runs with the same hash took the same course.
+    /// Hash of the order in which tasks ran, and of the events. Two runs with the same hash took the same course.
     pub fingerprint: u64,
     /// Lines of the event log, in order.
     pub events: Vec<Event>,
 }
 
-/// Numbers of installs of snapshots.
+/// Numbers of installs of snapshots in a simulation, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Installs {
-    /// Installs that have ended with the new state.
+    /// Number of installs after which the node has the snapshot's state.
     pub done: usize,
     /// Installs during which the node's power was cut, or soon after which it was cut.
     pub cut: usize,
-    /// Attempts to switch to the new state that have failed.
+    /// Number of failed attempts of nodes to switch to the state of an installed snapshot.
     pub not_switched: usize,
 }
 

@@ -29,7 +29,7 @@ const MAX_CONFIGURATIONS: usize = 50_000;
 pub struct SearchResult {
     /// Number of operations that were checked.
     pub checked: usize,
-    /// Number of operations on objects that were not decided.
+    /// Number of operations on objects for which the check would have taken too long, so it has no verdict on them.
     pub undecided: usize,
     /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,

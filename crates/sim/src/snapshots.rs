@@ -115,7 +115,7 @@ impl Snapshots for NodeSnapshots {
 
 struct ChunkReader {
     id: SnapshotId,
-    /// The snapshot that is read; `None` after an error, and after the last chunk.
+    /// The snapshot whose chunks this transfer reads; `None` after an error, and after the last chunk.
     snapshot: Option<Snapshot>,
     at: Duration,
     kept: Rc<RefCell<Option<KeptSnapshot>>>,
@@ -161,7 +161,7 @@ impl Drop for ChunkReader {
 
 struct ChunkWriter {
     id: SnapshotId,
-    /// The install in progress; `None` after an error.
+    /// The install that gets the received chunks; `None` after an error.
     install: Option<Install>,
     of: NodeSnapshots,
 }

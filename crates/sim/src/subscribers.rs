@@ -33,7 +33,7 @@ use crate::{
 const PREFIXES: [&str; 3] = [ALL_KEYS, "key1", "key2"];
 /// Time for which a subscriber stays on a node.
 const STAY: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(4);
-/// Range of the time until a subscriber connects to the next node.
+/// Range of the time from leaving a node until a subscriber connects to the next node.
 const RECONNECT: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(100);
 /// Maximum time for which a node waits until it has the revision at which a watch continues.
 const REACHED_WITHIN: Duration = Duration::from_millis(600);

@@ -17,7 +17,7 @@ use crate::{
     types::Types,
 };
 
-/// The log of one run of a node, with reports of its operations.
+/// The log of one run of a node. It reports each operation of consensus on the log to the checks in `logs`.
 pub(crate) struct Witness<S> {
     pub(crate) store: S,
     pub(crate) node: ProcessId,

@@ -76,7 +76,7 @@ pub enum BankViolation {
         /// Number of the change that is missing or misplaced.
         id: u64,
     },
-    /// The revision of a change is not above that of the previous change.
+    /// The revision of a change is not higher than the revision of the change before it in the stream.
     Revision {
         /// Number of the change whose revision is too low.
         id: u64,

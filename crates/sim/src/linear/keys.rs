@@ -19,12 +19,12 @@ pub enum Request {
     },
 }
 
-/// Answer to a request for some keys.
+/// Answer to a request that reads or writes some keys of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The write happened.
     Done,
-    /// The condition was not met, so nothing happened.
+    /// The keys did not have the expected values, so nothing was written.
     Refused,
     /// The keys of the read had these values.
     Values(Vec<Option<u64>>),

@@ -85,9 +85,10 @@ pub struct Unexplained<S> {
 /// Operations, by their indexes in the history, in ascending order.
 type Operations = Vec<usize>;
 
-/// Set of the configurations that are possible at one moment. A configuration is a state of the object and the pending
-/// operations that have taken effect. `sets` maps each state, with the answered operations in effect, to the sets of
-/// operations without an answer in effect. Of two such sets, neither contains the other.
+/// Set of the configurations that are possible at one moment. A configuration consists of a state of the object and the
+/// pending operations that have taken effect. A key of the map `sets` is a state together with those operations in
+/// effect that have an answer. The value of a key has one set for each configuration: the operations in effect without
+/// an answer. No set of a key contains another set of the same key.
 struct Configurations<S> {
     sets: BTreeMap<(S, Operations), Vec<Operations>>,
     count: usize,

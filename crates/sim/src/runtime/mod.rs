@@ -48,7 +48,7 @@ type TaskId = u64;
 type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 type ReadyQueue = Arc<Mutex<VecDeque<TaskId>>>;
 
-/// Virtual time at which a simulation begins.
+/// Time that the scheduler's clock shows when a simulation begins. Times outside this module count from this moment.
 const BEGIN: Duration = Duration::from_secs(1);
 
 struct TaskWaker {
@@ -377,7 +377,7 @@ fn remove_timer(at: Duration, number: u64) {
     }
 }
 
-/// Returns the time of the scheduler, which begins at one second and not at zero.
+/// Returns the time of the scheduler's clock, which begins at [`BEGIN`] and not at zero.
 fn clock() -> Duration {
     scheduler(|scheduler| scheduler.now.get())
 }
