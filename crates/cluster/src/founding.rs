@@ -176,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Asks a node that answers with `history`; `None` for a node that does not know the question.
+    /// Asks a node that answers the question about its history with `history`. With `None`, the node is too old to know
+    /// this question.
     fn asked(history: Option<History>) -> Answer {
         let answer = std::rc::Rc::new(std::cell::RefCell::new(None));
         let found = std::rc::Rc::clone(&answer);

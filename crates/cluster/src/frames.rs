@@ -65,7 +65,7 @@ pub(crate) struct Frame {
     pub kind: Option<PeerKind>,
     pub id: u64,
     pub body: Bytes,
-    /// Bytes of the frame on the link, with its header.
+    /// Number of bytes that the frame took on the connection, including its header.
     pub wire_bytes: usize,
 }
 

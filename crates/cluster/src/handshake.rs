@@ -4,8 +4,8 @@
 //! certificates (`transport::PeerTls`).
 //!
 //! Invariants: before a side has verified the peer's proof, it reads at most `MAX_HANDSHAKE_BYTES` for a frame and
-//! stores nothing else of the peer. An accepting side begins a TLS session only after it has accepted the peer's hello.
-//! Until then it allocates less than 4 KiB.
+//! stores nothing else of the peer. An accepting side begins a TLS session only after it has accepted the peer's hello,
+//! the first frame of the dialling side. Until then it allocates less than 4 KiB.
 
 use std::{
     borrow::Cow,
@@ -42,8 +42,8 @@ pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Version of this software. Other nodes write it to their logs.
 const SOFTWARE: &str = env!("CARGO_PKG_VERSION");
 
-/// Facts about this node and its cluster. This node states them in its handshakes, or checks the peer's facts against
-/// them.
+/// Identity and secrets of this node and its cluster. In its handshakes, this node sends some of them to the peer, and
+/// checks the peer's values against others.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Id of the cluster.
@@ -394,9 +394,9 @@ fn refused(code: &'static str, reason: impl Into<String>) -> HandshakeError {
     HandshakeError::Refused { code, reason: reason.into() }
 }
 
-/// Checks the hello of a dialling node, before this node reads or allocates anything else for it. Returns the protocol
-/// version to use, and the dialling node's description in the membership. The description is `None` if the dialling
-/// node was removed.
+/// Checks the hello (the first frame) of a dialling node, before this node reads or allocates anything else for it.
+/// Returns the protocol version to use, and the dialling node's description in the membership. The description is
+/// `None` if the dialling node was removed.
 fn check_hello(
     hello: &Hello<'_>,
     body: &[u8],

@@ -22,11 +22,11 @@ const MAX_UNCONFIRMED: u32 = 3;
 /// Numbers of the signs of life that this node has sent to one other node, and that the other node has confirmed.
 #[derive(Debug, Default)]
 struct Confirmed {
-    /// Number of the last sign of life that this node has sent.
+    /// Number of the last sign of life that this node has sent to the other node.
     sent: u64,
     /// Number of the last sign that the other node has confirmed; `heard <= sent`.
     heard: u64,
-    /// Number of signs sent since the other node last confirmed one.
+    /// Number of signs of life sent to the other node since it last confirmed one.
     since: u32,
 }
 

@@ -67,7 +67,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// instead of time, so that a pause of this process does not count.
 const SILENT_TICKS: u32 = 4;
 
-/// Returns the name of a node in messages.
+/// Returns the words with which error messages of this module name a node.
 fn shown(node: &NodeId) -> String {
     if *node == UNKNOWN { "the other node".to_owned() } else { format!("node {node}") }
 }
@@ -97,7 +97,7 @@ pub enum CallError {
     /// The node has replied with an error.
     #[error("{text}")]
     Failed {
-        /// Advice of the error to the caller: to retry, to fix the request, or to stop.
+        /// Advice of the error to the caller of the request: to retry, to fix the request, or to stop.
         class: Action,
         /// Code of the error in the reply, for programs.
         code: String,
@@ -119,7 +119,8 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Decodes the reply and passes it to `read`.
+    /// Decodes the reply of node `node` as a frame of the type `F`. Returns an error if the reply is a frame of another
+    /// kind, or if it reports a failure.
     fn read<'a, F: PeerFrame<'a>>(&'a self, node: NodeId) -> Result<F, CallError> {
         let lost = |reason: String| CallError::Lost { node, reason };
         match self.kind {
@@ -296,7 +297,8 @@ impl Connection {
         self.send_in_turn(frame, None).await
     }
 
-    /// Sends a request like [`send`](Self::send), but waits for its turn first.
+    /// Sends a request like [`send`](Self::send). With a `turn`, first waits until all earlier requests of the link are
+    /// sent.
     async fn send_in_turn<'a, F: PeerFrame<'a>>(
         &self,
         frame: &F,
@@ -346,7 +348,7 @@ pub(crate) struct PendingReply {
 }
 
 impl PendingReply {
-    /// Waits for the reply until `deadline`, and passes it to `read`.
+    /// Waits for the reply until `deadline`, and converts it to a `T` with the reader `R`.
     pub(crate) async fn wait<R, T>(mut self, deadline: Instant) -> Result<T, CallError>
     where
         R: for<'a> ReadReply<'a, T>,
@@ -369,11 +371,11 @@ impl Drop for PendingReply {
 
 /// Conversion of a received reply to a value that does not borrow from the reply's bytes.
 pub(crate) trait ReadReply<'a, T> {
-    /// Decodes the reply of node `node` and converts it.
+    /// Decodes the reply of node `node` and converts it to a `T`.
     fn read(reply: &'a Reply, node: NodeId) -> Result<T, CallError>;
 }
 
-/// Reads a reply whose decoded frame borrows nothing from the reply's bytes.
+/// Reads a reply of a frame type that owns its data, so the decoded frame itself is the result.
 pub(crate) struct Owned;
 
 impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
@@ -402,7 +404,8 @@ impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
     }
 }
 
-/// Reads the reply with a member's running hashes, each with the index of the log entry after which it was taken.
+/// Reads the reply with a member's running hashes (hashes over all applied entries), each with the index of the log
+/// entry after which it was taken.
 pub(crate) struct MarkList;
 
 impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {

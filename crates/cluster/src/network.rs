@@ -195,7 +195,7 @@ impl Network {
         Ok(())
     }
 
-    /// Returns whether an append's entries are old, because the follower is far behind, or new.
+    /// Returns [`EntryAge::Old`] if an append goes to a follower that is far behind, otherwise [`EntryAge::New`].
     fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
         let first = self.0.log.get().zip(request.entries.first());
         let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));
@@ -226,7 +226,7 @@ impl Network {
         }
     }
 
-    /// Time of the first log entry, by the clock of the replicated state (space time).
+    /// Time of the first log entry, by the members' common clock (space time).
     fn first_time(&self) -> SpaceTime {
         self.0.log.get().and_then(LogReader::first_time).unwrap_or_default()
     }
@@ -303,7 +303,7 @@ fn log_loss(node: NodeId, lost: RaftLogId) {
     );
 }
 
-/// The network to one node, as openraft uses it during one leadership.
+/// openraft's view of the connection to one other node, for the time of one leadership of this node.
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
     network: Network,

@@ -97,7 +97,7 @@ impl Classified for NodeError {
     }
 }
 
-/// A node's place in a cluster. Clones refer to the same node.
+/// This process's member of a cluster: its consensus, links and background tasks. Clones refer to the same member.
 #[derive(Clone)]
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
@@ -111,7 +111,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Parts that a node's consensus thread takes over when it starts.
+/// Parts of a node that its consensus thread takes over when it starts.
 struct Start {
     db: Database,
     parts: MemberParts,

@@ -7,10 +7,10 @@
 //! work: any other thread that becomes ready gets the processor at once. But if the other threads leave it no time, the
 //! follower would never catch up.
 //!
-//! So if a piece of work takes longer than [`PATIENCE`], later work goes to a second thread with low priority for a
-//! while. That thread always gets about a tenth of the processor time of another thread. It is used for [`HASTE_SHARE`]
-//! times as long as the slow piece took, and at least for [`HASTE`]. So on a busy machine, the faster thread does most
-//! of a catch-up.
+//! So if the encoding of one append (a piece of work) takes longer than [`PATIENCE`], later work goes to a second
+//! thread with low priority for a while. That thread always gets about a tenth of the processor time of another thread.
+//! It is used for [`HASTE_SHARE`] times as long as the slow piece took, and at least for [`HASTE`]. So on a busy
+//! machine, the faster thread does most of a catch-up.
 //!
 //! The threads end when the last handle is dropped.
 
@@ -37,7 +37,8 @@ const MAX_HASTE: Duration = Duration::from_secs(120);
 
 type OldEntryWork = Box<dyn FnOnce() + Send>;
 
-/// Choice of the thread that gets the next work: the one with low priority until `until`, otherwise the idle one.
+/// Choice of the thread that gets the next append of old entries to encode: the thread with low priority until `until`,
+/// otherwise the thread with idle priority.
 #[derive(Clone, Copy, Debug, Default)]
 struct Haste {
     until: Option<Instant>,
@@ -94,7 +95,7 @@ impl OldEntryThreads {
         Ok(Self(Arc::new(Inner { idle, low, haste: Mutex::default() })))
     }
 
-    /// Runs work on one of the threads and returns its result.
+    /// Runs `work` on the thread that is chosen at present, and returns its result.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let begun = Instant::now();
         let thread = if self.haste().is_on(begun) { &self.0.low } else { &self.0.idle };

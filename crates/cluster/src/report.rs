@@ -1,4 +1,4 @@
-//! The report of a node about its cluster, for people and programs.
+//! The report of a node about its cluster: the members, their states, and the leader. People and programs read it.
 
 use std::time::Duration;
 

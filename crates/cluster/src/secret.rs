@@ -57,7 +57,7 @@ impl Secret {
         hello[at..].copy_from_slice(tag.as_ref());
     }
 
-    /// Returns true if the seal of a hello is right.
+    /// Returns true if the seal of a hello, an HMAC of its other fields, was made with this secret.
     pub(crate) fn verify_seal(&self, hello: &[u8]) -> bool {
         sealed_bytes(hello)
             .is_some_and(|(parts, seal)| verify_slices_are_equal(self.sign(parts).as_ref(), seal).is_ok())

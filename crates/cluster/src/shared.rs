@@ -24,7 +24,7 @@ pub(crate) enum Call {
     HandOver(Duration, oneshot::Sender<Result<(), ClusterError>>),
 }
 
-/// A requested change of the cluster's members.
+/// A requested change of the cluster's members, with the id and the description of the node that it concerns.
 pub(crate) struct Change {
     pub kind: ManageKind,
     pub node: NodeId,

@@ -45,8 +45,8 @@ use crate::{
     types::Rt,
 };
 
-/// Interval at which a task refreshes the cluster report, checks the members, and drops an unfinished snapshot of a
-/// silent sender.
+/// Interval at which a background task refreshes the report about the cluster, checks the list of members, and drops an
+/// unfinished snapshot of a silent sender.
 const LOOK: Duration = RECEIVING_TICK;
 /// Maximum silence of a member for which the log keeps the entries that the member lacks. If the member restarts within
 /// this time, it continues from the log and needs no snapshot.

@@ -1,4 +1,4 @@
-//! openraft's types over tokio, as nodes use them.
+//! openraft's types with tokio as the async runtime, as this crate's nodes use them.
 
 /// Async runtime on which the consensus of a node runs.
 pub(crate) type Rt = openraft_rt_tokio::TokioRuntime;
