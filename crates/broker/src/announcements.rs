@@ -134,7 +134,8 @@ impl Announcements {
         locked(self.0.lock())
     }
 
-    /// Adds a subscription of a client to the filters. Returns true if the other nodes' drivers must be notified.
+    /// Adds a subscription of a client to the filters. Returns true if the drivers of the links to the other nodes must
+    /// be notified.
     pub(crate) fn added(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> Result<bool, TooManyGroups> {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -150,7 +151,8 @@ impl Announcements {
         Ok(state.set(filter, members, members + 1))
     }
 
-    /// Removes a subscription of a client from the filters. Returns true if the other nodes' drivers must be notified.
+    /// Removes a subscription of a client from the filters. Returns true if the drivers of the links to the other nodes
+    /// must be notified.
     pub(crate) fn removed(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> bool {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -191,8 +193,8 @@ impl Announcements {
 }
 
 impl State {
-    /// Changes the number of members of a filter from `before` to `members`. Returns true if the other nodes' drivers
-    /// must be notified.
+    /// Changes the number of members of a filter from `before` to `members`. Returns true if the drivers of the links
+    /// to the other nodes must be notified.
     fn set(&mut self, filter: Filter, before: u32, members: u32) -> bool {
         let is_pattern = filter.group.is_none();
         if is_pattern && self.is_everything && members == 0 {
@@ -226,7 +228,7 @@ impl State {
         !std::mem::replace(&mut self.is_notified, true)
     }
 
-    /// Forgets the ended filter with the oldest version, if more than [`MAX_ENDED`] are remembered.
+    /// Forgets the ended filter with the oldest version, if the node remembers more than [`MAX_ENDED`] ended filters.
     fn forget(&mut self) {
         if self.ended.len() <= MAX_ENDED {
             return;

@@ -213,7 +213,7 @@ impl Link {
         Ok(())
     }
 
-    /// Records that a subscription of a client has ended, so that the other nodes learn of it.
+    /// Removes an ended subscription of a client from the filters that this node announces to the other nodes.
     fn renounce(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) {
         let Some(announcements) = self.registry.announcements.as_ref().filter(|_| !self.is_to_node()) else { return };
         if announcements.removed(pattern, group) {

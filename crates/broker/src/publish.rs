@@ -101,7 +101,7 @@ impl Published {
         }
     }
 
-    /// Adds the counts of another publish to these.
+    /// Adds the counts of the publish `other` to the counts of this one.
     pub fn add(&mut self, other: Self) {
         self.delivered += other.delivered;
         self.missed += other.missed;
@@ -130,7 +130,8 @@ pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
     pub(crate) joins: &'a Joins,
-    /// Number of members that had ever joined queue groups. It was read before this publish looked at the index.
+    /// Number of members that had ever joined queue groups. It was read before this publish looked for matching
+    /// subscriptions.
     pub(crate) joined: u64,
     pub(crate) waiter: Option<&'a Arc<dyn Notify>>,
     pub(crate) blocking: Blocking,

@@ -28,8 +28,8 @@ use crate::{
 /// Minimum number of subjects from which a shard's limit on kept subscriptions is computed, even if the shard may cache
 /// fewer subjects.
 const MIN_COUNTED_SUBJECTS: usize = 16;
-/// Number of slots in the table that remembers the hashes of subjects after their first publish. A subject is cached
-/// from its second publish on.
+/// Number of slots in the table of the hashes of subjects that were published to once. A subject is cached from its
+/// second publish on.
 const SEEN: usize = 256;
 
 #[derive(Debug)]

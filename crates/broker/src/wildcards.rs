@@ -79,7 +79,7 @@ pub(crate) struct First(u16);
 pub(crate) struct Generation(u64);
 
 impl Generation {
-    /// A generation that no patterns have. Marks matches that were never computed.
+    /// A generation (version of the patterns) that never occurs. It marks matches that were never computed.
     pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 }
 
