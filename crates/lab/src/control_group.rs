@@ -272,7 +272,8 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Handle of a process in the group. Dropping it moves the process back to the group of this process.
+/// Handle of a process that was moved into the group. Dropping it moves the process back to the group of the calling
+/// process.
 #[derive(Debug)]
 pub struct HeldProcess<'a> {
     group: &'a ControlGroup,

@@ -40,7 +40,7 @@ struct Head<'a> {
 pub(super) struct Script {
     /// Stacks of all threads. The first frame of each stack is the thread's name.
     pub stacks: Stacks,
-    /// Number of samples.
+    /// Number of samples in the text of `perf script`.
     pub samples: u64,
     /// Number of samples in which no function of the measured program has a name.
     pub nameless: u64,
