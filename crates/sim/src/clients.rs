@@ -41,7 +41,7 @@ pub(crate) struct Client {
     target: ProcessId,
     /// Node to which the client sends all requests; `None` if it looks for the leader.
     only: Option<ProcessId>,
-    /// Values that the client saw last, for its next conditional write.
+    /// Values of the keys that the client saw last. Its next conditional write expects these values.
     seen: BTreeMap<Key, Option<u64>>,
     /// Highest revision that the client has seen.
     revision: u64,
@@ -63,8 +63,8 @@ pub(crate) struct Client {
 
 struct HeldLease {
     id: u64,
-    /// True if the client has kept its lease alive. It does so only once, because the oracle cannot distinguish two
-    /// equal commands.
+    /// True if the client has extended this lease. It extends a lease only once, because the oracle cannot distinguish
+    /// two equal commands.
     was_kept: bool,
 }
 

@@ -44,8 +44,8 @@ const SLOW_MICROS: u64 = 20_000;
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Shortest time that a fault lasts.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// Time for which the clients send nothing after followers have restarted and so have forgotten that they promised
-/// their votes to the leader.
+/// Time for which the clients send nothing after some followers have restarted. By their restart, these followers
+/// forget that they promised their votes to the leader.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// Maximum time for which a node is cut off until the other nodes have freed log entries that it lacks.
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
@@ -266,7 +266,8 @@ impl Cluster {
         Rc::clone(&self.0.nodes.borrow()[&id])
     }
 
-    /// Starts a node in its process and waits until it runs. Does nothing if the node is already starting.
+    /// Starts the node `id` in its simulated process, and waits until the node runs. Does nothing if it is already
+    /// starting.
     pub(crate) async fn start(&self, id: ProcessId) {
         let parts = self.parts(id);
         if parts.is_starting.replace(true) {
@@ -349,7 +350,7 @@ impl Cluster {
         }
     }
 
-    /// Proposes a command on the leader. Returns false if no node leads or the command fails.
+    /// Proposes a command on the node that leads. Returns false if no node leads or the command fails.
     async fn propose(&self, command: bytes::Bytes) -> bool {
         let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
         let (sender, receiver) = tokio::sync::oneshot::channel();

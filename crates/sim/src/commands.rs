@@ -32,7 +32,7 @@ const GROUP: GroupId = GroupId(1);
 /// Time after which records that were delivered and not acked are delivered again.
 pub(crate) const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
 
-/// Returns a command in the frame in which nodes pass commands to consensus.
+/// Returns a command preceded by its length, the form (frame) in which nodes propose commands to consensus.
 pub(crate) fn framed(command: &[u8]) -> Framed {
     let mut framed = Framed::with_capacity(command.len());
     let encode = |out: &mut Vec<u8>| {

@@ -156,7 +156,7 @@ fn expired(watches: &[Watched]) -> Expired {
     expired
 }
 
-/// Replay of the committed commands, reduced to the changes that watches show.
+/// Replay of the committed commands, which keeps only the data that determines the changes that watches show.
 struct Replay<'a> {
     /// Keys that watches have shown as expired.
     expired: &'a Expired,
@@ -185,7 +185,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Carries out a command. `action` is the client's operation; `None` for a command that is not from a client.
+    /// Replays a committed command. `action` is the client's operation; `None` for a command that is not from a client.
     fn carry_out(&mut self, action: Option<&Action>, command: &CommittedCommand) {
         match (&command.outcome, action) {
             (Outcome::Committed { revision, .. }, action) => {
@@ -199,7 +199,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Carries out a client's operation, and returns the changes that it makes.
+    /// Replays a client's operation, and returns the changes of keys that it makes.
     fn changes(&mut self, action: &Action) -> Changes {
         let changes: Vec<(Vec<u8>, Change, Option<u64>)> = match action {
             Action::Write { put, .. } => {
@@ -225,7 +225,7 @@ impl<'a> Replay<'a> {
         changes.into_iter().map(|(key, change, _)| (key, change)).collect()
     }
 
-    /// Carries out a command that has removed the keys of ended leases.
+    /// Replays a command that has removed the keys of ended leases.
     fn expire(&mut self, command: &CommittedCommand) {
         let Outcome::Expired { keys: count, .. } = &command.outcome else { return };
         self.revision += 1;
@@ -271,7 +271,8 @@ fn check_stretch(prefix: &str, stretch: &Stretch, made: &BTreeMap<u64, Changes>)
     }
 }
 
-/// Checks a watch of all keys: for each expiry command, it must show as many expired keys as the command has removed.
+/// Checks a watch of all keys. For each command that removes the keys of ended leases, the watch must show as many
+/// expired keys as the command has removed.
 fn check_counts(stretch: &Stretch, expired: &Expired, counts: &BTreeMap<u64, usize>) -> Result<(), String> {
     for (revision, count) in counts.range(stretch.from..stretch.next) {
         let shown = expired.get(revision).map_or(0, BTreeSet::len);

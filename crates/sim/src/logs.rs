@@ -72,7 +72,8 @@ struct NodeLog {
     purged: Option<LogId>,
     /// Entries of the log, by index. Entries up to the last purged one are missing.
     entries: BTreeMap<Index, Entry>,
-    /// Last entry that the log has confirmed to be on disk, together with all entries before it.
+    /// Last entry that the log has confirmed to be on disk, together with all entries before it; `None` if it has
+    /// confirmed none.
     durable: Option<Index>,
 }
 
@@ -357,8 +358,8 @@ impl Logs {
         }
     }
 
-    /// Reports that a node has opened its log. A log that may be damaged, or was repaired, is not compared with earlier
-    /// reports.
+    /// Reports that a node has opened its log and has found the contents `found`. A log that may be damaged, or was
+    /// repaired, is not compared with earlier reports.
     pub fn opened(&self, node: ProcessId, found: &Opened, is_damaged: bool) {
         self.check(node, |inner| inner.opened(node, found, is_damaged));
     }
@@ -387,12 +388,12 @@ impl Logs {
         });
     }
 
-    /// Reports that a node removes the entries after `last`.
+    /// Reports that a node removes the log entries after the entry `last`.
     pub fn truncated(&self, node: ProcessId, last: Option<LogId>) {
         self.check(node, |inner| inner.truncated(node, last));
     }
 
-    /// Reports that a node has purged the entries up to `upto`, inclusive.
+    /// Reports that a node has purged its log entries up to the entry `upto`, inclusive.
     pub fn purged(&self, node: ProcessId, upto: LogId) {
         self.check(node, |inner| {
             inner.purged(node, upto);

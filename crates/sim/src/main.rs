@@ -152,7 +152,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(found))
 }
 
-/// Sums and extreme values over the results of many simulations.
+/// Sums and extreme values over the results of all simulations of one call of the program.
 struct Totals {
     begun: Instant,
     json: bool,

@@ -34,7 +34,7 @@ pub struct Model {
     /// Offsets of each producer's appends, by their sequence numbers.
     producers: BTreeMap<u64, Vec<u64>>,
     group: Group,
-    /// Revision of the last change.
+    /// Revision of the last change that the model has carried out.
     revision: u64,
     /// Highest fencing token with which each guarded resource (the key that a lock guards) was written.
     tokens: BTreeMap<Key, u64>,

@@ -63,7 +63,7 @@ const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
 const CHUNK_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit for the install of a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
-/// Range of the delay of messages while no fault changes it.
+/// Range of the delay of messages between nodes while no fault changes it.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
 /// Time for which a leader delays notices of commits to followers, in a third of the seeds.
@@ -76,7 +76,7 @@ const WITHHELD: Duration = Duration::from_secs(3600);
 /// amounts to 6 s.
 const MAX_IDLE_PINGS: u32 = (6_000 / PING.as_millis()) as u32;
 
-/// State of a node that receives snapshots.
+/// State of a node as the receiver of snapshots from other nodes.
 #[derive(Clone)]
 struct Receiver {
     snapshots: Rc<dyn Snapshots>,
@@ -103,7 +103,7 @@ struct Inner {
     loss: Cell<u64>,
     delay: RefCell<Range<Duration>>,
     messages: Cell<u64>,
-    /// Node of the cluster that has no vote; `None` if all have one. The planted bug `LearnerInQuorum` needs it.
+    /// Node of the cluster that has no vote; `None` if all nodes have one. The planted bug `LearnerInQuorum` needs it.
     learner: Cell<Option<ProcessId>>,
     plant: Option<Plant>,
 }
@@ -141,7 +141,7 @@ impl Network {
         }))
     }
 
-    /// Sets the node of the cluster that has no vote; `None` if all have one.
+    /// Sets the node of the cluster that has no vote; `None` if all nodes have one.
     pub fn set_learner(&self, learner: Option<ProcessId>) {
         self.0.learner.set(learner);
     }
@@ -236,7 +236,7 @@ impl Network {
     }
 }
 
-/// The links of one node.
+/// The links from one node to all other nodes, as its consensus uses them.
 #[derive(Clone)]
 pub struct Links {
     network: Network,

@@ -122,11 +122,11 @@ impl SyncDriver for Syncs {
     }
 }
 
-/// The log of a node, with the planted bug if there is one.
+/// The log of a node as its consensus sees it. If a bug of the log is planted, this type contains the bug.
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
-    /// Vote that the log has confirmed but not written, and the number of appends after which it is written.
+    /// Vote that the log has confirmed but not written yet, and the number of appends after which it writes the vote.
     late_vote: Option<(RaftVote, u32)>,
     clock_error: Arc<AtomicI64>,
 }
@@ -377,7 +377,8 @@ impl NodeParts {
         opened.map_err(io::Error::other)
     }
 
-    /// Installs a snapshot while the node does not run. Returns the last entry that the new state contains.
+    /// Installs a snapshot while the node does not run. Returns the index of the last entry that the new state
+    /// contains.
     pub fn install(&self, snapshot: &[u8], plant: Option<Plant>) -> io::Result<Index> {
         let installed = self.open(plant)?.reinstall(&mut &snapshot[..], &mut |_| {});
         Ok(installed.map_err(io::Error::other)?.applied.index)

@@ -34,7 +34,7 @@ use crate::{
     truth::{CommittedCommand, Truth, positions},
 };
 
-/// Result of the check of a history.
+/// Result of the check of a history of client operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Number of operations with an answer that were checked.
@@ -131,7 +131,7 @@ fn describe(operation: &Operation) -> String {
     format!("{:?} from moment {}, {:?}", operation.action, operation.begin, operation.end)
 }
 
-/// Returns the client's operation that each committed command belongs to; `None` for a command that is not from a
+/// Returns for each committed command the client's operation that proposed it; `None` for a command that is not from a
 /// client.
 fn owners<'a>(
     operations: &'a [Operation],
@@ -160,7 +160,7 @@ struct PlacedRead<'a> {
     values: &'a [Option<u64>],
 }
 
-/// Returns the reads with an answer, in the order of the commands that they follow.
+/// Returns the reads that got an answer, each with its position, in the order of the commands that they follow.
 fn reads<'a>(
     operations: &'a [Operation],
     commands: &[CommittedCommand],

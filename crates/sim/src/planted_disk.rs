@@ -12,7 +12,7 @@ use std::{
 
 use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk, sim::PowerIsOff};
 
-/// A disk with a planted bug.
+/// A simulated disk whose fsyncs have a planted bug.
 #[derive(Debug)]
 pub struct PlantedDisk {
     disk: SimDisk,

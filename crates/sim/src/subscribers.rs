@@ -41,8 +41,8 @@ const REACHED_WITHIN: Duration = Duration::from_millis(600);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum number of records, and approximate maximum of bytes, that a tail reads at a time.
 const PAGE: (u64, u64) = (64, 64 * 1024);
-/// Number of consecutive nodes that may refuse to continue a watch at its position. After these, the watch begins anew
-/// at the present revision.
+/// Number of nodes in a row that may refuse to continue a watch at its position, because they no longer have the
+/// history. After these, the watch begins anew at the present revision.
 const MAX_REFUSALS: u32 = 3;
 /// Maximum time after the end of faults and writes until all subscribers have received all changes and records.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(20);

@@ -34,7 +34,7 @@ const APPLIED_WITHIN: Duration = Duration::from_millis(25);
 /// Maximum number of violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
 
-/// An entry that a node has applied, which proves that it is committed.
+/// A log entry that a node has applied, which proves that it is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CommittedEntry {
     term: u64,
@@ -78,7 +78,7 @@ struct Inner {
     voters: usize,
     /// True while each voter must apply an entry within `APPLIED_WITHIN` of the first node.
     is_prompt: bool,
-    /// Largest lead of each node's wall clock so far over true time, in microseconds.
+    /// Largest time so far by which each node's wall clock was ahead of true time, in microseconds.
     clock_errors: BTreeMap<ProcessId, i64>,
     /// Time by which the timestamp of the last committed entry was behind true time when a node first applied the
     /// entry.
@@ -190,7 +190,7 @@ impl Truth {
         }
     }
 
-    /// Creates the empty record of the entries of a cluster with this number of voters.
+    /// Creates a record without committed entries for a cluster with this number of voters.
     #[must_use]
     pub fn of_voters(voters: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))

@@ -99,12 +99,12 @@ pub enum BankViolation {
     /// The read saw balances that no state in its time span had. Or a rejected transaction reports an expected balance
     /// as not met although the account had it.
     Read {
-        /// Index of the read in the history.
+        /// Index of the transaction with the impossible balances in the history.
         transaction: usize,
     },
     /// The read saw an earlier revision than a read that had ended before it began.
     ReadBack {
-        /// Index of the read in the history.
+        /// Index of the later read in the history, the one that saw the earlier revision.
         transaction: usize,
     },
 }

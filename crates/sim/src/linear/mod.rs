@@ -76,9 +76,9 @@ pub struct Timed<O> {
 /// end of `operation`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unexplained<S> {
-    /// Index of the operation in the history.
+    /// Index of the operation in the history after whose end no state is possible.
     pub operation: usize,
-    /// Possible states of the object before that operation.
+    /// Possible states of the object before the end of that operation.
     pub states: Vec<S>,
 }
 
@@ -99,8 +99,9 @@ impl<S: Clone + Ord> Configurations<S> {
         Self { sets: BTreeMap::new(), count: 0 }
     }
 
-    /// Adds a configuration: `state`, and the answered and lost operations in effect. Does nothing if an existing
-    /// configuration permits all outcomes that the new one permits. Returns true if it was added.
+    /// Adds a configuration: the state `state`, the operations in effect with an answer (`answered`), and those without
+    /// one (`lost`). Does nothing if an existing configuration permits all outcomes that the new one permits. Returns
+    /// true if it was added.
     fn add(&mut self, state: S, answered: Operations, lost: Operations) -> bool {
         let sets = self.sets.entry((state, answered)).or_default();
         if sets.iter().any(|other| is_subset(other, &lost)) {
@@ -175,7 +176,7 @@ pub fn check_within<M: Model>(
     Some(Ok(()))
 }
 
-/// Returns operation `at`, and the pending operations that the search may have to apply before it.
+/// Returns the operation with the index `at`, and the pending operations that the search may have to apply before it.
 fn relevant<M: Model>(history: &[Timed<M::Operation>], pending: &[usize], at: usize) -> Operations {
     let mut found = vec![at];
     let mut left: Vec<usize> = pending.iter().copied().filter(|other| *other != at).collect();

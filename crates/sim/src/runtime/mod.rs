@@ -102,7 +102,7 @@ struct Scheduler {
     /// Wakers of the timers, by the time and the number of the timer.
     timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
     rng: RefCell<SmallRng>,
-    /// Process of the task that runs now.
+    /// Process to which the task that runs now belongs.
     process: Cell<ProcessId>,
     polls: Cell<u64>,
     fingerprint: Cell<u64>,
