@@ -291,8 +291,9 @@ impl Tasks {
         }
     }
 
-    /// Requests digests from all members if this node leads. It does so if the last digest is older than the interval,
-    /// or if another digest can show which states are right.
+    /// Requests digests from all members if this node leads. It does so if the last digest is older than
+    /// [`NodeOptions::digest_every`](crate::NodeOptions::digest_every), or if another digest can show which members'
+    /// states are right.
     async fn request_digest(&self, digests: &mut ComparedDigests) {
         let every = self.options.digest_every;
         if every.is_zero() || !self.consensus.member().leads() {
@@ -377,9 +378,9 @@ impl Tasks {
         }
     }
 
-    /// Returns the best voter to lead: among the other members that serve and do not lag, the one with most entries.
-    /// Returns `None` if there is none. A voter that does not serve would pass the leadership on, and a voter that lags
-    /// could not take it over.
+    /// Returns the voter to which this node should pass its leadership: among the other members that serve and do not
+    /// lag, the one with most entries. Returns `None` if there is none. A voter that does not serve would pass the
+    /// leadership on, and a voter that lags could not take it over.
     async fn serving_voter(&self) -> Option<NodeId> {
         let answers = self.answers().await;
         let members = self.consensus.status().members;
@@ -460,9 +461,9 @@ impl Tasks {
         Ok(())
     }
 
-    /// Asks other members for their digests of all rows. Begins with the newest entry for which digests exist, and goes
-    /// back to the entry `after` at most. Returns the result for the first of these entries for which enough members
-    /// report digests that agree or differ.
+    /// Asks other members for the digests of all rows that they have computed after the same entries as this node.
+    /// Begins with the newest entry for which digests exist, and goes back to the entry `after` at most. Returns the
+    /// result for the first of these entries for which enough members report digests that agree or differ.
     async fn stated_digests(
         &self,
         asked: &BTreeSet<NodeId>,

@@ -98,7 +98,8 @@ struct Watched {
     intervals: VecDeque<f64>,
 }
 
-/// Detector of failures of other nodes. All times come from one monotonic clock, which the caller reads.
+/// Detector of failures of other nodes, from the times of their signs of life. All times come from one monotonic clock,
+/// which the caller reads.
 #[derive(Debug)]
 pub struct Detector {
     options: DetectorOptions,

@@ -41,7 +41,7 @@ const MAX_WRITE_BYTES: usize = 2 * LINK_WRITE_BYTES;
 /// power sends nothing, so without probes its connections would stay open.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Form of the frame headers on a connection.
+/// Form of the frame headers on a connection: full or short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heads {
     /// Frames have full headers: in the handshake, on the channel for subjects, and on connections to earlier versions.

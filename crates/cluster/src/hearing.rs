@@ -40,7 +40,7 @@ struct Inner {
     detector: RefCell<Detector>,
 }
 
-/// State of the pings to and from all other nodes. Clones share the state.
+/// State of the signs of life to and from all other nodes. Clones share the state.
 #[derive(Clone)]
 pub(crate) struct HearingRecord(Rc<Inner>);
 

@@ -155,7 +155,7 @@ const MAX_WARNED: usize = 1024;
 pub(crate) struct DialWarnings(Rc<RefCell<HashMap<String, Instant>>>);
 
 impl DialWarnings {
-    /// Returns true if a warning about an address is due, and notes it.
+    /// Returns true if a warning about an address is due at `now`, and stores `now` as the time of the last warning.
     fn may_warn(&self, address: &str, now: Instant) -> bool {
         let mut warned = self.0.borrow_mut();
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < WARNING_INTERVAL;
@@ -173,7 +173,7 @@ impl DialWarnings {
 /// State that all connections to one other node share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
-    /// Notified when the node falls silent. All connections to the node then end.
+    /// Notified when the other node falls silent. All connections to that node then end.
     silent: Rc<Notify>,
     bytes: LinkBytes,
     warnings: DialWarnings,
@@ -186,7 +186,7 @@ impl Path {
     }
 }
 
-/// Numbers of requests sent and replies received on a connection so far.
+/// Numbers of requests that this node has sent and of replies that it has received on a connection so far.
 #[derive(Debug, Default)]
 struct Traffic {
     sent: Cell<u64>,
@@ -297,8 +297,8 @@ impl Connection {
         self.send_in_turn(frame, None).await
     }
 
-    /// Sends a request like [`send`](Self::send). With a `turn`, first waits until all earlier requests of the link are
-    /// sent.
+    /// Sends a request like [`send`](Self::send). With a `turn`, first waits until all requests with
+    /// earlier turns are sent.
     async fn send_in_turn<'a, F: PeerFrame<'a>>(
         &self,
         frame: &F,

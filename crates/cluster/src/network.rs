@@ -74,9 +74,9 @@ pub(crate) struct PeerLinks {
     /// Time of the last request that the other node has forwarded to this node as the leader, and that is answered
     /// after a commit.
     requests: FollowerRequests<Rt>,
-    /// Last entry that the other node has acknowledged to this node as the leader, in replication or in heartbeats.
+    /// Last log entry that the other node has acknowledged to this node as the leader, in replication or in heartbeats.
     acknowledged: Acknowledged,
-    /// Address of the other node in the membership; empty if the membership has none.
+    /// Address of the other node according to the membership; empty if the membership has none.
     stated: Rc<RefCell<String>>,
 }
 
@@ -108,9 +108,9 @@ struct Inner {
     warnings: DialWarnings,
     /// Reader of this node's log. It is set after consensus has started, because consensus needs this network to start.
     log: OnceCell<LogReader>,
-    /// Counters of the times of appends. Set together with the reader.
+    /// Counters of the times that appends take. They are set together with `log`.
     times: OnceCell<AppendTimes>,
-    /// Threads that read and encode old entries. Set together with the reader.
+    /// Threads that read and encode old entries. They are set together with `log`.
     old_entries: OnceCell<OldEntryThreads>,
 }
 

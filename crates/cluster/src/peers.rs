@@ -18,7 +18,7 @@ const AWAITED_EVERY: Duration = Duration::from_secs(1);
 /// Maximum number of ends of its log that the leader stores for each other node: about one minute.
 const MAX_AWAITED: usize = 64;
 
-/// Facts that this node knows about one other node.
+/// Facts that this node knows about one other node, from its signs of life and replies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
@@ -46,7 +46,7 @@ pub(crate) struct PeerFacts {
     pub is_stale: bool,
 }
 
-/// Facts about all other nodes. Clones share them.
+/// Facts that this node knows about all other nodes. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers(Rc<RefCell<BTreeMap<NodeId, PeerFacts>>>);
 

@@ -51,7 +51,7 @@ pub(crate) enum EntryAge {
     Old,
 }
 
-/// Limits the bytes in flight of one stream of appends to a follower.
+/// Limits the bytes that one stream of appends to a follower has in flight (sent and not acknowledged).
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     room: Arc<Semaphore>,

@@ -121,7 +121,7 @@ fn note_room(report: &ClusterReport) {
     }
 }
 
-/// Parts of a node that its background tasks share with the code that answers calls.
+/// Parts of a node that its background tasks share with the code that answers calls from other threads.
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
     pub network: Network,
@@ -240,7 +240,8 @@ impl Tasks {
         }
     }
 
-    /// Composes the report about the cluster again from the present facts, and publishes it to the handles.
+    /// Composes the report about the cluster again from the present facts, and publishes it to the handles of this
+    /// node.
     pub(crate) fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
         let mut report =
