@@ -36,8 +36,8 @@ pub const MAX_FILTERS: usize = 65_536;
 const MAX_FILTER_BYTES: usize = 8 * 1024 * 1024;
 /// Maximum number of ended filters that are remembered, so that other nodes can still learn of their end.
 const MAX_ENDED: usize = 16_384;
-/// Largest number of members that a node announces for a queue group. A node receives messages of the group in
-/// proportion to its announced members.
+/// Largest number of members of a queue group that a node announces to other nodes. Of the group's messages, a node
+/// receives a share in proportion to its announced members.
 pub const MAX_ANNOUNCED_MEMBERS: u32 = 32;
 
 /// One filter of a node: a pattern, or a queue group with a pattern.

@@ -119,7 +119,7 @@ impl Memory {
     /// Removes and returns the publishers that the caller must notify after the publish of `own` has failed and
     /// released its reservations. These publishers began to wait at stamp `since` or later, while the reservations were
     /// held. Publishers that began to wait earlier failed without these reservations, so the release does not help
-    /// them. If the flag `missed` is set, returns all waiting publishers.
+    /// them. If the flag `missed` is set and memory is free, returns all waiting publishers.
     pub(crate) fn take_since(&self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         if self.missed.load(Ordering::SeqCst) {
             return self.take_waiting();

@@ -70,7 +70,8 @@ pub(crate) struct WildcardIndex {
     hasher: FixedState,
 }
 
-/// Number of the generation counter for subjects with a certain first token. The hash of the token selects the counter.
+/// Number of the generation counter (version counter) for patterns that begin with a certain token. The hash of the
+/// token selects the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct First(u16);
 

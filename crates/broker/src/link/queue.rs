@@ -15,7 +15,7 @@ use crate::{
     options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
-/// Capacity in batches that the allocated memory of an empty queue keeps at most.
+/// Maximum number of batches for which an empty queue keeps its allocated memory.
 const KEPT_SLOTS: usize = 1024;
 
 #[derive(Debug)]
@@ -165,8 +165,8 @@ impl Subscription {
         Some(TakenBatch { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
-    /// Returns the number of messages that the subscription missed after the last batch was taken, and sets this number
-    /// to 0. The queue must be empty.
+    /// Returns the number of messages that the subscription has missed since the last batch was taken, and sets this
+    /// number to 0. The queue must be empty.
     pub(crate) fn take_gap(&mut self) -> u64 {
         debug_assert!(self.queue.is_empty());
         std::mem::take(&mut self.gap_before) + std::mem::take(&mut self.gap_after)

@@ -255,7 +255,8 @@ impl LinkState {
         }
     }
 
-    /// Queues a batch for a subscription, in the space that was reserved for it in the subscription's queue.
+    /// Queues a batch for a subscription, in the room that an earlier reservation has taken in the subscription's
+    /// queue.
     pub(crate) fn queue_reserved(&mut self, place: SlotId, batch: &Batch, seq: u64) -> OfferResult {
         if !self.is_open() {
             return OfferResult::Ended;
