@@ -86,7 +86,7 @@ pub struct StoredReport {
     pub suite: String,
     /// Machine that the suite ran on.
     pub machine: StoredMachine,
-    /// Build that was measured.
+    /// Build of Thalweg that the report describes.
     pub build: StoredBuild,
     /// Samples of the report's figures.
     #[serde(default)]
@@ -94,7 +94,7 @@ pub struct StoredReport {
     /// Command-line arguments that repeat the measurement; empty unless the report is a baseline for comparisons.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// Checks of the report.
+    /// Checks of the report, each with its verdict.
     #[serde(default)]
     pub checks: Vec<StoredCheck>,
 }

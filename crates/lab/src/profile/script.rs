@@ -42,7 +42,7 @@ pub(super) struct Script {
     pub stacks: Stacks,
     /// Number of samples in the text of `perf script`.
     pub samples: u64,
-    /// Number of samples in which no function of the measured program has a name.
+    /// Number of samples in which no function of the measured program has a name, because the program has no symbols.
     pub nameless: u64,
     /// Threads that do not run at present, by their ids, if the moment at which they stopped was sampled. Each has the
     /// frames of its stack, the time of that moment in seconds, and the number of switches that the sample represents.
