@@ -35,9 +35,9 @@ pub(crate) struct Client {
     cluster: Cluster,
     /// Counter from which all clients take numbers, so that each request and each value has a number of its own.
     numbers: Rc<Cell<u64>>,
-    /// Number of the client.
+    /// Number of this client among all clients of the simulation.
     id: u64,
-    /// Node that the client asks next.
+    /// Node to which the client sends its next request.
     target: ProcessId,
     /// Node to which the client sends all requests; `None` if it looks for the leader.
     only: Option<ProcessId>,
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Sends requests until the cluster's clients are stopped.
+    /// Sends requests of this client until the cluster stops its clients.
     pub(crate) async fn run(mut self) {
         while !self.cluster.is_stopping() {
             sleep(random_duration(Duration::from_micros(1)..2 * self.pause)).await;

@@ -152,7 +152,7 @@ impl Cluster {
         &self.0.settings
     }
 
-    /// Returns the measured times from a fault to the next answered write.
+    /// Returns the measured gaps: the times from each fault to the next answered write.
     pub(crate) fn gaps(&self) -> Vec<Gap> {
         self.0.gaps.borrow().clone()
     }
@@ -531,8 +531,9 @@ impl Cluster {
     }
 
     /// Makes half of the voters forget that they promised their votes to the leader, which is node `id`. First cuts the
-    /// leader off from the other half. These voters soon try to elect another leader. They have all entries, because
-    /// the clients are quiet. Then restarts the first half of the voters, and cuts the leader off from them too.
+    /// leader off from the other half of the voters. These soon try to elect another leader; they have all entries,
+    /// because the clients send nothing. Then restarts the first half, which forgets its promises, and cuts the leader
+    /// off from it too.
     fn lose_promises(&self, id: ProcessId) {
         let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
         let restarted = others.split_off(others.len() / 2);
@@ -650,7 +651,7 @@ impl Cluster {
         });
     }
 
-    /// Flips a bit in a file of the node. Does nothing if a member already has such damage, because damage on several
+    /// Flips a bit in a file of the node. Does nothing if a member already has a flipped bit, because damage on several
     /// members can lose data.
     fn flip(&self, id: ProcessId) {
         let is_damaged = |id: &ProcessId| self.parts(*id).is_flipped.get();

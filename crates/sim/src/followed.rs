@@ -40,7 +40,7 @@ pub enum Change {
 /// A change that a watch has shown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeenChange {
-    /// Revision of the commit that made the change.
+    /// Revision of the commit that changed the key.
     pub revision: u64,
     /// Bytes of the changed key.
     pub key: Vec<u8>,
@@ -55,14 +55,14 @@ pub struct Stretch {
     pub from: u64,
     /// Revision that the watch has reached: it has shown all changes below this revision. `from <= next`.
     pub next: u64,
-    /// Changes in the order in which they arrived.
+    /// Changes that the watch has shown in this stretch, in the order in which they arrived.
     pub changes: Vec<SeenChange>,
 }
 
 /// The changes that one watch has shown to a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// Prefix of the watched keys.
+    /// Prefix of the keys that the watch shows.
     pub prefix: &'static str,
     /// Stretches in their order. A new stretch begins where the watch could not continue because the history was gone.
     pub stretches: Vec<Stretch>,
@@ -79,7 +79,7 @@ impl Watched {
 /// Everything that the subscribers of a simulation have received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
-    /// Changes that the watches have shown.
+    /// Changes that the watches of keys have shown, one element for each watch.
     pub watches: Vec<Watched>,
     /// Records that each tail (a subscriber to the stream) has shown, from the first one of the stream on.
     pub tails: Vec<Vec<u64>>,
@@ -88,14 +88,14 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// Number of changes and records that were shown.
+    /// Number of changes and records that the subscribers were shown.
     #[must_use]
     pub fn len(&self) -> usize {
         let changes = self.watches.iter().flat_map(|watched| &watched.stretches).map(|stretch| stretch.changes.len());
         changes.chain(self.tails.iter().map(Vec::len)).sum()
     }
 
-    /// Returns true if nothing was shown.
+    /// Returns true if the subscribers were shown nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

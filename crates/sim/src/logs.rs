@@ -44,7 +44,7 @@ const PACE_SLACK: Duration = Duration::from_millis(100);
 /// Contents of a node's log at the moment at which the node opens it.
 #[derive(Clone, Debug, Default)]
 pub struct Opened {
-    /// Vote of the node.
+    /// Last vote that the log of the node contains.
     pub vote: Option<Vote>,
     /// Last entry that the node has purged from its log; `None` if it has purged none.
     pub purged: Option<LogId>,
@@ -64,10 +64,10 @@ struct Entry {
     time: SpaceTime,
 }
 
-/// Log of one node.
+/// Observed log of one node.
 #[derive(Debug, Default)]
 struct NodeLog {
-    /// Vote that the log has confirmed.
+    /// Last vote that the log has confirmed to be on disk.
     vote: Option<Vote>,
     purged: Option<LogId>,
     /// Entries of the log, by index. Entries up to the last purged one are missing.

@@ -50,7 +50,7 @@ enum Command {
         /// First seed
         #[arg(long, value_name = "SEED", default_value_t = 1)]
         first: u64,
-        /// Directory for a file with settings, violations and story of each seed with a violation
+        /// Directory for a file with settings, violations and event log of each seed with a violation
         #[arg(long, value_name = "DIR", default_value = ".")]
         artifacts: PathBuf,
         /// Stop at the first seed with a violation
@@ -59,7 +59,7 @@ enum Command {
         #[command(flatten)]
         simulation: Simulation,
     },
-    /// Repeats one simulation and prints its story, one line an event
+    /// Repeats one simulation and prints its event log, one line an event
     Replay {
         /// Seed to repeat
         seed: u64,
@@ -92,7 +92,7 @@ struct Simulation {
     /// Virtual seconds in which faults happen
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=100_000))]
     seconds: u64,
-    /// Kinds of faults, by their names in the story; all by default
+    /// Kinds of faults, by their names in the event log; all by default
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     faults: Option<Vec<FaultKind>>,
     /// Let each fault begin only after the one before it has ended

@@ -206,7 +206,7 @@ impl Network {
         self.0.cuts.borrow_mut().remove(&(from, to));
     }
 
-    /// Sets the number of lost messages per thousand.
+    /// Sets the number of messages per thousand that the network loses.
     pub fn set_loss(&self, per_thousand: u64) {
         self.0.loss.set(per_thousand);
     }
@@ -223,7 +223,7 @@ impl Network {
         self.set_delay(USUAL_DELAY);
     }
 
-    /// Returns the number of messages sent so far.
+    /// Returns the number of messages that nodes have sent so far.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.0.messages.get()
@@ -342,7 +342,7 @@ impl RaftNetworkFactory<Types> for Links {
     }
 }
 
-/// The link from one node to another.
+/// The link from one node to another, as the consensus of the sending node uses it.
 #[derive(Clone)]
 pub struct Link {
     network: Network,

@@ -68,7 +68,7 @@ const SYNC_MICROS: RangeInclusive<u64> = 80..=400;
 /// Faults of a node's disk that are in effect at present.
 #[derive(Debug, Default)]
 pub struct DiskFaults {
-    /// True while no fsync returns.
+    /// True while no fsync of the node returns.
     pub is_stuck: Cell<bool>,
     /// Additional time of each fsync in microseconds.
     pub slow_micros: Cell<u64>,
@@ -191,7 +191,7 @@ impl RaftLogStorage<Types> for PlantedStore {
     }
 }
 
-/// Parts of a node that survive its crashes.
+/// Parts of a simulated node that survive its crashes.
 pub struct NodeParts {
     /// Id of the node, which is also the number of its process.
     pub id: ProcessId,

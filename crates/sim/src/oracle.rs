@@ -39,11 +39,11 @@ use crate::{
 pub struct Verdict {
     /// Number of operations with an answer that were checked.
     pub checked: usize,
-    /// Number of writes without an answer.
+    /// Number of writes in the history whose client got no answer.
     pub unknown: usize,
     /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,
-    /// Records of the stream, in order.
+    /// Records that the stream should contain, in order.
     pub stream: Vec<u64>,
     /// Offsets of the records that no member of the consumer group has acked.
     pub unacked: Vec<u64>,

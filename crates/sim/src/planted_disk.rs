@@ -28,7 +28,7 @@ enum SyncBug {
         /// True from the creation of a state directory until it is the current one.
         is_installing: Arc<AtomicBool>,
     },
-    /// An fsync that has failed returns success.
+    /// An fsync that has failed returns success to the node.
     ConfirmedFailures,
 }
 

@@ -15,9 +15,9 @@ use crate::{
 /// Time from a fault until the next answered write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Kind of the fault.
+    /// Kind of the fault that the gap follows.
     pub kind: FaultKind,
-    /// Time until the answer, at most 8 seconds.
+    /// Time from the fault to the next answered write, at most 8 seconds.
     pub lasted: Duration,
 }
 
@@ -71,7 +71,7 @@ pub struct Installs {
 }
 
 impl Installs {
-    /// Adds the numbers of another simulation's installs.
+    /// Adds the numbers of installs in another simulation to these numbers.
     pub const fn add(&mut self, other: Self) {
         self.done += other.done;
         self.cut += other.cut;
@@ -80,14 +80,14 @@ impl Installs {
 }
 
 impl Report {
-    /// Counts the installs of snapshots among the events.
+    /// Counts the installs of snapshots among the events of this report.
     #[must_use]
     pub fn installs(&self) -> Installs {
         let count = |text: &str| self.events.iter().filter(|event| event.text.starts_with(text)).count();
         Installs { done: count(INSTALLED), cut: count(INSTALL_CUT), not_switched: count(NOT_INSTALLED) }
     }
 
-    /// Counts the stops of nodes because of a failed fsync among the events.
+    /// Counts the stops of nodes because of a failed fsync among the events of this report.
     #[must_use]
     pub fn failed_syncs(&self) -> usize {
         self.events.iter().filter(|event| event.text.starts_with(SYNC_FAILED)).count()

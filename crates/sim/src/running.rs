@@ -143,7 +143,7 @@ impl Running {
         Ok(self.read_now(keys))
     }
 
-    /// Reads the whole stream from the log. Returns the records in order.
+    /// Reads the whole stream from the node's log. Returns the records in order.
     pub fn stream(&self) -> io::Result<Vec<u64>> {
         let (machine, log) = (self.0.member.machine(), self.0.member.log());
         let mut records = Vec::new();

@@ -32,7 +32,7 @@ const SETTLED_AFTER: Duration = Duration::from_millis(300);
 /// Maximum time for which the simulation waits for a new leader after the fault `LostPromises` has begun.
 const PROBED_FOR: Duration = Duration::from_secs(3);
 
-/// Runs a simulation.
+/// Runs the simulation that the settings describe, and returns its report.
 #[must_use]
 pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();

@@ -47,7 +47,7 @@ const MAX_REFUSALS: u32 = 3;
 /// Maximum time after the end of faults and writes until all subscribers have received all changes and records.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(20);
 
-/// Message that a node sends to a subscriber.
+/// Message that a node sends to a subscriber, which follows changes of keys or the stream.
 enum SubscriberEvent {
     /// All changes of a watch below the revision `next` that were not sent yet.
     Changes { changes: Vec<SeenChange>, next: u64 },

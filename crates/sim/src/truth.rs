@@ -74,7 +74,7 @@ struct Inner {
     /// Commands that are valid only in one term of the leader, each with this term. An entry with such a command must
     /// have it.
     required: BTreeMap<Bytes, u64>,
-    /// Number of voters in the cluster.
+    /// Number of voters that the cluster has at its start.
     voters: usize,
     /// True while each voter must apply an entry within `APPLIED_WITHIN` of the first node.
     is_prompt: bool,

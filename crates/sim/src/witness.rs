@@ -22,7 +22,7 @@ pub(crate) struct Witness<S> {
     pub(crate) store: S,
     pub(crate) node: ProcessId,
     pub(crate) logs: Logs,
-    /// True if the node's files may be damaged.
+    /// True if the node's files may be damaged, so that the log is not compared with earlier reports.
     pub(crate) is_damaged: bool,
     pub(crate) has_opened: bool,
 }

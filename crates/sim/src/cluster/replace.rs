@@ -18,7 +18,7 @@ use crate::{
     types::SimConsensus,
 };
 
-/// Maximum time for a change of the membership.
+/// Maximum time until a change of the membership must have succeeded.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Time limit of one attempt to change the membership.
 const ATTEMPT: Duration = Duration::from_secs(2);

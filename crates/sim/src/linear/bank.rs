@@ -15,7 +15,7 @@ use std::collections::HashMap;
 /// A transaction between the moments `begin` and `end`.
 #[derive(Clone, Debug)]
 pub struct Timed {
-    /// Moment of the request.
+    /// Moment at which the client sent the transaction.
     pub begin: u64,
     /// Moment of the answer. For a change without an answer, the moment from which its server was certainly dead, so
     /// that the change cannot happen later.

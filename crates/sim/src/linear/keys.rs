@@ -5,7 +5,7 @@ use super::Model;
 /// Number of a key in the object, and the key's value; `None` if the key does not exist.
 pub type Pair = (usize, Option<u64>);
 
-/// Request for some keys.
+/// Request of a client that reads or writes some keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Read of keys at one point in time.

@@ -62,7 +62,7 @@ pub enum ClientAnswer {
 /// the end of operations that may take effect at any later time.
 #[derive(Clone, Debug)]
 pub struct Timed<O> {
-    /// Moment of the request.
+    /// Moment at which the client sent the request.
     pub begin: u64,
     /// Moment of the answer, or the last moment at which an operation without an answer can have taken effect.
     pub end: u64,

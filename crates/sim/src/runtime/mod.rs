@@ -321,7 +321,7 @@ pub fn random_duration(range: Range<Duration>) -> Duration {
     Duration::from_micros(random(range.start.as_micros() as u64..range.end.as_micros() as u64))
 }
 
-/// Starts a task of a process.
+/// Starts `future` as a task of a process.
 pub fn spawn(process: ProcessId, future: impl Future<Output = ()> + 'static) {
     scheduler(|scheduler| scheduler.spawn(process, Box::pin(future)));
 }
@@ -349,7 +349,7 @@ pub fn resume(process: ProcessId) {
     });
 }
 
-/// Adds a line to the event log.
+/// Adds a line about a process to the event log of the simulation.
 pub fn record(process: ProcessId, text: impl Into<String>) {
     let text = text.into();
     scheduler(|scheduler| {
