@@ -91,7 +91,7 @@ impl ComparedDigests {
 /// variants begin with the most serious one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StateDifference {
-    /// A majority of the members has one state, and this node another. This node's state is wrong.
+    /// A majority of the members has equal states, and this node's state differs from them. This node's state is wrong.
     FromMajority,
     /// Half of the members or more differ from this node, but no majority is known to agree. Any of the states can be
     /// right.

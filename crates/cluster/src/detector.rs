@@ -79,7 +79,7 @@ impl Default for DetectorOptions {
 /// Change of a node's state, such as from alive to suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateChange {
-    /// Node whose state has changed.
+    /// Node whose state (alive, suspect or down) has changed.
     pub node: NodeId,
     /// New state of the node: alive, suspect or down.
     pub state: MemberHealth,

@@ -44,7 +44,7 @@ pub(crate) enum Answer {
 /// Next step of an empty node that may found or join a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Found the cluster with these members.
+    /// Found the cluster. Contains its first members: their ids, names and addresses.
     Found(BTreeMap<NodeId, NodeInfo>),
     /// Ask to join the cluster, because another node may have its data. The text names that node.
     Join(String),

@@ -51,14 +51,14 @@ pub(crate) enum Heads {
 }
 
 impl Heads {
-    /// Returns the form of headers that two nodes use after the handshake if both speak this version of the protocol.
-    /// The channel for subjects always uses full headers.
+    /// Returns the form of frame headers that two nodes use after the handshake if both speak this version of the
+    /// protocol. The channel for messages of subscribers always uses full headers.
     pub(crate) fn of(version: u16) -> Self {
         if version >= SHORT_FROM { Self::Short } else { Self::Long }
     }
 }
 
-/// A received frame.
+/// A frame that this node has received from another node.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// Kind of the frame; `None` if this version does not know it.
@@ -137,7 +137,7 @@ async fn read_body(
     Ok(Frame { kind: PeerKind::from_code(header.kind), id: header.id, body: body.into(), wire_bytes })
 }
 
-/// Writes one frame of a handshake.
+/// Writes one frame of a handshake to a connection.
 pub(crate) async fn write_frame<'a, F: PeerFrame<'a>>(
     stream: &mut (impl AsyncWrite + Unpin),
     frame: &F,

@@ -36,7 +36,7 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum time of a handshake.
+/// Maximum time that a handshake may take before the connection is closed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Version of this software. Other nodes write it to their logs.
@@ -129,9 +129,9 @@ pub(crate) enum Rejection {
     /// The node was removed from the cluster. This node tells it so only after both have proved that they know the
     /// secret. Otherwise any stranger could stop a node with this message.
     Removed,
-    /// Another process with the node's id is connected.
+    /// Another process that has the same node id is already connected.
     Copy,
-    /// Another reason, described for people.
+    /// Another reason for the rejection, described for people.
     Other(Cow<'static, str>),
 }
 
@@ -164,7 +164,7 @@ pub enum HandshakeError {
     Rejected {
         /// Error code that the peer has sent, for programs.
         code: String,
-        /// Reason that the peer has sent, for people.
+        /// Reason for the rejection that the peer has sent, for people.
         reason: String,
     },
     /// The peer is a member of the cluster, and reports that this node was removed.

@@ -72,7 +72,7 @@ impl HearingRecord {
         act(hearing, self.now())
     }
 
-    /// Counts a sign of life that the caller now sends to a node, and returns its number.
+    /// Counts a sign of life that this node now sends to the node `node`, and returns the number of the sign.
     pub(crate) fn ping(&self, node: NodeId) -> u64 {
         let number = self.with(node, |hearing, now| hearing.ping(now));
         let mut confirmed = self.0.confirmed.borrow_mut();

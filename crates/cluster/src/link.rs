@@ -94,7 +94,7 @@ pub enum CallError {
         /// Reason why no reply has arrived, for people.
         reason: String,
     },
-    /// The node has replied with an error.
+    /// The other node has replied to the request with an error.
     #[error("{text}")]
     Failed {
         /// Advice of the error to the caller of the request: to retry, to fix the request, or to stop.
@@ -111,7 +111,7 @@ pub enum CallError {
     Encode(#[from] EncodeError),
 }
 
-/// Reply to a request.
+/// Reply frame that this node has received to a request.
 #[derive(Debug)]
 pub(crate) struct Reply {
     kind: Option<PeerKind>,
@@ -264,7 +264,7 @@ impl Connection {
         Self { node, version, sent_facts: Rc::default(), sender, waiting, traffic, next_id, has_ended }
     }
 
-    /// Returns the node at the other end.
+    /// Returns the id of the node at the other end of the connection.
     pub(crate) fn node(&self) -> NodeId {
         self.node
     }
@@ -471,7 +471,7 @@ async fn read_replies(
     Ok(())
 }
 
-/// Reason why an attempt to dial has failed.
+/// Reason why an attempt to dial another node has failed.
 #[derive(Clone, Debug)]
 struct DialFailure {
     reason: String,

@@ -64,7 +64,7 @@ pub(crate) const CHUNK_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum time that a follower takes to install a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 
-/// Links of this node to one other node.
+/// Links of this node to one other node: one for each channel except the channel for messages of subscribers.
 #[derive(Clone)]
 pub(crate) struct PeerLinks {
     pub appends: Link,

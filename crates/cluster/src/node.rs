@@ -59,7 +59,7 @@ pub enum NodeError {
     Bind {
         /// Address at which this node was to accept connections of other nodes.
         address: SocketAddr,
-        /// Error that the operating system returned.
+        /// Error that the operating system returned when this node tried to bind the address.
         error: std::io::Error,
     },
     /// The address is not a loopback address. Links between machines need encryption.

@@ -42,7 +42,7 @@ const FAR_BEHIND_ENTRIES: u64 = 64;
 
 const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
 
-/// Age of the entries of an append.
+/// Age of the entries of an append: new, or old because the follower is far behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryAge {
     /// The follower is not far behind, or the append has no entries.

@@ -39,7 +39,7 @@ pub(crate) fn leader_of(here: NodeId, leadership: &Leadership) -> Option<NodeId>
     }
 }
 
-/// Composes a node's report about its cluster.
+/// Composes a node's report about its cluster from the facts that the node knows at present.
 pub(crate) fn compose(
     cluster: ClusterId,
     consensus: &Consensus<Rt>,

@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{link_counters::LinkCounters, subjects::Mesh};
 
-/// A call to the consensus thread.
+/// A call of another thread to the consensus thread.
 pub(crate) enum Call {
     Read(ReadLevel, Duration, oneshot::Sender<Result<Revision, ClusterError>>),
     Change(Change, Duration, oneshot::Sender<Result<NodeId, ClusterError>>),

@@ -144,7 +144,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Waits until the thread has ended. The caller must have set `stop` to true.
+    /// Waits until the thread that exchanges messages has ended. The caller must have set `stop` to true.
     pub(crate) fn join(&self) {
         let thread = locked(&self.0.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {
