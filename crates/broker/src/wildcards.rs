@@ -183,8 +183,8 @@ impl PatternTrie {
         }
     }
 
-    /// Finds the trie node of a pattern, without the `>` at the pattern's end, if it has one. The second result is true
-    /// if it has one. Returns `None` if the trie has no such node.
+    /// Finds the trie node at which a pattern ends, not counting a `>` at the pattern's end. The second result is true
+    /// if the pattern ends with `>`. Returns `None` if the trie has no such node.
     fn find(&self, pattern: &Pattern) -> Option<(u32, bool)> {
         let mut at = ROOT;
         for token in pattern.tokens() {
