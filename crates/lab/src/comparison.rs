@@ -143,7 +143,7 @@ pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, In
     })
 }
 
-/// Compares one figure of two stored measurements.
+/// Compares the values that one figure has in two stored measurements, `a` and `b`.
 pub fn compare_samples(a: &Samples, b: &Samples) -> Result<Effect, Incomparable> {
     compare_wholes(&a.wholes(), &b.wholes(), a.better)
 }

@@ -19,7 +19,7 @@ struct Noise {
     /// Correlation between a value and the value before it, from 0 to 1.
     correlation: f64,
     last: f64,
-    /// Change of the factor's logarithm from one value to the next.
+    /// Change of the noise factor's logarithm from one value to the next.
     drift: f64,
     /// Number of coming values that another program on the machine still disturbs.
     disturbed: u32,

@@ -27,7 +27,7 @@ pub struct Machine {
 /// load. A server in a process of its own may be another build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Build {
-    /// Version of the Thalweg workspace.
+    /// Version of Thalweg that was built.
     pub version: &'static str,
     /// `release` or `debug`. Figures of a debug build mean nothing.
     pub profile: &'static str,

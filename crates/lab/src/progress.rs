@@ -2,7 +2,7 @@
 
 /// Receives the progress of a benchmark suite, one short line at a time.
 pub trait Progress {
-    /// Reports that one step of the running suite begins or has ended.
+    /// Reports that one step of the running benchmark suite begins or has ended.
     fn step(&mut self, line: &str);
 }
 

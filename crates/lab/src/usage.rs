@@ -12,10 +12,10 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Process whose usage is read.
+/// Process whose resource usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasuredProcess {
-    /// The calling process.
+    /// The calling process itself.
     Own,
     /// Another process, by its process id.
     Process(u32),

@@ -1,4 +1,4 @@
-//! The kinds of profiles, and a finished one.
+//! The kinds of profiles of a server's process, and the type of a finished profile.
 
 use super::stacks::Stacks;
 

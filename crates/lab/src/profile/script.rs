@@ -17,7 +17,7 @@ use super::{kind::ProfileKind, stacks::Stacks};
 
 /// Maximum number of frames of a stack that are kept, counted from the outermost frame.
 const MAX_FRAMES: usize = 256;
-/// Name of a frame whose function is unknown.
+/// Name that `perf script` prints for a frame whose function is unknown.
 const UNKNOWN: &str = "[unknown]";
 /// Parts of the names of functions in which a thread waits for a lock that another thread holds.
 const LOCKS: [&str; 6] =

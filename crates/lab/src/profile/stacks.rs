@@ -34,7 +34,7 @@ impl Stacks {
         Self { root: Call::default(), unit }
     }
 
-    /// Returns the unit of the weights.
+    /// Returns the unit of the stacks' weights: seconds or MiB.
     pub fn unit(&self) -> &'static str {
         self.unit
     }
