@@ -50,7 +50,8 @@ pub struct Verdict {
 }
 
 /// Positions in the order of commands at which an operation may lie, and the moments of its begin and end. The command
-/// with rank `r` has the position `2 * r + 1`; the state after `n` commands has the position `2 * n`.
+/// with the number `r` in this order (counted from 0) has the position `2 * r + 1`; the state after the first `n`
+/// commands has the position `2 * n`.
 struct Range<'a> {
     begin: u64,
     end: u64,

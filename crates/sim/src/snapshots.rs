@@ -44,7 +44,7 @@ struct KeptSnapshot {
     at: Duration,
 }
 
-/// Snapshots of a node's database. Clones refer to the same snapshots.
+/// Snapshots that a simulated node sends to other nodes and receives from them. Clones refer to the same snapshots.
 #[derive(Clone)]
 pub struct NodeSnapshots {
     node: ProcessId,

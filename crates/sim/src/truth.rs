@@ -203,8 +203,8 @@ impl Truth {
         *most = micros.max(*most);
     }
 
-    /// Checks the time of a new entry: it is ahead of true time by at most the lead that the clocks of a majority have
-    /// ever had, plus a tolerance. So a wrong clock of a minority has no effect.
+    /// Checks the time of a new entry. It must not be ahead of true time by more than a tolerance plus the largest lead
+    /// that the clocks of a majority have ever had. So a wrong clock of a minority has no effect.
     fn check_time(&self, node: ProcessId, applied: &LogRecord) {
         let mut inner = self.inner();
         let mut errors: Vec<i64> = inner.clock_errors.values().copied().collect();
