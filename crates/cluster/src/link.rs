@@ -274,7 +274,7 @@ impl Connection {
         self.version
     }
 
-    /// Facts about this node that it has sent over this connection.
+    /// Facts about this node (such as its log's end and its clock) that it has sent over this connection.
     pub(crate) fn sent_facts(&self) -> &RefCell<SentFacts> {
         &self.sent_facts
     }

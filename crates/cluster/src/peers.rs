@@ -75,10 +75,10 @@ impl Peers {
 }
 
 impl PeerFacts {
-    /// Records the progress of the other node while this node leads. `last` is the leader's last entry. `matched` is
-    /// the last entry that the other node has; `None` if this is unknown. Under steady writes, the other node never has
-    /// the newest entry. So once it has the entry that was the leader's last at some earlier time, it counts as up to
-    /// date at that time.
+    /// Records the progress of the other node while this node leads. `last` is the last entry of this node, the leader.
+    /// `matched` is the last entry that the other node has; `None` if this is unknown. Under steady writes, the other
+    /// node never has the newest entry. So it counts as up to date at an earlier time once it has the entry that was
+    /// the leader's last one at that time.
     pub(crate) fn note_progress(&mut self, last: Index, matched: Option<Index>, now: Instant) {
         // A node that has not reported yet counts as behind from now on.
         let up_to_date = self.up_to_date.get_or_insert(now);

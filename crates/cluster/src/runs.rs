@@ -33,8 +33,8 @@ use tokio::time::Instant;
 pub(crate) struct Silence {
     /// Time without a frame from the connected process, after which another process is accepted at its first attempt.
     pub max: Duration,
-    /// Time without a frame from the connected process since the first attempt of another process. After this time the
-    /// other process is accepted.
+    /// Time that the connected process has to send a frame, counted from the first attempt of another process to
+    /// connect. If it sends none in this time, the other process is accepted.
     pub max_answer: Duration,
 }
 

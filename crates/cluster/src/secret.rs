@@ -42,7 +42,8 @@ impl Secret {
         Nonce(tag.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// Returns true if the proof is right. Takes the same time for right and wrong proofs, so timing reveals nothing.
+    /// Returns true if `proof` is the proof of this secret for the handshake `proven`. Takes the same time for right
+    /// and wrong proofs, so timing reveals nothing.
     pub(crate) fn verify(&self, role: Role, proven: Proven<'_>, proof: &Nonce) -> bool {
         hmac::verify(&self.0, &bytes_of(role, proven), &proof.0).is_ok()
     }

@@ -99,8 +99,8 @@ impl Refusal {
     }
 }
 
-/// Returns the names of requests without control characters, for a log line. The sending node has already escaped and
-/// shortened them; this makes sure that even wrong names cannot break the line.
+/// Returns the names of clients' requests without control characters, for a log line. The sending node has already
+/// escaped and shortened them; this makes sure that even wrong names cannot break the line.
 pub(crate) fn printable(names: &str) -> String {
     names.chars().filter(|char| !char.is_control()).take(MAX_PRINTED).collect()
 }

@@ -2,5 +2,5 @@
 
 /// Async runtime on which the consensus of a node runs.
 pub(crate) type Rt = openraft_rt_tokio::TokioRuntime;
-/// openraft's types for the consensus of one node.
+/// Set of types with which openraft runs on a node.
 pub(crate) type Types = thalweg_raft::Types<Rt>;
