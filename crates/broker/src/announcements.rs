@@ -91,8 +91,8 @@ struct State {
     changes: BTreeMap<u64, Filter>,
     ended: BTreeSet<u64>,
     version: u64,
-    /// Version of the newest ended filter that this node has forgotten. Another node whose filters have an older
-    /// version gets all filters, because the changes since then are no longer complete.
+    /// Version of the newest ended filter that this node has forgotten. If another node has an older version of the
+    /// filters, it gets all filters, because this node no longer has all changes since then.
     floor: u64,
     patterns: Size,
     groups: Size,
