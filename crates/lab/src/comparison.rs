@@ -114,10 +114,10 @@ pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Inc
 
 /// Compares two measurements that were made at different times. Each run counts as one value.
 ///
-/// Runs differ from each other as a whole, so even a long run gives only one value. The interval covers changes between
-/// the runs of each measurement. It cannot cover changes between the two measurements, such as another state of the
-/// machine; only alternating runs can. If a side has fewer than [`MIN_RUNS`] runs, there is no interval, and therefore
-/// no verdict.
+/// Two runs of the same program differ as a whole, so even a long run gives only one value. The interval covers changes
+/// between the runs of each measurement. It cannot cover changes between the two measurements, such as another state of
+/// the machine; only alternating runs can. If a side has fewer than [`MIN_RUNS`] runs, there is no interval, and
+/// therefore no verdict.
 pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
     let found = a.len().min(b.len());
     if found == 0 {
