@@ -36,8 +36,8 @@ pub const MAX_FILTERS: usize = 65_536;
 const MAX_FILTER_BYTES: usize = 8 * 1024 * 1024;
 /// Maximum number of ended filters that are remembered, so that other nodes can still learn of their end.
 const MAX_ENDED: usize = 16_384;
-/// Largest number of members that a node announces for a queue group. A node receives messages of the group in
-/// proportion to its announced members.
+/// Largest number of members of a queue group that a node announces to other nodes. Of the group's messages, a node
+/// receives a share in proportion to its announced members.
 pub const MAX_ANNOUNCED_MEMBERS: u32 = 32;
 
 /// One filter of a node: a pattern, or a queue group with a pattern.
@@ -91,8 +91,8 @@ struct State {
     changes: BTreeMap<u64, Filter>,
     ended: BTreeSet<u64>,
     version: u64,
-    /// Version of the newest ended filter that this node has forgotten. Another node whose filters have an older
-    /// version gets all filters, because the changes since then are no longer complete.
+    /// Version of the newest ended filter that this node has forgotten. If another node has an older version of the
+    /// filters, it gets all filters, because this node no longer has all changes since then.
     floor: u64,
     patterns: Size,
     groups: Size,
@@ -134,7 +134,8 @@ impl Announcements {
         locked(self.0.lock())
     }
 
-    /// Adds a subscription of a client to the filters. Returns true if the other nodes' drivers must be notified.
+    /// Adds a subscription of a client to the filters. Returns true if the drivers of the links to the other nodes must
+    /// be notified.
     pub(crate) fn added(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> Result<bool, TooManyGroups> {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -150,7 +151,8 @@ impl Announcements {
         Ok(state.set(filter, members, members + 1))
     }
 
-    /// Removes a subscription of a client from the filters. Returns true if the other nodes' drivers must be notified.
+    /// Removes a subscription of a client from the filters. Returns true if the drivers of the links to the other nodes
+    /// must be notified.
     pub(crate) fn removed(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) -> bool {
         let filter = Filter { pattern: Arc::clone(pattern.shared()), group: group.cloned() };
         let mut state = self.lock();
@@ -191,8 +193,8 @@ impl Announcements {
 }
 
 impl State {
-    /// Changes the number of members of a filter from `before` to `members`. Returns true if the other nodes' drivers
-    /// must be notified.
+    /// Changes the number of members of a filter from `before` to `members`. Returns true if the drivers of the links
+    /// to the other nodes must be notified.
     fn set(&mut self, filter: Filter, before: u32, members: u32) -> bool {
         let is_pattern = filter.group.is_none();
         if is_pattern && self.is_everything && members == 0 {
@@ -226,7 +228,7 @@ impl State {
         !std::mem::replace(&mut self.is_notified, true)
     }
 
-    /// Forgets the ended filter with the oldest version, if more than [`MAX_ENDED`] are remembered.
+    /// Forgets the ended filter with the oldest version, if the node remembers more than [`MAX_ENDED`] ended filters.
     fn forget(&mut self) {
         if self.ended.len() <= MAX_ENDED {
             return;

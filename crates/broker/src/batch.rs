@@ -155,7 +155,7 @@ impl fmt::Debug for Batch {
     }
 }
 
-/// Size of a batch in messages and bytes, as it counts towards limits and credits.
+/// Size of a batch in messages and bytes, as it counts towards the limits of queues and the credit of subscriptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub(crate) messages: u64,

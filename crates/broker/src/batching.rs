@@ -109,7 +109,7 @@ struct Open<E> {
 pub struct Coalescer<E> {
     batching: Batching,
     open: Option<Open<E>>,
-    /// Number of bytes of the last completed batch.
+    /// Number of bytes of the last completed batch, from which the size of the next batch is estimated.
     last_bytes: usize,
 }
 

@@ -162,7 +162,7 @@ impl Link {
         self.shared.node.is_some()
     }
 
-    /// Creates a subscription without counting it towards the broker's limit.
+    /// Creates a subscription without counting it towards the broker's limit on subscriptions.
     pub(crate) fn insert(
         &self,
         id: SubscriptionId,
@@ -213,7 +213,7 @@ impl Link {
         Ok(())
     }
 
-    /// Records that a subscription of a client has ended, so that the other nodes learn of it.
+    /// Removes an ended subscription of a client from the filters that this node announces to the other nodes.
     fn renounce(&self, pattern: &Pattern, group: Option<&Arc<[u8]>>) {
         let Some(announcements) = self.registry.announcements.as_ref().filter(|_| !self.is_to_node()) else { return };
         if announcements.removed(pattern, group) {
@@ -233,8 +233,8 @@ impl Link {
         Ok(())
     }
 
-    /// Ends a subscription without changing the broker's number of subscriptions. Returns false if the subscription
-    /// does not exist.
+    /// Ends a subscription without reducing the broker's count of subscriptions. Returns false if the subscription does
+    /// not exist.
     pub(crate) fn remove(&self, id: SubscriptionId) -> bool {
         let mut wakes = Wakes::default();
         let removed = {

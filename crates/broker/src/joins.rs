@@ -21,8 +21,8 @@ use crate::{
     notify::{Notify, WaitStamp, Waiters},
 };
 
-/// Counter of the members that join queue groups, and the publishers that wait for a new member; see the
-/// [module](self).
+/// Counter of the members that have joined queue groups, and the publishers that wait for a new member because all
+/// members of a group are full.
 #[derive(Default)]
 pub(crate) struct Joins {
     count: AtomicU64,
@@ -30,8 +30,8 @@ pub(crate) struct Joins {
 }
 
 impl Joins {
-    /// Number of members that have joined any queue group so far. A publish reads this number before it looks at the
-    /// index.
+    /// Number of members that have joined any queue group so far. A publish reads this number before it looks for
+    /// matching subscriptions.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::SeqCst)
     }
@@ -44,8 +44,8 @@ impl Joins {
         self.count() == count
     }
 
-    /// Counts a member that has joined a group and is already in the index. Returns the waiting publishers, which the
-    /// caller must notify.
+    /// Counts a member that has joined a queue group and that publishers can already find. Returns the waiting
+    /// publishers, which the caller must notify.
     pub(crate) fn joined(&self) -> Vec<Arc<dyn Notify>> {
         self.count.fetch_add(1, Ordering::SeqCst);
         locked(self.waiting.lock()).take()

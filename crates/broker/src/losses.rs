@@ -19,11 +19,11 @@ pub(crate) struct LossCounters {
 /// numbers of slow subscriptions and of closed links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Messages missed by subscriptions with [`Policy::DropNew`].
+    /// Number of messages missed by subscriptions with [`Policy::DropNew`].
     pub drop_new: u64,
-    /// Messages missed by subscriptions with [`Policy::DropOld`].
+    /// Number of messages missed by subscriptions with [`Policy::DropOld`].
     pub drop_old: u64,
-    /// Messages lost when [`Policy::Disconnect`] closed a link. These are the messages that did not fit into the queue
+    /// Number of messages lost when [`Policy::Disconnect`] closed a link: the messages that did not fit into the queue
     /// of the overflowed subscription, and the messages that were queued for this subscription.
     pub disconnect: u64,
     /// Number of subscriptions that missed at least one message. Each subscription counts once.

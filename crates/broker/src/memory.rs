@@ -45,8 +45,8 @@ pub(crate) struct Memory {
     shared: u64,
     waiting: Mutex<Waiters>,
     any_waiting: AtomicBool,
-    /// True if released memory did not suffice to notify the waiting publishers, because publishes in progress still
-    /// held all the rest.
+    /// True if publishers waited while memory was released, but could not be notified, because publishes in progress
+    /// still held all memory. When such a publish fails and releases its memory, they are notified.
     missed: AtomicBool,
     /// Stamp for the next publisher that begins to wait for memory or for room in a queue.
     stamps: AtomicU64,
@@ -119,7 +119,7 @@ impl Memory {
     /// Removes and returns the publishers that the caller must notify after the publish of `own` has failed and
     /// released its reservations. These publishers began to wait at stamp `since` or later, while the reservations were
     /// held. Publishers that began to wait earlier failed without these reservations, so the release does not help
-    /// them.
+    /// them. If the flag `missed` is set and memory is free, returns all waiting publishers.
     pub(crate) fn take_since(&self, since: WaitStamp, own: Option<&Arc<dyn Notify>>) -> Vec<Arc<dyn Notify>> {
         if self.missed.load(Ordering::SeqCst) {
             return self.take_waiting();
@@ -156,7 +156,7 @@ pub struct LinkOwner {
     bytes: AtomicU64,
 }
 
-/// Memory that one link has reserved, in bytes.
+/// Memory that one link has reserved for the messages in its queues, in bytes.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     bytes: u64,
@@ -168,7 +168,8 @@ impl Reservation {
         Self { bytes: 0, owner }
     }
 
-    /// Grows the reservation to at least `bytes` if the limit permits this. Returns true on success.
+    /// Grows the link's reservation to at least `bytes` if the limit on all links permits this. Returns true on
+    /// success.
     pub(crate) fn try_grow_to(&mut self, bytes: u64, memory: &Memory) -> bool {
         if bytes <= self.bytes {
             return true;
@@ -188,7 +189,7 @@ impl Reservation {
         true
     }
 
-    /// Grows the reservation to at least `bytes`, even if the reservations of all links then exceed the limit.
+    /// Grows the link's reservation to at least `bytes`, even if the reservations of all links then exceed the limit.
     pub(crate) fn grow_to(&mut self, bytes: u64, memory: &Memory) {
         if bytes > self.bytes {
             let more = (bytes - self.bytes).next_multiple_of(STEP);
@@ -202,8 +203,8 @@ impl Reservation {
         self.bytes += more;
     }
 
-    /// Shrinks the reservation to `bytes`, rounded up to a multiple of [`STEP`], plus one more step. If `bytes` is 0,
-    /// releases everything.
+    /// Shrinks the link's reservation to `bytes`, rounded up to a multiple of [`STEP`], plus one more step. If `bytes`
+    /// is 0, releases the whole reservation.
     pub(crate) fn shrink(&mut self, bytes: u64, memory: &Memory) {
         let keep = if bytes == 0 { 0 } else { bytes.next_multiple_of(STEP) + STEP };
         if self.bytes > keep {

@@ -25,9 +25,9 @@ pub enum Policy {
 /// can be sent. So one batch can make the balance negative. The next grant of credit first makes up for this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
-    /// Number of messages that may be sent.
+    /// Number of messages that the broker may send to the receiver.
     pub messages: u64,
-    /// Bytes of encoded batches that may be sent.
+    /// Bytes of encoded batches that the broker may send to the receiver.
     pub bytes: u64,
 }
 

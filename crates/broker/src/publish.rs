@@ -101,7 +101,7 @@ impl Published {
         }
     }
 
-    /// Adds the counts of another publish to these.
+    /// Adds the counts of the publish `other` to the counts of this one.
     pub fn add(&mut self, other: Self) {
         self.delivered += other.delivered;
         self.missed += other.missed;
@@ -130,7 +130,8 @@ pub(crate) struct Publish<'a> {
     pub(crate) batch: &'a Batch,
     pub(crate) memory: &'a Memory,
     pub(crate) joins: &'a Joins,
-    /// Number of members that had ever joined queue groups. It was read before this publish looked at the index.
+    /// Number of members that had ever joined queue groups. It was read before this publish looked for matching
+    /// subscriptions.
     pub(crate) joined: u64,
     pub(crate) waiter: Option<&'a Arc<dyn Notify>>,
     pub(crate) blocking: Blocking,
@@ -274,10 +275,10 @@ impl Publish<'_> {
         }
     }
 
-    /// Releases the space that a blocked publish has reserved; it began at stamp `since`. Notifies other publishers
-    /// that began to wait since then, because they may have found a queue full only because of this space. Does not
-    /// notify publishers that began to wait earlier: the space was already free when they tried. Otherwise blocked
-    /// publishers would wake each other forever.
+    /// Releases the room that a blocked publish has reserved in queues. The publish began when the next stamp was
+    /// `since`. Notifies other publishers that began to wait since then, because they may have found a queue full only
+    /// because of this room. Does not notify publishers that began to wait earlier: the room was already free when they
+    /// tried. Otherwise blocked publishers would wake each other forever.
     fn release_reservations(&mut self, reserved: &[&Target], since: WaitStamp, blocked: WouldBlock) -> WouldBlock {
         for target in reserved {
             let mut link = target.link.lock();

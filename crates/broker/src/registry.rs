@@ -130,7 +130,7 @@ pub struct BrokerStats {
     /// Number of batches that a matching subscription missed because its queue was full. A batch counts once for each
     /// subscription.
     pub missed: u64,
-    /// Number of publishes that were blocked by a full queue.
+    /// Number of attempts to publish that failed because a subscription that blocks publishers had no room.
     pub blocked: u64,
     /// Number of publishes whose subject was not in memory, so that the broker had to search for its matching patterns.
     pub resolved: u64,

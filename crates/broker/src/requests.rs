@@ -164,7 +164,7 @@ impl<T> Requests<T> {
         }
     }
 
-    /// Earliest deadline of a pending request.
+    /// Earliest deadline of a pending request; `None` if no request is pending.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
         self.deadlines.first().map(|(deadline, _)| *deadline)

@@ -25,11 +25,11 @@ use crate::{
     wildcards::{First, Generation, WildcardIndex},
 };
 
-/// Minimum number of subjects from which a shard's limit on kept subscriptions is computed, even if the shard may cache
-/// fewer subjects.
+/// Minimum number of subjects from which a shard computes its limit on the subscriptions in all merged lists, even if
+/// the shard may cache fewer subjects.
 const MIN_COUNTED_SUBJECTS: usize = 16;
-/// Number of slots in the table that remembers the hashes of subjects after their first publish. A subject is cached
-/// from its second publish on.
+/// Number of slots in the table of the hashes of subjects that were published to once. A subject is cached from its
+/// second publish on.
 const SEEN: usize = 256;
 
 #[derive(Debug)]
@@ -43,9 +43,10 @@ struct SubjectEntry {
     /// Generation (version) of the patterns for which `merged` was computed.
     since: Generation,
     first: First,
-    /// Number of subscriptions in `merged`, as it counts towards the shard's limit.
+    /// Number of subscriptions in `merged`, as it counts towards the shard's limit on the subscriptions in all merged
+    /// lists.
     kept: usize,
-    /// True while the subject is in the queue of cached subjects that may be evicted.
+    /// True while the subject is in the shard's queue of cached subjects that may be evicted.
     is_queued: bool,
 }
 

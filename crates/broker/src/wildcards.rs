@@ -70,7 +70,8 @@ pub(crate) struct WildcardIndex {
     hasher: FixedState,
 }
 
-/// Number of the generation counter for subjects with a certain first token. The hash of the token selects the counter.
+/// Number of the generation counter (version counter) for patterns that begin with a certain token. The hash of the
+/// token selects the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct First(u16);
 
@@ -79,7 +80,7 @@ pub(crate) struct First(u16);
 pub(crate) struct Generation(u64);
 
 impl Generation {
-    /// A generation that no patterns have. Marks matches that were never computed.
+    /// A generation (version of the patterns) that never occurs. It marks matches that were never computed.
     pub(crate) const UNKNOWN: Self = Self(u64::MAX);
 }
 
@@ -182,8 +183,8 @@ impl PatternTrie {
         }
     }
 
-    /// Finds the trie node of a pattern, without the `>` at the pattern's end, if it has one. The second result is true
-    /// if it has one. Returns `None` if the trie has no such node.
+    /// Finds the trie node at which a pattern ends, not counting a `>` at the pattern's end. The second result is true
+    /// if the pattern ends with `>`. Returns `None` if the trie has no such node.
     fn find(&self, pattern: &Pattern) -> Option<(u32, bool)> {
         let mut at = ROOT;
         for token in pattern.tokens() {

@@ -115,7 +115,8 @@ fn cluster_or(cluster: Option<thalweg_types::ClusterId>, db: &Database) -> thalw
     cluster.or(db.report().cluster).expect("a cluster")
 }
 
-/// Measured speed of the machine: the round trip of a message between two threads, and the time of an `fdatasync`.
+/// Measured speed of the machine: the time of a message's round trip between two threads, and the time of an
+/// `fdatasync`.
 #[derive(Clone, Copy)]
 struct Probe {
     round_trip: Duration,
@@ -184,7 +185,8 @@ fn sync(dir: &Path) -> Duration {
     median
 }
 
-/// Readings of counters, of the cluster members and of this process.
+/// Values of some counters at one moment: entries applied by the leader, syncs of the members' logs, and processor
+/// times of this process.
 struct Counts {
     entries: u64,
     leader_syncs: u64,
@@ -216,7 +218,7 @@ fn cpu_of_threads() -> BTreeMap<String, Duration> {
     times
 }
 
-/// Results of a run, as its clients measured them.
+/// Results of one measurement: the clients' commits and their durations, and the counters before and after it.
 struct CommitFigures {
     commits: u64,
     elapsed: Duration,
@@ -226,7 +228,7 @@ struct CommitFigures {
     after: Counts,
 }
 
-/// Runs the clients for a time, after a short warm-up.
+/// Lets `clients` clients put keys for the duration `time`, after a short warm-up. Returns the results.
 async fn run(
     members: &[Member],
     leader: &Member,
@@ -245,7 +247,8 @@ async fn run(
     CommitFigures { commits: times.len() as u64, elapsed, p50: at(0.5), p99: at(0.99), before, after }
 }
 
-/// Puts keys until the time is over. Returns the time that each put took.
+/// Lets `clients` clients put keys into the leader's database until `time` has passed. Returns the duration of each
+/// put.
 async fn put_for(leader: &Member, keyspace: KeyspaceId, clients: usize, time: Duration) -> Vec<Duration> {
     let db = Rc::new(leader.db.to_async());
     let ends = Instant::now() + time;

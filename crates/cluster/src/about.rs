@@ -1,4 +1,5 @@
-//! Facts about a node that it sends to the other nodes. They show these facts to users.
+//! Facts about a node, such as its addresses for clients, that the node sends to the other nodes. The other nodes show
+//! these facts to users.
 
 use thalweg_serving::cluster::NodeAddresses;
 

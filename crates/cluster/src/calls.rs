@@ -19,7 +19,7 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Answers the calls of other threads until the last handle that can send calls is dropped.
+/// Answers the calls that other threads send through handles of this node, until the last handle is dropped.
 pub(crate) async fn answer_calls(tasks: Rc<Tasks>, mut calls: mpsc::Receiver<Admitted>) {
     while let Some(Admitted { call, room }) = calls.recv().await {
         let tasks = Rc::clone(&tasks);

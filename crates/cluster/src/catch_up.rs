@@ -12,10 +12,10 @@ const NOTE_EVERY: Duration = Duration::from_secs(5);
 /// lacks a few.
 const CLOSE_ENTRIES: u64 = 1_000;
 
-/// Log line to write now.
+/// Log line that a member writes about its catch-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// The member still lacks this number of entries.
+    /// The member still lacks this number of log entries.
     Behind(u64),
     /// The member has caught up. This line is written only if at least one line `Behind` was written before.
     CaughtUp,

@@ -1,11 +1,12 @@
 //! Comparison of a node's state with the states of the other members, and the first step of its repair.
 //!
-//! Owns: the rules by which a node stops serving, and by which it takes the state of other members. Does not own:
+//! Owns: the rules by which a node stops serving, and by which it gets its state from other members. Does not own:
 //! running hashes and digests (`engine`), and the repair itself, which the node does after a restart (`repair`).
 //!
-//! A running hash covers all entries before it. So once two states differ, their running hashes differ after all later
-//! entries, until one state is replaced. A running hash does not show damage to rows that were written long ago. A
-//! digest of all rows does. The leader requests digests from all members at intervals
+//! A running hash is a hash over all entries that a node has applied and their outcomes, taken after one entry. So once
+//! two states differ, their running hashes differ after all later entries, until one state is replaced. A running hash
+//! does not show damage to keys and values (rows) that were written long ago. A digest, which covers all rows of the
+//! state, does. The leader requests digests from all members at intervals
 //! ([`NodeOptions::digest_every`](crate::NodeOptions::digest_every)). While a member does not serve, the leader also
 //! requests a digest whenever another member begins to answer: the new member can complete a majority, and may lack the
 //! digest that has revealed the difference.
@@ -42,16 +43,18 @@ use crate::{
     tasks::{ASK_LIMIT, Tasks},
 };
 
-/// Facts about another member from which this node decides if the member can give its state.
+/// Facts about another member. From them this node decides if the member may send its state for the repair of this
+/// node.
 #[derive(Clone, Debug)]
 struct ComparedMember {
     node: NodeId,
     votes: bool,
-    /// Running hashes that the member has reported; empty if it does not answer.
+    /// Running hashes that the member has reported, by the entry after which each was taken; empty if it does not
+    /// answer.
     marks: BTreeMap<Index, u64>,
 }
 
-/// State of the repeated comparison of digests.
+/// State of this node's repeated comparison of its digest with the digests of the other members.
 #[derive(Debug)]
 struct ComparedDigests {
     /// Newest entry after which this node has found its digest equal to those of a majority of the members.
@@ -61,8 +64,8 @@ struct ComparedDigests {
     /// Time of the latest of these events: this node started, its newest digest appeared, or it requested digests as
     /// the leader.
     since: Instant,
-    /// Members that answered when this node, as the leader, requested digests. The set is cleared whenever all other
-    /// members answer and serve.
+    /// Members that have answered a call when this node, as the leader, requested digests. The set is cleared whenever
+    /// all other members answer and serve.
     asked: BTreeSet<NodeId>,
 }
 
@@ -71,10 +74,10 @@ impl ComparedDigests {
         Self { through: Index::ZERO, newest: Index::ZERO, since: Instant::now(), asked: BTreeSet::new() }
     }
 
-    /// Returns true if another digest can show which states are right. This is so if a member does not serve, and a
-    /// member answers that is not in `asked`. `answers` contains the members that answer and do not lag, each with true
-    /// if it serves. `others` is the number of other members. Each member causes at most one request for a digest until
-    /// all members serve again, even if it answers only from time to time.
+    /// Returns true if another digest can show which members' states are right. This is so if some member does not
+    /// serve, and a member that is not in `asked` answers now. `answers` contains the members that answer and do not
+    /// lag, each with true if it serves. `others` is the number of other members. Each member causes at most one
+    /// request for a digest until all members serve again, even if it answers only from time to time.
     fn can_decide(&mut self, answers: &BTreeMap<NodeId, bool>, others: usize) -> bool {
         let all_serve = answers.values().all(|serves| *serves);
         if all_serve && answers.len() == others {
@@ -88,7 +91,7 @@ impl ComparedDigests {
 /// variants begin with the most serious one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StateDifference {
-    /// A majority of the members has one state, and this node another. This node's state is wrong.
+    /// A majority of the members has equal states, and this node's state differs from them. This node's state is wrong.
     FromMajority,
     /// Half of the members or more differ from this node, but no majority is known to agree. Any of the states can be
     /// right.
@@ -288,8 +291,9 @@ impl Tasks {
         }
     }
 
-    /// Requests digests from all members if this node leads. It does so if the last digest is older than the interval,
-    /// or if another digest can show which states are right.
+    /// Requests digests from all members if this node leads. It does so if the last digest is older than
+    /// [`NodeOptions::digest_every`](crate::NodeOptions::digest_every), or if another digest can show which members'
+    /// states are right.
     async fn request_digest(&self, digests: &mut ComparedDigests) {
         let every = self.options.digest_every;
         if every.is_zero() || !self.consensus.member().leads() {
@@ -374,9 +378,9 @@ impl Tasks {
         }
     }
 
-    /// Returns the best voter to lead: among the other members that serve and do not lag, the one with most entries.
-    /// Returns `None` if there is none. A voter that does not serve would pass the leadership on, and a voter that lags
-    /// could not take it over.
+    /// Returns the voter to which this node should pass its leadership: among the other members that serve and do not
+    /// lag, the one with most entries. Returns `None` if there is none. A voter that does not serve would pass the
+    /// leadership on, and a voter that lags could not take it over.
     async fn serving_voter(&self) -> Option<NodeId> {
         let answers = self.answers().await;
         let members = self.consensus.status().members;
@@ -384,8 +388,8 @@ impl Tasks {
         serving.map(|(node, member)| (member.matched, *node)).max().map(|(_, node)| node)
     }
 
-    /// Asks each of the other members if it offers its state. Leaves out members that lag, as far as this node knows.
-    /// The result contains the members that have answered.
+    /// Asks each of the other members if it would send its state to a member that repairs itself. Leaves out members
+    /// that lag, as far as this node knows. The result contains the members that have answered, each with its answer.
     async fn answers(&self) -> BTreeMap<NodeId, bool> {
         let status = self.consensus.status();
         let last = status.last.map_or(0, |last| last.index.0);
@@ -399,7 +403,8 @@ impl Tasks {
         join_all(answers).await.into_iter().flatten().collect()
     }
 
-    /// Returns true if another member offers its state. A member that does not serve offers none.
+    /// Returns true if the member `node` would send its state to a member that repairs itself. A member that does not
+    /// serve clients would not.
     async fn gives_state(&self, node: NodeId, address: &str) -> bool {
         self.source(node, address).await.is_ok_and(|source| source.gives)
     }
@@ -416,8 +421,8 @@ impl Tasks {
         spawn_blocking(move || db.note_repair(&note)).await.map_err(io::Error::other)?
     }
 
-    /// Writes to the directory which members can give their states, and requests this node's own stop, after which it
-    /// is repaired. If the repair is not possible now, returns the reason.
+    /// Writes to this node's directory which members can send it their states, and requests this node's own stop, after
+    /// which it is repaired. If the repair is not possible now, returns the reason.
     async fn begin_repair(&self) -> Result<(), String> {
         let RepairNote { done, due } = self.note.borrow().clone();
         if let Some(index) = done {
@@ -456,9 +461,9 @@ impl Tasks {
         Ok(())
     }
 
-    /// Asks other members for their digests of all rows. Begins with the newest entry for which digests exist, and goes
-    /// back to the entry `after` at most. Returns the result for the first of these entries for which enough members
-    /// report digests that agree or differ.
+    /// Asks other members for the digests of all rows that they have computed after the same entries as this node.
+    /// Begins with the newest entry for which digests exist, and goes back to the entry `after` at most. Returns the
+    /// result for the first of these entries for which enough members report digests that agree or differ.
     async fn stated_digests(
         &self,
         asked: &BTreeSet<NodeId>,

@@ -50,11 +50,12 @@ fn kind_of(kind: RecordKind) -> EntryKind {
     }
 }
 
-/// Number of bytes that are reserved for each entry in addition to its payload. The buffer grows if an entry needs
-/// more.
+/// Number of bytes that the buffer for an encoded append reserves for each entry in addition to its payload. The buffer
+/// grows if an entry needs more.
 const ENTRY_ROOM_BYTES: usize = 64;
 
-/// Fields of an append request, as its frame needs them. They own their data, so another thread can encode them.
+/// Fields of an append request in the form of the frame that carries it. They own their data, so another thread can
+/// encode them.
 pub(crate) struct AppendParts {
     vote: PeerVote,
     heard: u64,
@@ -90,12 +91,12 @@ impl AppendParts {
         })
     }
 
-    /// Size of the entries' payloads in bytes.
+    /// Sum of the sizes of the payloads of all entries in the append, in bytes.
     pub(crate) fn payload_bytes(&self) -> usize {
         self.entries.iter().map(|(_, _, _, payload)| payload.len()).sum()
     }
 
-    /// Encodes the frame, and compresses it if that makes it smaller.
+    /// Encodes the append as a frame with the request id `id`, and compresses the frame if that makes it smaller.
     pub(crate) fn encode(self, id: u64) -> Result<Vec<u8>, EncodeError> {
         let room = self.payload_bytes() + (self.entries.len() + 2) * ENTRY_ROOM_BYTES;
         let Self { vote, heard, previous, committed, entries } = self;
@@ -131,7 +132,7 @@ pub(crate) fn heartbeat_request(heartbeat: &Heartbeat, from: NodeId) -> AppendEn
     }
 }
 
-/// Returns the request in a frame. `body` is the frame's body; the entries share its memory.
+/// Returns the append request that a received frame contains. `body` is the frame's body; the entries share its memory.
 pub(crate) fn append_request(append: &Append<'_>, body: &Bytes) -> Result<AppendEntriesRequest<Types>, BadFrame> {
     let mut entries = Vec::with_capacity(append.entries.len().min(4096));
     for entry in append.entries.iter() {

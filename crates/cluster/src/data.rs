@@ -1,4 +1,4 @@
-//! Digests and running hashes of this node's state, for comparison with other nodes.
+//! Digests and running hashes (hashes over all applied entries) of this node's state, for comparison with other nodes.
 
 use std::time::Duration;
 
@@ -30,7 +30,8 @@ impl Data {
         }
     }
 
-    /// Returns running hashes of this node's state, each with the entry after which it was taken.
+    /// Returns the running hashes (hashes over all applied entries) that this node keeps, each with the entry after
+    /// which it was taken.
     pub(crate) fn marks(&self) -> impl Iterator<Item = (Index, u64)> {
         self.0.hash_marks().into_iter().map(|mark| (mark.index, mark.running_hash))
     }

@@ -1,4 +1,5 @@
-//! Failure detection by the arrival of signs of life (phi accrual).
+//! Failure detection by the arrival of signs of life: messages from which a node learns that another node runs (phi
+//! accrual).
 //!
 //! Owns: the state of each other node (alive, suspect, down), and its changes as events. Does not own: sending signs of
 //! life, or clocks. Membership does not depend on these states; consensus owns it.
@@ -30,7 +31,8 @@ use thalweg_types::{NodeId, info::MemberHealth};
 
 /// Number of intervals between signs of life that are remembered for each node.
 const INTERVALS: usize = 64;
-/// Number of intervals without a tick after which the detector assumes that this process was paused.
+/// Number of intervals without a call of [`Detector::tick`], after which the detector assumes that this process was
+/// paused.
 const PAUSED_INTERVALS: u32 = 3;
 /// Silence after which a node is down in any case, as a multiple (numerator, denominator) of `down_after`.
 const MAX_DOWN: (u32, u32) = (5, 3);
@@ -77,7 +79,7 @@ impl Default for DetectorOptions {
 /// Change of a node's state, such as from alive to suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateChange {
-    /// Node whose state has changed.
+    /// Node whose state (alive, suspect or down) has changed.
     pub node: NodeId,
     /// New state of the node: alive, suspect or down.
     pub state: MemberHealth,
@@ -96,7 +98,8 @@ struct Watched {
     intervals: VecDeque<f64>,
 }
 
-/// Detector of failures of other nodes. All times come from one monotonic clock, which the caller reads.
+/// Detector of failures of other nodes, from the times of their signs of life. All times come from one monotonic clock,
+/// which the caller reads.
 #[derive(Debug)]
 pub struct Detector {
     options: DetectorOptions,

@@ -35,7 +35,7 @@ const WANTED_FOR: Duration = Duration::from_secs(5);
 struct LeaderNames {
     /// The leader that sent the names, and its term.
     of: Option<(NodeId, Term)>,
-    /// Number of the last name received from this leader, which numbers its names in order.
+    /// Number of the last name received from this leader. The leader numbers the names that it collects in order.
     number: u64,
     /// Names of the requests in entries that this node has not applied yet.
     waiting: Vec<(Index, String)>,

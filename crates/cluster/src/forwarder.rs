@@ -26,7 +26,7 @@ use crate::{
 /// time limit first, so it can still report the outcome.
 const ON_THE_WAY: Duration = Duration::from_millis(200);
 
-/// Forwards requests over the links.
+/// Forwards requests of this node's clients to the leader over the links between nodes.
 #[derive(Clone)]
 pub(crate) struct LinkForwarder(pub Network);
 
@@ -131,7 +131,7 @@ pub(crate) async fn manage(
     send_manage(link, kind, node, info, within).await.map_err(|error| change_error(error, node))
 }
 
-/// Sends a membership change, and returns the error of the call unchanged.
+/// Sends a membership change to another node. Returns the error of the call to that node unchanged.
 pub(crate) async fn send_manage(
     link: &Link,
     kind: ManageKind,

@@ -44,7 +44,7 @@ pub(crate) enum Answer {
 /// Next step of an empty node that may found or join a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Found the cluster with these members.
+    /// Found the cluster. Contains its first members: their ids, names and addresses.
     Found(BTreeMap<NodeId, NodeInfo>),
     /// Ask to join the cluster, because another node may have its data. The text names that node.
     Join(String),
@@ -176,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Asks a node that answers with `history`; `None` for a node that does not know the question.
+    /// Asks a node that answers the question about its history with `history`. With `None`, the node is too old to know
+    /// this question.
     fn asked(history: Option<History>) -> Answer {
         let answer = std::rc::Rc::new(std::cell::RefCell::new(None));
         let found = std::rc::Rc::clone(&answer);

@@ -41,7 +41,7 @@ const MAX_WRITE_BYTES: usize = 2 * LINK_WRITE_BYTES;
 /// power sends nothing, so without probes its connections would stay open.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Form of the frame headers on a connection.
+/// Form of the frame headers on a connection: full or short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heads {
     /// Frames have full headers: in the handshake, on the channel for subjects, and on connections to earlier versions.
@@ -51,21 +51,21 @@ pub(crate) enum Heads {
 }
 
 impl Heads {
-    /// Returns the form of headers that two nodes use after the handshake if both speak this version of the protocol.
-    /// The channel for subjects always uses full headers.
+    /// Returns the form of frame headers that two nodes use after the handshake if both speak this version of the
+    /// protocol. The channel for messages of subscribers always uses full headers.
     pub(crate) fn of(version: u16) -> Self {
         if version >= SHORT_FROM { Self::Short } else { Self::Long }
     }
 }
 
-/// A received frame.
+/// A frame that this node has received from another node.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// Kind of the frame; `None` if this version does not know it.
     pub kind: Option<PeerKind>,
     pub id: u64,
     pub body: Bytes,
-    /// Bytes of the frame on the link, with its header.
+    /// Number of bytes that the frame took on the connection, including its header.
     pub wire_bytes: usize,
 }
 
@@ -137,7 +137,7 @@ async fn read_body(
     Ok(Frame { kind: PeerKind::from_code(header.kind), id: header.id, body: body.into(), wire_bytes })
 }
 
-/// Writes one frame of a handshake.
+/// Writes one frame of a handshake to a connection.
 pub(crate) async fn write_frame<'a, F: PeerFrame<'a>>(
     stream: &mut (impl AsyncWrite + Unpin),
     frame: &F,

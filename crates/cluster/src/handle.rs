@@ -1,4 +1,5 @@
-//! The handle of a node. The server's protocols use it.
+//! The handle through which the server's protocols use this process's member of the cluster: membership changes,
+//! reports and digests.
 //!
 //! Owns: sending calls from other threads to the consensus thread. Does not own: the answers (`calls`).
 

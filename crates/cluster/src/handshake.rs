@@ -4,8 +4,8 @@
 //! certificates (`transport::PeerTls`).
 //!
 //! Invariants: before a side has verified the peer's proof, it reads at most `MAX_HANDSHAKE_BYTES` for a frame and
-//! stores nothing else of the peer. An accepting side begins a TLS session only after it has accepted the peer's hello.
-//! Until then it allocates less than 4 KiB.
+//! stores nothing else of the peer. An accepting side begins a TLS session only after it has accepted the peer's hello,
+//! the first frame of the dialling side. Until then it allocates less than 4 KiB.
 
 use std::{
     borrow::Cow,
@@ -36,14 +36,14 @@ use crate::{
     secured::Secured,
 };
 
-/// Maximum time of a handshake.
+/// Maximum time that a handshake may take before the connection is closed.
 pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Version of this software. Other nodes write it to their logs.
 const SOFTWARE: &str = env!("CARGO_PKG_VERSION");
 
-/// Facts about this node and its cluster. This node states them in its handshakes, or checks the peer's facts against
-/// them.
+/// Identity and secrets of this node and its cluster. In its handshakes, this node sends some of them to the peer, and
+/// checks the peer's values against others.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Id of the cluster.
@@ -129,9 +129,9 @@ pub(crate) enum Rejection {
     /// The node was removed from the cluster. This node tells it so only after both have proved that they know the
     /// secret. Otherwise any stranger could stop a node with this message.
     Removed,
-    /// Another process with the node's id is connected.
+    /// Another process that has the same node id is already connected.
     Copy,
-    /// Another reason, described for people.
+    /// Another reason for the rejection, described for people.
     Other(Cow<'static, str>),
 }
 
@@ -164,7 +164,7 @@ pub enum HandshakeError {
     Rejected {
         /// Error code that the peer has sent, for programs.
         code: String,
-        /// Reason that the peer has sent, for people.
+        /// Reason for the rejection that the peer has sent, for people.
         reason: String,
     },
     /// The peer is a member of the cluster, and reports that this node was removed.
@@ -394,9 +394,9 @@ fn refused(code: &'static str, reason: impl Into<String>) -> HandshakeError {
     HandshakeError::Refused { code, reason: reason.into() }
 }
 
-/// Checks the hello of a dialling node, before this node reads or allocates anything else for it. Returns the protocol
-/// version to use, and the dialling node's description in the membership. The description is `None` if the dialling
-/// node was removed.
+/// Checks the hello (the first frame) of a dialling node, before this node reads or allocates anything else for it.
+/// Returns the protocol version to use, and the dialling node's description in the membership. The description is
+/// `None` if the dialling node was removed.
 fn check_hello(
     hello: &Hello<'_>,
     body: &[u8],

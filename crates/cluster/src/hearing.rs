@@ -22,11 +22,11 @@ const MAX_UNCONFIRMED: u32 = 3;
 /// Numbers of the signs of life that this node has sent to one other node, and that the other node has confirmed.
 #[derive(Debug, Default)]
 struct Confirmed {
-    /// Number of the last sign of life that this node has sent.
+    /// Number of the last sign of life that this node has sent to the other node.
     sent: u64,
     /// Number of the last sign that the other node has confirmed; `heard <= sent`.
     heard: u64,
-    /// Number of signs sent since the other node last confirmed one.
+    /// Number of signs of life sent to the other node since it last confirmed one.
     since: u32,
 }
 
@@ -40,7 +40,7 @@ struct Inner {
     detector: RefCell<Detector>,
 }
 
-/// State of the pings to and from all other nodes. Clones share the state.
+/// State of the signs of life to and from all other nodes. Clones share the state.
 #[derive(Clone)]
 pub(crate) struct HearingRecord(Rc<Inner>);
 
@@ -72,7 +72,7 @@ impl HearingRecord {
         act(hearing, self.now())
     }
 
-    /// Counts a sign of life that the caller now sends to a node, and returns its number.
+    /// Counts a sign of life that this node now sends to the node `node`, and returns the number of the sign.
     pub(crate) fn ping(&self, node: NodeId) -> u64 {
         let number = self.with(node, |hearing, now| hearing.ping(now));
         let mut confirmed = self.0.confirmed.borrow_mut();

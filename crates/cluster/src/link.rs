@@ -67,7 +67,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// instead of time, so that a pause of this process does not count.
 const SILENT_TICKS: u32 = 4;
 
-/// Returns the name of a node in messages.
+/// Returns the words with which error messages of this module name a node.
 fn shown(node: &NodeId) -> String {
     if *node == UNKNOWN { "the other node".to_owned() } else { format!("node {node}") }
 }
@@ -94,10 +94,10 @@ pub enum CallError {
         /// Reason why no reply has arrived, for people.
         reason: String,
     },
-    /// The node has replied with an error.
+    /// The other node has replied to the request with an error.
     #[error("{text}")]
     Failed {
-        /// Advice of the error to the caller: to retry, to fix the request, or to stop.
+        /// Advice of the error to the caller of the request: to retry, to fix the request, or to stop.
         class: Action,
         /// Code of the error in the reply, for programs.
         code: String,
@@ -111,7 +111,7 @@ pub enum CallError {
     Encode(#[from] EncodeError),
 }
 
-/// Reply to a request.
+/// Reply frame that this node has received to a request.
 #[derive(Debug)]
 pub(crate) struct Reply {
     kind: Option<PeerKind>,
@@ -119,7 +119,8 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Decodes the reply and passes it to `read`.
+    /// Decodes the reply of node `node` as a frame of the type `F`. Returns an error if the reply is a frame of another
+    /// kind, or if it reports a failure.
     fn read<'a, F: PeerFrame<'a>>(&'a self, node: NodeId) -> Result<F, CallError> {
         let lost = |reason: String| CallError::Lost { node, reason };
         match self.kind {
@@ -154,7 +155,7 @@ const MAX_WARNED: usize = 1024;
 pub(crate) struct DialWarnings(Rc<RefCell<HashMap<String, Instant>>>);
 
 impl DialWarnings {
-    /// Returns true if a warning about an address is due, and notes it.
+    /// Returns true if a warning about an address is due at `now`, and stores `now` as the time of the last warning.
     fn may_warn(&self, address: &str, now: Instant) -> bool {
         let mut warned = self.0.borrow_mut();
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < WARNING_INTERVAL;
@@ -172,7 +173,7 @@ impl DialWarnings {
 /// State that all connections to one other node share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Path {
-    /// Notified when the node falls silent. All connections to the node then end.
+    /// Notified when the other node falls silent. All connections to that node then end.
     silent: Rc<Notify>,
     bytes: LinkBytes,
     warnings: DialWarnings,
@@ -185,7 +186,7 @@ impl Path {
     }
 }
 
-/// Numbers of requests sent and replies received on a connection so far.
+/// Numbers of requests that this node has sent and of replies that it has received on a connection so far.
 #[derive(Debug, Default)]
 struct Traffic {
     sent: Cell<u64>,
@@ -263,7 +264,7 @@ impl Connection {
         Self { node, version, sent_facts: Rc::default(), sender, waiting, traffic, next_id, has_ended }
     }
 
-    /// Returns the node at the other end.
+    /// Returns the id of the node at the other end of the connection.
     pub(crate) fn node(&self) -> NodeId {
         self.node
     }
@@ -273,7 +274,7 @@ impl Connection {
         self.version
     }
 
-    /// Facts about this node that it has sent over this connection.
+    /// Facts about this node (such as its log's end and its clock) that it has sent over this connection.
     pub(crate) fn sent_facts(&self) -> &RefCell<SentFacts> {
         &self.sent_facts
     }
@@ -296,7 +297,8 @@ impl Connection {
         self.send_in_turn(frame, None).await
     }
 
-    /// Sends a request like [`send`](Self::send), but waits for its turn first.
+    /// Sends a request like [`send`](Self::send). With a `turn`, first waits until all requests with
+    /// earlier turns are sent.
     async fn send_in_turn<'a, F: PeerFrame<'a>>(
         &self,
         frame: &F,
@@ -346,7 +348,7 @@ pub(crate) struct PendingReply {
 }
 
 impl PendingReply {
-    /// Waits for the reply until `deadline`, and passes it to `read`.
+    /// Waits for the reply until `deadline`, and converts it to a `T` with the reader `R`.
     pub(crate) async fn wait<R, T>(mut self, deadline: Instant) -> Result<T, CallError>
     where
         R: for<'a> ReadReply<'a, T>,
@@ -369,11 +371,11 @@ impl Drop for PendingReply {
 
 /// Conversion of a received reply to a value that does not borrow from the reply's bytes.
 pub(crate) trait ReadReply<'a, T> {
-    /// Decodes the reply of node `node` and converts it.
+    /// Decodes the reply of node `node` and converts it to a `T`.
     fn read(reply: &'a Reply, node: NodeId) -> Result<T, CallError>;
 }
 
-/// Reads a reply whose decoded frame borrows nothing from the reply's bytes.
+/// Reads a reply of a frame type that owns its data, so the decoded frame itself is the result.
 pub(crate) struct Owned;
 
 impl<'a, F: PeerFrame<'a>> ReadReply<'a, F> for Owned {
@@ -402,7 +404,8 @@ impl<'a> ReadReply<'a, (u64, Vec<(Index, String)>)> for NameList {
     }
 }
 
-/// Reads the reply with a member's running hashes, each with the index of the log entry after which it was taken.
+/// Reads the reply with a member's running hashes (hashes over all applied entries), each with the index of the log
+/// entry after which it was taken.
 pub(crate) struct MarkList;
 
 impl<'a> ReadReply<'a, Vec<(Index, u64)>> for MarkList {
@@ -468,7 +471,7 @@ async fn read_replies(
     Ok(())
 }
 
-/// Reason why an attempt to dial has failed.
+/// Reason why an attempt to dial another node has failed.
 #[derive(Clone, Debug)]
 struct DialFailure {
     reason: String,

@@ -27,7 +27,7 @@ const CHANNELS: [(Channel, &str); 4] = [
     (Channel::Proposals, "proposals"),
 ];
 
-/// Bytes of one channel with one other node.
+/// Counters of the bytes that this node has exchanged with one other node on one channel.
 #[derive(Debug, Default)]
 struct ChannelBytes {
     sent: AtomicU64,

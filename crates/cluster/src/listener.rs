@@ -45,7 +45,7 @@ use crate::{
 const MAX_CONNECTIONS: usize = 8192;
 /// Maximum number of requests of one connection that are served concurrently. Further requests wait in the socket.
 const MAX_REQUESTS: usize = 256;
-/// Minimum time between two logged rejections.
+/// Minimum time between two log lines about rejected connections.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time for sending the last replies to a peer that was removed.
 const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);

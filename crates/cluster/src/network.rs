@@ -64,7 +64,7 @@ pub(crate) const CHUNK_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum time that a follower takes to install a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(600);
 
-/// Links of this node to one other node.
+/// Links of this node to one other node: one for each channel except the channel for messages of subscribers.
 #[derive(Clone)]
 pub(crate) struct PeerLinks {
     pub appends: Link,
@@ -74,9 +74,9 @@ pub(crate) struct PeerLinks {
     /// Time of the last request that the other node has forwarded to this node as the leader, and that is answered
     /// after a commit.
     requests: FollowerRequests<Rt>,
-    /// Last entry that the other node has acknowledged to this node as the leader, in replication or in heartbeats.
+    /// Last log entry that the other node has acknowledged to this node as the leader, in replication or in heartbeats.
     acknowledged: Acknowledged,
-    /// Address of the other node in the membership; empty if the membership has none.
+    /// Address of the other node according to the membership; empty if the membership has none.
     stated: Rc<RefCell<String>>,
 }
 
@@ -108,9 +108,9 @@ struct Inner {
     warnings: DialWarnings,
     /// Reader of this node's log. It is set after consensus has started, because consensus needs this network to start.
     log: OnceCell<LogReader>,
-    /// Counters of the times of appends. Set together with the reader.
+    /// Counters of the times that appends take. They are set together with `log`.
     times: OnceCell<AppendTimes>,
-    /// Threads that read and encode old entries. Set together with the reader.
+    /// Threads that read and encode old entries. They are set together with `log`.
     old_entries: OnceCell<OldEntryThreads>,
 }
 
@@ -195,7 +195,7 @@ impl Network {
         Ok(())
     }
 
-    /// Returns whether an append's entries are old, because the follower is far behind, or new.
+    /// Returns [`EntryAge::Old`] if an append goes to a follower that is far behind, otherwise [`EntryAge::New`].
     fn age_of(&self, request: &AppendEntriesRequest<Types>) -> EntryAge {
         let first = self.0.log.get().zip(request.entries.first());
         let is_in_file = first.is_some_and(|(log, first)| log.is_old(Index(first.log_id.index)));
@@ -226,7 +226,7 @@ impl Network {
         }
     }
 
-    /// Time of the first log entry, by the clock of the replicated state (space time).
+    /// Time of the first log entry, by the members' common clock (space time).
     fn first_time(&self) -> SpaceTime {
         self.0.log.get().and_then(LogReader::first_time).unwrap_or_default()
     }
@@ -303,7 +303,7 @@ fn log_loss(node: NodeId, lost: RaftLogId) {
     );
 }
 
-/// The network to one node, as openraft uses it during one leadership.
+/// openraft's view of the connection to one other node, for the time of one leadership of this node.
 pub(crate) struct PeerNetwork {
     links: PeerLinks,
     network: Network,

@@ -59,7 +59,7 @@ pub enum NodeError {
     Bind {
         /// Address at which this node was to accept connections of other nodes.
         address: SocketAddr,
-        /// Error that the operating system returned.
+        /// Error that the operating system returned when this node tried to bind the address.
         error: std::io::Error,
     },
     /// The address is not a loopback address. Links between machines need encryption.
@@ -97,7 +97,7 @@ impl Classified for NodeError {
     }
 }
 
-/// A node's place in a cluster. Clones refer to the same node.
+/// This process's member of a cluster: its consensus, links and background tasks. Clones refer to the same member.
 #[derive(Clone)]
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
@@ -111,7 +111,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Parts that a node's consensus thread takes over when it starts.
+/// Parts of a node that its consensus thread takes over when it starts.
 struct Start {
     db: Database,
     parts: MemberParts,

@@ -7,10 +7,10 @@
 //! work: any other thread that becomes ready gets the processor at once. But if the other threads leave it no time, the
 //! follower would never catch up.
 //!
-//! So if a piece of work takes longer than [`PATIENCE`], later work goes to a second thread with low priority for a
-//! while. That thread always gets about a tenth of the processor time of another thread. It is used for [`HASTE_SHARE`]
-//! times as long as the slow piece took, and at least for [`HASTE`]. So on a busy machine, the faster thread does most
-//! of a catch-up.
+//! So if a piece of work, such as the encoding of one append, takes longer than [`PATIENCE`], later work goes to a
+//! second thread with low priority for a while. That thread always gets about a tenth of the processor time of another
+//! thread. It is used for [`HASTE_SHARE`] times as long as the slow piece took, and at least for [`HASTE`]. So on a
+//! busy machine, the faster thread does most of a catch-up.
 //!
 //! The threads end when the last handle is dropped.
 
@@ -24,20 +24,21 @@ use std::{
 use thalweg_disk::Priority;
 use tokio::{sync::oneshot, time::Instant};
 
-/// Time from handing over a piece of work to its end, from which the thread with idle priority counts as too slow. A
-/// piece needs one or two milliseconds of processor time.
+/// Maximum time from handing over a piece of work (reading or encoding some entries) to its end. If the work takes
+/// longer, the thread with idle priority counts as too slow. A piece needs one or two milliseconds of processor time.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Minimum time for which the thread with low priority gets the work after the idle thread was too slow.
 const HASTE: Duration = Duration::from_secs(5);
-/// Factor by which the slow piece of work's duration is multiplied. The thread with low priority gets the work for this
-/// time.
+/// Factor for the time during which the thread with low priority gets the work: this many times the duration of the
+/// piece of work that was too slow.
 const HASTE_SHARE: u32 = 4;
 /// Maximum time for which the thread with low priority gets the work. Afterwards the machine may be idle again.
 const MAX_HASTE: Duration = Duration::from_secs(120);
 
 type OldEntryWork = Box<dyn FnOnce() + Send>;
 
-/// Choice of the thread that gets the next work: the one with low priority until `until`, otherwise the idle one.
+/// Choice of the thread that gets the next append of old entries to encode: the thread with low priority until `until`,
+/// otherwise the thread with idle priority.
 #[derive(Clone, Copy, Debug, Default)]
 struct Haste {
     until: Option<Instant>,
@@ -48,7 +49,8 @@ impl Haste {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Returns the choice of the thread after a piece of work that was handed over at `begun` and has ended at `now`.
+    /// Returns the choice of the thread after a piece of work has ended. The work was handed over at `begun` and has
+    /// ended at `now`.
     fn ended(self, begun: Instant, now: Instant) -> Self {
         let was_idle = !self.is_on(begun);
         let took = now.saturating_duration_since(begun);
@@ -94,7 +96,7 @@ impl OldEntryThreads {
         Ok(Self(Arc::new(Inner { idle, low, haste: Mutex::default() })))
     }
 
-    /// Runs work on one of the threads and returns its result.
+    /// Runs `work` on the thread that is chosen at present, and returns its result.
     pub(crate) async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let begun = Instant::now();
         let thread = if self.haste().is_on(begun) { &self.0.low } else { &self.0.idle };

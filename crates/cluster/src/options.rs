@@ -1,4 +1,4 @@
-//! Options of a node's place in a cluster.
+//! Options of a node as a member of a cluster.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,7 +9,7 @@ use thalweg_wire::peer::VERSION;
 
 use crate::{detector::DetectorOptions, secret::Secret};
 
-/// Options of a node's place in a cluster.
+/// Options of a node as a member of a cluster.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// Address at which this node accepts connections of other nodes.
@@ -36,11 +36,12 @@ pub struct NodeOptions {
     pub detector: DetectorOptions,
     /// Limits on the entries or time by which a replica may be behind before it is reported as lagging or stale.
     pub triggers: Triggers,
-    /// Time between two comparisons of this node's running hashes with those of the others; zero for none.
+    /// Time between two comparisons of this node's running hashes (hashes over all applied entries) with those of the
+    /// other members; zero for none.
     pub compare_every: Duration,
-    /// Interval at which the leader requests a digest of all rows from all members, which then compare their digests;
-    /// zero for never. The interval must be longer than a member takes to compute a digest: a new request replaces an
-    /// earlier one that a member has not begun.
+    /// Interval at which the leader requests a digest of all rows (keys and values of the state) from all members,
+    /// which then compare their digests; zero for never. The interval must be longer than a member takes to compute a
+    /// digest: a new request replaces an earlier one that a member has not begun.
     pub digest_every: Duration,
     /// Highest version of the protocol between nodes that this node offers. A lower version than the newest is for
     /// tests with nodes of different versions.
@@ -55,9 +56,9 @@ impl NodeOptions {
     /// stale.
     pub const DEFAULT_TRIGGERS: Triggers =
         Triggers { lag_entries: 1000, lag_bytes: 64 * 1024 * 1024, stale_after: ElapsedMillis(30_000) };
-    /// Default time between two comparisons of running hashes.
+    /// Default time between two comparisons of a node's running hashes with those of the other members.
     pub const DEFAULT_COMPARE_EVERY: Duration = Duration::from_secs(10);
-    /// Default time between two digests of all rows.
+    /// Default interval at which the leader requests a digest of all rows of the state from all members.
     pub const DEFAULT_DIGEST_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
     /// Highest version of the protocol between nodes.

@@ -11,13 +11,14 @@ use thalweg_types::{Index, NodeId, SpaceTime};
 
 use crate::about::AboutNode;
 
-/// Minimum time after which the leader stores the end of its log again. It compares the stored ends with the progress
-/// of another node. So the time for which that node was behind is exact to a second.
+/// Minimum time between two moments at which the leader stores the present end of its log. From these stored ends and
+/// the progress of another node, the leader computes for how long that node has been behind, with an error of up to
+/// this time.
 const AWAITED_EVERY: Duration = Duration::from_secs(1);
-/// Maximum number of stored ends of the log for each other node: about one minute.
+/// Maximum number of ends of its log that the leader stores for each other node: about one minute.
 const MAX_AWAITED: usize = 64;
 
-/// Facts that this node knows about one other node.
+/// Facts that this node knows about one other node, from its signs of life and replies.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerFacts {
     pub about: AboutNode,
@@ -27,9 +28,9 @@ pub(crate) struct PeerFacts {
     /// Number of the description in `about`, the newest that this node has received; `None` if it has received none, or
     /// one without a number.
     pub about_known: Option<u32>,
-    /// The last index of the node's log and the index of its last applied entry, as it last reported them.
+    /// Index of the last entry in the other node's log, and index of its last applied entry, as it last reported them.
     pub last: Option<(Index, Index)>,
-    /// True if the node's disk is too full for new data.
+    /// True if the other node's disk is too full for new data.
     pub lacks_room: bool,
     /// Time of the node's wall clock, and the local time at which this node received it.
     pub wall: Option<(SpaceTime, Instant)>,
@@ -45,7 +46,7 @@ pub(crate) struct PeerFacts {
     pub is_stale: bool,
 }
 
-/// Facts about all other nodes. Clones share them.
+/// Facts that this node knows about all other nodes. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers(Rc<RefCell<BTreeMap<NodeId, PeerFacts>>>);
 
@@ -59,7 +60,7 @@ impl Peers {
         change(self.0.borrow_mut().entry(node).or_default())
     }
 
-    /// Forgets which nodes were reported as lagging or stale, and since when they are behind.
+    /// Forgets which nodes were reported as lagging or stale, and the times since which they have been behind.
     pub(crate) fn forget_lags(&self) {
         for facts in self.0.borrow_mut().values_mut() {
             (facts.is_lagging, facts.is_stale) = (false, false);
@@ -74,10 +75,10 @@ impl Peers {
 }
 
 impl PeerFacts {
-    /// Records the progress of the other node while this node leads. `last` is the leader's last entry. `matched` is
-    /// the last entry that the other node has; `None` if this is unknown. Under steady writes, the other node never has
-    /// the newest entry. So once it has the entry that was the leader's last at some earlier time, it counts as up to
-    /// date at that time.
+    /// Records the progress of the other node while this node leads. `last` is the last entry of this node, the leader.
+    /// `matched` is the last entry that the other node has; `None` if this is unknown. Under steady writes, the other
+    /// node never has the newest entry. So it counts as up to date at an earlier time once it has the entry that was
+    /// the leader's last one at that time.
     pub(crate) fn note_progress(&mut self, last: Index, matched: Option<Index>, now: Instant) {
         // A node that has not reported yet counts as behind from now on.
         let up_to_date = self.up_to_date.get_or_insert(now);

@@ -1,4 +1,4 @@
-//! Appends in flight to a follower.
+//! Appends that a leader has sent to a follower and that the follower has not acknowledged yet (appends in flight).
 //!
 //! Owns: the limit on their bytes, and the rule that tells a follower that it is far behind. Does not own: the appends
 //! (`network`, `service`).
@@ -28,7 +28,8 @@ use crate::types::Types;
 pub(crate) const YIELD_FROM_BYTES: usize = 64 * 1024;
 /// Maximum bytes of old entries in flight to a follower, for a round trip of zero. Longer round trips raise this limit.
 const OLD_WINDOW_BYTES: usize = 2 * 1024 * 1024;
-/// Number of bytes by which the limit on old entries in flight rises for each microsecond of the round trip.
+/// Number of bytes by which the limit on old entries in flight rises for each microsecond that an append and its
+/// acknowledgement take.
 const OLD_BYTES_PER_MICRO: usize = 256;
 
 /// Interval at which an append of old entries is sent while no other is in flight, to measure the round trip. Each
@@ -41,7 +42,7 @@ const FAR_BEHIND_ENTRIES: u64 = 64;
 
 const _: () = assert!(OLD_WINDOW_BYTES <= MAX_PIPELINED_BYTES);
 
-/// Age of the entries of an append.
+/// Age of the entries of an append: new, or old because the follower is far behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryAge {
     /// The follower is not far behind, or the append has no entries.
@@ -50,7 +51,7 @@ pub(crate) enum EntryAge {
     Old,
 }
 
-/// Limits the bytes in flight of one stream of appends to a follower.
+/// Limits the bytes that one stream of appends to a follower has in flight (sent and not acknowledged).
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     room: Arc<Semaphore>,

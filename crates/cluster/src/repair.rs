@@ -56,7 +56,7 @@ pub enum RepairError {
     /// The other member did not send its snapshot.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// The snapshot could not be installed.
+    /// The snapshot of the other member could not be installed.
     #[error(transparent)]
     Install(#[from] InstallError),
 }

@@ -1,4 +1,4 @@
-//! The report of a node about its cluster, for people and programs.
+//! The report of a node about its cluster: the members, their states, and the leader. People and programs read it.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(crate) fn leader_of(here: NodeId, leadership: &Leadership) -> Option<NodeId>
     }
 }
 
-/// Composes a node's report about its cluster.
+/// Composes a node's report about its cluster from the facts that the node knows at present.
 pub(crate) fn compose(
     cluster: ClusterId,
     consensus: &Consensus<Rt>,
@@ -98,7 +98,8 @@ pub(crate) fn compose(
     }
 }
 
-/// Returns how far a member's last entry is behind this node's last entry.
+/// Returns how far the last entry of a member, `matched`, is behind this node's last entry, `last`: in entries and in
+/// bytes.
 fn lag_of(consensus: &Consensus<Rt>, last: Index, matched: Index) -> Lag {
     Lag { entries: last.0.saturating_sub(matched.0), bytes: consensus.bytes_after(matched) }
 }

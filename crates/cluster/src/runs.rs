@@ -33,8 +33,8 @@ use tokio::time::Instant;
 pub(crate) struct Silence {
     /// Time without a frame from the connected process, after which another process is accepted at its first attempt.
     pub max: Duration,
-    /// Time without a frame from the connected process since the first attempt of another process. After this time the
-    /// other process is accepted.
+    /// Time that the connected process has to send a frame, counted from the first attempt of another process to
+    /// connect. If it sends none in this time, the other process is accepted.
     pub max_answer: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Presence {
     }
 }
 
-/// The known run of each connected node. Clones share the map.
+/// The known process (run) of each connected node. Clones share the map.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Rc<RefCell<BTreeMap<NodeId, Rc<Presence>>>>);
 
@@ -142,7 +142,7 @@ mod tests {
 
     const NODE: NodeId = NodeId(7);
     const SECOND: Duration = Duration::from_secs(1);
-    /// Silences with equal limits, so that only the total silence matters.
+    /// Limits on the silence of a process that are equal, so that only the total silence matters.
     const SHORT: Silence = Silence { max: SECOND, max_answer: SECOND };
     const FIRST: PeerRun = PeerRun([1; 16]);
     const COPY: PeerRun = PeerRun([2; 16]);

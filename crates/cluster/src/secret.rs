@@ -42,7 +42,8 @@ impl Secret {
         Nonce(tag.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// Returns true if the proof is right. Takes the same time for right and wrong proofs, so timing reveals nothing.
+    /// Returns true if `proof` is the proof of this secret for the handshake `proven`. Takes the same time for right
+    /// and wrong proofs, so timing reveals nothing.
     pub(crate) fn verify(&self, role: Role, proven: Proven<'_>, proof: &Nonce) -> bool {
         hmac::verify(&self.0, &bytes_of(role, proven), &proof.0).is_ok()
     }
@@ -57,7 +58,7 @@ impl Secret {
         hello[at..].copy_from_slice(tag.as_ref());
     }
 
-    /// Returns true if the seal of a hello is right.
+    /// Returns true if the seal of a hello, an HMAC of its other fields, was made with this secret.
     pub(crate) fn verify_seal(&self, hello: &[u8]) -> bool {
         sealed_bytes(hello)
             .is_some_and(|(parts, seal)| verify_slices_are_equal(self.sign(parts).as_ref(), seal).is_ok())

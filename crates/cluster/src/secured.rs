@@ -12,12 +12,12 @@ use std::{
 use thalweg_transport::{PeerStream, PeerTls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection to another node.
+/// A connection to another node, over plain TCP or in a TLS session.
 #[derive(Debug)]
 pub(crate) enum Secured<S> {
-    /// Plain TCP.
+    /// A connection over plain TCP.
     Plain(S),
-    /// A TLS session.
+    /// A connection in a TLS session.
     Tls(Box<PeerStream<S>>),
 }
 

@@ -1,4 +1,5 @@
-//! Facts about this node that were sent to another node over a connection.
+//! Facts about this node (the progress of its log, its disk, its clock and its description) that were sent to another
+//! node over a connection.
 //!
 //! Owns: the rule when facts are sent again. Does not own: the facts, or the frames with them (`signs`).
 
@@ -6,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use thalweg_types::{Index, SpaceTime};
 
-/// Number of signs of life after which facts are sent again even if they have not changed.
+/// Number of signs of life after which a node sends its facts again even if they have not changed.
 const TELL_EVERY: u32 = 60;
-/// Minimum difference between the wall clock and the time that it should show, from which the clock counts as set by
-/// hand.
+/// Minimum difference between this node's wall clock and the time that the clock should show. From this difference on,
+/// the clock counts as set by hand.
 const CLOCK_SET: Duration = Duration::from_millis(100);
 
 /// Facts about this node that the other nodes need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OwnFacts {
-    /// Index of the last entry of the log.
+    /// Index of the last entry of this node's log.
     pub last: Index,
-    /// Index of the last applied entry.
+    /// Index of the last entry that this node has applied.
     pub applied: Index,
-    /// True if the disk is too full for new data.
+    /// True if this node's disk is too full for new data.
     pub lacks_room: bool,
     /// Time that this node's wall clock shows.
     pub wall: SpaceTime,

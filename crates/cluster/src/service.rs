@@ -99,8 +99,8 @@ impl Refusal {
     }
 }
 
-/// Returns the names of requests without control characters, for a log line. The sending node has already escaped and
-/// shortened them; this makes sure that even wrong names cannot break the line.
+/// Returns the names of clients' requests without control characters, for a log line. The sending node has already
+/// escaped and shortened them; this makes sure that even wrong names cannot break the line.
 pub(crate) fn printable(names: &str) -> String {
     names.chars().filter(|char| !char.is_control()).take(MAX_PRINTED).collect()
 }
@@ -185,7 +185,7 @@ pub(crate) struct Requests {
     pub receiving: Receiving,
     /// Time at which a member last asked for the names of requests.
     pub names_asked: Cell<Option<Instant>>,
-    /// Nodes that were removed while this node runs. Their connections are ended, and their frames are refused.
+    /// Nodes that were removed while this node runs. This node ends their connections and refuses their frames.
     pub removed: watch::Sender<BTreeSet<NodeId>>,
 }
 
@@ -223,7 +223,7 @@ impl Requests {
         }
     }
 
-    /// Ends the connections of a removed node, and refuses its frames from now on.
+    /// Ends the connections of a removed node, and makes this node refuse its frames from now on.
     pub(crate) fn dismiss(&self, node: NodeId) {
         self.removed.send_if_modified(|removed| removed.insert(node));
     }

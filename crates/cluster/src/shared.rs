@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{link_counters::LinkCounters, subjects::Mesh};
 
-/// A call to the consensus thread.
+/// A call of another thread to the consensus thread.
 pub(crate) enum Call {
     Read(ReadLevel, Duration, oneshot::Sender<Result<Revision, ClusterError>>),
     Change(Change, Duration, oneshot::Sender<Result<NodeId, ClusterError>>),
@@ -24,7 +24,7 @@ pub(crate) enum Call {
     HandOver(Duration, oneshot::Sender<Result<(), ClusterError>>),
 }
 
-/// A requested change of the cluster's members.
+/// A requested change of the cluster's members, with the id and the description of the node that it concerns.
 pub(crate) struct Change {
     pub kind: ManageKind,
     pub node: NodeId,
@@ -50,7 +50,8 @@ impl Calls {
         (Self { queue, room: Arc::new(Semaphore::new(max_calls)) }, receiver)
     }
 
-    /// Sends a call. Its answer arrives at the returned receiver. If the receiver has no sender, the node has stopped.
+    /// Sends a call. The answer arrives at the returned receiver. If the receiver closes without an answer, the node
+    /// has stopped.
     pub(crate) fn send<T>(
         &self,
         make: impl FnOnce(oneshot::Sender<Result<T, ClusterError>>) -> Call,
@@ -75,7 +76,7 @@ pub(crate) struct Shared {
     pub mesh: Mesh,
     pub counters: LinkCounters,
     pub calls: Calls,
-    /// True while this node leads and collects the names of its clients' requests for log lines.
+    /// True while this node leads and collects the names of its clients' requests, which members write to their logs.
     pub names_requests: AtomicBool,
     /// Addresses at which this node serves clients.
     pub serves: watch::Sender<NodeAddresses>,

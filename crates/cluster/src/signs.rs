@@ -1,8 +1,9 @@
-//! Signs of life to and from all other nodes, and the facts that travel with them.
+//! Signs of life (messages that show that a node runs) to and from all other nodes, and the facts about the sender that
+//! they carry.
 //!
-//! Owns: the choice between the forms of a sign (ping, sign of life, facts), and the conclusions from received signs.
-//! Does not own: the times of signs (`tasks`), their numbers and the effects of silence (`hearing`), or the rule when
-//! facts are sent again (`sent_facts`).
+//! Owns: the choice between the forms of a sign (a ping, which has a reply; a sign without facts; a sign with facts),
+//! and the conclusions from received signs. Does not own: the times of signs (`tasks`), their numbers and the effects
+//! of silence (`hearing`), or the rule when facts are sent again (`sent_facts`).
 //!
 //! Between nodes of newer versions, a sign of life has no reply: each node learns from the other's signs that its own
 //! signs arrive. If they no longer arrive, the node sends pings instead. Replies to pings show that the connection is
@@ -53,7 +54,7 @@ pub(crate) fn number_of(about: &AboutNode) -> u32 {
 }
 
 impl Signs {
-    /// Returns this node's facts. `about` is the number of its description.
+    /// Returns the facts about this node that its signs of life carry. `about` is the number of its description.
     pub(crate) fn own_facts(&self, about: u32) -> OwnFacts {
         let MemberFacts { lacks_room, wall } = self.consensus.own_facts();
         OwnFacts {
@@ -122,7 +123,7 @@ impl Signs {
         }
     }
 
-    /// Records a sign of life with facts.
+    /// Records a sign of life that carries facts about its sender.
     pub(crate) fn facts(&self, from: NodeId, facts: &Facts) {
         self.received(from, facts.number, facts.heard);
         let Facts { number: _, heard: _, last, applied, lacks_room, wall, about } = *facts;

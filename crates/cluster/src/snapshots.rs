@@ -81,7 +81,7 @@ async fn drop_unused(interrupted: Weak<InterruptedTransfer>) {
     }
 }
 
-/// Snapshots of a database.
+/// Snapshots of a node's database, which consensus reads and installs.
 struct DatabaseSnapshots {
     db: Database,
     interrupted: Rc<InterruptedTransfer>,
@@ -99,7 +99,7 @@ impl fmt::Debug for DatabaseSnapshots {
     }
 }
 
-/// Returns the snapshots of a database.
+/// Returns the snapshots of a node's database in the form in which consensus uses them.
 pub(crate) fn of(db: &Database) -> Option<Rc<dyn Snapshots>> {
     Some(Rc::new(DatabaseSnapshots::new(db)))
 }

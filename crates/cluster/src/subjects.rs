@@ -60,11 +60,12 @@ const MAX_ACCEPTED: usize = 64;
 /// versions are forgotten.
 const MAX_STRANGERS: usize = 64;
 
-/// Addresses of the other members, each with a flag that it accepts messages.
+/// Addresses of the other members, each with a flag that the member accepts messages of subscribers.
 type PeerAddresses = BTreeMap<NodeId, PeerAddress>;
 
-/// An accepted connection on its way to the serving thread. A plain socket is registered with the serving thread's
-/// runtime. A TLS session stays registered with the accepting thread's runtime, which wakes the serving thread.
+/// An accepted connection on its way from the listener's thread to the thread that serves subject messages. A plain
+/// socket is registered with the serving thread's runtime. A TLS session stays registered with the listener's runtime,
+/// which wakes the serving thread.
 enum HandedOver {
     Plain(std::net::TcpStream),
     Tls(Secured<TcpStream>),
@@ -86,7 +87,7 @@ impl HandedOver {
     }
 }
 
-/// Receivers and credentials that the thread takes over when it starts.
+/// Receivers and credentials that the thread for subject messages takes over when it starts.
 struct Parts {
     credentials: Credentials,
     accepted: mpsc::Receiver<(NodeId, HandedOver)>,
@@ -143,7 +144,7 @@ impl Mesh {
         Ok(())
     }
 
-    /// Waits until the thread has ended. The caller must have set `stop` to true.
+    /// Waits until the thread that exchanges messages has ended. The caller must have set `stop` to true.
     pub(crate) fn join(&self) {
         let thread = locked(&self.0.thread).take();
         if thread.is_some_and(|thread| thread.join().is_err()) {

@@ -45,8 +45,8 @@ use crate::{
     types::Rt,
 };
 
-/// Interval at which a task refreshes the cluster report, checks the members, and drops an unfinished snapshot of a
-/// silent sender.
+/// Interval at which a background task refreshes the report about the cluster, checks the list of members, and drops an
+/// unfinished snapshot of a silent sender.
 const LOOK: Duration = RECEIVING_TICK;
 /// Maximum silence of a member for which the log keeps the entries that the member lacks. If the member restarts within
 /// this time, it continues from the log and needs no snapshot.
@@ -121,7 +121,7 @@ fn note_room(report: &ClusterReport) {
     }
 }
 
-/// Parts of a node that its background tasks share with the code that answers calls.
+/// Parts of a node that its background tasks share with the code that answers calls from other threads.
 pub(crate) struct Tasks {
     pub consensus: Consensus<Rt>,
     pub network: Network,
@@ -240,7 +240,8 @@ impl Tasks {
         }
     }
 
-    /// Composes the report about the cluster again from the present facts, and publishes it to the handles.
+    /// Composes the report about the cluster again from the present facts, and publishes it to the handles of this
+    /// node.
     pub(crate) fn refresh(&self) {
         let own = self.requests.about.borrow().clone();
         let mut report =

@@ -77,7 +77,8 @@ impl Server {
         Self { address, service, _stop: stop }
     }
 
-    /// Returns links from node 1 to the server. The links share a path.
+    /// Returns links from node 1 to the server, one for each channel. The links share the state of their path to the
+    /// server.
     pub(crate) fn links<const N: usize>(&self, channels: [Channel; N]) -> [Link; N] {
         let path = Path::default();
         let own = credentials(NodeId(1), 5);

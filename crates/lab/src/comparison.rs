@@ -1,10 +1,11 @@
-//! Comparison of two measurements of the same figure: the effect, its interval, and the verdict.
+//! Comparison of two measurements A and B of the same figure: the change from A to B (the effect), its confidence
+//! interval, and the verdict.
 //!
 //! Owns: how samples become an effect. Does not own: the estimate of a mean ([`crate::estimate`]), or the order of the
 //! runs, which the measuring suite decides.
 //!
-//! The effect is the relative change from A to B. It is computed on logarithms, so that B against A and A against B
-//! give the same verdict.
+//! The effect is a relative change. It is computed on logarithms, so that B against A and A against B give the same
+//! verdict.
 
 use serde::Serialize;
 
@@ -13,28 +14,28 @@ use crate::{
     samples::{Better, Samples},
 };
 
-/// Probability with which the interval of an effect covers the true effect.
+/// Probability with which the confidence interval of an effect covers the true effect.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// Smallest number of pairs of runs that can be compared. With fewer pairs the interval says nothing.
 pub const MIN_PAIRS: usize = 6;
 
-/// Smallest number of runs of each side for a verdict on runs that are not paired.
+/// Smallest number of runs that each of two measurements must have for a verdict, if their runs are not paired.
 pub const MIN_RUNS: usize = 6;
 
-/// Change of a figure from A to B.
+/// Change of a figure from measurement A to measurement B.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
-    /// Geometric mean of the figure in the runs of A.
+    /// Geometric mean of the figure in the runs of measurement A.
     pub a: f64,
-    /// Geometric mean of the figure in the runs of B.
+    /// Geometric mean of the figure in the runs of measurement B.
     pub b: f64,
-    /// Relative change from A to B: 0.1 means that B is 10 % higher.
+    /// Relative change of the figure from measurement A to measurement B: 0.1 means that B is 10 % higher.
     pub change: f64,
     /// Lower and upper end of the interval of `change`. It covers the true change with probability [`CONFIDENCE`].
     /// `None` if there is no verdict.
     pub interval: Option<(f64, f64)>,
-    /// Judgement of the change from A to B.
+    /// Judgement of measurement B against measurement A.
     pub difference: Difference,
 }
 
@@ -53,7 +54,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// Returns the judgement in words.
+    /// Returns the judgement of measurement B in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Better => "better",
@@ -79,9 +80,9 @@ pub enum Incomparable {
     /// The measurements have too few values for an interval.
     #[error("{found} values are too few for an interval: at least {needed} are needed")]
     TooFew {
-        /// Number of values of the side that has fewer.
+        /// Number of values of the measurement that has fewer values.
         found: usize,
-        /// Number of values that each side must have.
+        /// Number of values that each of the two measurements must have.
         needed: usize,
     },
     /// A value is not above 0. Relative changes exist only between positive values.
@@ -113,10 +114,10 @@ pub fn compare_pairs(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Inc
 
 /// Compares two measurements that were made at different times. Each run counts as one value.
 ///
-/// Runs differ from each other as a whole, so even a long run gives only one value. The interval covers changes between
-/// the runs of each measurement. It cannot cover changes between the two measurements, such as another state of the
-/// machine; only alternating runs can. If a side has fewer than [`MIN_RUNS`] runs, there is no interval, and therefore
-/// no verdict.
+/// Two runs of the same program differ as a whole, so even a long run gives only one value. The interval covers changes
+/// between the runs of each measurement. It cannot cover changes between the two measurements, such as another state of
+/// the machine; only alternating runs can. If a side has fewer than [`MIN_RUNS`] runs, there is no interval, and
+/// therefore no verdict.
 pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, Incomparable> {
     let found = a.len().min(b.len());
     if found == 0 {
@@ -142,7 +143,7 @@ pub fn compare_wholes(a: &[f64], b: &[f64], better: Better) -> Result<Effect, In
     })
 }
 
-/// Compares one figure of two stored measurements.
+/// Compares the values that one figure has in two stored measurements, `a` and `b`.
 pub fn compare_samples(a: &Samples, b: &Samples) -> Result<Effect, Incomparable> {
     compare_wholes(&a.wholes(), &b.wholes(), a.better)
 }
@@ -159,7 +160,7 @@ impl Effect {
         }
     }
 
-    /// Returns the effect without a verdict, because its values come from void runs.
+    /// Returns the effect without an interval and a verdict, because its values come from void (invalid) runs.
     #[must_use]
     pub fn of_void_runs(self) -> Self {
         Self { interval: None, difference: Difference::NoVerdict, ..self }

@@ -19,7 +19,7 @@ struct Noise {
     /// Correlation between a value and the value before it, from 0 to 1.
     correlation: f64,
     last: f64,
-    /// Change of the factor's logarithm from one value to the next.
+    /// Change of the noise factor's logarithm from one value to the next.
     drift: f64,
     /// Number of coming values that another program on the machine still disturbs.
     disturbed: u32,
@@ -33,7 +33,7 @@ impl Noise {
         Self { rng, correlation, last, drift, disturbed: 0 }
     }
 
-    /// Returns the next factor, with a deviation of 3 %.
+    /// Returns the next factor of the noise, with a deviation of 3 %.
     fn next(&mut self, number: usize) -> f64 {
         let fresh: f64 = self.rng.sample(StandardNormal);
         self.last = self.correlation * self.last + (1.0 - self.correlation.powi(2)).sqrt() * fresh;
@@ -64,7 +64,7 @@ fn covers(effect: &Effect, truth: f64) -> bool {
     (low..=high).contains(&(truth - 1.0))
 }
 
-/// Returns the percentage of seeds for which `holds` returns true.
+/// Returns the percentage of the [`REPEATS`] seeds for which `holds` returns true.
 fn of_100(holds: impl Fn(u64) -> bool) -> f64 {
     (0..REPEATS).filter(|seed| holds(*seed)).count() as f64 * 100.0 / REPEATS as f64
 }

@@ -90,7 +90,7 @@ struct GroupDirectory {
     home: PathBuf,
 }
 
-/// A control group; removed when dropped.
+/// A control group of the kernel, for the processes of a benchmark; removed when dropped.
 #[derive(Debug)]
 pub struct ControlGroup {
     places: Vec<GroupDirectory>,
@@ -272,7 +272,8 @@ impl Drop for ControlGroup {
     }
 }
 
-/// Handle of a process in the group. Dropping it moves the process back to the group of this process.
+/// Handle of a process that was moved into the group. Dropping it moves the process back to the group of the calling
+/// process.
 #[derive(Debug)]
 pub struct HeldProcess<'a> {
     group: &'a ControlGroup,
@@ -289,7 +290,7 @@ impl Drop for HeldProcess<'_> {
 }
 
 impl GroupMemory {
-    /// Parses `memory.stat` of version 1.
+    /// Parses the file `memory.stat` of a control group of version 1.
     fn of_version_one(stat: &str) -> Self {
         let count = |label: &str| count_after(stat, label).unwrap_or(0);
         Self {
@@ -301,7 +302,7 @@ impl GroupMemory {
         }
     }
 
-    /// Parses `memory.stat` and `memory.events` of version 2.
+    /// Parses the files `memory.stat` and `memory.events` of a control group of version 2.
     fn of_version_two(stat: &str, events: &str) -> Self {
         let count = |text: &str, label: &str| count_after(text, label).unwrap_or(0);
         Self {

@@ -1,6 +1,6 @@
 //! The JSON form of a report, which the report's HTML page contains: writing it into the page, and finding it there.
 
-/// Start tag of the element that contains the JSON.
+/// Start tag of the HTML element that contains the JSON form of a report.
 const BEGIN: &str = "<script type=\"application/json\" id=\"data\">";
 const END: &str = "</script>";
 

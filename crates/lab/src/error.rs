@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use thalweg_types::{Action, Classified};
 
-/// Error that ends a suite without a report.
+/// Error that ends a benchmark suite without a report.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// An option of the benchmark has an invalid value.
@@ -28,7 +28,7 @@ pub enum BenchError {
     Subject {
         /// Name of the measured server or store.
         subject: String,
-        /// Operation that failed.
+        /// Operation of the server or store that failed.
         doing: &'static str,
         /// Error message of the measured server or store.
         message: String,

@@ -15,10 +15,10 @@ use std::f64::consts::PI;
 
 use crate::student::two_sided_quantile;
 
-/// Mean of a series, with its uncertainty.
+/// Mean of a series of measured values, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Mean of the values.
+    /// Mean of the values in the series.
     pub mean: f64,
     /// Standard error of the mean. It accounts for dependence between the values.
     pub standard_error: f64,

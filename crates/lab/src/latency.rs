@@ -28,7 +28,7 @@ impl Latencies {
         Self { histogram: Histogram::new_with_bounds(1, LONGEST_NANOS, 2).expect("bounds are in order") }
     }
 
-    /// Counts one duration.
+    /// Counts one duration in the histogram.
     #[inline]
     pub fn record(&mut self, time: Duration) {
         self.record_nanos(nanos(time));
@@ -58,7 +58,7 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect("all have the same bounds");
     }
 
-    /// Returns the histogram, whose values are nanoseconds.
+    /// Returns the underlying histogram, whose values are nanoseconds.
     pub(crate) fn histogram(&self) -> &Histogram<u64> {
         &self.histogram
     }
@@ -152,7 +152,7 @@ pub struct Quantiles {
 pub struct SpectrumLine {
     /// Percentile from 0 to 100.
     pub percentile: f64,
-    /// Duration at this percentile, in microseconds.
+    /// Duration that this percentage of the counted durations does not exceed, in microseconds.
     pub time_us: f64,
     /// Number of counted durations that were at most that long.
     pub count: u64,

@@ -23,11 +23,11 @@ pub struct Machine {
     pub load_before: Option<f64>,
 }
 
-/// Version, profile and commit of a build. A report has the build of the program that generated the load. A server in a
-/// process of its own may be another build.
+/// Version, profile and commit of a build of Thalweg. In a report, it is the build of the program that generated the
+/// load. A server in a process of its own may be another build.
 #[derive(Clone, Debug, Serialize)]
 pub struct Build {
-    /// Version of the Thalweg workspace.
+    /// Version of Thalweg that was built.
     pub version: &'static str,
     /// `release` or `debug`. Figures of a debug build mean nothing.
     pub profile: &'static str,
@@ -68,7 +68,8 @@ impl Build {
         Self { version, profile, commit: commit.map(str::to_owned), dirty: is_dirty }
     }
 
-    /// Describes a build in words, from its commit and the state of its source.
+    /// Describes a build in words, from its version, its profile, its commit, and the flag that its source had
+    /// uncommitted changes.
     pub fn name(version: &str, profile: &str, commit: Option<&str>, dirty: bool) -> String {
         let changes = if dirty { " with changes" } else { "" };
         format!("version {version} ({profile}, commit {}{changes})", commit.unwrap_or("unknown"))

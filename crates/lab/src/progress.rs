@@ -1,8 +1,8 @@
-//! Progress lines of a suite. Reports go to standard output; progress lines never do.
+//! Progress lines of a benchmark suite. They never go to standard output, which is for reports.
 
-/// Receives the progress of a suite, one short line at a time.
+/// Receives the progress of a benchmark suite, one short line at a time.
 pub trait Progress {
-    /// Reports that one step of the running suite begins or has ended.
+    /// Reports that one step of the running benchmark suite begins or has ended.
     fn step(&mut self, line: &str);
 }
 

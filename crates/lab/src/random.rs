@@ -105,7 +105,7 @@ impl KeyChooser {
         Self::Sequential { keys: keys.max(1), drawn: Arc::default() }
     }
 
-    /// Draws the index of the next key.
+    /// Draws the index of the key for the next operation.
     #[inline]
     pub fn choose(&self, rng: &mut Generator) -> u64 {
         match self {
@@ -151,7 +151,7 @@ impl Zipf {
 /// The function `x^-exponent`.
 #[derive(Clone, Copy, Debug)]
 struct PowerLaw {
-    /// One minus the exponent; not 0.
+    /// One minus the exponent of the function; not 0.
     tail: f64,
 }
 

@@ -63,7 +63,7 @@ pub struct Report {
     /// values.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub samples: Vec<Samples>,
-    /// Distributions of all response times.
+    /// Distributions of all response times: one for each run, or for each kind of request in a run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spectra: Vec<Spectrum>,
     /// Command-line arguments that repeat the measurement. Empty unless the report is a baseline for later comparisons.
@@ -89,13 +89,13 @@ pub struct Report {
 /// Condition of a run as a name and a value, such as the durability level of its writes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Condition {
-    /// Name of the condition.
+    /// Name of the condition, such as `durability`.
     pub name: &'static str,
     /// Value of the condition.
     pub value: String,
 }
 
-/// A table of figures.
+/// A table of measured figures in a report.
 #[derive(Clone, Debug)]
 pub struct Table {
     /// Title above the table.
@@ -134,7 +134,7 @@ pub enum PlotKind {
     Profile,
 }
 
-/// Value of one cell of a table.
+/// Value of one cell of a report's table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Cell {

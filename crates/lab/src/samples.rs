@@ -12,7 +12,7 @@ use crate::{BenchError, Build, embedded};
 /// Size in bytes of the largest report file that is read.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
 
-/// Direction in which a figure improves.
+/// Direction in which a figure improves: up or down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
@@ -26,9 +26,10 @@ pub enum Better {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// The figure decides if one measurement of the scenario is better than another. Each scenario has one such figure.
+    /// The figure decides if one measurement of its scenario is better than another. Each scenario has one deciding
+    /// figure.
     Deciding,
-    /// The figure is compared, but does not decide.
+    /// The figure is compared, but does not decide which measurement is better.
     Compared,
     /// The figure is shown but not compared, because the load determines it.
     Shown,
@@ -54,7 +55,7 @@ pub struct Samples {
     pub runs: Vec<Run>,
 }
 
-/// Values of a figure in one run.
+/// Values of a figure in one run of its scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// Value over the whole run; `None` if the run has none, for example because no reply arrived.
@@ -82,19 +83,19 @@ impl Samples {
 /// The parts of a stored report that a comparison needs. Other parts of the file are ignored.
 #[derive(Clone, Debug, Deserialize)]
 pub struct StoredReport {
-    /// Name of the benchmark suite.
+    /// Name of the benchmark suite that made the report.
     pub suite: String,
     /// Machine that the suite ran on.
     pub machine: StoredMachine,
-    /// Build that was measured.
+    /// Build of Thalweg that the report describes.
     pub build: StoredBuild,
-    /// Samples of the report's figures.
+    /// Samples of the report's figures: their values in each run.
     #[serde(default)]
     pub samples: Vec<Samples>,
     /// Command-line arguments that repeat the measurement; empty unless the report is a baseline for comparisons.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// Checks of the report.
+    /// Checks of the report, each with its verdict.
     #[serde(default)]
     pub checks: Vec<StoredCheck>,
 }
@@ -102,11 +103,11 @@ pub struct StoredReport {
 /// Description of the machine in a stored report.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct StoredMachine {
-    /// CPU model.
+    /// CPU model of the machine.
     pub cpu: String,
-    /// Number of CPU cores.
+    /// Number of CPU cores that the benchmark could use.
     pub cores: usize,
-    /// Filesystem of the measured directory.
+    /// Type of the filesystem that the measured directory was on.
     pub filesystem: String,
 }
 
@@ -115,9 +116,9 @@ pub struct StoredMachine {
 pub struct StoredBuild {
     /// Version of the Thalweg workspace that was measured.
     pub version: String,
-    /// Build profile: `release` or `debug`.
+    /// Build profile of the measured program: `release` or `debug`.
     pub profile: String,
-    /// Commit of the build, if it is known.
+    /// Commit from which the measured program was built, if it is known.
     pub commit: Option<String>,
     /// True if the source had changes that were not committed.
     #[serde(default)]
@@ -127,9 +128,9 @@ pub struct StoredBuild {
 /// Check of a stored report.
 #[derive(Clone, Debug, Deserialize)]
 pub struct StoredCheck {
-    /// Name of the compared figure.
+    /// Name of the figure that the check compares.
     pub what: String,
-    /// Result of the comparison: `met`, `missed` or `void`.
+    /// Result of the check: `met`, `missed` or `void`.
     pub verdict: String,
 }
 

@@ -32,7 +32,7 @@ const FIRST: [f64; 8] = [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0];
 /// Distribution of the response times of one run, or of one kind of its requests.
 #[derive(Clone, Debug, Serialize)]
 pub struct Spectrum {
-    /// Name of the load, or of one kind of its requests.
+    /// Name of the load whose response times are counted, or of one kind of its requests.
     pub name: String,
     /// Number of counted response times.
     pub count: u64,
@@ -52,10 +52,10 @@ pub struct Spectrum {
     first: [f64; FIRST.len()],
 }
 
-/// One line of a spectrum.
+/// One line of a percentile spectrum: a percentile and its response time.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// Percentile from 0 to 100.
+    /// Percentile of the response times, from 0 to 100.
     pub percentile: f64,
     /// Time in microseconds that this percentage of the requests did not exceed.
     pub time_us: f64,

@@ -12,10 +12,10 @@ use std::{
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
-/// Process whose usage is read.
+/// Process whose resource usage is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasuredProcess {
-    /// The calling process.
+    /// The calling process itself.
     Own,
     /// Another process, by its process id.
     Process(u32),
@@ -226,7 +226,8 @@ impl Meter {
         RunResources { generator_cpu: cpu.as_secs_f64(), busiest, server, server_thread, clocks }
     }
 
-    /// Returns the state of the machine's clocks and processors since the start of the measurement.
+    /// Returns how the machine's clocks and processors behaved since the start of the measurement: the drift of the
+    /// wall clock, and the steal time.
     pub fn clocks(&self) -> Clocks {
         ClockReading::now().since(&self.clocks)
     }
@@ -243,16 +244,16 @@ pub struct RunResources {
     pub server: Option<Cost>,
     /// Thread of the server that ran for the largest share of the time; `None` if the server's process is not known.
     pub server_thread: Option<BusyThread>,
-    /// State of the machine's clocks and processors during the run.
+    /// Drift of the machine's wall clock and steal time of its processors during the run.
     pub clocks: Clocks,
 }
 
-/// Thread of a process, and the share of a span of time during which it ran.
+/// Thread of a process, and the share of a measured span of time during which the thread ran.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BusyThread {
     /// Name of the thread as the kernel stores it, padded with zero bytes.
     name: [u8; 16],
-    /// Share of the time, from 0 to 1.
+    /// Share of the measured time, from 0 to 1, during which the thread ran.
     pub share: f64,
 }
 
@@ -274,10 +275,10 @@ fn thread_times(process: u32) -> BTreeMap<u32, Duration> {
     tasks.into_iter().flatten().flatten().filter_map(time).collect()
 }
 
-/// State of the machine's clocks and processors over a span of time.
+/// Drift of the machine's wall clock and steal time of its processors over a measured span of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Clocks {
-    /// Length of the span by the monotonic clock, in seconds.
+    /// Length of the measured span of time by the monotonic clock, in seconds.
     pub seconds: f64,
     /// Time by which the wall clock advanced more than the monotonic clock, in seconds. It is negative if the wall
     /// clock advanced less.
@@ -288,7 +289,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Combines the states of two spans of time. The spans need not be adjacent.
+    /// Combines the values of two measured spans of time. The spans need not be adjacent.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let seconds = self.seconds + other.seconds;
@@ -298,7 +299,7 @@ impl Clocks {
     }
 }
 
-/// Times of the machine's clocks at one moment, and the steal time up to it.
+/// Times of the machine's monotonic and wall clock at one moment, and the steal time up to this moment.
 #[derive(Clone, Copy, Debug)]
 struct ClockReading {
     monotonic: Instant,
@@ -313,8 +314,8 @@ impl ClockReading {
     /// Largest time between two readings that count as simultaneous.
     const SIMULTANEOUS: Duration = Duration::from_micros(20);
 
-    /// Reads the clocks now. If the system pauses the thread between the two readings, they show a difference that does
-    /// not exist. Therefore several pairs are read, and the closest pair is used.
+    /// Reads the machine's monotonic and wall clock. If the system pauses the thread between the two readings, they
+    /// show a difference that does not exist. Therefore several pairs are read, and the closest pair is used.
     fn now() -> Self {
         let read = || {
             let (monotonic, wall) = (Instant::now(), SystemTime::now());

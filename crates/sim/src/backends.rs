@@ -21,7 +21,7 @@ use thalweg_engine::Options;
 
 use crate::runtime::random;
 
-/// Maximum size in bytes of the queue of proposals.
+/// Maximum size in bytes of the queue of commands that a node has proposed to its consensus.
 const MAX_QUEUE_BYTES: usize = 1 << 20;
 /// Maximum age of log that a node keeps only so that watches can read past changes. `history_bytes` limits its size.
 const HISTORY_AGE: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl NodeOptions {
         })
     }
 
-    /// Draws random options for a node whose directory has this backend.
+    /// Draws random options for a node whose directory already has data of the kind `backend`.
     #[must_use]
     pub fn with_backend(backend: BackendKind) -> Self {
         Self {
@@ -99,14 +99,15 @@ impl NodeOptions {
     }
 }
 
-/// Number of directories that this process has created.
+/// Number of table directories that this process has created. It makes the name of each directory unique.
 static DIRECTORIES: AtomicU64 = AtomicU64::new(0);
 
 /// A real directory for the tables of a node's LSM tree, removed with the node.
 #[derive(Debug)]
 pub struct Tables {
     dir: PathBuf,
-    /// Bytes with a flipped bit, each as its table, its offset, and its value after the flip.
+    /// Bytes of the tables in which the simulation has flipped a bit, each as the path of its table, its offset, and
+    /// its value after the flip.
     flips: RefCell<Vec<(PathBuf, usize, u8)>>,
 }
 
@@ -117,19 +118,19 @@ impl Default for Tables {
     }
 }
 
-/// Returns the directory of all tables of this process.
+/// Returns the directory that contains the table directories of all nodes of this process.
 fn all_tables() -> PathBuf {
     std::env::temp_dir().join(format!("thalweg-sim-tables-{}", std::process::id()))
 }
 
-/// Removes the tables of all simulations of this process. Called before the process ends.
+/// Removes the LSM tables of the nodes of all simulations of this process. Called before the process ends.
 pub fn remove_tables() {
     // If the removal fails, the tables only take space: later processes use other directories.
     let _ = fs::remove_dir_all(all_tables());
 }
 
 impl Tables {
-    /// Removes all tables.
+    /// Removes all tables of the node's LSM tree.
     pub fn clear(&self) {
         // An error is ignored, because the directory may be missing.
         let _ = fs::remove_dir_all(&self.dir);

@@ -20,9 +20,9 @@ use crate::{
     serve::{Reply, serve},
 };
 
-/// Number of keys that each client operation reads or writes alone, without other keys.
+/// Number of keys that the simulated clients use singly: an operation on one of them uses no other key.
 const REGISTERS: u64 = 5;
-/// Keys that client operations read and write together, as accounts of a bank.
+/// Keys of the accounts of a simulated bank. One operation of a client reads or writes several of them together.
 const ACCOUNTS: std::ops::Range<Key> = 100..103;
 /// Keys that clients use as locks.
 const LOCKS: std::ops::Range<Key> = 200..202;
@@ -33,28 +33,28 @@ const MAX_FETCHED: u64 = 12;
 
 pub(crate) struct Client {
     cluster: Cluster,
-    /// Counter of unique numbers that all clients share.
+    /// Counter from which all clients take numbers, so that each request and each value has a number of its own.
     numbers: Rc<Cell<u64>>,
-    /// Number of the client.
+    /// Number of this client among all clients of the simulation.
     id: u64,
-    /// Node that the client asks next.
+    /// Node to which the client sends its next request.
     target: ProcessId,
     /// Node to which the client sends all requests; `None` if it looks for the leader.
     only: Option<ProcessId>,
-    /// Values that the client saw last, for its next conditional write.
+    /// Values of the keys that the client saw last. Its next conditional write expects these values.
     seen: BTreeMap<Key, Option<u64>>,
     /// Highest revision that the client has seen.
     revision: u64,
-    /// Mean time between two requests.
+    /// Mean time between two requests of this client.
     pause: Duration,
-    /// Next sequence number of the client as a producer.
+    /// Sequence number that this client, as a producer of the stream, gives to its next append.
     sequence: u64,
     /// Append of the producer that has no answer yet. The client repeats this append until a node answers.
     append: Option<(OperationId, Action)>,
     /// Deliveries that the client got and has not acked: the number of the delivery attempt, and the offsets of its
     /// records.
     delivered: Vec<(u64, Vec<u64>)>,
-    /// Deadline for acking the records of the last fetch, by the cluster's own clock (space time).
+    /// Deadline for acking the records that the client fetched last, by the members' common clock (space time).
     fetched_at: SpaceTime,
     lease: Option<HeldLease>,
     /// Lock that the client believes to hold, with its fencing token.
@@ -63,8 +63,8 @@ pub(crate) struct Client {
 
 struct HeldLease {
     id: u64,
-    /// True if the client has kept its lease alive. It does so only once, because the oracle cannot distinguish two
-    /// equal commands.
+    /// True if the client has extended this lease. It extends a lease only once, because the oracle cannot distinguish
+    /// two equal commands.
     was_kept: bool,
 }
 
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Sends requests until the cluster's clients are stopped.
+    /// Sends requests of this client until the cluster stops its clients.
     pub(crate) async fn run(mut self) {
         while !self.cluster.is_stopping() {
             sleep(random_duration(Duration::from_micros(1)..2 * self.pause)).await;
@@ -101,21 +101,21 @@ impl Client {
         }
     }
 
-    /// Sets a key on a node.
+    /// Sends one write of a key to the node `node`.
     pub(crate) async fn write_to(mut self, node: ProcessId) {
         let number = self.number();
         self.only = Some(node);
         self.perform(Action::Write { expect: Vec::new(), put: vec![(0, Some(number))], number }).await;
     }
 
-    /// Reads a key on a node. A leader may rely on its lease for this read.
+    /// Sends one read of a key to the node `node`. If this node leads, it may rely on its lease for the read.
     pub(crate) async fn read_by_lease(mut self, node: ProcessId) {
         self.only = Some(node);
         self.perform(Action::Read { keys: vec![0], level: Level::Lease }).await;
     }
 
     /// Fetches and acks records of the consumer group until none has arrived for two ack deadlines. Measures this time
-    /// by the cluster's own clock (space time). Returns false if this takes longer than `patience` of virtual time.
+    /// by the members' common clock (space time). Returns false if this takes longer than `patience` of virtual time.
     pub(crate) async fn drain(mut self, patience: Duration) -> bool {
         let (begun, mut filled) = (now(), None);
         while now() < begun + patience {
@@ -181,7 +181,7 @@ impl Client {
         Action::Read { keys, level }
     }
 
-    /// Returns a conditional write of keys: the keys must have the values that the client saw last.
+    /// Returns a write of `keys` that takes effect only if the keys still have the values that the client saw last.
     fn swap(&self, keys: &[Key]) -> Action {
         let expect = keys.iter().filter_map(|key| Some((*key, *self.seen.get(key)?))).collect();
         let number = self.number();
@@ -239,7 +239,7 @@ impl Client {
         Action::Revoke { lease }
     }
 
-    /// Sends a request, and records the answer. Returns true if there was an answer.
+    /// Sends a request, and records it with its answer in the history. Returns true if there was an answer.
     async fn perform(&mut self, action: Action) -> bool {
         let bytes = command(&action);
         let history = self.cluster.history().clone();
@@ -308,7 +308,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits for the answer.
+    /// Sends a request to the node that the client asks next, and waits for the answer.
     async fn ask(&self, action: Action, command: Bytes) -> Reply {
         // Any node accepts requests, so some go to a random node.
         let usual = || if random(0..5) == 0 { self.cluster.any_node() } else { self.target };

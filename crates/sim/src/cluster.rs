@@ -44,8 +44,8 @@ const SLOW_MICROS: u64 = 20_000;
 const SLOW_BEFORE_LOSS: Duration = Duration::from_millis(150);
 /// Shortest time that a fault lasts.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// Time for which the clients send nothing after followers have restarted and so have forgotten that they promised
-/// their votes to the leader.
+/// Time for which the clients send nothing after some followers have restarted. By their restart, these followers
+/// forget that they promised their votes to the leader.
 const QUIET_AFTER: Duration = Duration::from_millis(400);
 /// Maximum time for which a node is cut off until the other nodes have freed log entries that it lacks.
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
@@ -56,10 +56,10 @@ const INSTALL_OPERATIONS: u64 = 250;
 /// Name of the file that a node replaces when it switches to the state of an installed snapshot. The error of a failed
 /// switch contains this name.
 const SWITCH_FILE: &str = "INSTALLED";
-/// Maximum time for which the first answer after a fault is awaited.
+/// Maximum time for which the simulation waits for the first answered write after a fault.
 const MAX_GAP: Duration = Duration::from_secs(8);
 
-/// Returns the name and address of a member.
+/// Returns the name and address of the node `id`, as the membership has them.
 fn info_of(id: ProcessId) -> NodeInfo {
     NodeInfo::at(format!("node{id}"))
 }
@@ -80,14 +80,14 @@ struct Inner {
     truth: Truth,
     logs: Logs,
     history: History,
-    /// Counter of unique numbers that all clients share.
+    /// Counter from which all clients take numbers, so that each request and each value has a number of its own.
     numbers: Rc<Cell<u64>>,
     /// True once the clients must send no further requests. Nodes that find damage in their files are still replaced
     /// after this.
     is_stopping: Cell<bool>,
     /// True while the clients send no requests.
     is_quiet: Cell<bool>,
-    /// Time of the last answered write.
+    /// Virtual time of the last answered write.
     last_write: Cell<Duration>,
     gaps: RefCell<Vec<Gap>>,
     /// Number of faults in effect at present. `crowded_at` is the last time at which there were more than one.
@@ -135,7 +135,7 @@ impl Cluster {
         &self.0.network
     }
 
-    /// Returns the counter of unique numbers that all clients share.
+    /// Returns the counter from which all clients take the numbers of their requests and values.
     pub(crate) fn numbers(&self) -> Rc<Cell<u64>> {
         Rc::clone(&self.0.numbers)
     }
@@ -152,12 +152,12 @@ impl Cluster {
         &self.0.settings
     }
 
-    /// Returns the measured times from a fault to the next answered write.
+    /// Returns the measured gaps: the times from each fault to the next answered write.
     pub(crate) fn gaps(&self) -> Vec<Gap> {
         self.0.gaps.borrow().clone()
     }
 
-    /// Returns the time of the last answered write.
+    /// Returns the virtual time of the last answered write.
     pub(crate) fn last_write(&self) -> Duration {
         self.0.last_write.get()
     }
@@ -266,7 +266,8 @@ impl Cluster {
         Rc::clone(&self.0.nodes.borrow()[&id])
     }
 
-    /// Starts a node in its process and waits until it runs. Does nothing if the node is already starting.
+    /// Starts the node `id` in its simulated process, and waits until the node runs. Does nothing if it is already
+    /// starting.
     pub(crate) async fn start(&self, id: ProcessId) {
         let parts = self.parts(id);
         if parts.is_starting.replace(true) {
@@ -349,7 +350,7 @@ impl Cluster {
         }
     }
 
-    /// Proposes a command on the leader. Returns false if no node leads or the command fails.
+    /// Proposes a command on the node that leads. Returns false if no node leads or the command fails.
     async fn propose(&self, command: bytes::Bytes) -> bool {
         let Some((leader, running)) = self.leader().and_then(|id| Some((id, self.running(id)?))) else { return false };
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -499,13 +500,13 @@ impl Cluster {
         self.ids().into_iter().for_each(|id| self.crash(id, fault.kind));
     }
 
-    /// Makes each fsync of all nodes take this much longer.
+    /// Makes each fsync of all nodes take `micros` microseconds longer than usual.
     fn slow_down(&self, micros: u64) {
         self.0.nodes.borrow().values().for_each(|parts| parts.faults.slow_micros.set(micros));
     }
 
-    /// Ends a node's process immediately. After a power loss its disk has all synced writes and a random part of the
-    /// others.
+    /// Ends a node's process immediately, as the fault `kind` requires. After a power loss, the node's disk keeps all
+    /// synced writes and a random part of the other writes.
     fn crash(&self, id: ProcessId, kind: FaultKind) {
         *self.0.down.borrow_mut().entry(id).or_default() += 1;
         let parts = self.parts(id);
@@ -530,8 +531,9 @@ impl Cluster {
     }
 
     /// Makes half of the voters forget that they promised their votes to the leader, which is node `id`. First cuts the
-    /// leader off from the other half. These voters soon try to elect another leader. They have all entries, because
-    /// the clients are quiet. Then restarts the first half of the voters, and cuts the leader off from them too.
+    /// leader off from the other half of the voters. These soon try to elect another leader; they have all entries,
+    /// because the clients send nothing. Then restarts the first half, which forgets its promises, and cuts the leader
+    /// off from it too.
     fn lose_promises(&self, id: ProcessId) {
         let mut others: Vec<ProcessId> = self.voters().into_iter().filter(|other| *other != id).collect();
         let restarted = others.split_off(others.len() / 2);
@@ -602,8 +604,9 @@ impl Cluster {
         }
     }
 
-    /// Cuts the power of a node during the install of its next snapshot or soon afterwards, and starts the node again.
-    /// Alternatively, makes the node's first attempts to switch to that snapshot fail.
+    /// Disturbs the node's install of its next snapshot, in one of two ways chosen at random: cuts the power of the
+    /// node during the install or soon afterwards, and starts the node again; or makes the first attempts of the node
+    /// to switch to the snapshot's state fail.
     fn cut_install(&self, id: ProcessId) {
         let (cluster, parts, begun) = (self.clone(), self.parts(id), now());
         let before = parts.received.get();
@@ -648,7 +651,7 @@ impl Cluster {
         });
     }
 
-    /// Flips a bit in a file of the node. Does nothing if a member already has such damage, because damage on several
+    /// Flips a bit in a file of the node. Does nothing if a member already has a flipped bit, because damage on several
     /// members can lose data.
     fn flip(&self, id: ProcessId) {
         let is_damaged = |id: &ProcessId| self.parts(*id).is_flipped.get();

@@ -32,7 +32,7 @@ const GROUP: GroupId = GroupId(1);
 /// Time after which records that were delivered and not acked are delivered again.
 pub(crate) const ACK_DEADLINE: std::time::Duration = std::time::Duration::from_millis(1500);
 
-/// Returns a command in the frame in which nodes pass commands to consensus.
+/// Returns a command preceded by its length, the form (frame) in which nodes propose commands to consensus.
 pub(crate) fn framed(command: &[u8]) -> Framed {
     let mut framed = Framed::with_capacity(command.len());
     let encode = |out: &mut Vec<u8>| {
@@ -49,7 +49,7 @@ fn encoded(encode: impl FnOnce(&mut Vec<u8>) -> Result<(), CommandError>) -> Byt
     out.into()
 }
 
-/// Returns the commands that create the keyspace, the stream and the group.
+/// Returns the commands that create the keyspace, the stream and the consumer group that the simulated clients use.
 pub(crate) fn creations() -> [Bytes; 3] {
     let group = GroupConfig { ack_deadline: ACK_DEADLINE, ..GroupConfig::default() };
     [

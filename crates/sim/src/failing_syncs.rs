@@ -26,15 +26,15 @@ enum Repeat {
     UntilMended,
 }
 
-/// Description of the fsyncs of a node that fail with `EIO`.
+/// Description of a fault of a node's disk: the fsyncs that fail with `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailingSyncs {
     /// Part of the paths of the files whose fsyncs fail; empty for all files.
     path: &'static str,
-    /// Number of the first fsync that fails, counted from 1.
+    /// Position of the first failing fsync among the fsyncs of these files after the fault begins, counted from 1.
     nth: u64,
     repeat: Repeat,
-    /// True if a failing fsync writes some of the sectors.
+    /// True if an fsync that fails has still written some of the sectors to the disk.
     is_partial: bool,
 }
 

@@ -38,9 +38,9 @@ pub enum FaultKind {
     FullDisk,
     /// No message reaches or leaves the node.
     Isolated,
-    /// The node receives nothing; the others receive its messages.
+    /// The node receives no messages; the other nodes receive its messages.
     Deaf,
-    /// The others receive nothing from the node; the node receives their messages.
+    /// The other nodes receive no messages from the node; the node receives their messages.
     Mute,
     /// The link between the node and the node with the next number is cut in both directions.
     Partition,
@@ -54,7 +54,7 @@ pub enum FaultKind {
     FailingSync,
     /// The process is stopped, and continues when the fault ends.
     Stopped,
-    /// The wall clock of the node is stepped.
+    /// The wall clock of the node suddenly shows another time.
     ClockStep,
     /// A fifth of all messages is lost.
     Loss,
@@ -157,7 +157,7 @@ pub enum Victim {
 pub struct Fault {
     /// Number of the fault in the script.
     pub number: usize,
-    /// Time at which the fault begins.
+    /// Virtual time at which the fault begins.
     pub at: Duration,
     /// Time for which the fault lasts.
     pub lasts: Duration,

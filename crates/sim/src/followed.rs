@@ -40,7 +40,7 @@ pub enum Change {
 /// A change that a watch has shown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeenChange {
-    /// Revision of the commit that made the change.
+    /// Revision of the commit that changed the key.
     pub revision: u64,
     /// Bytes of the changed key.
     pub key: Vec<u8>,
@@ -55,14 +55,14 @@ pub struct Stretch {
     pub from: u64,
     /// Revision that the watch has reached: it has shown all changes below this revision. `from <= next`.
     pub next: u64,
-    /// Changes in the order in which they arrived.
+    /// Changes that the watch has shown in this stretch, in the order in which they arrived.
     pub changes: Vec<SeenChange>,
 }
 
 /// The changes that one watch has shown to a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watched {
-    /// Prefix of the watched keys.
+    /// Prefix of the keys that the watch shows.
     pub prefix: &'static str,
     /// Stretches in their order. A new stretch begins where the watch could not continue because the history was gone.
     pub stretches: Vec<Stretch>,
@@ -79,7 +79,7 @@ impl Watched {
 /// Everything that the subscribers of a simulation have received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Followed {
-    /// Changes that the watches have shown.
+    /// Changes that the watches of keys have shown, one element for each watch.
     pub watches: Vec<Watched>,
     /// Records that each tail (a subscriber to the stream) has shown, from the first one of the stream on.
     pub tails: Vec<Vec<u64>>,
@@ -88,14 +88,14 @@ pub struct Followed {
 }
 
 impl Followed {
-    /// Number of changes and records that were shown.
+    /// Number of changes and records that the subscribers were shown.
     #[must_use]
     pub fn len(&self) -> usize {
         let changes = self.watches.iter().flat_map(|watched| &watched.stretches).map(|stretch| stretch.changes.len());
         changes.chain(self.tails.iter().map(Vec::len)).sum()
     }
 
-    /// Returns true if nothing was shown.
+    /// Returns true if the subscribers were shown nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -156,13 +156,13 @@ fn expired(watches: &[Watched]) -> Expired {
     expired
 }
 
-/// Replay of the committed commands, reduced to the changes that watches show.
+/// Replay of the committed commands, which keeps only the data that determines the changes that watches show.
 struct Replay<'a> {
     /// Keys that watches have shown as expired.
     expired: &'a Expired,
-    /// Revision of the last replayed command that has used one.
+    /// Revision of the last replayed command that increased the revision.
     revision: u64,
-    /// End of each lease that was neither revoked nor granted again.
+    /// End of each lease that was neither revoked nor granted again, by the id of the lease.
     leases: BTreeMap<u64, SpaceTime>,
     /// Lease of each key that is not removed yet, even if it has expired; `None` for a key without a lease.
     keys: BTreeMap<Vec<u8>, Option<u64>>,
@@ -185,7 +185,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Carries out a command. `action` is the client's operation; `None` for a command that is not from a client.
+    /// Replays a committed command. `action` is the client's operation; `None` for a command that is not from a client.
     fn carry_out(&mut self, action: Option<&Action>, command: &CommittedCommand) {
         match (&command.outcome, action) {
             (Outcome::Committed { revision, .. }, action) => {
@@ -199,7 +199,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Carries out a client's operation, and returns the changes that it makes.
+    /// Replays a client's operation, and returns the changes of keys that it makes.
     fn changes(&mut self, action: &Action) -> Changes {
         let changes: Vec<(Vec<u8>, Change, Option<u64>)> = match action {
             Action::Write { put, .. } => {
@@ -225,7 +225,7 @@ impl<'a> Replay<'a> {
         changes.into_iter().map(|(key, change, _)| (key, change)).collect()
     }
 
-    /// Carries out a command that has removed the keys of ended leases.
+    /// Replays a command that has removed the keys of ended leases.
     fn expire(&mut self, command: &CommittedCommand) {
         let Outcome::Expired { keys: count, .. } = &command.outcome else { return };
         self.revision += 1;
@@ -271,7 +271,8 @@ fn check_stretch(prefix: &str, stretch: &Stretch, made: &BTreeMap<u64, Changes>)
     }
 }
 
-/// Checks a watch of all keys: for each expiry command, it must show as many expired keys as the command has removed.
+/// Checks a watch of all keys. For each command that removes the keys of ended leases, the watch must show as many
+/// expired keys as the command has removed.
 fn check_counts(stretch: &Stretch, expired: &Expired, counts: &BTreeMap<u64, usize>) -> Result<(), String> {
     for (revision, count) in counts.range(stretch.from..stretch.next) {
         let shown = expired.get(revision).map_or(0, BTreeSet::len);

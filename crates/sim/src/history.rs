@@ -38,7 +38,7 @@ impl Level {
 pub enum Action {
     /// Reads keys at one point in time.
     Read {
-        /// Keys to read.
+        /// Keys that the client wants to read.
         keys: Vec<Key>,
         /// Guarantee that the client asks of the read.
         level: Level,
@@ -49,31 +49,31 @@ pub enum Action {
         expect: Vec<(Key, Option<u64>)>,
         /// Keys with their new values; `None` deletes the key.
         put: Vec<(Key, Option<u64>)>,
-        /// Unique number of the request.
+        /// Unique number of the write request.
         number: u64,
     },
     /// Appends a record to the stream.
     Append {
-        /// Payload of the record.
+        /// Payload of the appended record.
         record: u64,
         /// Producer and sequence number. The state machine recognises a repeated append by them.
         stamp: Option<(u64, u64)>,
     },
     /// Grants a lease.
     Grant {
-        /// Id of the lease.
+        /// Id of the lease to grant.
         lease: u64,
         /// Time for which the lease lives.
         ttl: Duration,
     },
     /// Extends a lease: from now on it lives for its full time to live again.
     Keep {
-        /// Id of the lease.
+        /// Id of the lease to extend.
         lease: u64,
     },
     /// Ends a lease.
     Revoke {
-        /// Id of the lease.
+        /// Id of the lease to end.
         lease: u64,
     },
     /// Acquires a free lock for as long as a lease lives. The revision at which the lock's key is written becomes the
@@ -92,7 +92,7 @@ pub enum Action {
         lock: Key,
         /// Fencing token that the client got when it acquired the lock.
         token: u64,
-        /// New value of the resource.
+        /// Value that the resource gets.
         value: u64,
     },
     /// Releases a lock, if the lock's key still has the revision `token`.
@@ -106,21 +106,21 @@ pub enum Action {
     Fetch {
         /// Maximum number of records to deliver.
         max: u32,
-        /// Unique number of the request.
+        /// Unique number of the fetch request.
         number: u64,
     },
     /// Acks records of one delivery attempt.
     Ack {
         /// Number of the delivery attempt: the fetch that delivered the records returned it.
         attempt: u64,
-        /// Offsets of the records, ascending.
+        /// Offsets of the records to ack, ascending.
         offsets: Vec<u64>,
     },
     /// Returns records of one delivery attempt to the group (a nack).
     Nack {
         /// Number of the delivery attempt: the fetch that delivered the records returned it.
         attempt: u64,
-        /// Offsets of the records, ascending.
+        /// Offsets of the returned records, ascending.
         offsets: Vec<u64>,
         /// Time after which the group may deliver the records again.
         delay: Duration,
@@ -138,7 +138,7 @@ impl Action {
 /// Answer that a client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The keys had these values after the commit with this revision.
+    /// The request was a read. The keys had these values after the commit with this revision.
     Values {
         /// Revision of the last commit that the read saw.
         revision: u64,
@@ -156,11 +156,11 @@ pub enum End {
     Unknown,
     /// The node rejected the request, so the operation has no effect.
     Rejected,
-    /// The client got an answer, at this moment.
+    /// The client got this answer. The number is the moment at which it arrived.
     Answered(u64, Answer),
 }
 
-/// An operation with its answer.
+/// An operation of a client, with its answer.
 #[derive(Clone, Debug)]
 pub struct Operation {
     /// Request of the client.

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | append | the entry follows the last one; terms and times never decrease; the term is not beyond the node's vote |
 //! | append | log matching: an entry with the same term and index has the same content, and follows an entry of the same term, in all logs |
-//! | append of a leader | since its first entry in the term, space time has passed no faster than true time |
+//! | append of a leader | since its first entry in the term, the cluster clock (space time) has passed no faster than true time |
 //! | vote | the vote never goes back, and within a term it moves to another node only once, from a candidate to the leader |
 //! | vote of a quorum | a term has one leader, whose log has all entries that were committed in earlier terms |
 //! | truncation | no entry that is known to be committed is removed |
@@ -41,10 +41,10 @@ use crate::{
 /// Maximum time by which the cluster's clock (space time) may advance more than true time under one leader.
 const PACE_SLACK: Duration = Duration::from_millis(100);
 
-/// Contents of a node's log when it is opened.
+/// Contents of a node's log at the moment at which the node opens it.
 #[derive(Clone, Debug, Default)]
 pub struct Opened {
-    /// Vote of the node.
+    /// Last vote that the log of the node contains.
     pub vote: Option<Vote>,
     /// Last entry that the node has purged from its log; `None` if it has purged none.
     pub purged: Option<LogId>,
@@ -52,26 +52,28 @@ pub struct Opened {
     pub term_ends: Vec<LogId>,
 }
 
-/// Result of a check. The error describes a violation.
+/// Result of a check of a log. The error is the description of a violation.
 type Checked = Result<(), String>;
 
 /// An entry of a node's log.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     term: Term,
-    /// Space time of the entry. An entry that has none gets the space time of the last entry before it that has one.
+    /// Time of the entry by the members' common clock (space time). An entry without a time gets the time of the last
+    /// entry before it that has one.
     time: SpaceTime,
 }
 
-/// Log of one node.
+/// Observed log of one node.
 #[derive(Debug, Default)]
 struct NodeLog {
-    /// Vote that the log has confirmed.
+    /// Last vote that the log has confirmed to be on disk.
     vote: Option<Vote>,
     purged: Option<LogId>,
     /// Entries of the log, by index. Entries up to the last purged one are missing.
     entries: BTreeMap<Index, Entry>,
-    /// Last entry that the log has confirmed to be on disk, together with all entries before it.
+    /// Last entry that the log has confirmed to be on disk, together with all entries before it; `None` if it has
+    /// confirmed none.
     durable: Option<Index>,
 }
 
@@ -85,7 +87,7 @@ impl NodeLog {
         last.or(self.purged)
     }
 
-    /// Returns true if the log has the entry `id`, or has purged this index.
+    /// Returns true if the node's log has the entry `id`, or has purged all entries up to this index.
     fn contains(&self, id: LogId) -> bool {
         self.purged.is_some_and(|purged| purged.index >= id.index) || self.id(id.index) == Some(id)
     }
@@ -121,10 +123,10 @@ struct Inner {
     written: BTreeMap<LogId, Content>,
     /// Node that leads each term.
     leaders: BTreeMap<Term, NodeId>,
-    /// Time at which each node voted for itself, by term and node. A node that becomes the leader of the term puts
-    /// space times into entries only after this time.
+    /// Virtual time at which each node voted for itself, by term and node. If the node becomes the leader of the term,
+    /// all times that it puts into entries are later.
     stood: BTreeMap<(Term, ProcessId), Duration>,
-    /// Space time of the first entry of each term that has one.
+    /// Time of the first entry of each term that has a time, by the members' common clock (space time).
     first_times: BTreeMap<Term, SpaceTime>,
     committed: BTreeMap<Index, Committed>,
     /// Sets of voters of each membership that a leader has written, by the index and term of its entry. Memberships
@@ -132,7 +134,7 @@ struct Inner {
     memberships: BTreeMap<(Index, Term), Vec<BTreeSet<u64>>>,
 }
 
-/// The logs of a cluster. Clones refer to the same logs.
+/// Observed contents of the logs of all nodes of a cluster. Clones refer to the same contents.
 #[derive(Clone, Debug)]
 pub struct Logs {
     inner: Arc<Mutex<Inner>>,
@@ -253,8 +255,9 @@ impl Inner {
         }
     }
 
-    /// Checks the space time of an entry that a leader has written before `now`: since the leader's first entry, it
-    /// must not advance faster than true time. A jump would end leases early that the leader has granted.
+    /// Checks the time of an entry (its space time, by the members' common clock) that a leader has written at the
+    /// virtual time `now`. Since the leader's first entry, this clock must not advance faster than true time. A jump
+    /// would end leases early that the leader has granted.
     fn check_pace(&mut self, node: ProcessId, entry: &RaftEntry, now: Duration) -> Checked {
         let (id, EntryPayload::Normal(commands)) = (log_id(&entry.log_id), &entry.payload) else { return Ok(()) };
         let Some(stood_at) = self.stood.get(&(id.term, node)) else { return Ok(()) };
@@ -329,8 +332,8 @@ impl Inner {
         2 * confirmed.count() > voters.len()
     }
 
-    /// Drops the memberships before the last one in a node's log up to a committed entry. All later leaders have that
-    /// last membership.
+    /// Drops the memberships that a node's log has before its last membership up to the committed entry `committed`.
+    /// All later leaders have that last membership.
     fn forget_memberships(&mut self, node: ProcessId, committed: Index) {
         let log = &self.nodes[&node];
         let is_here = |(index, term): &&(Index, Term)| log.id(*index) == Some(LogId { term: *term, index: *index });
@@ -342,7 +345,7 @@ impl Inner {
 }
 
 impl Logs {
-    /// Creates the logs of a cluster. Violations are reported to `truth`.
+    /// Creates the record of the logs of a cluster, still without any log. Violations are reported to `truth`.
     #[must_use]
     pub fn new(truth: Truth) -> Self {
         Self { inner: Arc::default(), truth }
@@ -355,8 +358,8 @@ impl Logs {
         }
     }
 
-    /// Reports that a node has opened its log. A log that may be damaged, or was repaired, is not compared with earlier
-    /// reports.
+    /// Reports that a node has opened its log and has found the contents `found`. A log that may be damaged, or was
+    /// repaired, is not compared with earlier reports.
     pub fn opened(&self, node: ProcessId, found: &Opened, is_damaged: bool) {
         self.check(node, |inner| inner.opened(node, found, is_damaged));
     }
@@ -385,12 +388,12 @@ impl Logs {
         });
     }
 
-    /// Reports that a node removes the entries after `last`.
+    /// Reports that a node removes the log entries after the entry `last`.
     pub fn truncated(&self, node: ProcessId, last: Option<LogId>) {
         self.check(node, |inner| inner.truncated(node, last));
     }
 
-    /// Reports that a node has purged the entries up to `upto`, inclusive.
+    /// Reports that a node has purged its log entries up to the entry `upto`, inclusive.
     pub fn purged(&self, node: ProcessId, upto: LogId) {
         self.check(node, |inner| {
             inner.purged(node, upto);

@@ -50,7 +50,7 @@ enum Command {
         /// First seed
         #[arg(long, value_name = "SEED", default_value_t = 1)]
         first: u64,
-        /// Directory for a file with settings, violations and story of each seed with a violation
+        /// Directory for a file with settings, violations and event log of each seed with a violation
         #[arg(long, value_name = "DIR", default_value = ".")]
         artifacts: PathBuf,
         /// Stop at the first seed with a violation
@@ -59,7 +59,7 @@ enum Command {
         #[command(flatten)]
         simulation: Simulation,
     },
-    /// Repeats one simulation and prints its story, one line an event
+    /// Repeats one simulation and prints its event log, one line an event
     Replay {
         /// Seed to repeat
         seed: u64,
@@ -92,7 +92,7 @@ struct Simulation {
     /// Virtual seconds in which faults happen
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(3..=100_000))]
     seconds: u64,
-    /// Kinds of faults, by their names in the story; all by default
+    /// Kinds of faults, by their names in the event log; all by default
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = parse_kind)]
     faults: Option<Vec<FaultKind>>,
     /// Let each fault begin only after the one before it has ended
@@ -152,7 +152,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(found))
 }
 
-/// Sums and extreme values over the results of many simulations.
+/// Sums and extreme values over the results of all simulations of one call of the program.
 struct Totals {
     begun: Instant,
     json: bool,
@@ -276,7 +276,8 @@ fn run_many(seeds: std::ops::Range<u64>, artifacts: &Path, stop_at_first: bool, 
     !totals.failed.is_empty()
 }
 
-/// Writes the artifact of a simulation with a violation.
+/// Writes a file with the settings, the violations and the event log of a simulation with a violation to the directory
+/// `artifacts`.
 fn keep(report: &Report, artifacts: &Path) {
     let path = artifacts.join(format!("thalweg-sim-{}.txt", report.settings.seed));
     let text = format!("{:#}\n\n{}", report.json(), report.story());

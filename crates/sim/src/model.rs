@@ -28,15 +28,15 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Model {
     values: BTreeMap<Key, Value>,
-    /// Time to live of each lease, and its end by the cluster's own clock (space time).
+    /// Time to live of each lease, and the end of the lease by the members' common clock (space time).
     leases: BTreeMap<u64, (std::time::Duration, SpaceTime)>,
     stream: Vec<u64>,
     /// Offsets of each producer's appends, by their sequence numbers.
     producers: BTreeMap<u64, Vec<u64>>,
     group: Group,
-    /// Revision of the last change.
+    /// Revision of the last change that the model has carried out.
     revision: u64,
-    /// Highest fencing token with which each guarded resource was written.
+    /// Highest fencing token with which each guarded resource (the key that a lock guards) was written.
     tokens: BTreeMap<Key, u64>,
 }
 
@@ -104,8 +104,8 @@ impl Model {
         };
     }
 
-    /// Carries out an operation. `time` is the space time of its log entry. Returns an error if `outcome` is not the
-    /// outcome that the operation must have.
+    /// Carries out an operation on the model. `time` is the time of the operation's log entry, by the members' common
+    /// clock. Returns an error if `outcome` is not the outcome that the operation must have.
     pub fn apply(&mut self, action: &Action, time: SpaceTime, outcome: &Outcome) -> Result<(), String> {
         match action {
             Action::Read { .. } => Err("a read is no command".to_owned()),

@@ -1,13 +1,15 @@
 //! The simulated network: messages between nodes take time, get lost, and are cut off in either direction.
 //!
 //! Owns: the links and their faults, the pings, forwarding to the leader, and the transfer of snapshots. Does not own:
-//! the meaning of the messages (openraft, `raft`), or the rule about deaf peers (`raft::Hearing`).
+//! the meaning of the messages (openraft, `raft`), or the rule by which a node notices that another node does not
+//! receive its messages (`raft::Hearing`).
 //!
 //! The delay of each message is drawn separately, so messages overtake each other. A lost message looks to its sender
 //! like one that was never answered.
 //!
-//! Notices of commits wait for the next append, as in the product. Their delay differs between seeds. With the
-//! product's delay alone, notices would never wait in a cluster whose followers forward requests all the time.
+//! A leader's notices that entries are committed wait for the next append to the follower, as in the product. Their
+//! delay differs between seeds. With the product's delay alone, notices would never wait in a cluster whose followers
+//! forward requests all the time.
 //!
 //! Each node sends a ping to each other node that it knows, in every interval of heartbeats. Pings and appends carry
 //! the number of the last ping that arrived from the recipient. A node ignores the appends of a leader that does not
@@ -61,7 +63,7 @@ const PING: Duration = ConsensusOptions::DEFAULTS.heartbeat;
 const CHUNK_LIMIT: Duration = Duration::from_secs(1);
 /// Time limit for the install of a received snapshot.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
-/// Range of the delay of messages while no fault changes it.
+/// Range of the delay of messages between nodes while no fault changes it.
 pub const USUAL_DELAY: Range<Duration> = Duration::from_micros(50)..Duration::from_micros(300);
 
 /// Time for which a leader delays notices of commits to followers, in a third of the seeds.
@@ -74,7 +76,7 @@ const WITHHELD: Duration = Duration::from_secs(3600);
 /// amounts to 6 s.
 const MAX_IDLE_PINGS: u32 = (6_000 / PING.as_millis()) as u32;
 
-/// State of a node that receives snapshots.
+/// State of a node as the receiver of snapshots from other nodes.
 #[derive(Clone)]
 struct Receiver {
     snapshots: Rc<dyn Snapshots>,
@@ -88,7 +90,8 @@ pub struct Network(Rc<Inner>);
 struct Inner {
     nodes: RefCell<BTreeMap<ProcessId, SimConsensus>>,
     receivers: RefCell<BTreeMap<ProcessId, Receiver>>,
-    /// State of the pings between two nodes. The first node of a key is the one that keeps this state about the second.
+    /// State of the pings between two nodes. The first node of a key keeps the state; the second is the node that the
+    /// state is about.
     hearings: RefCell<BTreeMap<(ProcessId, ProcessId), Hearing>>,
     /// Time of the last request that a follower has forwarded to a leader, and that the leader answers after a commit.
     /// The keys are pairs of leader and follower.
@@ -100,7 +103,7 @@ struct Inner {
     loss: Cell<u64>,
     delay: RefCell<Range<Duration>>,
     messages: Cell<u64>,
-    /// Node of the cluster that has no vote; `None` if all have one. The planted bug `LearnerInQuorum` needs it.
+    /// Node of the cluster that has no vote; `None` if all nodes have one. The planted bug `LearnerInQuorum` needs it.
     learner: Cell<Option<ProcessId>>,
     plant: Option<Plant>,
 }
@@ -138,7 +141,7 @@ impl Network {
         }))
     }
 
-    /// Sets the node of the cluster that has no vote; `None` if all have one.
+    /// Sets the node of the cluster that has no vote; `None` if all nodes have one.
     pub fn set_learner(&self, learner: Option<ProcessId>) {
         self.0.learner.set(learner);
     }
@@ -203,7 +206,7 @@ impl Network {
         self.0.cuts.borrow_mut().remove(&(from, to));
     }
 
-    /// Sets the number of lost messages per thousand.
+    /// Sets the number of messages per thousand that the network loses.
     pub fn set_loss(&self, per_thousand: u64) {
         self.0.loss.set(per_thousand);
     }
@@ -220,7 +223,7 @@ impl Network {
         self.set_delay(USUAL_DELAY);
     }
 
-    /// Returns the number of messages sent so far.
+    /// Returns the number of messages that nodes have sent so far.
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.0.messages.get()
@@ -233,7 +236,7 @@ impl Network {
     }
 }
 
-/// The links of one node.
+/// The links from one node to all other nodes, as its consensus uses them.
 #[derive(Clone)]
 pub struct Links {
     network: Network,
@@ -339,7 +342,7 @@ impl RaftNetworkFactory<Types> for Links {
     }
 }
 
-/// The link from one node to another.
+/// The link from one node to another, as the consensus of the sending node uses it.
 #[derive(Clone)]
 pub struct Link {
     network: Network,
@@ -352,7 +355,7 @@ fn unreachable(reason: &str) -> Unreachable<Types> {
 }
 
 impl Link {
-    /// Delivers one message after its delay. If the message is lost, the sender waits until its time limit.
+    /// Delivers one message after its random delay. If the message is lost, the sender waits until its time limit.
     async fn carry(&self, from: ProcessId, to: ProcessId, limit: Duration) -> Result<(), Unreachable<Types>> {
         let network = &self.network.0;
         network.messages.set(network.messages.get() + 1);
@@ -366,7 +369,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends a request and waits for its answer.
+    /// Sends a request over the link to the other node, and waits for its answer.
     async fn call<T, E, F>(
         &self,
         option: &RPCOption,

@@ -1,4 +1,5 @@
-//! A simulated node: the product's database in stepped mode on a simulated disk, and its consensus.
+//! A simulated node: the product's database on a simulated disk, and its consensus. The database runs in stepped mode:
+//! the simulation calls its background work in steps, in place of threads.
 //!
 //! Owns: starting a node from its disk, and the duration of its fsyncs. Does not own: the times at which nodes start
 //! and crash (`cluster`).
@@ -46,7 +47,7 @@ use crate::{
     witness::Witness,
 };
 
-/// Time between two background steps of a log.
+/// Time between two steps of the background work of a node's log.
 const STEP: Duration = Duration::from_millis(2);
 /// Free bytes on a disk below which a node with redb runs no maintenance.
 const MIN_FREE_BYTES: u64 = 16 << 20;
@@ -54,8 +55,8 @@ const MIN_FREE_BYTES: u64 = 16 << 20;
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// Id of the cluster to which all nodes belong.
 const CLUSTER: ClusterId = ClusterId(19);
-/// Number of appends to the log before a vote is written that was confirmed earlier. Used by the planted bug
-/// `LateVote`.
+/// Number of appends to the log that come before a vote is written, although the log has confirmed the vote earlier.
+/// Used by the planted bug `LateVote`.
 const LATE_APPENDS: u32 = 300;
 /// Size of a node's disk in bytes while no fault makes it full.
 const DISK_BYTES: u64 = 1 << 40;
@@ -67,13 +68,13 @@ const SYNC_MICROS: RangeInclusive<u64> = 80..=400;
 /// Faults of a node's disk that are in effect at present.
 #[derive(Debug, Default)]
 pub struct DiskFaults {
-    /// True while no fsync returns.
+    /// True while no fsync of the node returns.
     pub is_stuck: Cell<bool>,
     /// Additional time of each fsync in microseconds.
     pub slow_micros: Cell<u64>,
 }
 
-/// Clock of a node.
+/// Wall clock of a simulated node, which may be wrong.
 #[derive(Debug)]
 pub struct NodeClock {
     /// Error of the node's wall clock in microseconds; negative if the clock is behind.
@@ -121,11 +122,11 @@ impl SyncDriver for Syncs {
     }
 }
 
-/// The log of a node, with the planted bug if there is one.
+/// The log of a node as its consensus sees it. If a bug of the log is planted, this type contains the bug.
 struct PlantedStore {
     store: LogStore<SimRuntime>,
     plant: Option<Plant>,
-    /// Vote that the log has confirmed but not written, and the number of appends after which it is written.
+    /// Vote that the log has confirmed but not written yet, and the number of appends after which it writes the vote.
     late_vote: Option<(RaftVote, u32)>,
     clock_error: Arc<AtomicI64>,
 }
@@ -190,7 +191,7 @@ impl RaftLogStorage<Types> for PlantedStore {
     }
 }
 
-/// Parts of a node that survive its crashes.
+/// Parts of a simulated node that survive its crashes.
 pub struct NodeParts {
     /// Id of the node, which is also the number of its process.
     pub id: ProcessId,
@@ -206,15 +207,16 @@ pub struct NodeParts {
     pub faults: Rc<DiskFaults>,
     /// Description of the node's fsyncs that fail at present; `None` if none fail.
     failing_syncs: Cell<Option<FailingSyncs>>,
-    /// Number of crashes of the node so far. This number identifies a run of the node.
+    /// Number of crashes of the node so far. It identifies a run of the node, which is the time from one start of its
+    /// process to the next crash.
     pub crashes: Cell<u64>,
     is_full: Cell<bool>,
-    /// True from the flip of a bit of the node's files to the first successful start after which the flipped byte is
-    /// gone. Until then the node may lack data that it had confirmed, and may stop.
+    /// True from the flip of a bit in the node's files until the node has started successfully without the flipped
+    /// byte. Until then the node may lack data that it had confirmed, and may stop.
     pub is_flipped: Cell<bool>,
     /// True once the simulation has requested a repair of the node in place.
     pub was_repaired: Cell<bool>,
-    /// True while attempts to switch to the state of a received snapshot fail.
+    /// True while the simulated disk fails each attempt of the node to switch to the state of a received snapshot.
     pub fails_switch: Cell<bool>,
     /// True from the request to cut the node's power until the node has crashed.
     pub is_power_cut: Cell<bool>,
@@ -222,7 +224,7 @@ pub struct NodeParts {
     pub clock_error: Arc<AtomicI64>,
     /// True while the node starts, also if the simulation stops the process during its start.
     pub is_starting: Cell<bool>,
-    /// Present run; `None` while the node is down.
+    /// Handle of the node's present run, from its start to its next crash; `None` while the node is down.
     pub running: RefCell<Option<Running>>,
 }
 
@@ -299,7 +301,7 @@ impl NodeParts {
         self.failing_syncs.set(Some(failing));
     }
 
-    /// Ends the failures of fsyncs.
+    /// Ends the failures of the node's fsyncs.
     pub fn mend_syncs(&self) {
         self.disk.borrow().clear_faults_of(Operation::Sync);
         self.failing_syncs.set(None);
@@ -375,7 +377,8 @@ impl NodeParts {
         opened.map_err(io::Error::other)
     }
 
-    /// Installs a snapshot while the node does not run. Returns the last entry that the new state contains.
+    /// Installs a snapshot while the node does not run. Returns the index of the last entry that the new state
+    /// contains.
     pub fn install(&self, snapshot: &[u8], plant: Option<Plant>) -> io::Result<Index> {
         let installed = self.open(plant)?.reinstall(&mut &snapshot[..], &mut |_| {});
         Ok(installed.map_err(io::Error::other)?.applied.index)

@@ -34,23 +34,24 @@ use crate::{
     truth::{CommittedCommand, Truth, positions},
 };
 
-/// Result of the check of a history.
+/// Result of the check of a history of client operations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Number of operations with an answer that were checked.
     pub checked: usize,
-    /// Number of writes without an answer.
+    /// Number of writes in the history whose client got no answer.
     pub unknown: usize,
     /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,
-    /// Records of the stream, in order.
+    /// Records that the stream should contain, in order.
     pub stream: Vec<u64>,
-    /// Offsets of records that the group's members have not acked.
+    /// Offsets of the records that no member of the consumer group has acked.
     pub unacked: Vec<u64>,
 }
 
 /// Positions in the order of commands at which an operation may lie, and the moments of its begin and end. The command
-/// with rank `r` has the position `2 * r + 1`; the state after `n` commands has the position `2 * n`.
+/// with the number `r` in this order (counted from 0) has the position `2 * r + 1`; the state after the first `n`
+/// commands has the position `2 * n`.
 struct Range<'a> {
     begin: u64,
     end: u64,
@@ -131,7 +132,7 @@ fn describe(operation: &Operation) -> String {
     format!("{:?} from moment {}, {:?}", operation.action, operation.begin, operation.end)
 }
 
-/// Returns the client's operation that each committed command belongs to; `None` for a command that is not from a
+/// Returns for each committed command the client's operation that proposed it; `None` for a command that is not from a
 /// client.
 fn owners<'a>(
     operations: &'a [Operation],
@@ -160,7 +161,7 @@ struct PlacedRead<'a> {
     values: &'a [Option<u64>],
 }
 
-/// Returns the reads with an answer, in the order of the commands that they follow.
+/// Returns the reads that got an answer, each with its position, in the order of the commands that they follow.
 fn reads<'a>(
     operations: &'a [Operation],
     commands: &[CommittedCommand],

@@ -8,13 +8,13 @@ use clap::ValueEnum;
 /// A deliberate bug of the simulated nodes, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Plant {
-    /// The log confirms entries before their fsync.
+    /// The log of a node confirms entries before their fsync.
     AckBeforeFsync,
-    /// The log confirms a vote without writing it.
+    /// The log of a node confirms a vote without writing it.
     ForgottenVote,
-    /// The log confirms a vote immediately, and writes it after the entries that follow it.
+    /// The log of a node confirms a vote immediately, and writes it after the entries that follow it.
     LateVote,
-    /// The state applies an entry although a leader has truncated it from the log.
+    /// The state of a node applies an entry although a leader has truncated the entry from the log.
     VoidEntryRead,
     /// Followers keep following a leader that does not receive their messages.
     DeafLeaderKept,

@@ -12,7 +12,7 @@ use std::{
 
 use thalweg_disk::{Disk, File, LockGuard, Mapping, SimDisk, sim::PowerIsOff};
 
-/// A disk with a planted bug.
+/// A simulated disk whose fsyncs have a planted bug.
 #[derive(Debug)]
 pub struct PlantedDisk {
     disk: SimDisk,
@@ -28,7 +28,7 @@ enum SyncBug {
         /// True from the creation of a state directory until it is the current one.
         is_installing: Arc<AtomicBool>,
     },
-    /// An fsync that has failed returns success.
+    /// An fsync that has failed returns success to the node.
     ConfirmedFailures,
 }
 

@@ -15,9 +15,9 @@ use crate::{
 /// Time from a fault until the next answered write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Kind of the fault.
+    /// Kind of the fault that the gap follows.
     pub kind: FaultKind,
-    /// Time until the answer, at most 8 seconds.
+    /// Time from the fault to the next answered write, at most 8 seconds.
     pub lasted: Duration,
 }
 
@@ -44,7 +44,8 @@ pub struct Report {
     pub refused: usize,
     /// Times from each fault to the next answered write.
     pub gaps: Vec<Gap>,
-    /// Lag of the last entry's timestamp behind the true time when a node first applied the entry.
+    /// Time by which the timestamp of the last committed entry was behind true time when a node first applied the
+    /// entry.
     pub time_behind: Duration,
     /// Number of messages between nodes.
     pub messages: u64,
@@ -52,25 +53,25 @@ pub struct Report {
     pub elapsed: Duration,
     /// Number of times that the simulation's runtime has run a task.
     pub polls: u64,
-    /// Hash of the course. Two runs with the same hash took the same course.
+    /// Hash of the order in which tasks ran, and of the events. Two runs with the same hash took the same course.
     pub fingerprint: u64,
     /// Lines of the event log, in order.
     pub events: Vec<Event>,
 }
 
-/// Numbers of installs of snapshots.
+/// Numbers of installs of snapshots in a simulation, by their result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Installs {
-    /// Installs that have ended with the new state.
+    /// Number of installs after which the node has the snapshot's state.
     pub done: usize,
     /// Installs during which the node's power was cut, or soon after which it was cut.
     pub cut: usize,
-    /// Attempts to switch to the new state that have failed.
+    /// Number of failed attempts of nodes to switch to the state of an installed snapshot.
     pub not_switched: usize,
 }
 
 impl Installs {
-    /// Adds the numbers of another simulation's installs.
+    /// Adds the numbers of installs in another simulation to these numbers.
     pub const fn add(&mut self, other: Self) {
         self.done += other.done;
         self.cut += other.cut;
@@ -79,14 +80,14 @@ impl Installs {
 }
 
 impl Report {
-    /// Counts the installs of snapshots among the events.
+    /// Counts the installs of snapshots among the events of this report.
     #[must_use]
     pub fn installs(&self) -> Installs {
         let count = |text: &str| self.events.iter().filter(|event| event.text.starts_with(text)).count();
         Installs { done: count(INSTALLED), cut: count(INSTALL_CUT), not_switched: count(NOT_INSTALLED) }
     }
 
-    /// Counts the stops of nodes because of a failed fsync among the events.
+    /// Counts the stops of nodes because of a failed fsync among the events of this report.
     #[must_use]
     pub fn failed_syncs(&self) -> usize {
         self.events.iter().filter(|event| event.text.starts_with(SYNC_FAILED)).count()

@@ -1,7 +1,8 @@
-//! One run of a simulated node: the product's member and its consensus.
+//! One run of a simulated node, from its start to its next crash: its database as a member of the cluster, and its
+//! consensus.
 //!
-//! Owns: proposals and reads on the node, and the reports of the entries that it applies. Does not own: starting the
-//! node (`node`).
+//! Owns: proposals and reads on the node, and the reports of its applied entries to `truth` and `logs`. Does not own:
+//! starting the node (`node`).
 
 use std::{
     io,
@@ -36,12 +37,12 @@ use crate::{
 /// Time after which a node stops trying to serve a read.
 const READ_WITHIN: Duration = Duration::from_millis(600);
 
-/// Number of entries after which the nodes' digests of their whole states are compared again.
+/// Number of entries after which the simulation compares the digests of the nodes' whole states again.
 const DIGEST_INTERVAL: u64 = 1024;
 /// Number of batches of the stream that are read at a time.
 const PAGE_BATCHES: usize = 256;
 
-/// One run of a node. Clones refer to the same run.
+/// One run of a simulated node, from its start to its next crash. Clones refer to the same run.
 #[derive(Clone)]
 pub struct Running(Rc<Parts>);
 
@@ -92,18 +93,18 @@ impl Running {
         self.0.member.leads()
     }
 
-    /// Returns the index of the last applied entry.
+    /// Returns the index of the last entry that the node has applied.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.0.member.machine().applied().index.0
     }
 
-    /// Computes the digest of the whole state. Returns the index of the last entry in it, and the digest.
+    /// Computes the digest of the node's whole state. Returns the index of the last entry in the state, and the digest.
     pub fn digest(&self) -> io::Result<(u64, u128)> {
         digest_of(self.0.member.machine())
     }
 
-    /// Takes a snapshot. Returns all of its bytes.
+    /// Takes a snapshot of the node's state. Returns all bytes of the snapshot.
     pub fn snapshot(&self) -> io::Result<Vec<u8>> {
         let snapshot = self.0.db.snapshot(&SnapshotOptions::default()).map_err(failed)?;
         snapshot.into_bytes().map_err(failed)
@@ -115,7 +116,8 @@ impl Running {
         self.0.member.leadership().led_term()
     }
 
-    /// Proposes a command. With a `term`, the command is only written while the node leads in this term.
+    /// Proposes a command on this node. With a `term`, consensus writes the command only while the node leads in this
+    /// term.
     pub async fn propose(&self, command: &[u8], term: Option<Term>) -> Result<Committed, ProposeError> {
         let term = term.filter(|_| self.0.plant != Some(Plant::OtherTerm));
         let (purpose, origin) = (thalweg_log::Purpose::Data, Origin { term, ..Origin::default() });
@@ -141,7 +143,7 @@ impl Running {
         Ok(self.read_now(keys))
     }
 
-    /// Reads the whole stream from the log. Returns the records in order.
+    /// Reads the whole stream from the node's log. Returns the records in order.
     pub fn stream(&self) -> io::Result<Vec<u64>> {
         let (machine, log) = (self.0.member.machine(), self.0.member.log());
         let mut records = Vec::new();

@@ -27,9 +27,9 @@ const MAX_CONFIGURATIONS: usize = 50_000;
 /// Result of the check of the beginning of a history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchResult {
-    /// Number of operations that were checked.
+    /// Number of operations on objects whose answers the check has found possible.
     pub checked: usize,
-    /// Number of operations on objects that were not decided.
+    /// Number of operations on objects for which the check would have taken too long, so it has no verdict on them.
     pub undecided: usize,
     /// Descriptions of findings that are impossible in a correct cluster; empty if there are none.
     pub violations: Vec<String>,

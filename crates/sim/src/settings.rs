@@ -20,7 +20,7 @@ pub struct Settings {
     pub rate: u64,
     /// Number of subscribers: clients that watch keys or tail the stream, and send no requests.
     pub subscribers: u64,
-    /// Virtual time in which faults happen.
+    /// Virtual time of the part of the simulation in which faults happen.
     pub lasts: Duration,
     /// Kinds of faults that may occur.
     pub kinds: Vec<FaultKind>,

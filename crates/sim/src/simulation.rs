@@ -22,8 +22,8 @@ use crate::{
 
 /// Maximum time in which a cluster without faults must answer a write and all nodes must reach the same entry.
 const PROGRESS_WITHIN: Duration = Duration::from_secs(20);
-/// Maximum time in which all records of the consumer group must be fetched and acked. It is long because space time may
-/// stand still at first, if the clock of an earlier leader was ahead.
+/// Maximum time in which all records of the consumer group must be fetched and acked. It is long because the members'
+/// common clock (space time) may stand still at first, if the clock of an earlier leader was ahead.
 const DRAINED_WITHIN: Duration = Duration::from_secs(120);
 
 /// Time from the founding of the cluster until the check begins that all voters apply entries promptly. The check ends
@@ -32,7 +32,7 @@ const SETTLED_AFTER: Duration = Duration::from_millis(300);
 /// Maximum time for which the simulation waits for a new leader after the fault `LostPromises` has begun.
 const PROBED_FOR: Duration = Duration::from_secs(3);
 
-/// Runs a simulation.
+/// Runs the simulation that the settings describe, and returns its report.
 #[must_use]
 pub fn run(settings: &Settings) -> Report {
     let own = settings.clone();
@@ -181,7 +181,7 @@ async fn carry_out_script(cluster: &Cluster) {
     cluster.truth().expect_prompt(false);
 }
 
-/// Ends all faults and waits until the cluster answers writes.
+/// Ends all faults and waits until the cluster answers writes again.
 async fn recover(cluster: &Cluster) {
     record(OUTSIDE, "all faults end");
     cluster.network().heal();

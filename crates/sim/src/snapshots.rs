@@ -28,11 +28,11 @@ use crate::{
 
 /// Time for which a snapshot is kept after its transfer was interrupted.
 const KEEP: Duration = Duration::from_secs(2);
-/// Text of the event when a node is about to lose power during an install.
+/// Text of the event that is recorded when a node is about to lose power during an install of a snapshot.
 pub(crate) const INSTALL_CUT: &str = "is about to lose power amid its install";
-/// First words of the event of a finished install.
+/// First words of the event that is recorded when a node has installed a snapshot.
 pub(crate) const INSTALLED: &str = "has installed a snapshot";
-/// First words of the event when an install fails to switch to the new state.
+/// First words of the event that is recorded when a node has received a snapshot, but fails to switch to its state.
 pub(crate) const NOT_INSTALLED: &str = "does not install a snapshot";
 /// Range of the time that a node's disk takes to read or write a chunk of a snapshot.
 const CHUNK_TIME: std::ops::Range<Duration> = Duration::from_micros(50)..Duration::from_micros(500);
@@ -44,7 +44,7 @@ struct KeptSnapshot {
     at: Duration,
 }
 
-/// Snapshots of a node's database. Clones refer to the same snapshots.
+/// Snapshots that a simulated node sends to other nodes and receives from them. Clones refer to the same snapshots.
 #[derive(Clone)]
 pub struct NodeSnapshots {
     node: ProcessId,
@@ -53,7 +53,7 @@ pub struct NodeSnapshots {
     chunk_bytes: usize,
     /// Snapshot of the last transfer, kept if the transfer was interrupted.
     kept: Rc<RefCell<Option<KeptSnapshot>>>,
-    /// Number of chunks that the node has received in all its runs.
+    /// Number of chunks of snapshots that the node has received since its first start.
     received: Rc<Cell<u64>>,
 }
 
@@ -115,7 +115,7 @@ impl Snapshots for NodeSnapshots {
 
 struct ChunkReader {
     id: SnapshotId,
-    /// The snapshot that is read; `None` after an error, and after the last chunk.
+    /// The snapshot whose chunks this transfer reads; `None` after an error, and after the last chunk.
     snapshot: Option<Snapshot>,
     at: Duration,
     kept: Rc<RefCell<Option<KeptSnapshot>>>,
@@ -161,7 +161,7 @@ impl Drop for ChunkReader {
 
 struct ChunkWriter {
     id: SnapshotId,
-    /// The install in progress; `None` after an error.
+    /// The install that gets the received chunks; `None` after an error.
     install: Option<Install>,
     of: NodeSnapshots,
 }

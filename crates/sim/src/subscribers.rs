@@ -33,7 +33,7 @@ use crate::{
 const PREFIXES: [&str; 3] = [ALL_KEYS, "key1", "key2"];
 /// Time for which a subscriber stays on a node.
 const STAY: Range<Duration> = Duration::from_millis(50)..Duration::from_secs(4);
-/// Range of the time until a subscriber connects to the next node.
+/// Range of the time from leaving a node until a subscriber connects to the next node.
 const RECONNECT: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(100);
 /// Maximum time for which a node waits until it has the revision at which a watch continues.
 const REACHED_WITHIN: Duration = Duration::from_millis(600);
@@ -41,13 +41,13 @@ const REACHED_WITHIN: Duration = Duration::from_millis(600);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum number of records, and approximate maximum of bytes, that a tail reads at a time.
 const PAGE: (u64, u64) = (64, 64 * 1024);
-/// Number of consecutive nodes that may refuse to continue a watch at its position. After these, the watch begins anew
-/// at the present revision.
+/// Number of nodes in a row that may refuse to continue a watch at its position, because they no longer have the
+/// history. After these, the watch begins anew at the present revision.
 const MAX_REFUSALS: u32 = 3;
 /// Maximum time after the end of faults and writes until all subscribers have received all changes and records.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(20);
 
-/// Message that a node sends to a subscriber.
+/// Message that a node sends to a subscriber, which follows changes of keys or the stream.
 enum SubscriberEvent {
     /// All changes of a watch below the revision `next` that were not sent yet.
     Changes { changes: Vec<SeenChange>, next: u64 },

@@ -1,10 +1,10 @@
 //! Comparison of the entries that nodes apply.
 //!
 //! Owns: the one committed entry of each index, its commands with their outcomes, and the violations found so far.
-//! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, in
-//! each of their runs. The running hash covers the outcomes. States after the same entry have the same digest. The time
-//! of an entry is not later than the time that the wall clocks of a majority have reached. Before the first fault, all
-//! voters apply an entry soon after the first voter.
+//! Invariants checked here: all nodes apply the same entry at an index, and have the same running hash after it, also
+//! after restarts. The running hash covers all entries applied so far and their outcomes. States after the same entry
+//! have the same digest. The time of an entry is not later than the time that the wall clocks of a majority have
+//! reached. Before the first fault, all voters apply an entry soon after the first voter.
 //!
 //! Does not own: entries that are written but not applied (`logs`).
 
@@ -34,7 +34,7 @@ const APPLIED_WITHIN: Duration = Duration::from_millis(25);
 /// Maximum number of violations that one simulation reports.
 const MAX_VIOLATIONS: usize = 20;
 
-/// An entry that a node has applied, which proves that it is committed.
+/// A log entry that a node has applied, which proves that it is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CommittedEntry {
     term: u64,
@@ -74,18 +74,19 @@ struct Inner {
     /// Commands that are valid only in one term of the leader, each with this term. An entry with such a command must
     /// have it.
     required: BTreeMap<Bytes, u64>,
-    /// Number of voters in the cluster.
+    /// Number of voters that the cluster has at its start.
     voters: usize,
     /// True while each voter must apply an entry within `APPLIED_WITHIN` of the first node.
     is_prompt: bool,
-    /// Largest lead of each node's wall clock so far over true time, in microseconds.
+    /// Largest time so far by which each node's wall clock was ahead of true time, in microseconds.
     clock_errors: BTreeMap<ProcessId, i64>,
-    /// Lag of the last entry's timestamp behind the true time when a node first applied the entry.
+    /// Time by which the timestamp of the last committed entry was behind true time when a node first applied the
+    /// entry.
     time_behind: Duration,
     violations: Vec<String>,
 }
 
-/// The committed entries of a simulation. Clones refer to the same entries.
+/// The committed entries of a simulation, and the violations found so far. Clones refer to the same entries.
 #[derive(Clone, Debug, Default)]
 pub struct Truth(Arc<Mutex<Inner>>);
 
@@ -111,7 +112,8 @@ impl Truth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports that a node has applied an entry.
+    /// Reports that a node has applied the entry `applied` with these outcomes of its commands, and has reached
+    /// `state`.
     pub fn applied(&self, node: ProcessId, applied: &LogRecord, outcomes: &[Outcome], state: Applied) {
         let (index, running_hash) = (applied.index.0, state.running_hash);
         self.raise_revision(state.revision.0);
@@ -188,7 +190,7 @@ impl Truth {
         }
     }
 
-    /// Creates the empty record of the entries of a cluster with this number of voters.
+    /// Creates a record without committed entries for a cluster with this number of voters.
     #[must_use]
     pub fn of_voters(voters: usize) -> Self {
         Self(Arc::new(Mutex::new(Inner { voters, ..Inner::default() })))
@@ -201,8 +203,8 @@ impl Truth {
         *most = micros.max(*most);
     }
 
-    /// Checks the time of a new entry: it is ahead of true time by at most the lead that the clocks of a majority have
-    /// ever had, plus a tolerance. So a wrong clock of a minority has no effect.
+    /// Checks the time of a new entry. It must not be ahead of true time by more than a tolerance plus the largest lead
+    /// that the clocks of a majority have ever had. So a wrong clock of a minority has no effect.
     fn check_time(&self, node: ProcessId, applied: &LogRecord) {
         let mut inner = self.inner();
         let mut errors: Vec<i64> = inner.clock_errors.values().copied().collect();
@@ -219,7 +221,8 @@ impl Truth {
         }
     }
 
-    /// Returns the lag of the last entry's timestamp behind the true time when the entry was first applied.
+    /// Returns the time by which the timestamp of the last committed entry was behind true time when a node first
+    /// applied the entry.
     #[must_use]
     pub fn time_behind(&self) -> Duration {
         self.inner().time_behind

@@ -4,7 +4,7 @@ use thalweg_types::SpaceId;
 
 use crate::runtime::SimRuntime;
 
-/// Type configuration of the simulated cluster.
+/// Set of types with which openraft runs in the simulated cluster.
 pub type Types = thalweg_raft::Types<SimRuntime>;
 /// Consensus on a simulated node.
 pub type SimConsensus = thalweg_raft::Consensus<SimRuntime>;

@@ -17,12 +17,12 @@ use crate::{
     types::Types,
 };
 
-/// The log of one run of a node, with reports of its operations.
+/// The log of one run of a node. It reports each operation of consensus on the log to the checks in `logs`.
 pub(crate) struct Witness<S> {
     pub(crate) store: S,
     pub(crate) node: ProcessId,
     pub(crate) logs: Logs,
-    /// True if the node's files may be damaged.
+    /// True if the node's files may be damaged, so that the log is not compared with earlier reports.
     pub(crate) is_damaged: bool,
     pub(crate) has_opened: bool,
 }

@@ -106,13 +106,13 @@ pub struct CacheCounts {
     pub bytes: u64,
     /// Capacity of the cache in bytes. At this limit, the cache evicts entries.
     pub max_bytes: u64,
-    /// Number of reads that found a value.
+    /// Number of reads of the cache that found a value.
     pub hits: u64,
-    /// Number of reads that found no value.
+    /// Number of reads of the cache that found no value.
     pub misses: u64,
-    /// Number of values written.
+    /// Number of values written to the cache.
     pub puts: u64,
-    /// Number of deleted keys that existed.
+    /// Number of deletes that found a key in the cache.
     pub deletes: u64,
     /// Number of entries evicted because the cache was full.
     pub evictions: u64,

@@ -46,9 +46,9 @@ pub enum CacheError {
     /// The sum exceeds the range of a counter, which is a signed 64-bit number.
     #[error("{value} plus {delta} exceeds the range of a 64-bit counter")]
     Overflow {
-        /// Current value of the counter.
+        /// Current value of the counter, to which the number was to be added.
         value: i64,
-        /// Number that was to be added.
+        /// Number that was to be added to the counter.
         delta: i64,
     },
 }
@@ -103,7 +103,7 @@ pub enum CreateCacheError {
     /// The requested size of the cache is below [`MIN_CACHE_BYTES`].
     #[error("a cache holds at least {MIN_CACHE_BYTES} bytes, this one would hold {bytes}")]
     TooSmall {
-        /// Size that was requested, in bytes.
+        /// Size of the cache that was requested, in bytes.
         bytes: u64,
     },
 }

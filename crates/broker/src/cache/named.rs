@@ -32,7 +32,7 @@ struct Tables {
     by_name: BTreeMap<Arc<str>, NamedCache>,
     by_id: BTreeMap<CacheId, Arc<Cache>>,
     last_id: u32,
-    /// Sum of the capacities in bytes of all caches.
+    /// Sum of the capacities in bytes of all caches of the node.
     bytes: u64,
 }
 

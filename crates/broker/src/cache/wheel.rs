@@ -53,8 +53,7 @@ pub(crate) enum Due<T> {
 struct Node<T> {
     item: Option<T>,
     tick: u64,
-    /// Number of the next node in the list to which this node belongs: the list of a slot's timers, or the list of
-    /// unused nodes.
+    /// Number of the next list node after this one. The list has the timers of one slot, or the unused nodes.
     next: u32,
     previous: u32,
     slot: u16,

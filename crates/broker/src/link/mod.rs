@@ -34,8 +34,8 @@ pub(crate) struct Shared {
     pub(crate) id: LinkId,
     state: Mutex<LinkState>,
     notify: Arc<dyn Notify>,
-    /// Number of messages queued on the link, updated with each change. A publisher reads it without the link's lock,
-    /// to compare members of a queue group by the load of their links.
+    /// Number of messages queued on the link, updated with each change of a queue. A publisher reads it without the
+    /// link's lock, to compare members of a queue group by the load of their links.
     load: AtomicU64,
     /// Counters of the messages exchanged with another node; `None` if this is not a link to another node.
     pub(crate) node: Option<Arc<Traffic>>,

@@ -9,7 +9,7 @@ use crate::{Batch, SubscriptionId};
 pub enum Outbound {
     /// A batch of messages, sent once for all matching subscriptions of this link.
     Batch {
-        /// Batch to send.
+        /// Batch to send to the client.
         batch: Batch,
         /// Ids of the matching subscriptions, at least one, without duplicates.
         subscriptions: SmallVec<[SubscriptionId; 2]>,

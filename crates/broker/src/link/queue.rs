@@ -15,7 +15,7 @@ use crate::{
     options::{Credit, Policy, SubscribeOptions, SubscriptionId},
 };
 
-/// Capacity in batches that the allocated memory of an empty queue keeps at most.
+/// Maximum number of batches for which an empty queue keeps its allocated memory.
 const KEPT_SLOTS: usize = 1024;
 
 #[derive(Debug)]
@@ -51,7 +51,8 @@ pub(crate) struct Subscription {
     gap_seq: u64,
 }
 
-/// A batch taken from a subscription's queue, with the numbers of messages that were missed before and after it.
+/// A batch taken from a subscription's queue, with the numbers of messages that the subscription missed before and
+/// after it.
 #[derive(Debug)]
 pub(crate) struct TakenBatch {
     pub(crate) batch: Batch,
@@ -59,7 +60,7 @@ pub(crate) struct TakenBatch {
     pub(crate) missed_after: u64,
 }
 
-/// The batch that was dropped from the front of a queue, which held the oldest one.
+/// Result of dropping the oldest batch of a subscription's queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DroppedFront {
     pub(crate) lost: Cost,
@@ -117,7 +118,8 @@ impl Subscription {
         self.queue.push_back(Queued { seq, gap, batch: batch.clone() });
     }
 
-    /// Drops the oldest batch of the queue and returns its size; `None` if the queue is empty.
+    /// Drops the oldest batch of the queue. Returns the size of this batch and whether it is the subscription's first
+    /// loss; `None` if the queue is empty.
     pub(crate) fn drop_oldest(&mut self) -> Option<DroppedFront> {
         let first = self.dropped == 0;
         let oldest = self.queue.pop_front()?;
@@ -163,8 +165,8 @@ impl Subscription {
         Some(TakenBatch { batch, missed_before, missed_after: std::mem::take(&mut self.gap_after) })
     }
 
-    /// Returns the number of messages that the subscription missed after the last batch was taken, and sets this number
-    /// to 0. The queue must be empty.
+    /// Returns the number of messages that the subscription has missed since the last batch was taken, and sets this
+    /// number to 0. The queue must be empty.
     pub(crate) fn take_gap(&mut self) -> u64 {
         debug_assert!(self.queue.is_empty());
         std::mem::take(&mut self.gap_before) + std::mem::take(&mut self.gap_after)
@@ -198,7 +200,7 @@ impl Subscription {
     }
 }
 
-/// Remaining credit of a subscription in messages and bytes. Negative after a batch that was larger than the remaining
+/// Credit of a subscription that is left, in messages and bytes. It is negative after a batch that was larger than the
 /// credit.
 #[derive(Debug, Default)]
 struct Account {

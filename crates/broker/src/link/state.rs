@@ -214,8 +214,8 @@ impl LinkState {
         self.last_seq
     }
 
-    /// Makes sure that the link has reserved memory for `more` bytes of messages in addition to those that it holds.
-    /// Returns false if the link must not hold that many. An empty link can hold any single batch.
+    /// Makes sure that the link has reserved memory for `more` bytes of messages in addition to the messages that it
+    /// holds. Returns false if a limit forbids this. A link without messages can hold any single batch.
     fn reserve_memory(&mut self, more: u64, memory: &Memory) -> bool {
         let bytes = self.held.bytes + more;
         if self.held.messages == 0 {
@@ -255,7 +255,8 @@ impl LinkState {
         }
     }
 
-    /// Queues a batch for a subscription, in the space that was reserved for it in the subscription's queue.
+    /// Queues a batch for a subscription, in the room that an earlier reservation has taken in the subscription's
+    /// queue.
     pub(crate) fn queue_reserved(&mut self, place: SlotId, batch: &Batch, seq: u64) -> OfferResult {
         if !self.is_open() {
             return OfferResult::Ended;

@@ -13,7 +13,7 @@ use crate::{
     testing::{SERVER, Server, credentials, run},
 };
 
-/// openraft's limit for an append: its heartbeat interval.
+/// Time limit of openraft for an append in these tests: its heartbeat interval.
 const HEARTBEAT: Duration = Duration::from_millis(80);
 
 fn id(index: u64) -> RaftLogId {

@@ -43,7 +43,7 @@ const STEADY: Duration = Duration::from_secs(2);
 /// Maximum capacity in bytes that the buffer for frames keeps after a write.
 const KEPT_BYTES: usize = 1024 * 1024;
 
-/// The task that sends to one other node.
+/// The task that sends this node's filters and messages to one other node.
 pub(crate) struct Outbound {
     pub node: NodeId,
     pub credentials: Rc<Credentials>,
@@ -53,7 +53,8 @@ pub(crate) struct Outbound {
     pub place: watch::Receiver<PeerAddress>,
 }
 
-/// Messages that are being written. If this value is dropped before [`sent`](InFlight::sent), they count as lost.
+/// Messages that are being written to a connection. If this value is dropped before [`sent`](InFlight::sent), they
+/// count as lost.
 struct InFlight<'a> {
     link: &'a NodeLink,
     messages: u64,

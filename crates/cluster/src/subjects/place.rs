@@ -1,6 +1,6 @@
-//! Addresses of other nodes, and flags that they accept messages.
+//! Addresses of other nodes, each with a flag that the node accepts messages of subscribers.
 
-/// Address of another node, with a flag that the node accepts messages.
+/// Address of another node, with a flag that the node accepts messages of subscribers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PeerAddress {
     /// Address at which the node accepts connections of other nodes; empty if it is not known.
@@ -10,7 +10,7 @@ pub(crate) struct PeerAddress {
 }
 
 impl PeerAddress {
-    /// Returns true if the node can be dialled for messages.
+    /// Returns true if the node has an address and accepts messages of subscribers, so that this node can dial it.
     pub(super) fn is_open(&self) -> bool {
         self.is_usable && !self.address.is_empty()
     }

@@ -75,7 +75,7 @@ fn received(link: &Link) -> usize {
     out.iter().filter(|item| matches!(item, Outbound::Batch { .. })).count()
 }
 
-/// A node's mesh under test. The test plays the other nodes.
+/// A tested node's exchange of messages (its mesh). The test plays the other nodes.
 struct Tested {
     mesh: Mesh,
     broker: Broker,

@@ -29,7 +29,8 @@ const STACK_TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of bytes in a MiB. The weights of the stacks are in MiB.
 const MEBIBYTE: f64 = 1_048_576.0;
 
-/// A running recording. Dropping it closes the connection, which ends the recording.
+/// A running recording of a server's allocations. Dropping it closes the connection to the server, which ends the
+/// recording.
 #[derive(Debug)]
 pub(super) struct AllocRecording {
     stream: UnixStream,
@@ -48,7 +49,7 @@ impl AllocRecording {
         Ok(Self { stream, process })
     }
 
-    /// Ends the recording and reads the stacks.
+    /// Ends the recording and reads the stacks of calls that have allocated memory.
     pub(super) fn end(self) -> Result<Profile, BenchError> {
         let process = self.process;
         self.read().map_err(|error| BenchError::Profile {

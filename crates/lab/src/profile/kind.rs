@@ -1,4 +1,4 @@
-//! The kinds of profiles, and a finished one.
+//! The kinds of profiles of a server's process, and the type of a finished profile.
 
 use super::stacks::Stacks;
 
@@ -42,11 +42,11 @@ impl ProfileKind {
 /// A finished profile of a server's process.
 #[derive(Debug)]
 pub struct Profile {
-    /// Kind of the profile.
+    /// Kind of the profile: processor time, allocations, or waiting time.
     pub kind: ProfileKind,
     /// Stacks of calls. The first call of each stack is the thread's name.
     pub stacks: Stacks,
-    /// Number of samples.
+    /// Number of samples in the profile.
     pub samples: u64,
     /// Share of the samples, from 0 to 1, in which no function of the program itself has a name. Names are missing if
     /// the program has no symbols.

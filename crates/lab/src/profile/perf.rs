@@ -48,7 +48,7 @@ pub(super) struct PerfRecording {
     errors: PathBuf,
 }
 
-/// Result of waiting for perf.
+/// Result of waiting until `perf` records.
 enum Wait {
     Begun,
     Ended,
@@ -134,7 +134,7 @@ impl PerfRecording {
         Ok(Profile { kind, stacks: script.stacks, samples: script.samples, nameless })
     }
 
-    /// Ends perf and waits until it has written its file. Returns false if it has not.
+    /// Ends perf and waits until it has written its file. Returns false if perf has not written it in time.
     fn stop(&mut self) -> bool {
         if let Ok(Some(_)) = self.child.try_wait() {
             return false; // perf ended by itself

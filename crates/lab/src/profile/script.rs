@@ -17,7 +17,7 @@ use super::{kind::ProfileKind, stacks::Stacks};
 
 /// Maximum number of frames of a stack that are kept, counted from the outermost frame.
 const MAX_FRAMES: usize = 256;
-/// Name of a frame whose function is unknown.
+/// Name that `perf script` prints for a frame whose function is unknown.
 const UNKNOWN: &str = "[unknown]";
 /// Parts of the names of functions in which a thread waits for a lock that another thread holds.
 const LOCKS: [&str; 6] =
@@ -40,9 +40,9 @@ struct Head<'a> {
 pub(super) struct Script {
     /// Stacks of all threads. The first frame of each stack is the thread's name.
     pub stacks: Stacks,
-    /// Number of samples.
+    /// Number of samples in the text of `perf script`.
     pub samples: u64,
-    /// Number of samples in which no function of the measured program has a name.
+    /// Number of samples in which no function of the measured program has a name, because the program has no symbols.
     pub nameless: u64,
     /// Threads that do not run at present, by their ids, if the moment at which they stopped was sampled. Each has the
     /// frames of its stack, the time of that moment in seconds, and the number of switches that the sample represents.

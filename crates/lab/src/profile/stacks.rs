@@ -1,8 +1,9 @@
-//! Stacks of calls with their weights, as a tree.
+//! Stacks of calls as a tree. Each stack has a weight: seconds of time or MiB of memory.
 
 use std::collections::BTreeMap;
 
-/// Stacks of calls with their weights, as a tree. Each node is a function in the context of its callers.
+/// Stacks of calls with their weights (seconds of time or MiB of memory), as a tree. Each node is a function in the
+/// context of its callers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stacks {
     root: Call,
@@ -33,7 +34,7 @@ impl Stacks {
         Self { root: Call::default(), unit }
     }
 
-    /// Returns the unit of the weights.
+    /// Returns the unit of the stacks' weights: seconds or MiB.
     pub fn unit(&self) -> &'static str {
         self.unit
     }

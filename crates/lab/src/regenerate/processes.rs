@@ -71,7 +71,7 @@ pub(super) struct Places<'a> {
     pub program: &'a Path,
     /// Root of the source tree; `None` if it is not given.
     pub source: Option<&'a Path>,
-    /// Directory of the files of all runs.
+    /// Directory for the reports and other files of all runs.
     pub into: &'a Path,
 }
 

@@ -17,9 +17,9 @@ pub(super) struct PageObservations {
     pub(super) viewport: u64,
     /// Width of the page's content in CSS pixels. If it exceeds the viewport, the page scrolls sideways.
     pub(super) content: u64,
-    /// Number of drawings that are visible.
+    /// Number of drawings that are visible on the page.
     pub(super) drawings: u64,
-    /// Addresses that the page requested.
+    /// Addresses that the page requested from the browser.
     pub(super) requests: Vec<String>,
     /// Messages that the page wrote to the browser's console.
     pub(super) console: Vec<String>,

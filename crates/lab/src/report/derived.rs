@@ -55,8 +55,8 @@ fn of_column(table: &Table, column: usize) -> Option<Plot> {
     (rows.len() > 1).then(draw)
 }
 
-/// Returns the mark for one row of a table, with the value in this column. Its label consists of the texts at the start
-/// of the row. Returns `None` if the value cannot be drawn.
+/// Returns the bar that a plot shows for one row of a table, with the row's value in the column `column`. The bar's
+/// label consists of the texts at the start of the row. Returns `None` if the value cannot be drawn.
 fn bar(row: &[Cell], column: usize) -> Option<Bar> {
     let value = match row[column] {
         Cell::Count(count) => count as f64,

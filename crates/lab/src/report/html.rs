@@ -2,12 +2,12 @@
 //! configuration, the meanings of words, and the report's data as JSON. The page loads no other file and runs no
 //! script.
 //!
-//! Owns: the page, and the division of wide tables. Does not own: the drawings (`plots`), the meanings of words
-//! (`words`), or the list of several reports (`index`).
+//! Owns: the page, and the division of wide tables into narrower ones. Does not own: the drawings (`plots`), the
+//! meanings of words (`words`), or the list of several reports (`index`).
 //!
 //! The page suits a phone, a printer and a dark screen. On a phone it shows the narrow drawings of the plots. No column
-//! is lost at the right edge: a table of few rows with many columns is turned, and one of many rows is cut into several
-//! tables. A table that is still too wide scrolls within its own box.
+//! is lost at the right edge: a table of few rows with many columns gets its rows and columns exchanged, and one of
+//! many rows is cut into several tables. A table that is still too wide scrolls within its own box.
 
 use std::{borrow::Cow, fmt::Write as _};
 

@@ -12,7 +12,8 @@ use crate::{
     runtime::{OUTSIDE, ProcessId, now, random, record, sleep, spawn},
 };
 
-/// Maximum time from the end of failing fsyncs until a stopped node runs again, unless another fault affects it.
+/// Maximum time from the end of the failing fsyncs until a node that stopped because of them runs again, unless another
+/// fault affects the node.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
 impl Cluster {

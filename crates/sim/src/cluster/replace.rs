@@ -1,8 +1,8 @@
 //! Replacing a node of a running cluster: a new node joins as a learner and is promoted, then the old node is removed.
-//! A node with damaged files that can still open is repaired in place instead, once. The command `thalweg cluster
-//! repair` and the option `cluster_repair` do the same.
+//! A node with damaged files that can still open is repaired in place instead, once. In the product, the command
+//! `thalweg cluster repair` and the option `cluster_repair` make such a repair.
 //!
-//! Owns: the steps, each of which is repeated until it succeeds or the time is over. Does not own: the rules of a
+//! Owns: the steps, each of which is repeated until it succeeds or its time limit is over. Does not own: the rules of a
 //! change of the membership (`raft`).
 
 use std::{future::Future, time::Duration};
@@ -18,9 +18,9 @@ use crate::{
     types::SimConsensus,
 };
 
-/// Maximum time for a change of the membership.
+/// Maximum time until a change of the membership must have succeeded.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Time limit of one attempt at a change.
+/// Time limit of one attempt to change the membership.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
 impl Cluster {

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 /// A transaction between the moments `begin` and `end`.
 #[derive(Clone, Debug)]
 pub struct Timed {
-    /// Moment of the request.
+    /// Moment at which the client sent the transaction.
     pub begin: u64,
     /// Moment of the answer. For a change without an answer, the moment from which its server was certainly dead, so
     /// that the change cannot happen later.
@@ -76,7 +76,7 @@ pub enum BankViolation {
         /// Number of the change that is missing or misplaced.
         id: u64,
     },
-    /// The revision of a change is not above that of the previous change.
+    /// The revision of a change is not higher than the revision of the change before it in the stream.
     Revision {
         /// Number of the change whose revision is too low.
         id: u64,
@@ -99,12 +99,12 @@ pub enum BankViolation {
     /// The read saw balances that no state in its time span had. Or a rejected transaction reports an expected balance
     /// as not met although the account had it.
     Read {
-        /// Index of the read in the history.
+        /// Index of the transaction with the impossible balances in the history.
         transaction: usize,
     },
     /// The read saw an earlier revision than a read that had ended before it began.
     ReadBack {
-        /// Index of the read in the history.
+        /// Index of the later read in the history, the one that saw the earlier revision.
         transaction: usize,
     },
 }

@@ -5,7 +5,7 @@ use super::Model;
 /// Number of a key in the object, and the key's value; `None` if the key does not exist.
 pub type Pair = (usize, Option<u64>);
 
-/// Request for some keys.
+/// Request of a client that reads or writes some keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Read of keys at one point in time.
@@ -19,12 +19,12 @@ pub enum Request {
     },
 }
 
-/// Answer to a request for some keys.
+/// Answer to a request that reads or writes some keys of the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The write happened.
     Done,
-    /// The condition was not met, so nothing happened.
+    /// The keys did not have the expected values, so nothing was written.
     Refused,
     /// The keys of the read had these values.
     Values(Vec<Option<u64>>),

@@ -62,7 +62,7 @@ pub enum ClientAnswer {
 /// the end of operations that may take effect at any later time.
 #[derive(Clone, Debug)]
 pub struct Timed<O> {
-    /// Moment of the request.
+    /// Moment at which the client sent the request.
     pub begin: u64,
     /// Moment of the answer, or the last moment at which an operation without an answer can have taken effect.
     pub end: u64,
@@ -76,18 +76,19 @@ pub struct Timed<O> {
 /// end of `operation`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unexplained<S> {
-    /// Index of the operation in the history.
+    /// Index of the operation in the history after whose end no state is possible.
     pub operation: usize,
-    /// Possible states of the object before that operation.
+    /// Possible states of the object before the end of that operation.
     pub states: Vec<S>,
 }
 
 /// Operations, by their indexes in the history, in ascending order.
 type Operations = Vec<usize>;
 
-/// Set of the configurations that are possible at one moment. A configuration is a state of the object and the pending
-/// operations that have taken effect. `sets` maps each state, with the answered operations in effect, to the sets of
-/// operations without an answer in effect. Of two such sets, neither contains the other.
+/// Set of the configurations that are possible at one moment. A configuration consists of a state of the object and the
+/// pending operations that have taken effect. A key of the map `sets` is a state together with those operations in
+/// effect that have an answer. The value of a key has one set for each configuration: the operations in effect without
+/// an answer. No set of a key contains another set of the same key.
 struct Configurations<S> {
     sets: BTreeMap<(S, Operations), Vec<Operations>>,
     count: usize,
@@ -98,8 +99,9 @@ impl<S: Clone + Ord> Configurations<S> {
         Self { sets: BTreeMap::new(), count: 0 }
     }
 
-    /// Adds a configuration: `state`, and the answered and lost operations in effect. Does nothing if an existing
-    /// configuration permits all outcomes that the new one permits. Returns true if it was added.
+    /// Adds a configuration: the state `state`, the operations in effect with an answer (`answered`), and those without
+    /// one (`lost`). Does nothing if an existing configuration permits all outcomes that the new one permits. Returns
+    /// true if it was added.
     fn add(&mut self, state: S, answered: Operations, lost: Operations) -> bool {
         let sets = self.sets.entry((state, answered)).or_default();
         if sets.iter().any(|other| is_subset(other, &lost)) {
@@ -174,7 +176,7 @@ pub fn check_within<M: Model>(
     Some(Ok(()))
 }
 
-/// Returns operation `at`, and the pending operations that the search may have to apply before it.
+/// Returns the operation with the index `at`, and the pending operations that the search may have to apply before it.
 fn relevant<M: Model>(history: &[Timed<M::Operation>], pending: &[usize], at: usize) -> Operations {
     let mut found = vec![at];
     let mut left: Vec<usize> = pending.iter().copied().filter(|other| *other != at).collect();

@@ -29,9 +29,9 @@ pub enum Action {
 pub enum Answer {
     /// The write happened.
     Done,
-    /// The condition was not met.
+    /// The key did not have the expected value, so nothing was written.
     Refused,
-    /// The condition was not met, because the key had this value.
+    /// The key did not have the expected value, so nothing was written. The answer contains the value of the key.
     RefusedAt(Option<u64>),
     /// The read found this value; `None` if the key did not exist.
     Value(Option<u64>),

@@ -48,7 +48,7 @@ type TaskId = u64;
 type BoxedTask = Pin<Box<dyn Future<Output = ()>>>;
 type ReadyQueue = Arc<Mutex<VecDeque<TaskId>>>;
 
-/// Virtual time at which a simulation begins.
+/// Time that the scheduler's clock shows when a simulation begins. Times outside this module count from this moment.
 const BEGIN: Duration = Duration::from_secs(1);
 
 struct TaskWaker {
@@ -102,7 +102,7 @@ struct Scheduler {
     /// Wakers of the timers, by the time and the number of the timer.
     timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
     rng: RefCell<SmallRng>,
-    /// Process of the task that runs now.
+    /// Process to which the task that runs now belongs.
     process: Cell<ProcessId>,
     polls: Cell<u64>,
     fingerprint: Cell<u64>,
@@ -321,7 +321,7 @@ pub fn random_duration(range: Range<Duration>) -> Duration {
     Duration::from_micros(random(range.start.as_micros() as u64..range.end.as_micros() as u64))
 }
 
-/// Starts a task of a process.
+/// Starts `future` as a task of a process.
 pub fn spawn(process: ProcessId, future: impl Future<Output = ()> + 'static) {
     scheduler(|scheduler| scheduler.spawn(process, Box::pin(future)));
 }
@@ -349,7 +349,7 @@ pub fn resume(process: ProcessId) {
     });
 }
 
-/// Adds a line to the event log.
+/// Adds a line about a process to the event log of the simulation.
 pub fn record(process: ProcessId, text: impl Into<String>) {
     let text = text.into();
     scheduler(|scheduler| {
@@ -377,7 +377,7 @@ fn remove_timer(at: Duration, number: u64) {
     }
 }
 
-/// Returns the time of the scheduler, which begins at one second and not at zero.
+/// Returns the time of the scheduler's clock, which begins at [`BEGIN`] and not at zero.
 fn clock() -> Duration {
     scheduler(|scheduler| scheduler.now.get())
 }

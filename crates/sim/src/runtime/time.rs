@@ -106,7 +106,7 @@ impl fmt::Display for Elapsed {
     }
 }
 
-/// A future with a time limit.
+/// A future with a time limit on another future.
 pub struct Timeout<F> {
     future: Pin<Box<F>>,
     sleep: Sleep,
@@ -124,7 +124,7 @@ impl<F> Timeout<F> {
     }
 }
 
-/// Limits the time that a future may take.
+/// Returns a future that ends with the output of `future`, or with an error after a duration of virtual time.
 pub fn timeout<F>(duration: Duration, future: F) -> Timeout<F> {
     Timeout { future: Box::pin(future), sleep: sleep(duration) }
 }

@@ -19,7 +19,7 @@ pub struct SimWatch;
 struct Shared<T> {
     value: RefCell<T>,
     version: Cell<u64>,
-    /// Tasks that wait for the next change.
+    /// Wakers of the tasks that wait for the channel's next value.
     wakers: RefCell<Vec<Waker>>,
     senders: Cell<usize>,
     receivers: Cell<usize>,

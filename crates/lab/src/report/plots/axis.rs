@@ -5,9 +5,9 @@ use crate::report::number;
 /// Mapping from values to positions on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Equal differences have equal lengths. The axis begins at zero.
+    /// A linear axis: equal differences of values have equal lengths. The axis begins at zero.
     Linear,
-    /// Equal ratios have equal lengths.
+    /// A logarithmic axis: equal ratios of values have equal lengths.
     Log,
     /// A logarithmic axis of percentiles. A value N stands for the percentile that one request in N exceeds; its label
     /// shows this percentile.

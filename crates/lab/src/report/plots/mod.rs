@@ -312,7 +312,7 @@ fn draw_line(
     }
 }
 
-/// Draws the mark of a row. `top` is the position of the last line of the row's label.
+/// Draws the bar or dot of a row, with its interval. `top` is the position of the last line of the row's label.
 fn draw_row(svg: &mut String, top: f64, colour: usize, row: &Bar, across: &Span) {
     let Some(end) = across.at(row.value) else {
         return text(svg, (8.0, top + 31.0), "start", "not measured");
@@ -339,7 +339,7 @@ fn draw_row(svg: &mut String, top: f64, colour: usize, row: &Bar, across: &Span)
     text(svg, (behind + 8.0, middle + 4.5), "start", &number(row.value));
 }
 
-/// Returns the CSS classes for the marks of line `number` with this name. If a plot has more lines than there are
+/// Returns the CSS classes for the line or row `number` with this name. If a plot has more lines than there are
 /// colours, the colours are used again with dashed lines.
 fn colours(name: &str, number: usize) -> String {
     let dashed = if number >= style::COLOURS { " dashed" } else { "" };
