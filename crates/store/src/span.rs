@@ -11,7 +11,7 @@ pub struct SpanOf<K> {
     pub lower: Bound<K>,
     /// Bound with the highest keys of the scan, whatever its direction.
     pub upper: Bound<K>,
-    /// Order in which the pairs are visited.
+    /// Order in which the scan visits pairs of key and value.
     pub direction: Direction,
     /// Choice of caching for the blocks that the scan reads from files.
     pub reads: Reads,

@@ -89,7 +89,7 @@ impl Pauses {
         pause
     }
 
-    /// Counts a pause in the statistics.
+    /// Counts a pause of a write in the statistics.
     pub(super) fn count(&self, pause: Duration) {
         self.made.fetch_add(1, Relaxed);
         self.micros.fetch_add(pause.as_micros() as u64, Relaxed);

@@ -107,7 +107,7 @@ impl FullDisk {
 /// Work that can find the disk full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FullDiskTask {
-    /// A memtable is persisted.
+    /// A flush: a sealed memtable is persisted.
     Flush,
     /// The store's own background work, such as a compaction.
     Upkeep,
@@ -548,7 +548,7 @@ impl<S: Store> Shared<S> {
 
 /// Watches the progress of background work.
 struct WorkWatch {
-    /// Amount of finished work when progress was last observed.
+    /// Amount of background work that was finished when progress was last observed.
     seen: u64,
     since: Instant,
 }

@@ -61,14 +61,15 @@ const NOT_YET: u64 = u64::MAX;
 /// Numbers of sorted runs on level 0 at which writes are slowed down or wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunLimits {
-    /// Writes are slowed down from this number of runs on.
+    /// Number of runs on level 0 from which on writes are slowed down.
     pub(super) slow: usize,
-    /// Number of runs at which writes get exactly the rate of all compactions, while no merge of level 0 runs.
+    /// Number of runs on level 0 at which writes are slowed down to exactly the rate of all compactions, while no merge
+    /// of level 0 runs.
     even: usize,
-    /// Writes wait for compactions from this number of runs on.
+    /// Number of runs on level 0 from which on writes wait for compactions.
     pub(super) stop: usize,
-    /// Number of runs below `stop` that the slowdown tries to keep free. Writers use them if the rate of compactions
-    /// was overestimated.
+    /// Number of runs on level 0, just below `stop`, that the slowdown tries to keep free. Writers use them up if the
+    /// rate of compactions was overestimated.
     spare: usize,
 }
 

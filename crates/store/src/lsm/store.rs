@@ -39,7 +39,7 @@ pub struct LsmStore {
 /// has fewer bytes than the batches, because only the last change of each key reaches it.
 struct WrittenRuns {
     bytes: AtomicU64,
-    /// Value of `bytes` when a memtable was last sealed.
+    /// Number of bytes that batches had written when a memtable was last sealed.
     sealed_bytes: AtomicU64,
     /// Number of sealed memtables at the last call of [`note_sealed`](Self::note_sealed).
     sealed: AtomicUsize,

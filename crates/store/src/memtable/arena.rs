@@ -121,8 +121,8 @@ impl Drop for Memory {
     }
 }
 
-/// Words that are zero at first, for a hash table. If they fill huge pages, they are in huge pages, because each lookup
-/// reads another place of them.
+/// Memory of a hash table: words of 8 bytes, zero at first. If they fill whole huge pages, they are in huge pages,
+/// because successive lookups read distant words.
 pub(super) struct Words {
     memory: Memory,
     len: usize,

@@ -28,7 +28,7 @@ use super::connection::{NO_FOLLOW, PAGE_BYTES};
 const NEEDED: u64 = 256;
 /// Maximum number of samples that one check takes; each takes less than a microsecond.
 const MAX_SAMPLES: u64 = 8;
-/// Number of samples after which the size of the file is read again.
+/// Number of samples after which the size of the sampled database file is read again.
 const MEASURE_EVERY: u64 = 64;
 /// Odd multiplier, near the golden ratio of 2^64, that spreads consecutive numbers evenly over the file.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
